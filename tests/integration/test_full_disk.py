@@ -204,7 +204,7 @@ def _check_operator(broker: Full) -> None:
     assert broker.gauge("headrace_disk_reserve_bytes") == reserve
     assert 0 < free < 3 * reserve
     assert broker.logged("the disk is full") == 1, broker.log_path.read_text()[-3_000:]
-    assert broker.logged("has room again") == 0
+    assert broker.logged("has free space again") == 0
 
 
 def test_a_full_disk_costs_nothing_that_was_acknowledged_and_everyone_is_told(
@@ -237,7 +237,7 @@ def test_a_full_disk_costs_nothing_that_was_acknowledged_and_everyone_is_told(
     while broker.get("/readyz")[0] != 200 and time.monotonic() < deadline:
         pass  # nothing is appended meanwhile
     assert broker.gauge("headrace_disk_is_full") == 0
-    assert broker.logged("has room again") == 1
+    assert broker.logged("has free space again") == 1
     again: dict[int, int] = {}
     while not again and time.monotonic() < deadline:
         again, _errors = _produce_until_full(bootstrap, "kept", 5)

@@ -275,7 +275,7 @@ def test_a_broker_that_cannot_use_its_object_storage_does_not_start_and_says_why
     for url, word in (
         (f"file://{blocked}/objects", "Not a directory"),
         ("ftp://host/x", "file:///folder"),
-        ("s3://bucket?secret=abc", "credentials belong in the environment"),
+        ("s3://bucket?secret=abc", "pass credentials in the environment"),
     ):
         broker = Broker(tmp_path / "broker", "--objects", url)
         with pytest.raises(AssertionError, match="ended with code"):

@@ -59,8 +59,8 @@ def test_bookies_that_are_killed_one_at_a_time_cost_no_ledger_and_no_pause(
 
     run_store("returning", seed, work, bookies=bookie_count)
     lines = "\n".join(record.getMessage() for record in caplog.records)
-    assert "is lost: it is not registered" in lines
-    assert "is in quarantine, because" in lines
+    assert "no longer registered" in lines
+    assert "is quarantined because" in lines
     assert "answers again" in lines
 
 

@@ -1,28 +1,28 @@
-"""The one seam under the log: a store of ledgers.
+"""The LedgerStore interface: the only storage that the log uses.
 
-A ledger is an append-only run of opaque bytes with one writer. Positions are bytes from its
-start; consecutive appends lie next to each other, so a read may span many of them.
+A ledger is an append-only sequence of opaque bytes with one writer. Positions are byte offsets from
+its start; consecutive appends are contiguous, so a read may span many of them.
 
 The contract, which every implementation passes (`tests/contract/test_ledger_store.py`):
 1. When the Completion of an append succeeds, its bytes survive a crash of the process and (with
    `flush_ms=None`) of the machine, and so do all earlier appends to the ledger.
 2. An append that failed with StorageUnavailable left no trace: the next append takes its position,
-   `end` does not count it, and no recovery brings it back. Where storage lies behind a network an
-   append may be in doubt. It then fails with LedgerLost, and so does every later one: this writer
-   has lost the ledger, `recover` decides which of the appends in doubt are in it, and seals it.
-3. Appends to one ledger succeed in order. A failure may be told before earlier appends have
-   succeeded; those behind it fail too. Appends of one turn of the loop share a Completion where the
+   `end` does not count it, and no recovery brings it back. With networked storage the outcome of an
+   append may be unknown. It then fails with LedgerLost, and so do all later ones: the writer has
+   lost the ledger; `recover` decides which of these appends are in it, and seals it.
+3. Appends to one ledger succeed in order. A failure may be reported before earlier appends have
+   succeeded; later ones fail, too. Appends in one turn of the loop share a Completion if the
    implementation commits them together.
-4. A ledger id is never given out twice, not even after a crash right behind `create`.
-5. After a crash a ledger ends at a boundary between appends, at or behind the last acknowledged
-   one; nothing that was not appended is ever in it.
+4. A ledger id is never reused, not even after a crash immediately after `create`.
+5. After a crash a ledger ends at a boundary between appends, at or after the last acknowledged
+   one, and contains nothing that was not appended.
 6. `seal` is final: later appends raise LedgerSealed. `delete` is final: a deleted ledger stays
-   gone after a crash, reads of it raise LedgerUnknown.
+   deleted after a crash, and reads of it raise LedgerUnknown.
 7. Bytes that do not match their checksum are reported as DataCorrupt, never returned as data.
-8. `recover` fences: a writer elsewhere that still holds the ledger gets LedgerFenced for every
-   append that was not acknowledged before, and none is acknowledged that `recover` did not find.
-   Where several brokers share a store, a recovered ledger is sealed, without a footer unless its
-   writer had stored that before.
+8. `recover` fences: another writer that still has the ledger open gets LedgerFenced for every
+   unacknowledged append, and no append is acknowledged that `recover` did not find. If several
+   brokers share a store, a recovered ledger is sealed, with a footer only if its writer had
+   already stored one.
 """
 
 from __future__ import annotations
@@ -39,108 +39,108 @@ LedgerId = NewType("LedgerId", int)
 Position = NewType("Position", int)
 Buffer = bytes | bytearray | memoryview
 FOOTER_BYTES_MAX = 16 << 20
-"""What a seal keeps beside the bytes."""
+"""Size limit of a footer."""
 
 
 class Copies(NamedTuple):
-    """How a ledger is kept where storage is many machines: ensemble >= write >= ack >= 1."""
+    """Replication of a ledger across machines: ensemble >= write >= ack >= 1."""
 
     ensemble: int
-    """So many machines hold parts of it."""
+    """Ensemble size: the machines that store parts of the ledger."""
     write: int
-    """So many of them get each append."""
+    """Write quorum: the machines that store each append."""
     ack: int
-    """So many of these must have made an append durable before it counts as that."""
+    """Ack quorum: the machines that must have made an append durable."""
 
 
 class LedgerInfo(NamedTuple):
-    """What the store knows of one ledger."""
+    """The state of a ledger in the store."""
 
     ledger: LedgerId
     end: int
-    """Bytes that are readable: acknowledged as far as each append asked for."""
+    """The size of the readable bytes: acknowledged at each append's level of durability."""
     is_sealed: bool
     footer: bytes | None
-    """What the writer gave to `seal`."""
+    """The footer passed to `seal`."""
 
 
 class Missing(NamedTuple):
-    """Copies of a ledger's entries that lie on machines which are not there."""
+    """Copies of a ledger's entries on machines that are not available."""
 
     copies: int = 0
-    """Those of the newest entries of a ledger that is not closed are not counted."""
+    """Excludes the latest entries of an open ledger."""
     machines: Sequence[str] = ()
-    """By name."""
+    """Names of the machines."""
 
 
 class LedgerRecord(NamedTuple):
-    """What a shared store knows of a ledger without opening it."""
+    """The metadata of a ledger in a shared store, read without opening it."""
 
     ledger: LedgerId
     is_closed: bool
     created_ms: int
     custom: Mapping[str, bytes]
-    """The labels that its maker gave it: bytes from outside, to be checked."""
+    """The labels set by its creator: untrusted bytes."""
     size_bytes: int = 0
-    """Of all that is in it; counts only once it is closed."""
+    """Total size; valid only once it is closed."""
     missing: Missing = Missing()
 
     @property
     def is_empty(self) -> bool | None:
-        """Whether nothing was ever stored in it; None while it is open."""
+        """Whether it is closed and empty; None while it is open."""
         return not self.size_bytes if self.is_closed else None
 
 
 @runtime_checkable
 class LocatesBytes(Protocol):
-    """What a LedgerStore may do besides, if its bytes lie in files of this machine."""
+    """Optional capability of a LedgerStore: its bytes are in files of this machine."""
 
     def locate_cached(self, ledger: LedgerId, position: int, size: int) -> FileBytes | None:
-        """Exactly `size` readable bytes where they lie; None if a disk would have to be waited for.
+        """The file range of exactly `size` readable bytes; None if reading would need the disk.
 
-        For this turn of the loop. Raises LedgerUnknown.
+        Valid in this turn of the loop. Raises LedgerUnknown.
         """
         ...
 
 
 @runtime_checkable
 class NamesFiles(Protocol):
-    """What a LedgerStore may do besides, if other processes can read its ledgers in files."""
+    """Optional capability of a LedgerStore: other processes can read its ledgers from files."""
 
     def file_of(self, ledger: LedgerId) -> str | None:
-        """The file that holds all bytes of a sealed ledger, and nothing before them; None if there
-        is none, or a part of them is elsewhere.
+        """The file that holds all bytes of a sealed ledger, from its start; None if there is none,
+        or if part of the ledger is elsewhere.
 
-        It has that name until the ledger is deleted, and never changes. Raises LedgerUnknown.
+        The name is valid until the ledger is deleted, and never changes. Raises LedgerUnknown.
         """
         ...
 
 
 class Note(NamedTuple):
-    """Something that a writer left in its ledger, beside the bytes."""
+    """A note that a writer stored in its ledger, in addition to the bytes."""
 
     position: int
-    """Bytes that had been appended before it, and are in the ledger wherever the note is."""
+    """Bytes appended before it; they are in the ledger wherever the note is."""
     data: bytes
 
 
 @runtime_checkable
 class KeepsNotes(Protocol):
-    """What a LedgerStore may do besides, if nothing that was once in a ledger can change.
+    """Optional capability of a LedgerStore: its contents are immutable once written.
 
-    A note is no part of the bytes. It comes behind all that was appended before it, and is found
-    by a recovery only together with that.
+    A note is not part of the bytes. It is ordered after all earlier appends, and recovered only
+    together with them.
     """
 
     def note(self, ledger: LedgerId, data: bytes) -> None:
-        """Leave a note behind what is appended by now. It may get lost, which is not reported.
+        """Store a note after everything appended so far. It may be lost without an error.
 
         Raises as `append` does.
         """
         ...
 
     async def notes(self, ledger: LedgerId) -> Sequence[Note]:
-        """The notes of a sealed ledger, from old to new; none where they are not worth a search.
+        """The notes of a sealed ledger, oldest first; empty if searching for them does not pay off.
 
         Raises LedgerUnknown, StorageUnavailable, DataCorrupt.
         """
@@ -149,22 +149,22 @@ class KeepsNotes(Protocol):
 
 @runtime_checkable
 class ReleasesLedgers(Protocol):
-    """What a LedgerStore may do besides, if it keeps something of every ledger that is open."""
+    """Optional capability of a LedgerStore: it keeps state for every open ledger."""
 
     def release(self, ledger: LedgerId) -> None:
-        """This broker is done with the ledger: keep nothing of it. It may be opened again.
+        """Release the state of a ledger that this broker no longer uses. It may be reopened.
 
-        Appends that are under way go on, and complete as they would have.
+        Pending appends continue and complete normally.
         """
         ...
 
 
 @runtime_checkable
 class FollowsSeals(Protocol):
-    """What a LedgerStore may do besides, if brokers share its ledgers."""
+    """Optional capability of a LedgerStore: brokers share its ledgers."""
 
     async def open_when_sealed(self, ledger: LedgerId) -> None:
-        """Wait until the writer, another broker, has sealed the ledger, and open it; no fence.
+        """Wait until the writer, another broker, has sealed the ledger, and open it; no fencing.
 
         Raises LedgerUnknown, StorageUnavailable, DataCorrupt.
         """
@@ -173,11 +173,11 @@ class FollowsSeals(Protocol):
 
 @runtime_checkable
 class CachesBytes(Protocol):
-    """What a LedgerStore may tell besides, if it keeps in memory what lies elsewhere."""
+    """Optional capability of a LedgerStore: it caches remote data in memory."""
 
     @property
     def cached_bytes(self) -> int:
-        """Memory that goes as soon as there is a better use for it."""
+        """Memory that is released as soon as it is needed elsewhere."""
         ...
 
 
@@ -187,47 +187,47 @@ class DiskSpace(NamedTuple):
     free_bytes: int
     total_bytes: int
     reserve_bytes: int
-    """Kept free for metadata: appends are refused before they need it."""
+    """Kept free for metadata: appends are refused before they would use it."""
     is_full: bool
-    """Whether appends are refused for lack of space."""
+    """Whether appends are refused for lack of disk space."""
 
 
 class ReportsSpace(Protocol):
-    """Knows how full the disk is that holds the ledgers."""
+    """Reports the free space of the disk that holds the ledgers."""
 
     def space(self) -> DiskSpace:
-        """As it is now; for the loop's thread. Raises OSError."""
+        """The current state; call from the loop's thread. Raises OSError."""
         ...
 
 
 class Replicas(NamedTuple):
-    """The machines that keep a store's ledgers, and which ledgers lack copies."""
+    """The machines that store ledgers, and under-replicated ledgers."""
 
     known: Sequence[str]
-    """All that belong to the storage, whether they run or not."""
+    """All that belong to the storage, running or not."""
     registered: Sequence[str]
-    """Those that run."""
+    """Those that are running."""
     read_only: Sequence[str]
-    """Registered, and take no writes."""
+    """Registered, but refusing writes."""
     quarantined: Sequence[str]
-    """Registered to take writes, but failed, and have not answered since."""
+    """Registered as writable, but failed, and not yet answering again."""
     writable: Sequence[str]
     ack: int
-    """So many must have made an append durable, in ledgers that do not say."""
+    """The default ack quorum."""
     lacking: Mapping[LedgerId, int]
-    """Ledgers written here that lack copies or a machine, and how many copies are missing."""
+    """Under-replicated ledgers written by this store, with the number of missing copies."""
 
 
 @runtime_checkable
 class ReplicatesLedgers(Protocol):
-    """What a LedgerStore may tell besides, if it keeps each ledger on several machines."""
+    """Optional capability of a LedgerStore: it stores each ledger on several machines."""
 
     def replication(self) -> Replicas:
-        """As it is known at this moment; no machine is asked."""
+        """The state currently known; contacts no machine."""
         ...
 
     async def lacking(self, ledgers: Sequence[LedgerId]) -> Mapping[LedgerId, int]:
-        """Those of the closed `ledgers` that lack copies, and how many; the rest left out.
+        """Those of the closed `ledgers` that are under-replicated, with their missing copies.
 
         Reads the metadata of each. Raises StorageUnavailable.
         """
@@ -235,36 +235,35 @@ class ReplicatesLedgers(Protocol):
 
 
 class LedgerStore(Protocol):
-    """Durable ledgers. Methods that may wait are coroutines; the others never block on a sync."""
+    """Durable ledgers. Methods that may wait are coroutines; the others never block on I/O."""
 
     async def create(
         self, labels: Mapping[str, bytes] | None = None, copies: Copies | None = None
     ) -> LedgerId:
-        """Make an empty ledger; its id is durable on return. Raises StorageUnavailable.
+        """Create an empty ledger; its id is durable on return. Raises StorageUnavailable.
 
-        `labels` say what it is for, to people who find it where brokers share a store. `copies`
-        makes a difference only there; None: what the store gives to ledgers that do not say.
+        `labels` describe its purpose to administrators of a shared store. `copies` applies only
+        to replicated stores; None: the store's default.
         """
         ...
 
     def append(
         self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
     ) -> tuple[int, Completion]:
-        """Append `parts` (`size` bytes in all) and say where they will start.
+        """Append `parts` (`size` bytes in total); returns their position and a Completion.
 
         The Completion succeeds when the bytes are durable (`flush_ms` None), or as soon as they
-        are handed to the operating system, which then syncs them within `flush_ms` milliseconds.
-        It fails with StorageUnavailable if they could not be stored. The buffers are used until
-        the end of this turn of the loop at most. Raises LedgerUnknown, LedgerSealed, LedgerFenced,
-        LedgerLost.
+        were handed to the operating system, which then syncs them within `flush_ms` milliseconds.
+        It fails with StorageUnavailable if they could not be stored. The buffers are not used
+        after this turn of the loop. Raises LedgerUnknown, LedgerSealed, LedgerFenced, LedgerLost.
         """
         ...
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
-        """Read up to `size` bytes if that needs no wait for a disk; None if it would.
+        """Read up to `size` bytes without waiting for a disk; None if that is not possible.
 
-        Shorter than `size` only at the end of what is readable. Raises LedgerUnknown, but gives
-        None where it takes a look elsewhere to know.
+        Shorter than `size` only at the end of the readable bytes. Raises LedgerUnknown, but
+        returns None if that cannot be determined without waiting.
         """
         ...
 
@@ -276,17 +275,17 @@ class LedgerStore(Protocol):
         ...
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
-        """Take no more appends, and keep `footer` beside the bytes (at most FOOTER_BYTES_MAX)."""
+        """Refuse further appends, and store `footer` (at most FOOTER_BYTES_MAX)."""
         ...
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
-        """Fence a former writer and find the true end; the ledger is ready for its new owner."""
+        """Fence any former writer and find the end; the ledger is ready for its new owner."""
         ...
 
     async def delete(self, ledger: LedgerId) -> None:
-        """Remove the ledger and its bytes."""
+        """Delete the ledger and its bytes."""
         ...
 
     def list(self) -> Sequence[LedgerInfo]:
-        """All ledgers, by id; where brokers share a store, those that are open here."""
+        """All ledgers, by id; in a shared store, those open here."""
         ...

@@ -1,9 +1,8 @@
 """Ledgers in memory: for tests, simulations and embedded throw-away brokers.
 
-Invariants: the same contract as on disk, except that nothing outlives the process. What
-was appended in one turn of the loop completes together at its end, as a group commit would.
-`beside` gives another broker's view of the same ledgers: then `recover` fences and seals, as it
-does over storage that brokers share.
+Invariants: the same contract as on disk, except that nothing outlives the process. Appends made in
+one turn of the loop complete together at its end, like a group commit. `beside` gives another
+broker's view of the same ledgers: then `recover` fences and seals, as with shared storage.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _Ledger:
         self.footer: bytes | None = None
         self.notes: list[Note] = []
         self.closed = asyncio.Event()
-        """It is sealed, or deleted."""
+        """Set when it is sealed or deleted."""
 
 
 class MemoryLedgerStore:
@@ -67,14 +66,14 @@ class MemoryLedgerStore:
         self._pending: list[tuple[int, list[Buffer], Completion]] = []
 
     def beside(self) -> MemoryLedgerStore:
-        """The same ledgers as another broker sees them."""
+        """Another broker's view of the same ledgers."""
         other = MemoryLedgerStore()
         other._ledgers, other._ids = self._ledgers, self._ids
         other._is_shared = self._is_shared = True
         return other
 
     async def close(self) -> None:
-        """Complete what was appended; all is forgotten with the object."""
+        """Complete pending appends; the ledgers are lost with the object."""
         await self._barrier().wait()
 
     async def create(
@@ -92,10 +91,10 @@ class MemoryLedgerStore:
         found = self._find(ledger)
         if found.is_sealed:
             raise _fenced(ledger) if found.is_fenced else _sealed(ledger)
-        assert found.writer is self, "a ledger has one writer, which made it"
+        assert found.writer is self, "only its creator writes to a ledger"
         position = found.end
         found.end += size
-        # A completion of its own where a rival may fence this ledger and not the next.
+        # If shared, one completion per append: another broker may fence this ledger only.
         completion = Completion() if self._is_shared else self._barrier()
         self._barrier()
         self._pending.append((ledger, list(parts), completion))
@@ -129,7 +128,7 @@ class MemoryLedgerStore:
         found = self._find(ledger)
         if len(footer) > FOOTER_BYTES_MAX:
             raise Rejected(
-                f"a footer of {len(footer)} bytes: at most {FOOTER_BYTES_MAX} are kept",
+                f"a footer of {len(footer)} bytes: the limit is {FOOTER_BYTES_MAX}",
                 limit=FOOTER_BYTES_MAX,
                 actual=len(footer),
             )
@@ -170,11 +169,11 @@ class MemoryLedgerStore:
         return [LedgerId(number) for number in sorted(self._ledgers)]
 
     async def ledger_ids(self) -> Sequence[LedgerId]:
-        """All ledgers, by id."""
+        """All ledger ids, sorted."""
         return await self.all_ledgers()
 
     async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
-        """What is known of these without opening them."""
+        """The records of these ledgers, read without opening them."""
         return [
             LedgerRecord(ledger, found.is_sealed, 0, found.labels, found.readable)
             for ledger in ledgers
@@ -192,7 +191,7 @@ class MemoryLedgerStore:
         found = self._ledgers.get(ledger)
         if found is None:
             raise LedgerUnknown(
-                f"ledger {ledger} does not exist: it was deleted or never made", ledger=ledger
+                f"ledger {ledger} does not exist: it was deleted or never created", ledger=ledger
             )
         return found
 
@@ -229,12 +228,10 @@ class MemoryLedgerStore:
 
 def _fenced(ledger: int) -> LedgerFenced:
     return LedgerFenced(
-        f"another broker has taken ledger {ledger} over: nothing more is written to it",
+        f"another broker has taken over ledger {ledger}: this one can no longer write to it",
         ledger=ledger,
     )
 
 
 def _sealed(ledger: LedgerId) -> LedgerSealed:
-    return LedgerSealed(
-        f"ledger {ledger} is sealed: append to the ledger that follows it", ledger=ledger
-    )
+    return LedgerSealed(f"ledger {ledger} is sealed: append to the next ledger", ledger=ledger)

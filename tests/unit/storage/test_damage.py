@@ -110,7 +110,7 @@ def test_a_garbled_byte_in_a_frame_is_reported_if_it_was_durable_and_cut_if_it_w
             elif hit[0] == len(recording.frames) - 1:
                 assert await _contents(image) == recording.after[-2], f"last frame at {at}"
             else:
-                with pytest.raises(DataCorrupt, match="acknowledged data is damaged") as caught:
+                with pytest.raises(DataCorrupt, match="acknowledged data is corrupt") as caught:
                     await _contents(image)
                 frame = recording.frames[hit[0]]
                 assert caught.value.fields["sequence"] == frame.sequence

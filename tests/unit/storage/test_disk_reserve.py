@@ -36,7 +36,7 @@ def test_appends_are_refused_before_they_need_the_reserve() -> None:
     room, disk = _room()
     disk.free = RESERVE + 3 * MIB
     room.take(MIB)
-    with pytest.raises(NoRoomError, match="13 MiB of 200 MiB are free, and the last 10 MiB"):
+    with pytest.raises(NoRoomError, match="13 MiB of 200 MiB are free, the last 10 MiB"):
         room.take(2 * MIB)
 
 

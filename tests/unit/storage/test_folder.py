@@ -47,7 +47,7 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path):
         path.write_bytes(head + crc32c(head).to_bytes(4, "little"))
         (tmp_path / "data" / "lock").unlink()
         before = _content(tmp_path)
-        with pytest.raises(FormatUnsupported, match="format 2, this version reads 1"):
+        with pytest.raises(FormatUnsupported, match="format 2, this version supports 1"):
             await open_store(tmp_path / "data")
         assert _content(tmp_path) == before
 

@@ -337,7 +337,7 @@ def test_damage_beside_the_data_is_counted_and_logged_once(at, caplog):
 
     asyncio.run(main())
     (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert "damaged" in line.getMessage()
+    assert "corrupt" in line.getMessage()
 
 
 def test_an_object_that_is_cut_short_replaced_or_another_ledgers_is_not_served():

@@ -1,13 +1,13 @@
-"""Connections to bookies: requests pipelined over one socket each, answers matched to them.
+"""Connections to bookies: requests are pipelined over one socket each and matched to answers.
 
-Invariants: knows frames and sockets, not ledgers' rules. Every request is answered exactly
+Invariants: knows frames and sockets, not the ledger protocol. Every request is answered exactly
 once, by the bookie or with a code of ours: TIMED_OUT, DISCONNECTED, OVERLOADED. An idle connection
-costs a socket and nothing else: its one timer runs while answers are awaited.
+costs only a socket: its single timer runs while requests are pending.
 
-An answer is known by operation, ledger and entry alone, so of two equal requests the second waits
-for the first. What timed out keeps its place until its answer comes, lest that be taken for the
-answer to the next: a fencing read's would be a lie. A bookie that is silent for a whole time-out
-while it owes answers is given up, with all that it owes.
+Answers are matched by operation, ledger and entry, so the second of two equal requests waits for
+the first. A request that timed out stays pending until its answer arrives, so that this is not
+taken for the answer to the next one: for a fencing read, that would be wrong. A bookie that sends
+nothing for a whole time-out while requests are pending is disconnected, which fails them all.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class _Request:
         self.answered = answered
         self.context = context
         self.is_heard = False
-        """Timed out: its answer is no longer waited for."""
+        """Timed out: the caller no longer waits for an answer."""
         self.sent_at = 0.0
         self.next: _Request | None = None
 
 
 class BookieConnection:
-    """The connection to one bookie; it opens when there is something to send.
+    """The connection to one bookie, opened when there is something to send.
 
-    An asyncio.Protocol by its methods: inheriting would slow a compiled one.
+    An asyncio.Protocol by its methods only: inheritance would slow down the compiled class.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class BookieConnection:
         tls: ssl.SSLContext | None = None,
         lost: Callable[[str], None] | None = None,
     ) -> None:
-        """`lost` is called when a connection that was open breaks."""
+        """`lost` is called when an open connection breaks."""
         self.bookie = bookie
         self._lost = lost
         self.in_flight_bytes = 0
-        """Bytes of requests that were not answered."""
+        """Bytes of pending requests."""
         self._resolve = resolve
         self._tasks = tasks
         self._timeout_s = timeout_ms / 1000
@@ -107,9 +107,9 @@ class BookieConnection:
         self._backoff_s = BACKOFF_FIRST_S
         self._pending: dict[Key, _Request] = {}
         self._unsent: deque[_Request] = deque()
-        """Waiting for the connection."""
+        """Requests waiting for the connection."""
         self._outgoing: list[Buffer] = []
-        """Frames of this turn."""
+        """Frames to write at the end of this turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
         self._last_request_id = 0
@@ -121,17 +121,17 @@ class BookieConnection:
     # --- requests ----------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Connect, if it is not connected: requests will come soon."""
+        """Connect, if not connected: requests are expected soon."""
         is_due = self._transport is None and not self._is_connecting and not self._is_closed
         if is_due and self._loop.time() >= self._retry_at:
             self._begin_to_connect()
 
     def retry_now(self) -> None:
-        """It may be back: do not wait until the next attempt to connect is due."""
+        """Reconnect without waiting for the back-off: the bookie may be back."""
         self._retry_at, self._backoff_s = 0.0, BACKOFF_FIRST_S
 
     def add(self, ledger: int, entry: int, frame: Buffer, answered: Answered, context: Any) -> None:
-        """Send the frame of an add; it must not change until the answer."""
+        """Send an add; the frame must not change until the answer."""
         self._request(_Request((ADD, ledger, entry), frame, answered, context))
 
     def read(self, ledger: int, entry: int, answered: Answered, context: Any) -> None:
@@ -192,7 +192,7 @@ class BookieConnection:
         self._write(request)
 
     def _write(self, request: _Request) -> None:
-        """Write it at the end of this turn, with all else for this bookie: a write is dear."""
+        """Write at the end of this turn, in one system call for all frames: writes are costly."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.append(request.frame)
@@ -217,15 +217,15 @@ class BookieConnection:
                 await open_channel(protocol, address.host, address.port, self._tls)
         except (OSError, TimeoutError) as error:
             level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.DEBUG
-            log.log(level, "bookie %s cannot be reached: %s", self.bookie, repr(error))
+            log.log(level, "cannot connect to bookie %s: %s", self.bookie, repr(error))
             self._connect_failed()
         except BaseException:
             self._connect_failed()
             raise
 
     def _connect_failed(self) -> None:
-        """A connection that was made in the moment of its time-out is closed by the loop without
-        a call of ours: left in its place, it would be taken for an open one for ever."""
+        """Clean up. If the time-out coincided with the connection, the loop closes the transport
+        without calling us: if it were kept, it would count as open forever."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -234,7 +234,7 @@ class BookieConnection:
         self._fail_all()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send what waited."""
+        """Send the requests that were waiting."""
         self._is_connecting = False
         self._transport = cast("asyncio.Transport", transport)
         self._chunks, self._chunk_bytes, self._wanted = [], 0, 4
@@ -246,7 +246,7 @@ class BookieConnection:
             self._send(request)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Everything that is owed is answered with DISCONNECTED."""
+        """Answer all pending requests with DISCONNECTED."""
         self._transport = None
         self._outgoing = []
         self._back_off()
@@ -255,10 +255,10 @@ class BookieConnection:
             self._lost(self.bookie)
 
     def eof_received(self) -> None:
-        """The bookie says nothing more: the transport closes itself."""
+        """The bookie has closed its side: the transport closes itself."""
 
     def pause_writing(self) -> None:
-        """What a bookie may owe is bounded by `bytes_max`, and the transport holds no more."""
+        """Not needed: `bytes_max` bounds the pending requests, and so the transport's buffer."""
 
     def resume_writing(self) -> None:
         """See `pause_writing`."""
@@ -284,7 +284,7 @@ class BookieConnection:
                 request.answered(DISCONNECTED, _NOTHING, request.context)
 
     def close(self) -> None:
-        """End the connection; what is owed is answered with DISCONNECTED."""
+        """End the connection; pending requests are answered with DISCONNECTED."""
         self._is_closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -299,7 +299,7 @@ class BookieConnection:
         late = now - self._timeout_s
         for first in list(self._pending.values()):
             if first.sent_at > late:
-                break  # those behind it are younger
+                break  # later requests are newer
             request: _Request | None = first
             while request is not None:
                 if request.sent_at <= late and not request.is_heard:
@@ -307,14 +307,14 @@ class BookieConnection:
                     request.answered(TIMED_OUT, _NOTHING, request.context)
                 request = request.next
         if self._heard_at <= late and self._transport is not None:
-            log.info("bookie %s has been silent for %s s", self.bookie, self._timeout_s)
+            log.info("no answer from bookie %s for %s s", self.bookie, self._timeout_s)
             self._transport.abort()
         self._timer = self._loop.call_later(self._timeout_s / 4, self._check_time)
 
     # --- answers -----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Cut frames out of the stream."""
+        """Split the stream into frames."""
         self._heard_at = self._loop.time()
         if self._chunks:
             self._chunks.append(data)
@@ -342,7 +342,7 @@ class BookieConnection:
                 self._answer(view[at + 4 : at + 4 + size])
                 at += 4 + size
         except MalformedFrame as error:
-            log.warning("bookie %s does not speak its protocol: %s", self.bookie, error)
+            log.warning("protocol error from bookie %s: %s", self.bookie, error)
             if self._transport is not None:
                 self._transport.abort()
             return
@@ -358,20 +358,20 @@ class BookieConnection:
     def _answered(self, key: Key, code: int, body: memoryview) -> None:
         request = self._pending.pop(key, None)
         if request is None:
-            raise MalformedFrame("an answer to nothing: operation {}, {}, {}".format(*key))
+            raise MalformedFrame("an unexpected answer: operation {}, {}, {}".format(*key))
         self.in_flight_bytes -= request.size
         self._backoff_s = BACKOFF_FIRST_S
         if request.next is not None:
-            metadata_cache = request.next
-            metadata_cache.sent_at = self._heard_at
-            self._pending[metadata_cache.key] = metadata_cache
-            self._write(metadata_cache)
+            chained = request.next
+            chained.sent_at = self._heard_at
+            self._pending[chained.key] = chained
+            self._write(chained)
         if not request.is_heard:
             request.answered(code, body, request.context)
 
 
 class Bookies:
-    """One connection per bookie, made when it is first asked for."""
+    """One connection per bookie, created on first use."""
 
     def __init__(
         self,
@@ -404,7 +404,7 @@ class Bookies:
         return connection
 
     def close(self) -> None:
-        """End all connections, and make no others."""
+        """Close all connections, and open no more."""
         self._is_closed = True
         for connection in self._connections.values():
             connection.close()

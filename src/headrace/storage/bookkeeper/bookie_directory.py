@@ -1,8 +1,8 @@
-"""Which bookies are registered in ZooKeeper, and where they listen.
+"""Follows the bookies registered in ZooKeeper, and their addresses.
 
-Invariants: keeps a BookiePool as it is in ZooKeeper, by watches, and says in the log which bookies
-came and went. When ZooKeeper is away, the last known state stands. A bookie belongs to the cluster
-as long as its cookie is there: decommissioning removes that.
+Invariants: updates a BookiePool through watches, and logs bookies that appear and disappear. While
+ZooKeeper is unavailable, the last known state applies. A bookie belongs to the cluster as long as
+its cookie exists: decommissioning deletes it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _READ_ONLY = "readonly"
 
 
 class _Seen(NamedTuple):
-    """The bookies by what they were registered for when the list was read."""
+    """The registered bookies when the list was read."""
 
     writable: frozenset[str]
     read_only: frozenset[str]
 
 
 class BookieDirectory:
-    """Follows `<root>/available` and tells `pool`; `changed` is called after each change."""
+    """Follows `<root>/available` and updates `pool`; `changed` is called after each change."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class BookieDirectory:
         self._cookies = f"{root}/cookies"
         self._seen: _Seen | None = None
         self._stale = {self._path, f"{self._path}/{_READ_ONLY}", self._cookies}
-        """What must be read again, and has no watch."""
+        """Paths to read again, which have no watch now."""
         self._is_stale = asyncio.Event()
 
     async def open(self) -> None:
-        """Read what is registered and follow it from now on. Raises MetadataUnavailable."""
+        """Read the registrations and follow them from now on. Raises MetadataUnavailable."""
         await self._read()
         self._tasks.spawn(self._follow(), "follow the bookies in ZooKeeper")
 
@@ -75,7 +75,7 @@ class BookieDirectory:
             try:
                 await self._read()
             except MetadataUnavailable as error:
-                log.info("the list of bookies cannot be read now: %s", error)
+                log.info("cannot read the list of bookies, retrying: %s", error)
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
@@ -105,29 +105,29 @@ class BookieDirectory:
         before, self._seen = self._seen, now
         count = len(now.writable)
         if before is None:
-            log.info("%d bookies are registered to take writes", count)
+            log.info("%d bookies are registered as writable", count)
             return
         for bookie in sorted(before.writable - now.writable - now.read_only):
             log.warning(
-                "bookie %s is lost: it is not registered in ZooKeeper any more (stopped, dead, or"
-                " its session has ended); %d bookies take writes",
+                "lost bookie %s: no longer registered in ZooKeeper (stopped, dead, or its session"
+                " expired); %d bookies are writable",
                 bookie,
                 count,
             )
         for bookie in sorted(now.read_only - before.read_only):
-            log.warning("bookie %s is read-only; %d bookies take writes", bookie, count)
+            log.warning("bookie %s is read-only; %d bookies are writable", bookie, count)
         for bookie in sorted(now.writable - before.writable):
-            log.info("bookie %s is registered; %d bookies take writes", bookie, count)
+            log.info("bookie %s is registered; %d bookies are writable", bookie, count)
 
     async def _children(self, path: str, known: Sequence[str]) -> Sequence[str]:
-        """The names below `path`: read again if a watch has fired since they were `known`."""
+        """The children of `path`: `known`, unless a watch has fired since."""
         if path not in self._stale:
             return known
 
         def changed() -> None:
             self._stale.add(path)
             if path == self._path:
-                # A path that was not there has no watch; its parent's fires when it is made.
+                # A missing path has no watch; its parent's fires when it is created.
                 self._stale.add(f"{path}/{_READ_ONLY}")
                 self._stale.add(self._cookies)
             self._is_stale.set()
@@ -156,14 +156,14 @@ class BookieDirectory:
             self._pool.set_rack(bookie, properties["rack"])
 
     async def resolve(self, bookie: str) -> BookieAddress:
-        """Where a bookie listens. Raises ConnectionError."""
+        """The address of a bookie. Raises ConnectionError."""
         known = self._addresses.get(bookie)
         if known is None:
             try:
                 for folder in (self._path, f"{self._path}/{_READ_ONLY}"):
                     await self._learn(bookie, f"{folder}/{bookie}")
             except MetadataUnavailable as error:
-                log.info("bookie %s cannot be looked up now: %s", bookie, error)
+                log.info("cannot look up bookie %s now: %s", bookie, error)
             known = self._addresses.get(bookie) or address_in(bookie)
         if known is None:
             raise ConnectionError(f"bookie {bookie} is not registered")

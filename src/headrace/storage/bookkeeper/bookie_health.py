@@ -1,8 +1,7 @@
-"""Which bookies have failed, and whether they answer again.
+"""Tracks failed bookies, and whether they answer again.
 
-Invariants: a bookie that failed is in quarantine (`ensemble.BookiePool`) until it has answered a
-small read; says in the log when and why it got there, and when it is out. Nothing here decides what
-is done without it.
+Invariants: a failed bookie is in quarantine (`ensemble.BookiePool`) until it has answered a small
+read; the start, the cause and the end are logged. Decisions about replacements are made elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 PROBE_FIRST_S: Final = 0.05
 PROBE_MAX_S: Final = 2.0
 NO_LEDGER_ID: Final = (1 << 63) - 1
-"""What a probe asks for: any answer will do."""
+"""The ledger id that probes read: any answer will do."""
 
 
 class _Trial:
@@ -61,7 +60,7 @@ class BookieHealth:
         self._is_closed = False
 
     def failed(self, bookie: str, code: int) -> None:
-        """It did not do what it was asked: no new entries for it until it answers."""
+        """A request to a bookie failed: it gets no new entries until it answers."""
         if bookie in self._trials or self._is_closed:
             return
         now_ns = self._clock.now_ns()
@@ -69,7 +68,7 @@ class BookieHealth:
         self._pool.await_answer(bookie)
         trial = self._trials[bookie] = _Trial(now_ns)
         log.warning(
-            "bookie %s is in quarantine, because %s: it gets no entries until it answers again",
+            "bookie %s is quarantined because %s: it gets no entries until it answers again",
             bookie,
             self._reason(code),
         )
@@ -81,11 +80,11 @@ class BookieHealth:
         if code == TIMED_OUT:
             return f"it did not answer within {self._timeout_ms / 1000:g} s"
         if code == OVERLOADED:
-            return "it owes answers for more bytes than one bookie may"
-        return f"it answered with BookKeeper's code {code}"
+            return "it exceeded the limit of pending request bytes"
+        return f"it answered with BookKeeper code {code}"
 
     def registrations_changed(self) -> None:
-        """Ask those in quarantine at once that are registered: they may have just come back."""
+        """Probe registered bookies in quarantine immediately: they may be back."""
         for bookie, trial in list(self._trials.items()):
             if self._pool.is_registered(bookie) and not trial.is_asking:
                 trial.delay_s = PROBE_FIRST_S
@@ -93,7 +92,7 @@ class BookieHealth:
                 self._ask(bookie, trial)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop probing."""
         self._is_closed = True
         for trial in self._trials.values():
             if trial.timer is not None:
@@ -118,7 +117,7 @@ class BookieHealth:
         if self._trials.get(bookie) is not trial:
             return
         if code < 0:
-            if self._pool.is_registered(bookie):  # else until it is
+            if self._pool.is_registered(bookie):  # otherwise when it registers
                 self._wait(bookie, trial)
             return
         left_ns = self._pool.answered(bookie, self._clock.now_ns())

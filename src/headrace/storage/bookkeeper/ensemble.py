@@ -1,15 +1,15 @@
-"""Which bookies a ledger is written to.
+"""Chooses the bookies of a ledger.
 
-Invariants: pure. Knows names, racks, who is registered and who failed lately; time and
-chance come in as arguments.
+Invariants: pure. Knows names, racks, registrations and recent failures; time and randomness are
+passed in.
 
-How it works: a bookie that failed is in quarantine until it has answered again: one that died stays
-registered until its session ends. The first time it leaves with its answer; one that fails again
-soon stays longer each time, until it has registered anew. In the ring of an ensemble each bookie
-lies in another rack than its neighbours as far as the racks allow, so that the bookies of an entry
-are spread. Where there are too few for an ensemble, as many slots as every entry can do without go
-to bookies that are away: those get their entries when they are back, and BookKeeper's AutoRecovery
-sees what lacks copies. Beyond that a smaller ensemble is made, down to the ack quorum.
+A bookie that failed is in quarantine until it has answered again, since a dead one stays registered
+until its session ends. After the first failure, an answer ends the quarantine; a bookie that fails
+again soon stays longer each time, until it registers anew. In the ring of an ensemble, adjacent
+bookies are in different racks as far as possible, which spreads the bookies of an entry. With too
+few bookies for an ensemble, unavailable ones get as many slots as every entry can do without: they
+are filled in when they are back, and BookKeeper's AutoRecovery sees the missing copies. Beyond
+that, the ensemble shrinks, down to the ack quorum.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ DEFAULT_RACK = "/default-rack"
 
 
 class PoolState(NamedTuple):
-    """The bookies there are."""
+    """The bookies of the cluster, by state."""
 
     known: tuple[str, ...]
-    """Registered now, or a part of the cluster in any case."""
+    """Registered now, or belonging to the cluster."""
     registered: tuple[str, ...]
     writable: tuple[str, ...]
-    """They get new entries."""
+    """Available for new entries."""
     read_only: tuple[str, ...]
     quarantined: tuple[str, ...]
-    """They are registered for writing, have failed and not answered since."""
+    """Registered as writable, but failed and not answering since."""
 
 
 class BookiePool:
-    """The bookies there are."""
+    """The bookies of the cluster, from which ensembles are chosen."""
 
     def __init__(
         self, racks: Mapping[str, str], *, quarantine_first_ms: int, quarantine_max_ms: int
@@ -56,12 +56,12 @@ class BookiePool:
         self._known: set[str] = set()
         self._unblemished = (0, self._first_ns, True)
         self._quarantine: dict[str, tuple[int, int, bool]] = {}
-        """Bookie -> (until, how long the next time), in ns; whether it was its first failure."""
+        """Bookie -> (end, next duration), in ns; whether it was its first failure."""
         self._silent: set[str] = set()
-        """Bookies that have not answered since they failed."""
+        """Bookies that have not answered since their failure."""
 
     def set_writable(self, bookies: Iterable[str]) -> None:
-        """These are registered now. One that had gone and is back is trusted when it answers."""
+        """Set the registered bookies. One that has returned is trusted once it answers."""
         now = dict.fromkeys(sorted(bookies))
         for bookie in now:
             if bookie not in self._writable:
@@ -69,24 +69,24 @@ class BookiePool:
         self._writable = now
 
     def set_read_only(self, bookies: Iterable[str]) -> None:
-        """These are registered for reading alone."""
+        """Set the bookies registered as read-only."""
         self._read_only = set(bookies)
 
     def set_known(self, bookies: Iterable[str]) -> None:
-        """These belong to the cluster, whether they run now or not."""
+        """Set the bookies that belong to the cluster, running or not."""
         self._known = set(bookies)
 
     def set_rack(self, bookie: str, rack: str) -> None:
-        """What the bookie says of itself; the operator's word goes first."""
+        """Set the rack that the bookie reports; the operator's setting takes precedence."""
         self._racks.setdefault(bookie, rack)
 
     def failed(self, bookie: str, now_ns: int) -> bool:
-        """Put it in quarantine; whether it was not there."""
+        """Quarantine a bookie; returns whether it was not quarantined before."""
         until, length, _ = known = self._quarantine.get(bookie, self._unblemished)
         if now_ns < until:
             return False
         if now_ns - until > self._max_ns:
-            length = self._first_ns  # its former failures are long ago
+            length = self._first_ns  # its previous failures are too old to matter
             known = self._unblemished
         longer = min(length * 2, self._max_ns)
         self._quarantine[bookie] = (now_ns + length, longer, known == self._unblemished)
@@ -97,9 +97,9 @@ class BookiePool:
         self._silent.add(bookie)
 
     def answered(self, bookie: str, now_ns: int) -> int:
-        """It answers again: for how many ns more it stays in quarantine.
+        """It answers again: returns for how many more ns it stays in quarantine.
 
-        0 after a first failure; one that fails again soon serves its time.
+        0 after a first failure; after repeated failures, the remaining time.
         """
         self._silent.discard(bookie)
         until, _, is_first = self._quarantine.get(bookie, self._unblemished)
@@ -109,15 +109,15 @@ class BookiePool:
         return max(until - now_ns, 0)
 
     def is_quarantined(self, bookie: str, now_ns: int) -> bool:
-        """Whether it failed lately."""
+        """Whether it failed recently."""
         return bookie in self._silent or now_ns < self._quarantine.get(bookie, self._unblemished)[0]
 
     def is_registered(self, bookie: str) -> bool:
-        """Whether it takes writes, by ZooKeeper's account."""
+        """Whether it is registered as writable in ZooKeeper."""
         return bookie in self._writable and bookie not in self._read_only
 
     def state(self, now_ns: int) -> PoolState:
-        """The bookies by what can be done with them."""
+        """The bookies by state."""
         registered = self._writable.keys() | self._read_only
         return PoolState(
             tuple(sorted(registered | self._known)),
@@ -145,7 +145,7 @@ class BookiePool:
         size = min(wanted.ensemble, len(candidates) + len(away))
         if size < wanted.ack:
             raise StorageUnavailable(
-                f"{len(candidates)} bookies are there to write to, and {wanted.ack} must"
+                f"{len(candidates)} bookies are available for writing, and {wanted.ack} must"
                 " acknowledge every entry: start bookies, or lower the ack quorum"
             )
         quorum = Quorum(size, min(wanted.write, size), wanted.ack)
@@ -157,7 +157,7 @@ class BookiePool:
         return quorum, tuple(bookie for bookie in ensemble if bookie is not None)
 
     def _away(self, usable: AbstractSet[str]) -> list[str]:
-        """The cluster's other bookies, those first that are registered: they may be back soon."""
+        """Unavailable bookies, with registered ones first, as they may return soon."""
         others = (self._known | self._writable.keys()) - usable - self._read_only
         return sorted(others, key=lambda name: (name not in self._writable, name))
 
@@ -169,7 +169,7 @@ class BookiePool:
         now_ns: int,
         below: Below,
     ) -> str | None:
-        """A bookie for `slot`, None if there is none. The slot's own goes first, if it may."""
+        """A bookie for `slot`; None if there is none. The current one is preferred, if allowed."""
         candidates = [name for name in self._candidates(now_ns) if name not in excluded]
         if not candidates:
             return None
@@ -188,7 +188,7 @@ class BookiePool:
     def _choose(
         self, candidates: list[str], ensemble: Sequence[str | None], slot: int, below: Below
     ) -> str:
-        """One of the candidates whose rack is rarest among the neighbours, by chance."""
+        """A random candidate among those with the least common rack near the slot."""
         size = len(ensemble)
         racks = [self._rack(bookie) for bookie in ensemble if bookie is not None]
         beside = [ensemble[slot - 1], ensemble[(slot + 1) % size]]

@@ -1,15 +1,15 @@
-"""What the payloads of our entries look like: a head, and bytes of the ledger or of its trailer.
+"""The payload format of our entries: a head, then bytes of the ledger or of its trailer.
 
 Invariants: bytes in, bytes out. Do not change: stored.
 
-A ledger's bytes lie in its DATA entries one behind the other. The head says where in the ledger an
-entry's bytes begin, so a position can be found by bisection even where there is no index. An
-append that is larger than an entry lies in FRAGMENT entries and a last DATA entry; the head of each
-says where that append began, so a ledger whose writer died in the middle ends before it.
-Behind the bytes `seal` puts a trailer, the index of the entries and the caller's footer, cut into
-TRAILER entries and a last TAIL, which says where the trailer begins. Their heads hold the end of
-the bytes. A note lies between data entries, in NOTE_PART entries and a last NOTE, which says where
-it begins and where the note before it ends. The layout is in `docs/FORMAT.md`.
+A ledger's bytes are in its DATA entries, in order. An entry's head holds the position of its bytes
+in the ledger, so a position can be found by bisection without an index. An append that is larger
+than an entry is split into FRAGMENT entries and a last DATA entry; their heads hold the start of
+the append, so a ledger whose writer died in the middle ends before it.
+After the bytes, `seal` appends a trailer, the entry index and the caller's footer, split into
+TRAILER entries and a last TAIL, which holds the start of the trailer. Their heads hold the end of
+the bytes. A note is between data entries, in NOTE_PART entries and a last NOTE, which holds the
+start of the note and the end of the one before. The layout is in `docs/FORMAT.md`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INDEX_INTERVAL_BYTES: Final = 64 << 10
 
 
 class Head(NamedTuple):
-    """`position` of the entry's first byte; `start` of the append that this byte belongs to."""
+    """`position`: of the entry's first byte; `start`: of the append that it belongs to."""
 
     kind: int
     position: int
@@ -55,21 +55,23 @@ def pack_head(kind: int, position: int, start: int) -> bytes:
 def read_head(payload: memoryview) -> Head:
     """The head of an entry. Raises DataCorrupt, FormatUnsupported."""
     if len(payload) < HEAD.size:
-        raise DataCorrupt(f"an entry of {len(payload)} bytes has no head: it is not Headrace's")
+        raise DataCorrupt(
+            f"an entry of {len(payload)} bytes has no head: it is not one of Headrace's"
+        )
     magic, version, kind, position, start = HEAD.unpack_from(payload)
     if magic != MAGIC:
-        raise DataCorrupt("an entry does not begin as Headrace's do")
+        raise DataCorrupt("an entry lacks the magic of Headrace's entries")
     if version != VERSION:
         raise FormatUnsupported(
-            f"an entry has version {version}, this Headrace reads {VERSION}: its ledger is not"
-            " served; start a newer one",
+            f"an entry has version {version}, this version of Headrace supports {VERSION}: its"
+            " ledger is not served; start a newer one",
             version=version,
         )
     return Head(kind, position, start)
 
 
 def end_behind(payload: memoryview) -> int:
-    """Where a ledger's bytes end whose last entry has this payload. Raises as `read_head`."""
+    """The end of the ledger, given its last entry's payload. Raises as `read_head`."""
     head = read_head(payload)
     if head.kind == DATA:
         return head.position + len(payload) - HEAD.size
@@ -77,7 +79,7 @@ def end_behind(payload: memoryview) -> int:
 
 
 class EntryIndex:
-    """Where entries begin: a sparse list, one for every 64 KiB or entry, whichever is larger."""
+    """Positions of entries: sparse, one per 64 KiB or entry, whichever is larger."""
 
     __slots__ = ("_entries", "_positions")
 
@@ -86,7 +88,7 @@ class EntryIndex:
         self._positions = array("q", [0])
 
     def add(self, entry: int, position: int) -> None:
-        """Learn that `entry` begins at `position`, wherever that is."""
+        """Add an entry, in any order."""
         at = bisect_right(self._positions, position)
         if position - self._positions[at - 1] < INDEX_INTERVAL_BYTES:
             return
@@ -98,22 +100,22 @@ class EntryIndex:
         self._positions.insert(at, position)
 
     def before(self, position: int) -> tuple[int, int]:
-        """(entry, where it begins): the last one known that begins at or before `position`."""
+        """(entry, its position): the last known one that begins at or before `position`."""
         at = bisect_right(self._positions, position) - 1
         return self._entries[at], self._positions[at]
 
     def behind(self, position: int) -> tuple[int, int] | None:
-        """(entry, where it begins): the first one known that begins behind `position`."""
+        """(entry, its position): the first known one that begins after `position`."""
         at = bisect_right(self._positions, position)
         return (self._entries[at], self._positions[at]) if at < len(self._positions) else None
 
     @property
     def size_bytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory use."""
         return 16 * len(self._entries)
 
     def encode(self) -> bytes:
-        """Its stored bytes: all entries, then all positions."""
+        """Encode: all entries, then all positions."""
         out = b""
         for numbers in (self._entries, self._positions):
             copy = array("q", numbers)
@@ -124,9 +126,9 @@ class EntryIndex:
 
     @classmethod
     def decode(cls, data: Buffer) -> EntryIndex:
-        """Read stored bytes. Raises DataCorrupt."""
+        """Decode stored bytes. Raises DataCorrupt."""
         if len(data) % 16:
-            raise DataCorrupt("the index of a ledger's entries is cut short")
+            raise DataCorrupt("the index of a ledger's entries is truncated")
         numbers = array("q")
         numbers.frombytes(data)
         if sys.byteorder == "little":
@@ -135,14 +137,14 @@ class EntryIndex:
         half = len(numbers) // 2
         index._entries, index._positions = numbers[:half], numbers[half:]
         if not half or index._entries[0] or index._positions[0]:
-            raise DataCorrupt("the index of a ledger's entries does not begin with its first")
+            raise DataCorrupt("the index of a ledger's entries lacks its first entry")
         return index
 
 
 def trailer_entries(
     index: EntryIndex, footer: bytes, end: int, first_entry: int, bytes_max: int
 ) -> list[bytes]:
-    """The payloads of a trailer that begins with entry `first_entry`, behind `end` bytes."""
+    """The payloads of a trailer that starts with entry `first_entry`, after `end` bytes."""
     encoded = index.encode()
     blob = encoded + footer
     room = bytes_max - HEAD.size - _TAIL.size
@@ -156,7 +158,7 @@ def trailer_entries(
 def note_entries(
     data: bytes, end: int, first_entry: int, previous: int, bytes_max: int
 ) -> list[bytes]:
-    """The payloads of a note behind `end` bytes; `previous`: the last entry of the one before."""
+    """The payloads of a note after `end` bytes; `previous`: the last entry of the one before."""
     room = bytes_max - HEAD.size - _NOTE.size
     chunks = [data[at : at + room] for at in range(0, len(data), room)] or [b""]
     last = chunks.pop()
@@ -167,13 +169,13 @@ def note_entries(
 def note_links(last: memoryview) -> tuple[int, int]:
     """(its first entry, the last entry of the note before it or -1). Raises DataCorrupt."""
     if len(last) < HEAD.size + _NOTE.size:
-        raise DataCorrupt("a note of a ledger is cut short")
+        raise DataCorrupt("a note of a ledger is truncated")
     first, previous = _NOTE.unpack_from(last, HEAD.size)
     return first, previous
 
 
 def read_note(payloads: list[memoryview]) -> bytes:
-    """What a note says, from all its payloads."""
+    """The data of a note, from all its payloads."""
     parts = [payload[HEAD.size :] for payload in payloads[:-1]]
     return b"".join([*parts, payloads[-1][HEAD.size + _NOTE.size :]])
 
@@ -181,7 +183,7 @@ def read_note(payloads: list[memoryview]) -> bytes:
 def trailer_begin(tail: memoryview) -> int:
     """The first entry of the trailer that ends with the payload `tail`. Raises DataCorrupt."""
     if len(tail) < HEAD.size + _TAIL.size:
-        raise DataCorrupt("the tail of a ledger is cut short")
+        raise DataCorrupt("the tail of a ledger is truncated")
     first: int = _TAIL.unpack_from(tail, HEAD.size)[0]
     return first
 
@@ -194,5 +196,5 @@ def read_trailer(payloads: list[memoryview]) -> tuple[EntryIndex, bytes]:
         [*(payload[HEAD.size :] for payload in payloads[:-1]), tail[HEAD.size + _TAIL.size :]]
     )
     if len(blob) != index_size + footer_size:
-        raise DataCorrupt(f"a ledger's trailer has {len(blob)} bytes, not as many as it says")
+        raise DataCorrupt(f"a ledger's trailer has {len(blob)} bytes, not the announced number")
     return EntryIndex.decode(blob[:index_size]), blob[index_size:]

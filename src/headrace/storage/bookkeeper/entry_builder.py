@@ -1,8 +1,7 @@
-"""From appends to entries: what is appended is gathered until an entry is to be sent.
+"""Turns appends into entries: appends are buffered until an entry is sent.
 
-Invariants: positions, buffers and sizes; who sends the entries, and when, is for
-`writing_ledger`. One copy is made of what is appended: into the frame that every bookie gets and
-that the cache keeps.
+Invariants: positions, buffers and sizes; `writing_ledger` decides when entries are sent. Appended
+bytes are copied once: into the frame that every bookie gets and that the cache keeps.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
 DATA_AT: Final = PAYLOAD_AT + HEAD.size
-"""Where the bytes of the ledger begin in the frame of an entry."""
+"""The position of the ledger's bytes in an entry's frame."""
 _EMPTY: Final = bytearray()
 _HEAD_SPACE: Final = bytes(DATA_AT)
 
 
 class BuiltEntry:
-    """One entry, its head filled in; the completion is of the appends that end in it."""
+    """An entry with its head filled in; the completion is that of the appends ending in it."""
 
     __slots__ = ("completion", "end", "frame", "kind", "position")
 
@@ -46,22 +45,22 @@ class EntryBuilder:
 
     def __init__(self, entry_bytes_max: int, entry_bytes_target: int) -> None:
         self.end = 0
-        """Bytes that were appended."""
+        """The end of the appended bytes."""
         self.queue: deque[BuiltEntry] = deque()
-        """Entries that are to be sent."""
+        """Entries to be sent."""
         self._room = entry_bytes_max - HEAD.size
         self._target = min(entry_bytes_target, self._room)
         self._parts: list[Buffer] = []
         """Appended in this turn."""
         self._frame: bytearray | None = None
-        """Gathered in earlier turns."""
+        """Buffered from earlier turns."""
         self._size = 0
         self._position = 0
         self._completion: Completion | None = None
 
     @property
     def is_gathering(self) -> bool:
-        """Whether there is something that is in no entry yet."""
+        """Whether there are bytes that are not in an entry yet."""
         return self._completion is not None
 
     def append(self, parts: Sequence[Buffer], size: int) -> tuple[int, Completion]:
@@ -83,7 +82,7 @@ class EntryBuilder:
         return position, completion
 
     def _split(self, parts: Sequence[Buffer], start: int) -> Completion:
-        """An append that is larger than an entry: its last entry completes it."""
+        """Split an append that is larger than an entry; its last entry completes it."""
         data = memoryview(b"".join(parts))
         completion = Completion()
         for at in range(0, len(data), self._room):
@@ -95,7 +94,7 @@ class EntryBuilder:
         return completion
 
     def end_turn(self) -> None:
-        """Take over the buffers of this turn: they may be used until now and not longer."""
+        """Copy the buffers of this turn, which the caller may reuse afterwards."""
         if self._frame is None:
             self._frame = _EMPTY.join((_HEAD_SPACE, *self._parts))
         else:
@@ -104,7 +103,7 @@ class EntryBuilder:
         self._parts = []
 
     def flush(self) -> None:
-        """What is gathered becomes an entry."""
+        """Turn the buffered bytes into an entry."""
         completion, self._completion = self._completion, None
         if completion is None:
             return
@@ -114,14 +113,14 @@ class EntryBuilder:
         self.queue.append(BuiltEntry(frame, self._position, self._position, DATA, completion))
 
     def add_beside(self, payloads: list[bytes]) -> None:
-        """Queue the entries of a note or a trailer, behind all that was appended."""
+        """Queue the entries of a note or trailer, after everything appended."""
         for payload in payloads:
             frame = _EMPTY.join((bytes(PAYLOAD_AT), payload))
             kind = payload[len(MAGIC) + 1]
             self.queue.append(BuiltEntry(frame, self.end, self.end, kind, None))
 
     def drop(self) -> list[Completion]:
-        """Forget what was not sent; its completions."""
+        """Discard everything unsent; returns its completions."""
         dropped = [entry.completion for entry in self.queue if entry.completion is not None]
         if self._completion is not None:
             dropped.append(self._completion)

@@ -1,7 +1,7 @@
-"""Entries in memory: what was written or read lately, found by position.
+"""A cache of recently written or read entries, by position.
 
-Invariants: bytes of ledgers by position, counted; the oldest go first. What is not
-acknowledged is here as well (it was just written): the caller knows how far it may be read.
+Invariants: bytes of ledgers by position, with a size limit; the oldest are evicted first. It also
+contains unacknowledged entries (just written): the caller knows what is readable.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
 ENTRY_OVERHEAD_BYTES: Final = 600
-"""Of dictionaries, lists, views and the frame's own head, for each entry: measured."""
+"""Memory per entry for dictionaries, lists, views and the frame's head: measured."""
 
 
 class EntryCache:
-    """The bytes of entries, at most `bytes_max` of them with what it takes to keep them."""
+    """Cached entries, at most `bytes_max` including overhead."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_held = 0
@@ -27,7 +27,7 @@ class EntryCache:
         self._positions: dict[int, list[int]] = {}
 
     def put(self, ledger: int, position: int, data: memoryview) -> None:
-        """Keep the bytes at `position`, and let the oldest go where there is no room."""
+        """Cache the bytes at `position`, evicting the oldest ones above the limit."""
         if not len(data):
             return
         key = (ledger, position)
@@ -52,12 +52,12 @@ class EntryCache:
             del self._positions[ledger]
 
     def forget(self, ledger: int) -> None:
-        """Let all of a ledger go."""
+        """Drop all entries of a ledger."""
         for position in list(self._positions.get(ledger, ())):
             self._drop((ledger, position))
 
     def get(self, ledger: int, position: int, size: int) -> Buffer | None:
-        """The `size` bytes at `position` if all of them are here."""
+        """The `size` bytes at `position`, if all are cached."""
         positions = self._positions.get(ledger)
         if positions is None:
             return None

@@ -1,8 +1,8 @@
-"""Reading entries from the bookies that hold them.
+"""Reads entries from the bookies that store them.
 
-Invariants: knows replicas, digests and time-outs, not positions. Every entry's digest is
-checked; a bookie that does not answer, lacks the entry or sends damaged bytes is passed over for
-the next one, and one that takes long is raced by the next one.
+Invariants: knows replicas, digests and time-outs, not positions. Every entry's digest is verified;
+if a bookie does not answer, lacks the entry or returns a corrupt one, the next bookie is tried; if
+it is slow, the next one is asked concurrently (a hedged read).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 RUNS_IN_FLIGHT = 2
 SLOW_S = 10.0
-"""So long a bookie comes last that made a reader wait, or did not answer."""
+"""How long a bookie that was slow or did not answer is tried last."""
 
 
 class _Run:
-    """One batch read of consecutive entries, tried at one bookie after the other."""
+    """One batch read of consecutive entries, tried on one bookie after another."""
 
     __slots__ = (
         "_bookies",
@@ -121,7 +121,7 @@ class _Run:
             self.future.set_exception(self._error())
 
     def _check(self, body: memoryview) -> list[Entry]:
-        """The whole entries that the answer begins with."""
+        """The valid entries at the start of the response."""
         entries: list[Entry] = []
         try:
             for data in batch_entries(body)[: self._count]:
@@ -141,12 +141,12 @@ class _Run:
             return unknown(self._ledger)
         if codes <= {DAMAGED, NO_ENTRY, NO_LEDGER}:
             return DataCorrupt(
-                f"{what} is damaged or missing on every bookie that holds it ({said}): it is not"
+                f"{what} is corrupt or missing on every bookie that stores it ({said}): it is not"
                 " served; restore a bookie from a backup",
                 ledger=self._ledger,
                 entry=self._first,
             )
-        return StorageUnavailable(f"{what} cannot be read now ({said}): try again")
+        return StorageUnavailable(f"cannot read {what} now ({said}): try again")
 
 
 class EntryReader:
@@ -166,18 +166,18 @@ class EntryReader:
     async def read(
         self, ledger: int, metadata: LedgerMetadata, first: int, last: int, size: int
     ) -> list[Entry]:
-        """Entries from `first` on, none behind `last`, about `size` bytes: one at least.
+        """Entries from `first` to at most `last`, about `size` bytes, at least one entry.
 
         Raises DataCorrupt, StorageUnavailable, LedgerUnknown.
         """
-        assert first <= last, "there is something to read"
+        assert first <= last, "there is at least one entry to read"
         quorum = metadata.quorum
         end = last + 1
         boundary = metadata.ensemble_end(first)
         if boundary is not None:
             end = min(end, boundary)
         if quorum.write == quorum.ensemble:
-            # One bookie has all of them; which one depends on the ledger, to spread the load.
+            # Each bookie has all entries; the choice depends on the ledger, to spread the load.
             bookies = metadata.ensemble_of(first)
             at = ledger % len(bookies)
             order = self._order([*bookies[at:], *bookies[:at]])
@@ -186,7 +186,7 @@ class EntryReader:
         runs = []
         for begin in range(first, min(end, first + quorum.write * RUNS_IN_FLIGHT), quorum.write):
             count = min(quorum.write, end - begin)
-            # The last slot of an entry holds the W - 1 entries behind it as well.
+            # The last slot of an entry also stores the next W - 1 entries.
             order = self._order(metadata.bookies_of(begin)[::-1])
             run = _Run(ledger, begin, count, size, order, self._hedge_s, self._reproach)
             runs.append(run.read(self._bookies))
@@ -197,12 +197,12 @@ class EntryReader:
                     raise found
                 break
             if entries and found[0].entry != entries[-1].entry + 1:
-                break  # an earlier bookie had fewer than it was asked for
+                break  # an earlier bookie returned fewer entries than requested
             entries += found
         return entries
 
     def _order(self, bookies: list[str]) -> list[str]:
-        """Those that failed or were slow lately come last."""
+        """The bookies, with those last that failed or were slow recently."""
         now, slow = asyncio.get_running_loop().time(), self._slow_until
         return sorted(
             bookies, key=lambda bookie: slow.get(bookie, 0) > now or self._is_suspect(bookie)

@@ -1,10 +1,10 @@
-"""Whether bookies hold ledgers whose ids ZooKeeper has yet to give: then it is older than they are.
+"""Detects bookies with ledgers whose ids ZooKeeper has yet to allocate.
 
-Invariants: reads alone; in particular no id is taken, or the next look would begin after it.
-ZooKeeper numbers ledgers; where it was restored from an old back-up, it gives the ids of that time
-again. Bookies still have entries under these ids, which a recovery would take for records of the
-new ledger, and their garbage collection deletes what ZooKeeper does not list. A bookie that does
-not answer says nothing.
+Invariants: read-only; in particular no id is allocated, or the next check would start after it.
+ZooKeeper numbers ledgers; restored from an old backup, it allocates the ids since then again.
+Bookies still have entries with these ids, which a recovery would take for records of the new
+ledger, and their garbage collection deletes ledgers that ZooKeeper does not list. A bookie that
+does not answer is ignored.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.open_ledger import Cluster
 
 WINDOW = 128
-"""Ids that are asked for at once; after so many that no bookie knows, no more are."""
+"""Ids checked at once; the check ends after a window unknown to all bookies."""
 ANSWER_S = 2.0
 LAG_S = 1.0
 
 
 async def ledgers_ahead(cluster: Cluster) -> Sequence[LedgerId]:
-    """Ledgers that bookies hold from the next id on. Raises MetadataUnavailable."""
+    """Ledgers on bookies from the next id on. Raises MetadataUnavailable."""
     found: list[LedgerId] = []
     at = await cluster.service.peek_id()
     while True:
-        # Others may have been given these ids since, with metadata before the first entry, which
-        # a server that lags behind does not show yet.
+        # These ids may have been allocated since; metadata is written before the first entry, but
+        # a lagging server does not show it yet.
         held = await _without_metadata(cluster, await _held(cluster, range(at, at + WINDOW)))
         if held:
             await asyncio.sleep(LAG_S)
@@ -45,7 +45,7 @@ async def ledgers_ahead(cluster: Cluster) -> Sequence[LedgerId]:
 
 
 async def skip_ids(cluster: Cluster, last: int) -> None:
-    """Have no id up to `last` given any more. Raises MetadataUnavailable."""
+    """Allocate all ids up to `last`, so that they are not used. Raises MetadataUnavailable."""
     while await cluster.service.next_id() < last:
         pass
 
@@ -61,7 +61,7 @@ async def _without_metadata(cluster: Cluster, ledgers: Iterable[LedgerId]) -> li
 
 
 async def _held(cluster: Cluster, ledgers: Iterable[int]) -> list[LedgerId]:
-    """Those of which any bookie that answers in time holds something."""
+    """The subset that exists on a bookie that answers in time."""
     held: dict[LedgerId, None] = {}
     bookies = cluster.pool.state(cluster.clock.now_ns()).registered
     left = WINDOW * len(bookies)

@@ -1,6 +1,6 @@
-"""The ledgers of all brokers, as ZooKeeper lists them, and the copies that they lack.
+"""The ledgers of all brokers, as listed in ZooKeeper, and their missing copies.
 
-Invariants: reads metadata alone, a batch at a time; opens no ledger and changes none.
+Invariants: reads metadata only, in batches; opens no ledger and changes none.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ _GAPS_MAX = 10_000
 
 
 class LedgerCatalog:
-    """Of one cluster of brokers, whose name is in its ledgers' metadata."""
+    """The ledgers of one Headrace cluster, whose name is in their metadata."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
         self.mark = {"application": b"headrace", "cluster": name.encode()}
-        """In the metadata of every ledger of these brokers, so that no other is swept away."""
+        """Labels in the metadata of every ledger of these brokers, so that only those are garbage
+        collected."""
         self._gaps: dict[int, tuple[int, tuple[Ensemble, ...]]] = {}
-        """Ledgers sealed here that lack copies on bookies which are there again: how many, and the
-        ensembles that they had then."""
+        """Ledgers sealed here with missing copies on available bookies -> (number of copies,
+        ensembles at that time)."""
 
     async def ids(self) -> Sequence[LedgerId]:
-        """All ledgers there are, of every creator, by id. Raises StorageUnavailable."""
+        """All ledgers, of every creator, by id. Raises StorageUnavailable."""
         try:
             return [LedgerId(ledger) for ledger in await self._cluster.service.ledgers()]
         except MetadataUnavailable as error:
-            raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
+            raise StorageUnavailable(f"cannot list the ledgers now: {error}") from error
 
     async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
-        """Of these, the ledgers that brokers of this cluster made. Raises StorageUnavailable."""
+        """The subset created by brokers of this cluster. Raises StorageUnavailable."""
         found: list[LedgerRecord] = []
         try:
             for at in range(0, len(ledgers), _LISTED_AT_ONCE):
                 batch = ledgers[at : at + _LISTED_AT_ONCE]
                 found += filter(None, await asyncio.gather(*map(self._record, batch)))
         except MetadataUnavailable as error:
-            raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
+            raise StorageUnavailable(f"cannot list the ledgers now: {error}") from error
         return found
 
     async def _record(self, ledger: int) -> LedgerRecord | None:
@@ -59,7 +60,7 @@ class LedgerCatalog:
         except MetadataUnavailable:
             raise
         except HeadraceError:
-            return None  # it has gone, or is another's and unlike ours
+            return None  # deleted, or another application's in an unknown format
         if not self.mark.items() <= metadata.custom.items():
             return None
         return LedgerRecord(
@@ -72,13 +73,13 @@ class LedgerCatalog:
         )
 
     def sealed_here(self, ledger: int, writing: WritingLedger) -> None:
-        """Remember what copies a ledger lacks that its metadata do not tell of."""
+        """Record the missing copies of a ledger that its metadata does not show."""
         if writing.copies_missing and len(self._gaps) < _GAPS_MAX:
             ensembles = writing.opened.versioned.metadata.ensembles
             self._gaps[ledger] = (writing.copies_missing, ensembles)
 
     def forget(self, ledger: int) -> None:
-        """Forget what copies a ledger lacks beside those that its metadata tell of."""
+        """Discard the record of a ledger's missing copies."""
         self._gaps.pop(ledger, None)
 
     async def lacking(self, ledgers: Sequence[LedgerId]) -> Mapping[LedgerId, int]:
@@ -94,12 +95,12 @@ class LedgerCatalog:
         try:
             metadata = (await self._cluster.service.read(ledger)).metadata
         except MetadataUnavailable as error:
-            raise StorageUnavailable(f"ledger {ledger} cannot be looked at: {error}") from error
+            raise StorageUnavailable(f"cannot check ledger {ledger}: {error}") from error
         except HeadraceError:
-            return 0  # `cluster verify` reports ledgers that are missing themselves
+            return 0  # `cluster verify` reports missing ledgers itself
         copies, ensembles = self._gaps.get(ledger, (0, None))
         if ensembles != metadata.ensembles:
-            copies = 0  # made again since, on other bookies
+            copies = 0  # re-replicated since, to other bookies
         return copies + missing_copies(metadata, self._present()).copies
 
     def _present(self) -> frozenset[str]:

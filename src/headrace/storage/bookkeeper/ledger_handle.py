@@ -1,27 +1,26 @@
-"""A ledger that is being written: which entry goes where, and when it may be acknowledged.
+"""A ledger being written: where each entry is sent, and when it may be acknowledged.
 
-Invariants: a pure machine. Commands come in (an append, a bookie's answer, the outcome of
-a change of metadata), effects go out (send, change the ensemble, acknowledge, close, fail); no
-sockets, no ZooKeeper, no clock. `writing_ledger.py` and `recovering_ledger.py` carry them out.
+Invariants: a pure state machine. Commands come in (an append, a bookie's answer, the outcome of
+a metadata update), effects go out (send, change the ensemble, acknowledge, close, fail); no
+sockets, no ZooKeeper, no clock. `writing_ledger.py` and `recovering_ledger.py` execute them.
 
-How it works:
-- Entry e goes to the slots (e + i) mod E, i < W, of the ensemble. It is acknowledged when A of them
-  have stored it and every entry before it is acknowledged.
-- A slot whose bookie failed is given to a spare one: first the metadata say so (by compare-and-set:
-  a new ensemble from the first entry that is not acknowledged), then what the old bookie had said
-  of the entries since is forgotten and they are sent to the new one. Nothing is acknowledged in
-  between: a reader who sees the old metadata must find every acknowledged entry. Where the metadata
-  take long (`change_is_slow`), entries are acknowledged that an ack quorum of the slots that stay
-  has stored: those are the same under the old metadata and the new.
-- Where there is no spare bookie, the slot stays lost, and that does no harm while the others make
-  up ack quorums. It is given to a spare bookie as soon as there is one, or to the same bookie when
-  that has come back: a new ensemble, so that a recovery which has begun meanwhile is noticed.
-- Where the others do not make up ack quorums, it stalls until a bookie comes, or until the caller
-  gives up: no recovery could read its end meanwhile.
-- Copies that an acknowledged entry lacks are counted (`copies_missing`).
-- A bookie that says "fenced", and metadata that somebody else changed, end it: another writer has
-  taken the ledger over.
-- In a recovery the ensembles change here alone, and the metadata at the end (`local_changes`).
+- Entry e is sent to the slots (e + i) mod E, i < W, of the ensemble. It is acknowledged when A of
+  them have stored it and every entry before it is acknowledged.
+- When a bookie fails, its slot is given to a spare one. First the metadata is updated (by
+  compare-and-set: a new ensemble from the first unacknowledged entry on); then the old bookie's
+  answers for these entries are discarded, and they are sent to the new one. Nothing is acknowledged
+  in between: a reader with the old metadata must find every acknowledged entry. If the update is
+  slow (`change_is_slow`), entries are acknowledged once an ack quorum of the remaining slots has
+  stored them: those slots are the same in the old metadata and the new.
+- Without a spare bookie, the slot stays lost, which is harmless while the others form ack quorums.
+  It is given to a spare bookie as soon as there is one, or to the same bookie when it is back: as a
+  new ensemble, so that a concurrent recovery is detected.
+- If the others do not form ack quorums, the ledger stalls until a bookie is available, or until the
+  caller gives up: no recovery could read its end meanwhile.
+- Missing copies of acknowledged entries are counted (`copies_missing`).
+- The answer "fenced", or metadata changed by another broker, ends it: another writer has taken over
+  the ledger.
+- In a recovery, ensembles change locally, and the metadata is updated at the end (`local_changes`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Send(NamedTuple):
-    """Send `entry` to the bookie in `slot`, which has been there since the change `tenure`."""
+    """Send `entry` to the bookie in `slot`, which was seated there by the change `tenure`."""
 
     entry: int
     slot: int
@@ -50,26 +49,26 @@ class Send(NamedTuple):
 
 
 class ChangeEnsemble(NamedTuple):
-    """Put `ensemble` behind the ensembles of the OPEN ledger, by compare-and-set."""
+    """Append `ensemble` to the ensembles of the OPEN ledger, by compare-and-set."""
 
     ensemble: Ensemble
 
 
 class Acknowledge(NamedTuple):
-    """All entries up to and including `entry` are safe."""
+    """All entries up to and including `entry` are durable."""
 
     entry: int
 
 
 class Close(NamedTuple):
-    """Write down that the ledger ends here."""
+    """Record in the metadata that the ledger ends here."""
 
     last_entry: int
     length: int
 
 
 class Fail(NamedTuple):
-    """Take no more: what is not acknowledged is in doubt."""
+    """Refuse further appends: the outcome of unacknowledged ones is unknown."""
 
     is_fenced: bool
     reason: str
@@ -79,7 +78,7 @@ Effect = Send | ChangeEnsemble | Acknowledge | Close | Fail
 
 
 class Added(NamedTuple):
-    """What goes into the entry that an append makes, and where it is sent."""
+    """The header fields of a new entry, and where it is sent."""
 
     entry: int
     confirmed: int
@@ -90,7 +89,7 @@ class Added(NamedTuple):
 def put_ensemble(
     before: Ensemble, wanted: Ensemble
 ) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
-    """The change of metadata that a ChangeEnsemble asks for, unless another has changed them."""
+    """The metadata update for a ChangeEnsemble, unless another writer has changed it."""
 
     def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
         if metadata.state is LedgerState.OPEN and metadata.last_ensemble == before:
@@ -101,7 +100,7 @@ def put_ensemble(
 
 
 def put_end(close: Close) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
-    """The change of metadata that a Close asks for, unless another has changed them."""
+    """The metadata update for a Close, unless another writer has changed it."""
 
     def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
         if metadata.state is LedgerState.OPEN:
@@ -112,7 +111,7 @@ def put_end(close: Close) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
 
 
 class LedgerHandle:
-    """See the module. Entries are added from `confirmed` + 1 on."""
+    """See the module. Entries are added after `confirmed`."""
 
     def __init__(
         self,
@@ -126,39 +125,39 @@ class LedgerHandle:
         self.quorum = metadata.quorum
         self.ensemble: list[str] = list(metadata.last_ensemble.bookies)
         self.first_entry = metadata.last_ensemble.first_entry
-        """Where the last ensemble begins."""
+        """The first entry of the last ensemble."""
         self.confirmed = confirmed
         self.length = length
-        """Bytes of payload in all entries that were added."""
+        """Payload bytes in all entries added."""
         self.failure: Fail | None = None
         self.new_ensembles: list[Ensemble] = []
-        """What changed since `metadata`."""
+        """Ensembles added since `metadata`."""
         self.lost: dict[int, int] = {}
-        """Slots whose bookie failed and was not replaced; what was confirmed when it failed."""
+        """Slots with a failed bookie that was not replaced -> `confirmed` at its failure."""
         self.change: dict[int, str] | None = None
-        """The bookies that take over slots, while the metadata are being changed."""
+        """Slot -> new bookie, while the metadata is being updated."""
         self.copies_missing = 0
-        """Copies of acknowledged entries that were not stored, or not known to be."""
+        """Copies of acknowledged entries that were not stored, or are not known to be."""
         self._choose_spare = choose_spare
         self._local_changes = local_changes
         self._stored: deque[int] = deque()
-        """For each entry behind `confirmed`: a bit for every slot that has stored it."""
+        """For each entry after `confirmed`: a bit mask of the slots that have stored it."""
         self._tenures = [0] * self.quorum.ensemble
-        """For each slot the number of the change that gave it to its bookie."""
+        """Slot -> the number of the change that seated its bookie."""
         self._changes = 0
         self._change_first = 0
-        """The first entry of the ensemble that the change under way makes."""
+        """The first entry of the ensemble in the pending change."""
         self._is_change_slow = False
         self._losses: dict[tuple[int, int], tuple[int, int]] = {}
-        """(slot, tenure) of bookies that failed and whose slot was given away since: what was
-        confirmed when it failed, and the first entry that it was not to store any more."""
+        """(slot, tenure) of replaced bookies -> (`confirmed` at their failure, the first entry
+        they were no longer to store)."""
         self._is_closing = False
         self._is_closed = False
         self._effects: list[Effect] = []
 
     @property
     def is_stalled(self) -> bool:
-        """Whether nothing can be acknowledged until a bookie comes."""
+        """Whether nothing can be acknowledged until another bookie is available."""
         return bool(self.lost) and not self.quorum.can_acknowledge_without(self._left())
 
     @property
@@ -170,8 +169,8 @@ class LedgerHandle:
 
     def append(self, size: int) -> Added:
         """Add an entry with `size` bytes of payload."""
-        assert self.failure is None, "a ledger that failed takes no more"
-        assert not self._is_closing, "a ledger that is being closed takes no more"
+        assert self.failure is None, "a failed ledger accepts no entries"
+        assert not self._is_closing, "a closing ledger accepts no entries"
         entry = self.next_entry
         self._stored.append(0)
         self.length += size
@@ -183,7 +182,7 @@ class LedgerHandle:
         return Added(entry, self.confirmed, self.length, sends)
 
     def responded(self, send: Send, code: int) -> list[Effect]:
-        """A bookie answered an add, or never will (code < 0)."""
+        """A bookie answered an add, or will not answer (code < 0)."""
         if self.failure is not None:
             return []
         slot = send.slot
@@ -191,7 +190,7 @@ class LedgerHandle:
         is_seated = send.tenure == self._tenures[slot]
         if code == OK:
             if at >= 0:
-                if is_seated:  # else it was sent to its successor, or to the same one anew
+                if is_seated:  # otherwise it was resent since, to a new bookie or the same one
                     self._stored[at] |= 1 << slot
                     if at == 0:
                         self._advance()
@@ -210,7 +209,7 @@ class LedgerHandle:
         return self._drain()
 
     def _count_late(self, send: Send, *, is_stored: bool) -> None:
-        """An answer for an entry that was acknowledged before."""
+        """Handle an answer for an entry that is already acknowledged."""
         if send.tenure == self._tenures[send.slot]:
             lost_at, end = self.lost.get(send.slot, self.confirmed), send.entry + 1
             if self.change is not None and send.slot in self.change:
@@ -218,15 +217,15 @@ class LedgerHandle:
         else:
             lost_at, end = self._losses[send.slot, send.tenure]
         if send.entry >= end:
-            return  # another bookie was to store it
-        is_counted = send.entry > lost_at  # when it was acknowledged
+            return  # another bookie was responsible for it
+        is_counted = send.entry > lost_at  # as missing when it was acknowledged
         if is_stored and is_counted:
             self.copies_missing -= 1
         elif not is_stored and not is_counted:
             self.copies_missing += 1
 
     def ensemble_changed(self) -> list[Effect]:
-        """The metadata name the ensemble that was asked for."""
+        """The metadata now contains the requested ensemble."""
         if self.failure is None:
             self._apply_change()
             self._replace()
@@ -234,49 +233,49 @@ class LedgerHandle:
         return self._drain()
 
     def change_failed(self, *, is_fenced: bool, reason: str) -> list[Effect]:
-        """The metadata could not be changed, or closed: somebody else did, or they are away."""
+        """The metadata could not be updated: another writer did, or it is unavailable."""
         self._fail(is_fenced=is_fenced, reason=reason)
         return self._drain()
 
     def metadata_seen(self, metadata: LedgerMetadata) -> list[Effect]:
-        """Somebody changed the metadata, perhaps this handle itself."""
+        """The metadata was changed, possibly by this handle itself."""
         if self.failure is None:
             if metadata.state is not LedgerState.OPEN:
                 if not (self._is_closing and metadata.state is LedgerState.CLOSED):
-                    self._fail(is_fenced=True, reason=f"its metadata say {metadata.state.name}")
+                    self._fail(is_fenced=True, reason=f"its metadata says {metadata.state.name}")
             elif metadata.last_ensemble not in self._own_ensembles():
-                self._fail(is_fenced=False, reason="somebody else changed its ensemble")
+                self._fail(is_fenced=False, reason="another writer changed its ensemble")
         return self._drain()
 
     def spares_changed(self) -> list[Effect]:
-        """There may be a bookie for a slot that was lost."""
+        """There may be a bookie for a lost slot."""
         if self.failure is None and self.lost:
             self._replace()
         return self._drain()
 
     def change_is_slow(self) -> list[Effect]:
-        """The change of metadata takes long: acknowledge without the slots that it is about."""
+        """The metadata update is slow: acknowledge without the slots it concerns."""
         if self.change is not None and not self._is_change_slow:
             self._is_change_slow = True
             self._advance()
         return self._drain()
 
     def give_up(self) -> list[Effect]:
-        """It has been stalled for long: fail, unless it is not stalled any more."""
+        """The stall time-out has expired: fail if still stalled."""
         self._fail_if_stalled()
         return self._drain()
 
     def close(self) -> list[Effect]:
-        """Take no more entries; close when all are acknowledged."""
+        """Refuse further entries; close when all are acknowledged."""
         assert not self._is_closing, "a ledger is closed once"
         self._is_closing = True
         self._finish()
         return self._drain()
 
-    # --- inside ------------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     def _left(self) -> set[int]:
-        """The lost slots that are not being given to other bookies."""
+        """Lost slots that are not being reassigned."""
         return set(self.lost) if self.change is None else self.lost.keys() - self.change.keys()
 
     def _advance(self) -> None:
@@ -300,7 +299,7 @@ class LedgerHandle:
         self._finish()
 
     def _count_missing(self, stored: int) -> None:
-        """Of the entry just confirmed: nothing more is sent to slots that are lost."""
+        """Count the copies of the entry just confirmed that lost slots lack."""
         for slot in self.lost:
             if not stored >> slot & 1 and self.quorum.holds(slot, self.confirmed):
                 self.copies_missing += 1
@@ -312,7 +311,7 @@ class LedgerHandle:
             self._effects.append(Close(self.confirmed, self.length))
 
     def _replace(self) -> None:
-        """Give lost slots to spare bookies or back to their own, as far as there are any."""
+        """Reassign lost slots to spare bookies, or to their own, as far as available."""
         if self.change is not None or not self.lost or self._is_closed:
             return
         taken = set(self.ensemble)
@@ -330,7 +329,7 @@ class LedgerHandle:
             self._change_first = self.confirmed + 1
             self._is_change_slow = False
         if self._local_changes:
-            self._fail_if_stalled()  # a recovery that is begun anew loses nothing
+            self._fail_if_stalled()  # restarting a recovery loses nothing
             if change and self.failure is None:
                 self._apply_change()
         elif change:
@@ -343,7 +342,7 @@ class LedgerHandle:
 
     def _apply_change(self) -> None:
         change = self.change
-        assert change is not None, "a change that was asked for"
+        assert change is not None, "there is a pending change"
         ensemble = self._changed_ensemble()
         self.change = None
         self.ensemble = list(ensemble.bookies)
@@ -371,7 +370,7 @@ class LedgerHandle:
     def _fail_if_stalled(self) -> None:
         if self.is_stalled:
             bookies = ", ".join(self.ensemble[slot] for slot in sorted(self._left()))
-            reason = f"bookies {bookies} failed and there are no others in their place"
+            reason = f"bookies {bookies} failed and there are no replacements"
             self._fail(is_fenced=False, reason=reason)
 
     def _fail(self, *, is_fenced: bool, reason: str) -> None:

@@ -1,8 +1,8 @@
-"""What BookKeeper's metadata says of one ledger, and the bytes and paths under which it is kept.
+"""BookKeeper's metadata of a ledger, with its encoding and its paths in ZooKeeper.
 
-Invariants: values and bytes; no ZooKeeper. The bytes are format version 3 (a line of text,
-then a length-delimited protobuf message), which every BookKeeper since 4.9 reads; older ledgers in
-text formats belong to others. Do not change: stored, and read by BookKeeper's own tools.
+Invariants: values and bytes; no ZooKeeper. The encoding is format version 3 (a line of text,
+then a length-delimited protobuf message), supported since BookKeeper 4.9; older ledgers in text
+formats are not ours. Do not change: stored, and read by BookKeeper's own tools.
 Source: `LedgerMetadataSerDe`, `DataFormats.proto`, `StringUtils` of BookKeeper 4.17.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CRC32C = 3
-"""The digest of every ledger that is written here; others are not read."""
+"""The digest type of all our ledgers; others are not supported."""
 _HEADER = b"BookieMetadataFormatVersion\t"
 _SHORT_ID_END = 2**31 - 1
 VARINT_BYTES_MAX = 10
@@ -38,7 +38,7 @@ class LedgerState(Enum):
 
 
 class Ensemble(NamedTuple):
-    """The bookies of the entries from `first_entry` on."""
+    """The bookies that store the entries from `first_entry` on."""
 
     first_entry: int
     bookies: tuple[str, ...]
@@ -46,7 +46,7 @@ class Ensemble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """One ledger. `length` and `last_entry` (-1: no entries) count only when it is CLOSED."""
+    """A ledger. `length` and `last_entry` (-1: no entries) are valid only if it is CLOSED."""
 
     quorum: Quorum
     ensembles: tuple[Ensemble, ...]
@@ -61,41 +61,41 @@ class LedgerMetadata:
 
     @property
     def last_ensemble(self) -> Ensemble:
-        """Where entries are added."""
+        """The ensemble to which entries are added."""
         return self.ensembles[-1]
 
     def ensemble_of(self, entry: int) -> tuple[str, ...]:
-        """The bookies of `entry`."""
+        """The ensemble that stores `entry`."""
         for ensemble in reversed(self.ensembles):
             if ensemble.first_entry <= entry:
                 return ensemble.bookies
         return self.ensembles[0].bookies
 
     def bookies_of(self, entry: int) -> list[str]:
-        """Those that hold `entry`."""
+        """The bookies that store `entry`."""
         bookies = self.ensemble_of(entry)
         return [bookies[slot] for slot in self.quorum.slots(entry)]
 
     def ensemble_end(self, entry: int) -> int | None:
-        """The first entry behind the ensemble of `entry`; None in the last one."""
+        """The first entry after the ensemble of `entry`; None for the last ensemble."""
         for ensemble in self.ensembles:
             if ensemble.first_entry > entry:
                 return ensemble.first_entry
         return None
 
     def with_ensemble(self, new: Ensemble) -> LedgerMetadata:
-        """With `new` behind the last ensemble, or in its place where both begin at one entry."""
+        """With `new` after the last ensemble, or replacing it if both have the same first entry."""
         last = self.last_ensemble
-        assert new.first_entry >= last.first_entry, "what was acknowledged stays where it is"
+        assert new.first_entry >= last.first_entry, "acknowledged entries stay in place"
         kept = self.ensembles[:-1] if new.first_entry == last.first_entry else self.ensembles
         return replace(self, ensembles=(*kept, new))
 
     def in_recovery(self) -> LedgerMetadata:
-        """As the one who recovers it marks it."""
+        """Marked as in recovery."""
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def closed(self, last_entry: int, length: int) -> LedgerMetadata:
-        """As it is for ever after."""
+        """Closed with this end."""
         return replace(self, state=LedgerState.CLOSED, last_entry=last_entry, length=length)
 
 
@@ -144,7 +144,7 @@ def _message_classes() -> tuple[Any, Any]:
     )
 
 
-# Enums are written as int32: the same bytes.
+# Enums are declared as int32, with the same encoding.
 _SEGMENT_FIELDS = "repeated string ensembleMember 1,required int64 firstEntryId 2"
 _LEDGER_FIELDS = (
     "required int32 quorumSize 1,required int32 ensembleSize 2,required int64 length 3,"
@@ -165,7 +165,7 @@ _LedgerFormat, _ServiceInfoFormat = _message_classes()
 
 
 def encode_metadata(metadata: LedgerMetadata) -> bytes:
-    """The bytes of a ledger's znode."""
+    """The value of a ledger's znode."""
     message = _LedgerFormat(
         quorumSize=metadata.quorum.write,
         ensembleSize=metadata.quorum.ensemble,
@@ -190,25 +190,25 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_metadata(data: bytes) -> LedgerMetadata:
-    """Read a ledger's znode. Raises FormatUnsupported, DataCorrupt."""
+    """Decode the value of a ledger's znode. Raises FormatUnsupported, DataCorrupt."""
     header, newline, rest = data.partition(b"\n")
     if not header.startswith(_HEADER) or not newline:
-        raise DataCorrupt("a ledger's metadata does not begin as BookKeeper's does")
+        raise DataCorrupt("a ledger's metadata lacks BookKeeper's header")
     if header != _HEADER + b"3":
         version = header[len(_HEADER) :].decode("ascii", "replace")
         raise FormatUnsupported(
-            f"a ledger's metadata has format version {version}, this Headrace reads 3: the ledger"
-            " is not served; start a newer one, or look at who wrote it",
+            f"a ledger's metadata has format version {version}, this version of Headrace supports"
+            " 3: the ledger is not served; start a newer one, or check which program wrote it",
             version=version,
         )
     try:
         size, at = _read_varint(rest)
         if size != len(rest) - at:
-            raise DataCorrupt(f"a ledger's metadata is of {len(rest) - at} bytes, not {size}")
+            raise DataCorrupt(f"a ledger's metadata has {len(rest) - at} bytes, not {size}")
         message = _LedgerFormat.FromString(rest[at:])
         state = LedgerState(message.state)
     except (DecodeError, ValueError) as error:
-        raise DataCorrupt(f"a ledger's metadata cannot be read: {error}") from error
+        raise DataCorrupt(f"cannot decode a ledger's metadata: {error}") from error
     write = message.quorumSize
     ack = message.ackQuorumSize if message.HasField("ackQuorumSize") else write
     quorum = Quorum(message.ensembleSize, write, ack)
@@ -234,7 +234,7 @@ def decode_metadata(data: bytes) -> LedgerMetadata:
 def _check(metadata: LedgerMetadata) -> None:
     quorum = metadata.quorum
     if not 1 <= quorum.ack <= quorum.write <= quorum.ensemble:
-        raise DataCorrupt(f"a ledger's metadata has quorums that cannot be: {quorum}")
+        raise DataCorrupt(f"a ledger's metadata has invalid quorums: {quorum}")
     if not metadata.ensembles or any(
         len(ensemble.bookies) != quorum.ensemble for ensemble in metadata.ensembles
     ):
@@ -256,24 +256,24 @@ def _read_varint(data: bytes) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * at)
         if byte < 0x80:
             return value, at + 1
-    raise DataCorrupt("a ledger's metadata has no length")
+    raise DataCorrupt("a ledger's metadata has an invalid length")
 
 
 class BookieAddress(NamedTuple):
-    """Where a bookie listens."""
+    """The address of a bookie."""
 
     host: str
     port: int
 
 
 def decode_service_info(data: bytes) -> tuple[BookieAddress | None, Mapping[str, str]]:
-    """(where it listens, its properties) of a registered bookie; None where it does not say."""
+    """(address, properties) of a registered bookie; the address is None if not stated."""
     if not data:
         return None, {}
     try:
         message = _ServiceInfoFormat.FromString(data)
     except DecodeError as error:
-        raise DataCorrupt(f"a bookie's service info cannot be read: {error}") from error
+        raise DataCorrupt(f"cannot decode a bookie's service info: {error}") from error
     properties = {one.key: one.value for one in message.properties}
     for endpoint in message.endpoints:
         if endpoint.protocol == "bookie-rpc":
@@ -282,7 +282,7 @@ def decode_service_info(data: bytes) -> tuple[BookieAddress | None, Mapping[str,
 
 
 def address_in(bookie: str) -> BookieAddress | None:
-    """The address that a bookie id of the form host:port is."""
+    """The address in a bookie id of the form host:port."""
     host, colon, port = bookie.rpartition(":")
     return BookieAddress(host, int(port)) if colon and host and port.isdecimal() else None
 
@@ -293,7 +293,7 @@ _ID_IN_PATH = re.compile(r"/((?:\d{2}/\d{4}|\d{3}/\d{4}/\d{4}/\d{4})/L\d{4})$")
 
 
 def ledger_path(root: str, ledger: int) -> str:
-    """Where the metadata of `ledger` is kept: ten digits in 2-4-4, nineteen in 3-4-4-4-4."""
+    """The path of a ledger's metadata: ten digits in 2-4-4, nineteen in 3-4-4-4-4."""
     if ledger < _SHORT_ID_END:
         text = f"{ledger:010}"
         return f"{root}/{text[:2]}/{text[2:6]}/L{text[6:]}"
@@ -302,6 +302,6 @@ def ledger_path(root: str, ledger: int) -> str:
 
 
 def ledger_in(path: str) -> int | None:
-    """The ledger whose metadata `path` holds, None if it is no such path."""
+    """The ledger of a metadata path; None for other paths."""
     found = _ID_IN_PATH.search(path)
     return int(re.sub(r"\D", "", found[1])) if found else None

@@ -1,9 +1,9 @@
 """Ledgers in Apache BookKeeper: the LedgerStore of a cluster.
 
-Invariants: knows which ledgers are open here and who does what with them. A ledger is
-written by the store that made it and by no other; everybody else recovers it first, which closes it
-for ever. So a ledger is either being written here, or sealed. The protocol facts and invariants
-are in `docs/BOOKKEEPER.md`.
+Invariants: knows which ledgers are open here and delegates the work on them. Only the store that
+created a ledger writes to it; any other recovers it first, which closes it permanently. So an open
+ledger is either being written here, or sealed. The protocol and its invariants are in
+`docs/BOOKKEEPER.md`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 LOOKS_AT_ONCE = 16
 FRAME_BYTES_KEPT = 4 << 20
-"""Frames of entries are smaller: given back each time, they took a quarter of an append's CPU."""
+"""Larger than entry frames: returning those to the system took a quarter of an append's CPU."""
 
 
 class BookKeeperLedgerStore:
@@ -135,21 +135,21 @@ class BookKeeperLedgerStore:
         clock: Clock,
         randomness: Randomness | None = None,
     ) -> BookKeeperLedgerStore:
-        """A store that knows its bookies. Raises StorageUnavailable."""
+        """A store with its bookies discovered. Raises StorageUnavailable."""
         keep_freed(FRAME_BYTES_KEPT, settings.cache_bytes + settings.in_flight_bytes_max)
         store = cls(zookeeper, settings, clock, randomness)
         try:
             await store._directory.open()
         except MetadataUnavailable as error:
             await store.close()
-            raise StorageUnavailable(f"ZooKeeper cannot be reached: {error}") from error
+            raise StorageUnavailable(f"cannot reach ZooKeeper: {error}") from error
         return store
 
     async def close(self) -> None:
-        """Stop at once: appends that were not acknowledged are in doubt, as after a crash."""
+        """Stop immediately: the outcome of unacknowledged appends is unknown, as after a crash."""
         self._is_closed = True
         for ledger, writing in self._writing.items():
-            writing.end(LedgerLost(f"ledger {ledger}: this store was closed", ledger=ledger))
+            writing.end(LedgerLost(f"ledger {ledger}: the store was closed", ledger=ledger))
         self._health.close()
         self._cluster.bookies.close()
         await self._tasks.close()
@@ -159,8 +159,8 @@ class BookKeeperLedgerStore:
     async def create(
         self, labels: Mapping[str, bytes] | None = None, copies: Copies | None = None
     ) -> LedgerId:
-        """See LedgerStore. `labels` go into the metadata; what `copies` asks for shrinks with the
-        bookies there are, as `BookKeeperSettings` has it."""
+        """See LedgerStore. `labels` are stored in the metadata; `copies` is reduced if there are
+        too few bookies, as described in `BookKeeperSettings`."""
         cluster = self._cluster
         settings = self._settings
         wanted = settings.quorum if copies is None else Quorum(*copies)
@@ -187,7 +187,7 @@ class BookKeeperLedgerStore:
     def append(
         self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
     ) -> tuple[int, Completion]:
-        """See LedgerStore; `flush_ms` makes no difference: bookies sync before they answer."""
+        """See LedgerStore; `flush_ms` is ignored: bookies sync before they answer."""
         writing = self._writing.get(ledger)
         if writing is None:
             raise sealed(ledger) if ledger in self._opened else unknown(ledger)
@@ -204,7 +204,7 @@ class BookKeeperLedgerStore:
         """See LedgerStore. Sealing again with the same footer changes nothing."""
         if len(footer) > FOOTER_BYTES_MAX:
             raise Rejected(
-                f"a footer of {len(footer)} bytes: at most {FOOTER_BYTES_MAX} are kept",
+                f"a footer of {len(footer)} bytes: the limit is {FOOTER_BYTES_MAX}",
                 limit=FOOTER_BYTES_MAX,
                 actual=len(footer),
             )
@@ -217,7 +217,7 @@ class BookKeeperLedgerStore:
         try:
             await writing.seal(bytes(footer))
         except MetadataUnavailable as error:
-            raise StorageUnavailable(f"ledger {ledger} cannot be sealed now: {error}") from error
+            raise StorageUnavailable(f"cannot seal ledger {ledger} now: {error}") from error
         if self._writing.pop(ledger, None) is not None:
             self._opened.add_sealed(writing.opened)
             self._catalog.sealed_here(ledger, writing)
@@ -232,7 +232,7 @@ class BookKeeperLedgerStore:
     # --- reading -----------------------------------------------------------------------------
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
-        """See LedgerStore. None too for a ledger that was not opened here yet."""
+        """See LedgerStore. Also None for a ledger that is not open here yet."""
         opened = self._opened.get(ledger)
         if opened is None:
             return None
@@ -246,25 +246,25 @@ class BookKeeperLedgerStore:
         return await self._positions.read(await self._open(ledger), position, size)
 
     async def notes(self, ledger: LedgerId) -> Sequence[Note]:
-        """See KeepsNotes: a search from the ledger's end, `notes.SEARCHED_BYTES_MAX` at most."""
+        """See KeepsNotes: searches up to `notes.SEARCHED_BYTES_MAX` from the ledger's end."""
         return await read_notes(await self._open(ledger), self._positions)
 
     @property
     def cached_bytes(self) -> int:
-        """See CachesBytes: entries, and the indexes of sealed ledgers."""
+        """See CachesBytes: entries, and indexes of sealed ledgers."""
         return self._cluster.cache.bytes_held + self._opened.sealed_bytes
 
     def list(self) -> Sequence[LedgerInfo]:
-        """The ledgers that are open here, by id; `records` finds those of all brokers."""
+        """The ledgers open here, by id; `records` finds those of all brokers."""
         return self._opened.infos
 
     async def records(self) -> Sequence[LedgerRecord]:
-        """All ledgers that any broker of this cluster made, by id: for sweepers, not for requests,
-        since it reads the metadata of every ledger. Raises StorageUnavailable."""
+        """All ledgers of this cluster's brokers, by id. For garbage collection, not for requests:
+        it reads the metadata of every ledger. Raises StorageUnavailable."""
         return await self.records_of(await self.ledger_ids())
 
     async def ledger_ids(self) -> Sequence[LedgerId]:
-        """All ledgers there are, of every creator, by id. Raises StorageUnavailable."""
+        """All ledgers, of every creator, by id. Raises StorageUnavailable."""
         return await self._catalog.ids()
 
     async def ledgers_ahead(self) -> Sequence[LedgerId]:
@@ -276,11 +276,11 @@ class BookKeeperLedgerStore:
         await skip_ids(self._cluster, last)
 
     async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
-        """Of these, the ledgers that brokers of this cluster made. Raises StorageUnavailable."""
+        """The subset created by brokers of this cluster. Raises StorageUnavailable."""
         return await self._catalog.records_of(ledgers)
 
     async def all_ledgers(self) -> Sequence[LedgerId]:
-        """All ledgers that any broker of this product made, by id. Raises StorageUnavailable."""
+        """All ledgers of this cluster's brokers, by id. Raises StorageUnavailable."""
         return [record.ledger for record in await self.records()]
 
     # --- copies ------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class BookKeeperLedgerStore:
         )
 
     def without_bookie(self) -> Sequence[int]:
-        """The ledgers written here that have a slot without a bookie."""
+        """The ledgers written here with a slot without a bookie."""
         return [
             ledger
             for ledger, writing in self._writing.items()
@@ -315,10 +315,10 @@ class BookKeeperLedgerStore:
         """See ReplicatesLedgers."""
         return await self._catalog.lacking(ledgers)
 
-    # --- taking over, and removing -----------------------------------------------------------
+    # --- takeover and deletion ---------------------------------------------------------------
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
-        """See LedgerStore; afterwards the ledger is sealed, whichever broker wrote it."""
+        """See LedgerStore; the ledger is sealed afterwards, whichever broker wrote it."""
         return (await self._open(ledger, fence=True)).info
 
     async def open_when_sealed(self, ledger: LedgerId) -> None:
@@ -330,7 +330,7 @@ class BookKeeperLedgerStore:
     ) -> OpenLedger:
         """The ledger, opened for reading: recovered first if `fence` and it is not closed.
 
-        `closed`: its metadata, if they were just read.
+        `closed`: its metadata, if just read.
         """
         opened = self._opened.get(ledger)
         if opened is not None and (opened.is_sealed or not fence):
@@ -339,13 +339,13 @@ class BookKeeperLedgerStore:
         if opening is None:
             if self._is_closed:
                 raise StorageUnavailable(
-                    f"ledger {ledger} cannot be opened: this store was closed; use another"
+                    f"cannot open ledger {ledger}: the store was closed; use another"
                 )
             opening = self._opening[ledger, fence] = asyncio.get_running_loop().create_future()
             self._tasks.spawn(
                 self._open_for_all(ledger, fence, closed, opening), f"open ledger {ledger}"
             )
-        # Others wait for it as well: one that gives up does not stop it.
+        # Shared with other callers: cancelling one must not stop it.
         return await asyncio.shield(opening)
 
     async def _open_for_all(
@@ -359,12 +359,12 @@ class BookKeeperLedgerStore:
             opening.set_result(await self._open_now(ledger, fence, closed))
         except HeadraceError as error:
             opening.set_exception(error)
-            opening.exception()  # there may be no caller left
+            opening.exception()  # there may be no caller
         except Exception:
-            # A cancellation instead would not be told to those who wait for the log.
+            # Cancelling the future instead would hide the failure from its callers.
             opening.set_exception(
                 StorageUnavailable(
-                    f"ledger {ledger} cannot be opened: a fault of the broker, see its log",
+                    f"cannot open ledger {ledger}: an internal error, see the broker's log",
                     ledger=ledger,
                 )
             )
@@ -381,11 +381,11 @@ class BookKeeperLedgerStore:
         try:
             versioned = closed or await self._cluster.service.read(ledger)
         except MetadataUnavailable as error:
-            raise StorageUnavailable(f"ledger {ledger} cannot be opened now: {error}") from error
+            raise StorageUnavailable(f"cannot open ledger {ledger} now: {error}") from error
         if versioned.metadata.state is not LedgerState.CLOSED:
             if not fence:
                 raise StorageUnavailable(
-                    f"ledger {ledger} is written by another broker: recover it first, or wait"
+                    f"ledger {ledger} is being written by another broker: recover it first, or wait"
                     " until it is sealed",
                     ledger=ledger,
                 )
@@ -396,21 +396,21 @@ class BookKeeperLedgerStore:
         writing = self._writing.pop(ledger, None)
         if writing is not None:
             writing.end(
-                LedgerFenced(f"ledger {ledger} was recovered, and is sealed now", ledger=ledger)
+                LedgerFenced(f"ledger {ledger} was recovered and is now sealed", ledger=ledger)
             )
         self._opened.add_sealed(opened)
         return opened
 
     async def delete(self, ledger: LedgerId) -> None:
-        """See LedgerStore. One that is not closed is recovered first: a writer that still had it
-        could otherwise get acknowledgements for a ledger that is gone."""
+        """See LedgerStore. An open ledger is recovered first: otherwise a writer could still get
+        acknowledgements for the deleted ledger."""
         try:
             versioned = await self._closed(ledger)
             await self._cluster.service.delete(ledger, versioned.version)
         except VersionConflict as error:
             raise StorageUnavailable(f"ledger {ledger} was just changed: try again") from error
         except MetadataUnavailable as error:
-            raise StorageUnavailable(f"ledger {ledger} cannot be deleted now: {error}") from error
+            raise StorageUnavailable(f"cannot delete ledger {ledger} now: {error}") from error
         self.forget(ledger)
 
     async def _closed(self, ledger: int) -> Versioned:
@@ -424,7 +424,7 @@ class BookKeeperLedgerStore:
         return versioned
 
     def forget(self, ledger: int) -> None:
-        """Let go of what is kept in memory of a ledger; it is opened anew when it is read."""
+        """Drop a ledger's state from memory; it is reopened on the next read."""
         if ledger not in self._writing:
             self._opened.forget(ledger)
         self._catalog.forget(ledger)

@@ -1,8 +1,8 @@
-"""The ledgers' metadata in ZooKeeper: make, read, change by compare-and-set, watch, remove, list.
+"""Ledger metadata in ZooKeeper: create, read, update by compare-and-set, watch, delete, list.
 
 Invariants: knows BookKeeper's layout in ZooKeeper (`HierarchicalLedgerManagerFactory`), not
-bookies. A change whose outcome is unknown, because the connection broke, is read back: it took
-place if what is there now is what was to be written.
+bookies. If the outcome of an update is unknown because the connection broke, the metadata is read
+back: the update succeeded if it equals what was written.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ _LISTED_AT_ONCE = 64
 
 
 class ZooKeeper(Protocol):
-    """What is needed of ZooKeeper. All raise MetadataUnavailable when it does not answer."""
+    """The required ZooKeeper operations. All raise MetadataUnavailable if it does not answer."""
 
     async def get(
         self, path: str, changed: Callable[[], None] | None = None
     ) -> tuple[bytes, int] | None:
-        """(value, version), None where there is nothing; `changed` is called once, later."""
+        """(value, version), None if there is no node; `changed` is called once, later."""
         ...
 
     async def children(
         self, path: str, changed: Callable[[], None] | None = None
     ) -> Sequence[str] | None:
-        """The names below `path`, None where there is nothing."""
+        """The names of the children of `path`; None if there is no node."""
         ...
 
     async def next_sequence(self, path: str) -> int:
-        """The number that the next sequential node below `path` gets."""
+        """The number of the next sequential node below `path`."""
         ...
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool, sequence: bool) -> str:
-        """Make a node, and those above it; its true path. Raises VersionConflict if it is there."""
+        """Create a node and its parents; returns its path. Raises VersionConflict if it exists."""
         ...
 
     async def put(self, path: str, value: bytes, version: int) -> int:
-        """Change a node; its new version. Raises VersionConflict."""
+        """Set a node's value; returns its new version. Raises VersionConflict."""
         ...
 
     async def delete(self, path: str, version: int = -1) -> bool:
-        """Remove a node; whether it was there. Raises VersionConflict."""
+        """Delete a node; returns whether it existed. Raises VersionConflict."""
         ...
 
 
 class Versioned(NamedTuple):
-    """A ledger's metadata as they were at a version of their node."""
+    """A ledger's metadata with the version of its node."""
 
     metadata: LedgerMetadata
     version: int
 
 
 class LedgerMetadataService:
-    """See the module; `root` is BookKeeper's part of ZooKeeper."""
+    """See the module; `root` is BookKeeper's root node in ZooKeeper."""
 
     def __init__(self, zookeeper: ZooKeeper, root: str, *, timeout_ms: int) -> None:
         self._zookeeper = zookeeper
@@ -78,7 +78,7 @@ class LedgerMetadataService:
         self._has_long_ids = False
 
     async def create(self, metadata: LedgerMetadata) -> tuple[int, Versioned]:
-        """Give out a new ledger id and write its metadata. Raises StorageUnavailable."""
+        """Allocate a ledger id and write its metadata. Raises StorageUnavailable."""
         try:
             ledger = await self.next_id()
             path = ledger_path(self._root, ledger)
@@ -86,15 +86,15 @@ class LedgerMetadataService:
                 path, encode_metadata(metadata), ephemeral=False, sequence=False
             )
         except (MetadataUnavailable, VersionConflict) as error:
-            raise StorageUnavailable(f"no ledger can be made now: {error}") from error
+            raise StorageUnavailable(f"cannot create a ledger now: {error}") from error
         return ledger, Versioned(metadata, 0)
 
     async def peek_id(self) -> int:
-        """The id that is given next, as long as ids have 31 bits. Raises MetadataUnavailable."""
+        """The next id, as long as ids have 31 bits. Raises MetadataUnavailable."""
         return await self._zookeeper.next_sequence(f"{self._root}/idgen")
 
     async def next_id(self) -> int:
-        """An id that was never given out: the number of a sequential node, which then goes."""
+        """A new id: the number of a sequential node, which is then deleted."""
         if not self._has_long_ids:
             number = await self._sequence(f"{self._root}/idgen")
             if number is not None:
@@ -103,17 +103,17 @@ class LedgerMetadataService:
         return await self._next_long_id()
 
     async def _sequence(self, folder: str) -> int | None:
-        """The next number in `folder`; None when its 31 bits are used up."""
+        """The next number in `folder`; None if its 31 bits are exhausted."""
         path = await self._zookeeper.create(f"{folder}/ID-", b"", ephemeral=True, sequence=True)
         number = int(path.rpartition("-")[2]) if re.search(r"ID-\d{10}$", path) else -1
         try:
             await self._zookeeper.delete(path)
         except MetadataUnavailable:
-            pass  # it goes with the session
+            pass  # it is deleted with the session
         return number if 0 <= number < _SHORT_IDS_END else None
 
     async def _next_long_id(self) -> int:
-        """Ids of 63 bits: the high half is a node of its own, the low half a number below it."""
+        """Ids of 63 bits: the high half is a node, the low half a sequence number below it."""
         folder = f"{self._root}/idgen-long"
         while True:
             names = await self._zookeeper.children(folder) or ()
@@ -128,10 +128,10 @@ class LedgerMetadataService:
                     f"{folder}/HOB-{high + 1:010}", b"", ephemeral=False, sequence=False
                 )
             except VersionConflict:
-                pass  # somebody else was faster
+                pass  # another broker was faster
 
     async def read(self, ledger: int, changed: Callable[[], None] | None = None) -> Versioned:
-        """The metadata of a ledger; `changed` is called once when they have changed or are gone.
+        """The metadata of a ledger; `changed` is called once when it was changed or deleted.
 
         Raises LedgerUnknown, MetadataUnavailable, DataCorrupt, FormatUnsupported.
         """
@@ -141,7 +141,7 @@ class LedgerMetadataService:
         return Versioned(decode_metadata(found[0]), found[1])
 
     async def wait_closed(self, ledger: int) -> Versioned:
-        """The metadata of a ledger, as soon as it is closed.
+        """Wait until the ledger is closed; returns its metadata.
 
         Raises LedgerUnknown, StorageUnavailable, DataCorrupt, FormatUnsupported.
         """
@@ -150,7 +150,7 @@ class LedgerMetadataService:
             try:
                 found = await self.read(ledger, changed.set)
             except MetadataUnavailable as error:
-                raise StorageUnavailable(f"ledger {ledger} cannot be watched: {error}") from error
+                raise StorageUnavailable(f"cannot watch ledger {ledger}: {error}") from error
             if found.metadata.state is LedgerState.CLOSED:
                 return found
             await changed.wait()
@@ -161,17 +161,17 @@ class LedgerMetadataService:
         known: Versioned,
         change: Callable[[LedgerMetadata], LedgerMetadata | None],
     ) -> Versioned:
-        """Change the metadata by compare-and-set, from `known` or what is there by now.
+        """Update the metadata by compare-and-set, starting from `known` or the current state.
 
-        `change` gives what they should be, None if they are to be left as they are. Returns what is
-        there in the end. Raises LedgerUnknown, MetadataUnavailable when it takes too long.
+        `change` returns the new metadata, None to leave it unchanged. Returns the resulting
+        metadata. Raises LedgerUnknown, MetadataUnavailable on a time-out.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._update(ledger, known, change)
         except TimeoutError:
             raise MetadataUnavailable(
-                f"the metadata of ledger {ledger} could not be changed within {self._timeout_s} s"
+                f"the metadata of ledger {ledger} could not be updated within {self._timeout_s} s"
             ) from None
 
     async def _update(
@@ -194,7 +194,7 @@ class LedgerMetadataService:
                 await asyncio.sleep(RETRY_S)
                 known = await self._read_patiently(ledger)
             if known.metadata == wanted:
-                return known  # it had taken place, and its answer was lost
+                return known  # the update succeeded, but its response was lost
 
     async def _read_patiently(self, ledger: int) -> Versioned:
         while True:
@@ -204,7 +204,7 @@ class LedgerMetadataService:
                 await asyncio.sleep(RETRY_S)
 
     async def delete(self, ledger: int, version: int) -> None:
-        """Remove the metadata, if they are still at `version`.
+        """Delete the metadata if it is still at `version`.
 
         Raises LedgerUnknown, VersionConflict, MetadataUnavailable.
         """
@@ -212,7 +212,7 @@ class LedgerMetadataService:
             raise unknown(ledger)
 
     async def ledgers(self) -> list[int]:
-        """The ids of all ledgers, of every creator, in order."""
+        """The ids of all ledgers, of every creator, sorted."""
         found: list[int] = []
         folders = [self._root]
         while folders:
@@ -230,7 +230,7 @@ class LedgerMetadataService:
 
 
 def unknown(ledger: int) -> LedgerUnknown:
-    """The error for a ledger that is not there."""
+    """The error for a ledger that does not exist."""
     return LedgerUnknown(
-        f"ledger {ledger} does not exist: it was deleted or never made", ledger=ledger
+        f"ledger {ledger} does not exist: it was deleted or never created", ledger=ledger
     )

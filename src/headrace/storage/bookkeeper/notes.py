@@ -1,7 +1,7 @@
-"""Finding the notes of a ledger: the newest from the ledger's end backwards, then one by one.
+"""Finds the notes of a ledger: the newest by searching backwards, then the others by links.
 
-Invariants: entries and what they look like; reading them is for `position_reader`. What is
-read on the way is the tail behind the newest note, which the caller reads next: it stays in memory.
+Invariants: knows entries and their format; `position_reader` reads them. The entries read on the
+way, after the newest note, are what the caller reads next: they stay in memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.wire import Entry
 
 SEARCHED_BYTES_MAX = 48 << 20
-"""Without a note in so many bytes before its end, a ledger counts as one that has none."""
+"""If the last so many bytes contain no note, the ledger counts as having none."""
 STEP_BYTES = 2 << 20
 
 
 async def read_notes(opened: OpenLedger, positions: PositionReader) -> Sequence[Note]:
-    """The notes of a sealed ledger, from old to new. Raises as `PositionReader.entries`."""
+    """The notes of a sealed ledger, oldest first. Raises as `PositionReader.entries`."""
     last = await _find_newest(opened, positions)
     found: list[Note] = []
     while last is not None:
@@ -38,7 +38,7 @@ async def read_notes(opened: OpenLedger, positions: PositionReader) -> Sequence[
 
 
 async def _find_newest(opened: OpenLedger, positions: PositionReader) -> Entry | None:
-    """The entry with which the newest whole note ends."""
+    """The last entry of the newest complete note."""
     end = opened.last_entry + 1
     step = max(1, STEP_BYTES * end // max(opened.end, 1))
     searched = 0

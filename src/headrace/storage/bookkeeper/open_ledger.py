@@ -1,6 +1,6 @@
-"""What the store knows of one ledger, and what all ledgers of a store share.
+"""The state of one open ledger, and the state shared by all ledgers of a store.
 
-Invariants: values that writing, recovering and reading hand to each other.
+Invariants: values shared by writing, recovery and reading.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class InFlightBudget:
-    """How many bytes of all ledgers together may be under way; who finds no room waits in line.
+    """Limits the bytes in flight of all ledgers together; ledgers without room wait in line.
 
-    Without it a burst would make every bookie owe more than it may, and so fail them all.
+    Without a limit, a burst would exceed the limit of every bookie, and so fail them all.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -39,7 +39,7 @@ class InFlightBudget:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def take(self, size: int) -> bool:
-        """Take room for an entry, if there is any; one entry always finds some."""
+        """Reserve room for an entry, if there is any; a single entry always fits."""
         if self._taken and self._taken + size > self._bytes_max:
             return False
         self._taken += size
@@ -50,14 +50,14 @@ class InFlightBudget:
         self._waiting.append(go_on)
 
     def release(self, size: int) -> None:
-        """Give room back."""
+        """Release reserved room."""
         self._taken -= size
         if self._waiting and self._taken < self._bytes_max:
             asyncio.get_running_loop().call_soon(self._waiting.popleft())
 
 
 class Cluster(NamedTuple):
-    """What all ledgers of one store share."""
+    """State shared by all ledgers of one store."""
 
     bookies: Bookies
     service: LedgerMetadataService
@@ -70,28 +70,28 @@ class Cluster(NamedTuple):
     randomness: Randomness
     settings: BookKeeperSettings
     looks: asyncio.Semaphore
-    """Held while a writer reads its ledger's metadata anew."""
+    """Held while a writer rereads its ledger's metadata."""
 
     def choose_spare(
         self, ensemble: Sequence[str], slot: int, excluded: AbstractSet[str]
     ) -> str | None:
-        """A bookie for a slot whose own has failed."""
+        """A replacement for the failed bookie in a slot."""
         return self.pool.choose_spare(
             ensemble, slot, excluded, self.clock.now_ns(), self.randomness.below
         )
 
     def bookie_failed(self, bookie: str, code: int) -> None:
-        """No new ensembles for it until it answers again."""
+        """Exclude a failed bookie from new ensembles until it answers again."""
         self.health.failed(bookie, code)
 
 
 class OpenLedgers:
-    """The ledgers of one store that can be read here, by id; of sealed ones no more than fit."""
+    """The ledgers of a store that are open for reading, with a memory limit for sealed ones."""
 
     def __init__(self, sealed_bytes_max: int) -> None:
         self._opened: dict[int, OpenLedger] = {}
         self._sealed: dict[int, int] = {}
-        """The bytes that each sealed one takes, oldest first."""
+        """Memory used by each sealed ledger, oldest first."""
         self._sealed_bytes_max = sealed_bytes_max
         self.sealed_bytes = 0
 
@@ -99,20 +99,20 @@ class OpenLedgers:
         return ledger in self._opened
 
     def get(self, ledger: int) -> OpenLedger | None:
-        """The ledger, if it is open here."""
+        """The ledger, if it is open."""
         return self._opened.get(ledger)
 
     @property
     def infos(self) -> list[LedgerInfo]:
-        """What is known of each, by id."""
+        """The state of each ledger, by id."""
         return [opened.info for _, opened in sorted(self._opened.items())]
 
     def add(self, opened: OpenLedger) -> None:
-        """Keep one that is written to until it is sealed or forgotten."""
+        """Add a ledger being written, kept until it is sealed or forgotten."""
         self._opened[opened.ledger] = opened
 
     def add_sealed(self, opened: OpenLedger) -> None:
-        """Keep a sealed one, and let the oldest go where they take too much."""
+        """Add a sealed ledger, evicting the oldest ones above the limit."""
         self.forget(opened.ledger)
         self._opened[opened.ledger] = opened
         self._sealed[opened.ledger] = opened.size_bytes
@@ -121,13 +121,13 @@ class OpenLedgers:
             self.forget(next(iter(self._sealed)))
 
     def forget(self, ledger: int) -> None:
-        """Keep it no longer; it is opened anew when it is read."""
+        """Drop it; it is reopened on the next read."""
         self._opened.pop(ledger, None)
         self.sealed_bytes -= self._sealed.pop(ledger, 0)
 
 
 class OpenLedger:
-    """A ledger that can be read here."""
+    """A ledger open for reading."""
 
     __slots__ = ("end", "footer", "index", "is_sealed", "last_entry", "ledger", "versioned")
 
@@ -136,18 +136,18 @@ class OpenLedger:
         self.versioned = versioned
         self.index = EntryIndex()
         self.last_entry = -1
-        """The last entry that holds bytes which may be read."""
+        """The last entry with readable bytes."""
         self.end = 0
-        """Bytes that may be read."""
+        """The end of the readable bytes."""
         self.is_sealed = False
         self.footer: bytes | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory use."""
         return 1_000 + self.index.size_bytes + len(self.footer or b"")
 
     @property
     def info(self) -> LedgerInfo:
-        """As the seam tells it."""
+        """Its state, for the LedgerStore interface."""
         return LedgerInfo(LedgerId(self.ledger), self.end, self.is_sealed, self.footer)

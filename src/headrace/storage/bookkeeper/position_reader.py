@@ -1,11 +1,11 @@
-"""Reading a ledger by position: find the entry, read on from there, put the bytes together.
+"""Reads a ledger by position: finds the entry, reads on from there, joins the bytes.
 
-Invariants: knows positions and entries; which bookie has them is for `entry_reader`. What is
-read goes into the cache, so that the caller's next look finds it there.
+Invariants: knows positions and entries; `entry_reader` chooses the bookies. What is read is put
+into the cache, where the caller's next lookup finds it.
 
-How it works: the index names an entry at or before the position, 64 KiB away at most. A ledger that
-was recovered has no index: then the entry is found by interpolation between what is known, and
-what is seen on the way is remembered. A read that goes on where the last one ended reads ahead.
+The index gives an entry at or before the position, at most 64 KiB away. A recovered ledger has no
+index: the entry is then found by interpolation between known entries, and entries seen on the way
+are remembered. A read that continues where the last one ended reads ahead.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 READ_AHEAD_BYTES = 1 << 20
 BATCH_BYTES_MAX = 4 << 20
-"""Bookies answer up to 5 MiB (`nettyMaxFrameSizeBytes`)."""
+"""Bookies send up to 5 MiB (`nettyMaxFrameSizeBytes`)."""
 ENTRIES_WALKED = 16
-"""So many entries are read through rather than searched."""
+"""Up to so many entries are scanned rather than searched."""
 _LEDGERS_MAX, _READERS_MAX = 1_000, 8
 
 
@@ -44,10 +44,10 @@ class PositionReader:
         self._reader = reader
         self._cache = cache
         self._ends: dict[int, deque[int]] = {}
-        """Ledger -> where the last reads of it ended."""
+        """Ledger -> end positions of its last reads."""
 
     async def read(self, opened: OpenLedger, position: int, size: int) -> Buffer:
-        """Up to `size` bytes at `position`, fewer only at the end of what may be read.
+        """Up to `size` bytes at `position`; fewer only at the end of the readable bytes.
 
         Raises DataCorrupt, StorageUnavailable, LedgerUnknown.
         """
@@ -65,7 +65,7 @@ class PositionReader:
         reached = position
         while reached < want:
             if entry > opened.last_entry:
-                raise _torn(opened, reached, "no entry holds it")
+                raise _torn(opened, reached, "no entry contains it")
             batch = min(want - reached + INDEX_INTERVAL_BYTES, BATCH_BYTES_MAX)
             entries = await self._reader.read(
                 opened.ledger, opened.versioned.metadata, entry, opened.last_entry, batch
@@ -83,7 +83,7 @@ class PositionReader:
         return data[: end - position]
 
     async def entries(self, opened: OpenLedger, first: int, last: int) -> list[Entry]:
-        """The entries from `first` to `last`; bytes that lie in them stay in memory.
+        """The entries from `first` to `last`; their ledger bytes are cached.
 
         Raises DataCorrupt, StorageUnavailable, LedgerUnknown.
         """
@@ -102,10 +102,10 @@ class PositionReader:
         return found
 
     def _take(self, opened: OpenLedger, found: Entry) -> tuple[int, memoryview]:
-        """(where it begins, its bytes)."""
+        """Cache an entry; returns (its position, its bytes)."""
         head = read_head(found.payload)
         if head.kind not in {DATA, FRAGMENT}:
-            return head.position, found.payload[:0]  # of a trailer that its writer did not finish
+            return head.position, found.payload[:0]  # part of an incomplete trailer
         data = found.payload[HEAD.size :]
         opened.index.add(found.entry, head.position)
         self._cache.put(opened.ledger, head.position, data)
@@ -121,13 +121,13 @@ class PositionReader:
         self._ends[ledger] = ends
 
     async def _find(self, opened: OpenLedger, position: int) -> int:
-        """An entry that begins at or before `position`, and little before it."""
+        """An entry that begins at, or slightly before, `position`."""
         low, low_at = opened.index.before(position)
         behind = opened.index.behind(position)
         high, high_at = behind or (opened.last_entry + 1, opened.end)
         while high - low > ENTRIES_WALKED and position - low_at >= 2 * INDEX_INTERVAL_BYTES:
             share = (position - low_at) / max(high_at - low_at, 1)
-            # Never the ends themselves, so that every look narrows the range by a tenth at least.
+            # Never the ends themselves, so that each step shrinks the range by at least a tenth.
             margin = (high - low) // 10 + 1
             middle = min(max(low + int((high - low) * share), low + margin), high - margin)
             head_entry = await self._reader.read(
@@ -143,8 +143,8 @@ class PositionReader:
 
 def _torn(opened: OpenLedger, position: int, problem: str) -> DataCorrupt:
     return DataCorrupt(
-        f"ledger {opened.ledger} cannot be read at byte {position} ({problem}): its entries do not"
-        " fit together",
+        f"cannot read ledger {opened.ledger} at byte {position} ({problem}): its entries are"
+        " inconsistent",
         ledger=opened.ledger,
         position=position,
     )

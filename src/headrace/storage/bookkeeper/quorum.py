@@ -1,7 +1,7 @@
-"""Who holds which entry: BookKeeper's round-robin distribution and what follows from it.
+"""The placement of entries: BookKeeper's round-robin distribution and its consequences.
 
-Invariants: arithmetic over E (ensemble size), W (write quorum) and A (ack quorum), nothing
-else. Entry e lies on the slots (e + i) mod E, i < W, of the ensemble of its segment.
+Invariants: arithmetic on E (ensemble size), W (write quorum) and A (ack quorum) only. Entry e is
+stored on the slots (e + i) mod E, i < W, of its ensemble.
 Source: `RoundRobinDistributionSchedule` of BookKeeper 4.17.
 """
 
@@ -21,7 +21,7 @@ class Quorum(NamedTuple):
     ack: int
 
     def slots(self, entry: int) -> list[int]:
-        """The slots of the ensemble that hold `entry`."""
+        """The slots of the ensemble that store `entry`."""
         return [(entry + i) % self.ensemble for i in range(self.write)]
 
     def holds(self, slot: int, entry: int) -> bool:
@@ -29,7 +29,7 @@ class Quorum(NamedTuple):
         return (slot - entry) % self.ensemble < self.write
 
     def can_acknowledge_without(self, lost: AbstractSet[int]) -> bool:
-        """Whether every entry still reaches its ack quorum when the slots `lost` never answer."""
+        """Whether every entry can reach its ack quorum without the slots `lost`."""
         return len(lost) <= self.write - self.ack or all(
             sum(slot not in lost for slot in self.slots(first)) >= self.ack
             for first in range(self.ensemble)
@@ -38,8 +38,8 @@ class Quorum(NamedTuple):
     def is_covered(self, heard: AbstractSet[int]) -> bool:
         """Whether no entry can be acknowledged by slots outside of `heard` alone.
 
-        So when the slots in `heard` are fenced, nothing more is ever acknowledged, and of
-        whatever was, one of them knows.
+        So when the slots in `heard` are fenced, nothing more can be acknowledged, and every
+        acknowledged entry is known to at least one of them.
         """
         return all(
             sum(slot not in heard for slot in self.slots(first)) < self.ack
@@ -48,5 +48,5 @@ class Quorum(NamedTuple):
 
     @property
     def missing(self) -> int:
-        """So many slots of an entry that lack it prove that it was never acknowledged."""
+        """The number of slots lacking an entry that proves it was never acknowledged."""
         return self.write - self.ack + 1

@@ -1,6 +1,6 @@
-"""Taking a ledger over: mark it, fence it, recover its tail, close it, and open it for reading.
+"""Takes over a ledger: marks it, fences it, recovers its tail, closes it, opens it for reading.
 
-Invariants: carries out what `recovery` decides, and reads what `seal` has left behind.
+Invariants: executes what `recovery` decides, and reads what `seal` wrote.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ABOUT_THE_LEDGER = {OK, NO_ENTRY, NO_LEDGER, FENCED, UNAUTHORIZED, DAMAGED}
-"""Answers that say nothing against the bookie."""
+"""Answers that do not indicate a failure of the bookie."""
 TRAILER_READ_BYTES = 4 << 20
 
 
 class _Run:
-    """One recovery under way."""
+    """One recovery in progress."""
 
     def __init__(self, ledger: int, metadata: LedgerMetadata, cluster: Cluster) -> None:
         self._ledger = ledger
@@ -100,12 +100,12 @@ class _Run:
                 for send in effect.sends:
                     self._send(send)
             elif self._over.done():
-                pass  # given up by the one who waited
+                pass  # the caller was cancelled
             elif isinstance(effect, RecoveryFailed):
                 self._over.set_exception(
                     StorageUnavailable(
-                        f"ledger {self._ledger} cannot be recovered now: {effect.reason}; nothing"
-                        " is lost, try again when more of its bookies are there",
+                        f"cannot recover ledger {self._ledger} now: {effect.reason}; nothing is"
+                        " lost, try again when more of its bookies are available",
                         ledger=self._ledger,
                     )
                 )
@@ -129,7 +129,7 @@ class _Run:
         found = check_entry(self._ledger, asked.entry, body) if code == OK else None
         if code == OK and found is None:
             log.warning(
-                "ledger %s: entry %s is damaged on bookie %s",
+                "ledger %s: entry %s is corrupt on bookie %s",
                 self._ledger,
                 asked.entry,
                 asked.bookie,
@@ -144,7 +144,7 @@ class _Run:
 
 
 async def recover_ledger(ledger: int, versioned: Versioned, cluster: Cluster) -> Versioned:
-    """Fence a ledger, find its end and close it there, unless it is closed already.
+    """Fence a ledger, find its end and close it there, unless it is already closed.
 
     Returns its CLOSED metadata. Raises StorageUnavailable, LedgerUnknown.
     """
@@ -152,7 +152,7 @@ async def recover_ledger(ledger: int, versioned: Versioned, cluster: Cluster) ->
     try:
         while versioned.metadata.state is not LedgerState.CLOSED:
             for bookie in versioned.metadata.last_ensemble.bookies:
-                cluster.bookies[bookie].prepare()  # while the metadata are changed
+                cluster.bookies[bookie].prepare()  # connects while the metadata is updated
             versioned = await service.update(ledger, versioned, mark)
             if versioned.metadata.state is LedgerState.CLOSED:
                 break
@@ -160,20 +160,20 @@ async def recover_ledger(ledger: int, versioned: Versioned, cluster: Cluster) ->
             found = await _Run(ledger, marked, cluster).run()
             versioned = await service.update(ledger, versioned, put_end(marked, found))
     except MetadataUnavailable as error:
-        raise StorageUnavailable(f"ledger {ledger} cannot be recovered now: {error}") from error
+        raise StorageUnavailable(f"cannot recover ledger {ledger} now: {error}") from error
     return versioned
 
 
 async def open_closed(
     ledger: int, versioned: Versioned, reader: EntryReader, hint: EntryIndex | None = None
 ) -> OpenLedger:
-    """A CLOSED ledger for reading: its end, and its index and footer if it was sealed.
+    """Open a CLOSED ledger for reading: its end, and its index and footer if it was sealed.
 
-    `hint` is what is known of its entries where it has no trailer. Raises DataCorrupt,
+    `hint` is the known part of its index if it has no trailer. Raises DataCorrupt,
     StorageUnavailable, LedgerUnknown.
     """
     metadata = versioned.metadata
-    assert metadata.state is LedgerState.CLOSED, "only what is closed has an end"
+    assert metadata.state is LedgerState.CLOSED, "only a closed ledger has an end"
     opened = OpenLedger(ledger, versioned)
     opened.is_sealed = True
     opened.index = hint or opened.index
@@ -184,7 +184,7 @@ async def open_closed(
     opened.end, opened.last_entry = end_behind(tail), last
     head = read_head(tail)
     if head.kind != TAIL:
-        return opened  # where a trailer was begun, a read for its bytes ends at `end`
+        return opened  # in case of a partial trailer, reads stop at `end`
     first = trailer_begin(tail)
     payloads: list[memoryview] = []
     while first + len(payloads) < last:

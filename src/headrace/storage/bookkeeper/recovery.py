@@ -1,18 +1,17 @@
-"""Recovering a ledger: keep its writer out, find its last entry, make it safe, close it.
+"""Recovers a ledger: fences its writer, finds its last entry, makes it durable, closes it.
 
-Invariants: a pure machine, like `ledger_handle`, whose second half it borrows to write
-entries again. The metadata say IN_RECOVERY before it begins, so no ensemble changes under it.
+Invariants: a pure state machine like `ledger_handle`, which it uses to rewrite entries. The
+metadata is IN_RECOVERY before it begins, so no ensemble changes concurrently.
 
-How it works:
-1. Fence every bookie of the last ensemble. Enough have answered when those that did not cannot
-   make up an ack quorum of any entry. Their answers carry the last add confirmed; ensembles before
-   the last are confirmed as a whole.
-2. Read on from there, several entries ahead, from all bookies of each entry at once, each read a
-   fencing one. An entry that any bookie has was perhaps acknowledged: it is written again, marked
-   as recovery, until it has its ack quorum. One that W - A + 1 bookies lack never was: the ledger
-   ends before it. If neither is known, recovery fails and may be tried again.
-3. Bookies that fail are replaced here alone; the new ensembles go into the metadata together with
-   the end, which closes the ledger. Until then nothing counts as confirmed that was not before.
+1. Fence every bookie of the last ensemble. Enough have answered when the others cannot form an ack
+   quorum for any entry. The answers contain the last add confirmed; earlier ensembles are
+   confirmed entirely.
+2. Read on from there, several entries ahead, from all bookies of each entry at once, with fencing
+   reads. An entry that any bookie has may have been acknowledged: it is rewritten, marked as
+   recovery, until it has its ack quorum. An entry that W - A + 1 bookies lack never was: the ledger
+   ends before it. If neither can be determined, recovery fails and may be retried.
+3. Failed bookies are replaced locally; the new ensembles are written to the metadata together with
+   the end, which closes the ledger. Until then nothing else counts as confirmed.
 Source: `LedgerRecoveryOp`, `ReadLastConfirmedOp`, `ReadOnlyLedgerHandle` of BookKeeper 4.17.
 """
 
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata
 
 READ_AHEAD_FIRST, READ_AHEAD_MAX = 4, 16
-"""Entries that are asked for ahead: a few, since few are under way as a rule, and one more for each
-that was found. To say that it lacks an entry takes a bookie longer than to give it."""
+"""Entries to read ahead: a few, since few are in flight as a rule, plus one for each one found.
+Bookies take longer to report a missing entry than to return one."""
 
 
 class Fence(NamedTuple):
@@ -50,7 +49,7 @@ class FencingRead(NamedTuple):
 
 
 class WriteAgain(NamedTuple):
-    """Add the entry once more, marked as recovery, with the sends in `sends`."""
+    """Rewrite the entry, marked as recovery, with the sends in `sends`."""
 
     entry: int
     confirmed: int
@@ -68,7 +67,7 @@ class Recovered(NamedTuple):
 
 
 class RecoveryFailed(NamedTuple):
-    """It cannot be recovered now."""
+    """The ledger cannot be recovered now."""
 
     reason: str
 
@@ -77,16 +76,16 @@ Effect = Fence | FencingRead | WriteAgain | Send | Recovered | RecoveryFailed
 
 
 def mark(metadata: LedgerMetadata) -> LedgerMetadata | None:
-    """The change of metadata that comes before a recovery."""
+    """The metadata update before a recovery."""
     return metadata.in_recovery() if metadata.state is LedgerState.OPEN else None
 
 
 def put_end(
     marked: LedgerMetadata, found: Recovered
 ) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
-    """The change of metadata that a Recovered asks for, if they are as the recovery knew them.
+    """The metadata update for a Recovered, if the metadata is as the recovery knew it.
 
-    Else another one was faster; where that did not close the ledger, this one begins anew.
+    Otherwise another recovery was faster; if that did not close the ledger, this one restarts.
     """
 
     def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
@@ -110,41 +109,41 @@ class Recovery:
         self._choose_spare = choose_spare
         self._bookies = metadata.last_ensemble.bookies
         self._silent = set(range(self._quorum.ensemble))
-        """Slots whose answer to the fencing read is still awaited."""
+        """Slots that have not answered the fencing read yet."""
         self._fenced: set[int] = set()
         self._confirmed = metadata.last_ensemble.first_entry - 1
         self._length_at: dict[int, int] = {-1: 0}
-        """What is known of the ledger's length: up to and including an entry."""
+        """Entry -> known length of the ledger up to and including it."""
         self._handle: LedgerHandle | None = None
         self._asked = -1
-        """Entries up to here are being read."""
+        """The last entry being read."""
         self._found: dict[int, Entry] = {}
         self._missing: dict[int, set[str]] = {}
         self._unknown: dict[int, set[str]] = {}
         self._end: int | None = None
-        """The last entry, once it is known."""
+        """The last entry, once known."""
         self._is_over = False
         self._effects: list[Effect] = []
 
     # --- commands ----------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
-        """Begin."""
+        """Start the recovery."""
         self._effects += [Fence(slot, bookie) for slot, bookie in enumerate(self._bookies)]
         return self._drain()
 
     def fenced(self, slot: int, code: int, last: Entry | None) -> list[Effect]:
-        """The bookie in `slot` answered the fencing read; `last` is an entry whose digest fits."""
+        """The bookie in `slot` answered the fencing read; `last` is a valid entry, if any."""
         if self._is_over or slot not in self._silent:
             return []
         self._silent.discard(slot)
         if code == UNAUTHORIZED:
-            self._fail(f"bookie {self._bookies[slot]} refuses the password of this ledger")
+            self._fail(f"bookie {self._bookies[slot]} rejected the password of this ledger")
             return self._drain()
         if code in {OK, NO_ENTRY, NO_LEDGER}:
             self._fenced.add(slot)
         if self._handle is not None:
-            return []  # there were enough before
+            return []  # enough had answered before
         if last is not None:
             self._confirmed = max(self._confirmed, last.last_add_confirmed)
             self._length_at[last.entry] = last.length
@@ -165,7 +164,7 @@ class Recovery:
         return self._drain()
 
     def read(self, entry: int, bookie: str, code: int, found: Entry | None) -> list[Effect]:
-        """A bookie answered the read of `entry`; `found` is set if it has it whole."""
+        """A bookie answered the read of `entry`; `found` is set if it has a valid one."""
         handle = self._handle
         if self._is_over or handle is None or self._is_settled(entry):
             return []
@@ -179,14 +178,14 @@ class Recovery:
         return self._drain()
 
     def responded(self, send: Send, code: int) -> list[Effect]:
-        """A bookie answered an add of the recovery."""
+        """A bookie answered a rewrite."""
         if self._is_over:
             return []
         assert self._handle is not None
         self._take(self._handle.responded(send, code))
         return self._drain()
 
-    # --- inside ------------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     def _ask(self, entry: int) -> None:
         self._effects += [FencingRead(entry, bookie) for bookie in self._metadata.bookies_of(entry)]
@@ -206,7 +205,7 @@ class Recovery:
         return entry < self._handle.next_entry or self._end is not None or entry in self._found
 
     def _settle(self, handle: LedgerHandle) -> None:
-        """Go on from the first entry that is not settled as far as the answers allow."""
+        """Continue from the first unsettled entry as far as the answers allow."""
         if self._confirmed not in self._length_at:
             known = self._found.pop(self._confirmed, None)
             if known is None:
@@ -225,9 +224,9 @@ class Recovery:
             self._missing.pop(entry, None)
             self._unknown.pop(entry, None)
             added = handle.append(len(found.payload))
-            handle.length = found.length  # as its writer counted
-            # Not what was confirmed since: that may lie on bookies which the metadata do not name
-            # yet, and if this recovery fails, the next one must not trust it.
+            handle.length = found.length  # as counted by its writer
+            # Not the entries confirmed since: they may be on bookies that the metadata does not
+            # name yet, and if this recovery fails, the next one must not rely on them.
             self._effects.append(
                 WriteAgain(entry, self._confirmed, found.length, found.payload, added.sends)
             )
@@ -237,7 +236,7 @@ class Recovery:
     def _check_readable(self, entry: int) -> None:
         unknown = self._unknown.get(entry, set())
         if len(unknown | self._missing.get(entry, set())) >= self._quorum.write:
-            self._fail(f"entry {entry} cannot be read: {sorted(unknown)} do not answer")
+            self._fail(f"entry {entry} cannot be read: no answer from {sorted(unknown)}")
 
     def _take(self, effects: Sequence[object]) -> None:
         for effect in effects:
@@ -246,7 +245,7 @@ class Recovery:
             elif not isinstance(effect, Acknowledge):
                 assert self._handle is not None
                 failure = self._handle.failure
-                assert failure is not None, "a handle of local changes asks for nothing else"
+                assert failure is not None, "with local changes, there are no other effects"
                 self._fail(failure.reason)
         if self._handle is not None:
             self._finish(self._handle)

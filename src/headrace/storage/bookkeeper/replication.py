@@ -1,7 +1,7 @@
-"""Which copies of a ledger's entries are missing, by what its metadata say.
+"""The missing copies of a ledger's entries, according to its metadata.
 
-Invariants: pure. Counts copies on bookies that are not there; what a bookie that is there has
-missed is known to the ledger's writer alone (`ledger_handle`).
+Invariants: pure. Counts copies on unavailable bookies; what an available bookie missed is known
+only to the ledger's writer (`ledger_handle`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def missing_copies(metadata: LedgerMetadata, present: AbstractSet[str]) -> Missing:
-    """The copies that lie on bookies which are not `present`."""
+    """The copies on bookies that are not `present`."""
     copies = 0
     bookies: set[str] = set()
     ensembles = metadata.ensembles
@@ -30,7 +30,7 @@ def missing_copies(metadata: LedgerMetadata, present: AbstractSet[str]) -> Missi
         else:
             end = metadata.last_entry + 1 if is_closed else ensemble.first_entry
             if is_closed and end <= ensemble.first_entry:
-                continue  # it holds nothing
+                continue  # it has no entries
         for slot, bookie in enumerate(ensemble.bookies):
             if bookie not in present:
                 bookies.add(bookie)
@@ -39,7 +39,7 @@ def missing_copies(metadata: LedgerMetadata, present: AbstractSet[str]) -> Missi
 
 
 def _held(quorum: Quorum, slot: int, first: int, end: int) -> int:
-    """How many of the entries in [first, end) lie on `slot`."""
+    """The number of entries in [first, end) stored on `slot`."""
     rounds, rest = divmod(max(end - first, 0), quorum.ensemble)
     return rounds * quorum.write + sum(
         quorum.holds(slot, entry) for entry in range(end - rest, end)

@@ -1,9 +1,9 @@
-"""How a connection to a bookie begins: at once, or behind START_TLS.
+"""Opens a connection to a bookie: plaintext, or TLS after START_TLS.
 
-Invariants: opens a connection for a protocol that knows nothing of TLS. Bookies listen at
-one port: a client asks there, in a message of protocol version 3, for TLS, and goes on inside of it
-in the version it likes. Whether a bookie serves those that do not ask is its own setting: its
-`BookieAuthZFactory` refuses clients whose certificate does not name a role that it knows.
+Invariants: opens a connection for a protocol that is unaware of TLS. Bookies listen on one port: a
+client requests TLS there, in a message of protocol version 3, and then uses any version inside it.
+Whether a bookie serves plaintext clients is the bookie's setting: its `BookieAuthZFactory` refuses
+clients whose certificate does not name an authorized role.
 Source: `BookieRequestProcessor`, `AuthHandler` and `BookieAuthZFactory` of BookKeeper 4.17.
 """
 
@@ -26,39 +26,39 @@ ANSWER_BYTES_MAX = 256
 
 
 class _Asking(asyncio.Protocol):
-    """Asks for TLS; `answer` is the status that comes back."""
+    """Requests TLS; `answer` is the status of the response."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
+        """Send the request."""
         cast("asyncio.Transport", transport).write(START_TLS_FRAME)
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the whole of the answer."""
+        """Wait for the complete response."""
         self._data += data
         size = 4 + int.from_bytes(self._data[:4])
         if self.answer.done() or len(self._data) < min(size, ANSWER_BYTES_MAX):
             return
         try:
             if len(self._data) != size:
-                raise MalformedFrame("something else in the place of an answer to START_TLS")
+                raise MalformedFrame("an invalid response to START_TLS")
             self.answer.set_result(start_tls_status(memoryview(self._data)[4:]))
         except MalformedFrame as error:
             self.answer.set_exception(ConnectionError(str(error)))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Then there is no answer."""
+        """There will be no response."""
         if not self.answer.done():
-            self.answer.set_exception(ConnectionError(f"closed instead of TLS: {exc}"))
+            self.answer.set_exception(ConnectionError(f"connection closed during START_TLS: {exc}"))
 
 
 async def open_channel(
     protocol: asyncio.Protocol, host: str, port: int, tls: ssl.SSLContext | None
 ) -> None:
-    """Connect `protocol`, which is told by `connection_made`. Raises OSError, ssl.SSLError too."""
+    """Connect `protocol` and call its `connection_made`. Raises OSError, ssl.SSLError."""
     loop = asyncio.get_running_loop()
     if tls is None:
         await loop.create_connection(lambda: protocol, host, port)
@@ -68,11 +68,11 @@ async def open_channel(
         status = await asking.answer
         if status != STATUS_OK:
             raise ConnectionRefusedError(
-                f"the bookie has no TLS (status {status}): give it tlsProviderFactoryClass"
+                f"the bookie does not support TLS (status {status}): set tlsProviderFactoryClass"
             )
         secured = await loop.start_tls(transport, protocol, tls, server_hostname=host)
     except BaseException:
         transport.abort()
         raise
-    assert secured is not None, "it raises where there is no TLS"
+    assert secured is not None, "start_tls raises on failure"
     protocol.connection_made(secured)

@@ -1,6 +1,6 @@
-"""What an operator can say about BookKeeper.
+"""The operator's settings for BookKeeper.
 
-Invariants: values and their limits, nothing else.
+Invariants: values and their limits only.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ENTRY_BYTES_MAX = 1 << 20
-"""Payload of one entry. Bookies take frames of up to 5 MiB (`nettyMaxFrameSizeBytes`)."""
+"""Payload of one entry. Bookies accept frames of up to 5 MiB (`nettyMaxFrameSizeBytes`)."""
 
 QUORUM = Quorum(3, 3, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class BookKeeperSettings:
-    """Where the cluster is, and how safe and how patient to be.
+    """Cluster location, durability and time-outs.
 
-    `quorum` is what a new ledger gets (3, 3, 2) where there are bookies enough. With fewer, bookies
-    that are away get slots that can be done without, so that a cluster of three goes on when one is
-    away and has all copies again when it is back. Beyond that, down to the ack quorum, the ensemble
-    is as large as can be; the ack quorum never shrinks.
+    `quorum` (3, 3, 2) applies to new ledgers if there are enough bookies. With fewer, unavailable
+    bookies get the slots that entries can do without, so that a cluster of three continues with
+    one down and has all copies again when it is back. Beyond that, the ensemble shrinks down to
+    the ack quorum, which never shrinks.
     """
 
     ledgers_root: str = "/ledgers"
-    """BookKeeper's own part of ZooKeeper (`metadataServiceUri`)."""
+    """BookKeeper's root node in ZooKeeper (`metadataServiceUri`)."""
     cluster: str = "headrace"
-    """Tells the ledgers of several Headrace clusters over the same bookies apart."""
+    """Distinguishes the ledgers of several Headrace clusters on the same bookies."""
     quorum: Quorum = QUORUM
     password: bytes = b""
-    """Of the ledgers; it is kept in the clear in their metadata, as BookKeeper does."""
+    """Password of the ledgers; stored as plaintext in their metadata, as in BookKeeper."""
     tls: ssl.SSLContext | None = None
-    """How to speak to bookies (`secure_channel`); None: in the clear."""
+    """TLS context for bookies (`secure_channel`); None: plaintext."""
     add_timeout_ms: int = 5_000
-    """A bookie that does not answer for so long is replaced."""
+    """After this time without an answer, a bookie is replaced."""
     stall_ms: int = 5_000
-    """How long a ledger waits for bookies when too few are left to acknowledge anything."""
+    """How long a ledger waits for bookies if too few are left for an ack quorum."""
     metadata_timeout_ms: int = 15_000
-    """A change of metadata that takes longer fails what waits for it."""
+    """After this time, an update of metadata fails, and with it the operations that need it."""
     read_hedge_ms: int = 200
-    """A read that takes longer is sent to the next replica as well."""
+    """After this time, a read is also sent to the next replica."""
     cache_bytes: int = 64 << 20
-    """Memory for entries that were written or read lately, for the whole store."""
+    """Memory for recently written or read entries, for the whole store."""
     bookie_bytes_max: int = 64 << 20
-    """Bytes that one bookie may owe answers for; beyond, it counts as failed."""
+    """Limit of pending request bytes per bookie; if exceeded, it counts as failed."""
     quarantine_first_ms: int = 5_000
     quarantine_max_ms: int = 60_000
-    """A bookie that failed gets no entries until it answers again; one that fails again soon after
-    that for so long at least, doubling with each failure."""
+    """A failed bookie gets no entries until it answers again; if it fails again soon after that,
+    for at least this long, doubling with each failure."""
     racks: Mapping[str, str] = field(default_factory=dict)
-    """Bookie id -> rack; else what the bookie's own `rack` property says, else one rack for all."""
+    """Bookie id -> rack; default: the bookie's own `rack` property, or one rack for all."""
     in_flight_bytes_max: int = 32 << 20
-    """Bytes of all ledgers together that may be under way; more wait."""
+    """Limit of bytes in flight for all ledgers together; further entries wait."""
     opened_bytes_max: int = 64 << 20
-    """Memory for indexes and footers of sealed ledgers; the oldest are read anew when needed."""
+    """Memory for indexes and footers of sealed ledgers; the oldest are evicted and reread."""
     entry_bytes_max: int = ENTRY_BYTES_MAX
     entry_bytes_target: int = 256 << 10
-    """Appends are gathered up to this size while others are under way (see docs/BOOKKEEPER.md)."""
+    """Appends are batched up to this size while others are in flight (see docs/BOOKKEEPER.md)."""
     eager_entries: int = 4
-    """So many entries of a ledger may be under way before appends are gathered."""
+    """Appends are batched once this many entries of a ledger are in flight."""

@@ -1,12 +1,12 @@
-"""BookKeeper's wire protocol, version 2: frames out, responses in, and what an entry looks like.
+"""BookKeeper's wire protocol, version 2: frames of requests, responses and entries.
 
-Invariants: bytes in, bytes out; no sockets, no state. Whatever a bookie sends is checked for
-its length before it is believed.
+Invariants: bytes in, bytes out; no sockets, no state. The lengths in everything that a bookie sends
+are validated.
 
 Every frame is an int32 length and an int32 of version (8 bits), operation (8) and flags (16). An
-entry carries its ledger, its id, the last add confirmed that its writer knew, the bytes of payload
-in the ledger up to and including it, and a CRC-32C over these and the payload. A response carries
-no request id but for batch reads: it is known by operation, ledger and entry.
+entry carries its ledger, its id, the last add confirmed known to its writer, the ledger's payload
+bytes up to and including it, and a CRC-32C over these and the payload. Responses carry no request
+id, except for batch reads: they are matched by operation, ledger and entry.
 Source: `BookieProtoEncoding` and `DigestManager` of BookKeeper 4.17.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
 View = memoryview
-"""As fields of values name it: a compiled module looks for their types among its own names."""
+"""For field annotations: mypyc resolves their types by names of this module only."""
 
 VERSION: Final = 2
 ADD: Final = 1
@@ -44,21 +44,21 @@ FENCED: Final = 104
 READ_ONLY: Final = 105
 TOO_MANY_REQUESTS: Final = 106
 UNKNOWN_LEDGER_STATE: Final = 107
-# Ours: what a request that was never answered ends with.
+# Our own codes, for requests without an answer.
 TIMED_OUT: Final = -1
 DISCONNECTED: Final = -2
 OVERLOADED: Final = -3
 DAMAGED: Final = -4
 
 LAST_ADD_CONFIRMED: Final = -1
-"""The entry id that asks a bookie for the last entry it has."""
+"""The entry id that requests a bookie's last entry."""
 
 ENTRY_OVERHEAD: Final = 36
 """Bytes before the payload in an entry: four int64 and the digest."""
 PAYLOAD_AT: Final = 4 + 4 + 20 + ENTRY_OVERHEAD
-"""Where the payload begins in the frame of an add."""
+"""The position of the payload in the frame of an add."""
 FRAME_BYTES_MAX: Final = 64 << 20
-"""No bookie sends more in one response: its own frames are limited to 5 MiB by default."""
+"""Limit on responses: bookies' own frames are limited to 5 MiB by default."""
 
 _LENGTH: Final = Struct(">I")
 _ADD_HEAD: Final = Struct(">iI20sqqqq")
@@ -85,11 +85,11 @@ _STATUS_TAG: Final = 0x10
 
 
 class MalformedFrame(Exception):
-    """A bookie sent what cannot be: its connection is of no further use."""
+    """A bookie sent an invalid frame: its connection must be closed."""
 
 
 class Entry(NamedTuple):
-    """A checked entry. `length` counts the payload bytes of the ledger up to its end."""
+    """A verified entry. `length` counts the ledger's payload bytes up to its end."""
 
     entry: int
     last_add_confirmed: int
@@ -98,14 +98,14 @@ class Entry(NamedTuple):
 
 
 def master_key(password: bytes) -> bytes:
-    """What proves to a bookie that a client may write to a ledger: 20 bytes."""
+    """The 20 bytes that authorize a client to write to a ledger."""
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
 def seal_add(
     frame: bytearray, ledger: int, entry: int, confirmed: int, length: int, key: bytes, flags: int
 ) -> None:
-    """Fill in all that comes before the payload of an add, which begins at PAYLOAD_AT.
+    """Fill in everything before the payload of an add, which begins at PAYLOAD_AT.
 
     One frame serves all bookies of the entry; it must not change after this.
     """
@@ -132,20 +132,20 @@ def read_frame(ledger: int, entry: int) -> bytes:
 
 
 def fencing_read_frame(ledger: int, entry: int, key: bytes) -> bytes:
-    """The frame that reads one entry and has the bookie refuse ordinary adds for ever after."""
+    """The frame that reads one entry and fences the ledger: ordinary adds are then refused."""
     flags = FLAG_FENCE | FLAG_HIGH_PRIORITY
     header = VERSION << 24 | READ << 16 | flags
     return _FENCING_READ.pack(_FENCING_READ.size - 4, header, ledger, entry, key)
 
 
 def batch_read_frame(ledger: int, first: int, request_id: int, count: int, size: int) -> bytes:
-    """The frame that reads up to `count` entries from `first` on, about `size` bytes at most."""
+    """The frame that reads up to `count` entries from `first` on, at most about `size` bytes."""
     header = VERSION << 24 | BATCH_READ << 16
     return _BATCH_READ.pack(_BATCH_READ.size - 4, header, ledger, first, request_id, count, size)
 
 
 class Response(NamedTuple):
-    """One response; `body` is what follows its head."""
+    """A response; `body` follows its head."""
 
     operation: int
     code: int
@@ -155,11 +155,11 @@ class Response(NamedTuple):
 
 
 def start_tls_status(frame: memoryview) -> int:
-    """The status in a response of version 3, its length not included. Raises MalformedFrame.
+    """The status in a version 3 response, without its length. Raises MalformedFrame.
 
     402 and above are refusals; see `StatusCode` of BookkeeperProtocol.proto.
     """
-    # Response: header = 1 (a message of few bytes), status = 2 (a varint), then what we need not.
+    # Response: header = 1 (a short message), status = 2 (a varint), then fields we ignore.
     at = 2 + frame[1] if len(frame) > 1 and frame[0] == _HEADER_TAG else len(frame)
     if at + 1 < len(frame) and frame[at] == _STATUS_TAG:
         low = frame[at + 1]
@@ -167,15 +167,15 @@ def start_tls_status(frame: memoryview) -> int:
             return low
         if at + 2 < len(frame) and frame[at + 2] < 0x80:
             return low & 0x7F | frame[at + 2] << 7
-    raise MalformedFrame(f"{len(frame)} bytes that are no answer to START_TLS")
+    raise MalformedFrame(f"{len(frame)} bytes that are not a response to START_TLS")
 
 
 def decode_response(frame: memoryview) -> Response:
-    """Read one response frame, its length not included. Raises MalformedFrame."""
-    if len(frame) and frame[0] == _HEADER_TAG:  # a bookie has second thoughts behind a handshake
+    """Decode a response frame, without its length. Raises MalformedFrame."""
+    if len(frame) and frame[0] == _HEADER_TAG:  # a bookie may refuse a client after the handshake
         raise MalformedFrame(
-            f"it refuses this client (status {start_tls_status(frame)} of version 3): does its"
-            " authorizedRoles hold the role in this client's certificate?"
+            f"it refused this client (status {start_tls_status(frame)} of version 3): check that"
+            " its authorizedRoles include the role in this client's certificate"
         )
     if len(frame) < _RESPONSE_HEAD_SIZE:
         raise MalformedFrame(f"a response of {len(frame)} bytes")
@@ -186,31 +186,31 @@ def decode_response(frame: memoryview) -> Response:
 
 
 def is_add_response(data: bytes, at: int) -> bool:
-    """Whether a whole response to an add, its length included, begins at `at`."""
+    """Whether a complete response to an add, including its length, begins at `at`."""
     return data.startswith(_ADD_RESPONSE_BEGIN, at) and len(data) - at >= ADD_RESPONSE_SIZE
 
 
 def add_response(data: bytes, at: int) -> tuple[int, int, int]:
-    """(code, ledger, entry) of the response to an add that begins at `at`."""
+    """(code, ledger, entry) of the add response at `at`."""
     found: tuple[int, int, int] = _ADD_RESPONSE.unpack_from(data, at + 8)
     return found
 
 
 def batch_request_id(body: memoryview) -> int:
-    """The request that a batch read's response answers. Raises MalformedFrame."""
+    """The request id in a batch read response. Raises MalformedFrame."""
     if len(body) < _REQUEST_ID.size:
-        raise MalformedFrame("a batch read's response without its request id")
+        raise MalformedFrame("a batch read response without a request id")
     request_id: int = _REQUEST_ID.unpack_from(body)[0]
     return request_id
 
 
 def batch_entries(body: memoryview) -> list[memoryview]:
-    """The entries in a batch read's response, not checked yet. Raises MalformedFrame."""
+    """The entries in a batch read response, not verified yet. Raises MalformedFrame."""
     entries = []
     at, end = _REQUEST_ID.size, len(body)
     while at < end:
         if at + 4 > end:
-            raise MalformedFrame("a batch read's response is cut short")
+            raise MalformedFrame("a truncated batch read response")
         (size,) = _LENGTH.unpack_from(body, at)
         at += 4
         if size > end - at:
@@ -221,9 +221,9 @@ def batch_entries(body: memoryview) -> list[memoryview]:
 
 
 def check_entry(ledger: int, entry: int, data: memoryview) -> Entry | None:
-    """The entry in `data` if it is whole and the one asked for, else None.
+    """The entry in `data` if it is valid and the one requested, else None.
 
-    `entry` LAST_ADD_CONFIRMED stands for any.
+    `entry` LAST_ADD_CONFIRMED matches any.
     """
     if len(data) < ENTRY_OVERHEAD:
         return None

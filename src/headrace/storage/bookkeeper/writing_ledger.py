@@ -1,8 +1,8 @@
-"""A ledger that this store made and writes to: appends become entries, entries become acks.
+"""A ledger that this store created and writes to: appends become entries.
 
-Invariants: carries out what `ledger_handle` decides. Appends of one turn of the loop go into
-one entry; while several entries are under way, appends of later turns are gathered too, up to a
-size. Positions count the bytes that were appended; the heads of entries are not among them.
+Invariants: executes what `ledger_handle` decides. Appends in one turn of the loop go into one
+entry; while several entries are in flight, appends of later turns are batched, too, up to a size.
+Positions count appended bytes, without the heads of entries.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 
 SPARES_RETRY_S: Final = 2.0
 CHANGE_SLOW_S: Final = 0.1
-"""A change of ensemble that takes longer holds up no acknowledgement that can do without it. Until
-then they wait: what is acknowledged meanwhile lacks a copy."""
+"""If a change of ensemble takes longer, acknowledgements that can do without it no longer wait.
+They wait until then, because what is acknowledged meanwhile lacks a copy."""
 
 
 class WritingLedger:
@@ -56,11 +56,11 @@ class WritingLedger:
     def __init__(
         self, opened: OpenLedger, cluster: Cluster, master_key: bytes, copies_short: int = 0
     ) -> None:
-        """`copies_short`: so many copies fewer of each entry are made than were asked for."""
+        """`copies_short`: how many copies of each entry fewer than requested are made."""
         self.opened = opened
         self._copies_short = copies_short
         self.error: HeadraceError | None = None
-        """Why nothing more can be appended, once there is a reason."""
+        """Why appends are refused; None while they are accepted."""
         self.handle = LedgerHandle(opened.versioned.metadata, cluster.choose_spare)
         self._cluster = cluster
         self._ledger = opened.ledger
@@ -76,7 +76,7 @@ class WritingLedger:
         self._last_note = -1
         """The last entry of the newest note."""
         self._is_in_line = False
-        """Whether it waits for room."""
+        """Whether it waits in line for in-flight room."""
         self._footer: bytes | None = None
         self._closing: asyncio.Future[Close] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -87,13 +87,13 @@ class WritingLedger:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether copies are missing, or would be of the next entry."""
+        """Whether copies are missing, or would be for the next entry."""
         handle = self.handle
         return bool(handle.lost or handle.copies_missing or self._copies_short)
 
     @property
     def copies_missing(self) -> int:
-        """Of acknowledged entries."""
+        """Missing copies of acknowledged entries."""
         handle = self.handle
         return handle.copies_missing + self._copies_short * (handle.confirmed + 1)
 
@@ -109,7 +109,7 @@ class WritingLedger:
         return self._builder.append(parts, size)
 
     def note(self, data: bytes) -> None:
-        """See KeepsNotes. Its entries are queued behind all others, so their numbers are known."""
+        """See KeepsNotes. Its entries are queued after all others, so their numbers are known."""
         if self.error is not None:
             raise copy_of(self.error)
         if self._footer is not None:
@@ -130,7 +130,7 @@ class WritingLedger:
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """The parts may be used until now and not longer."""
+        """End the turn, after which the caller may reuse its buffers."""
         self._is_turn_ending = False
         if self.error is not None:
             return
@@ -161,7 +161,7 @@ class WritingLedger:
         if self.error is None:
             self._send_queue()
         if not self._is_in_line:
-            self._cluster.room.release(0)  # what is left is for the next in line
+            self._cluster.room.release(0)  # pass the remaining room to the next in line
 
     def _send_entry(self, entry: BuiltEntry) -> None:
         frame = entry.frame
@@ -182,7 +182,7 @@ class WritingLedger:
         if code not in {OK, FENCED, UNAUTHORIZED}:
             self._cluster.bookie_failed(send.bookie, code)
         effects = self.handle.responded(send, code)
-        if effects or self.handle.lost:  # without a spare there is no effect, and still a loss
+        if effects or self.handle.lost:  # a loss without a spare has no effects
             self._carry_out(effects)
 
     # --- effects -----------------------------------------------------------------------------
@@ -256,20 +256,20 @@ class WritingLedger:
     def _fail(self, failure: Fail) -> None:
         kind = LedgerFenced if failure.is_fenced else LedgerLost
         what = (
-            "another broker has taken it over: this one must not write to it"
+            "another broker has taken it over: this one can no longer write to it"
             if failure.is_fenced
-            else "whether its last appends are stored is in doubt: recover it"
+            else "the outcome of its last appends is unknown: recover it"
         )
         message = f"ledger {self._ledger}: {failure.reason}; {what}"
         self.end(kind(message, ledger=self._ledger))
 
     def end(self, error: HeadraceError) -> None:
-        """Take no more appends; those that were not acknowledged fail with `error`."""
+        """Refuse further appends; unacknowledged ones fail with `error`."""
         if self.error is not None:
             return
         self.error = error
         log.info("%s", error)
-        # Where the reason is not the handle's own: what bookies still answer decides nothing more.
+        # If the failure is external: later answers from bookies must not change anything.
         _ = self.handle.change_failed(is_fenced=False, reason=str(error))
         sent, self._sent = self._sent, {}
         for one in sent.values():
@@ -289,7 +289,7 @@ class WritingLedger:
     # --- ensembles and metadata --------------------------------------------------------------
 
     def spares_changed(self) -> None:
-        """There may be a bookie for a slot that was lost."""
+        """There may be a bookie for a lost slot."""
         if self.handle.lost and self.error is None:
             self._carry_out(self.handle.spares_changed())
 
@@ -317,11 +317,11 @@ class WritingLedger:
             slow.cancel()
         self._learn(found.version, found.metadata)
         if found.metadata.state is LedgerState.OPEN and found.metadata.last_ensemble == wanted:
-            log.info("ledger %s goes on with %s", self._ledger, wanted)
+            log.info("ledger %s continues with %s", self._ledger, wanted)
             self._carry_out(self.handle.ensemble_changed())
         else:
             is_fenced = found.metadata.state is not LedgerState.OPEN
-            reason = f"its metadata were changed by another: {found.metadata.state.name}"
+            reason = f"another writer changed its metadata: {found.metadata.state.name}"
             self._carry_out(self.handle.change_failed(is_fenced=is_fenced, reason=reason))
 
     def _change_is_slow(self) -> None:
@@ -329,14 +329,14 @@ class WritingLedger:
             self._carry_out(self.handle.change_is_slow())
 
     def _put_off(self, wanted: Ensemble, error: MetadataUnavailable) -> None:
-        """It is unknown whether the change took place: ask for it again, if it can wait."""
+        """The outcome of the change is unknown: retry later, if the ledger can do without it."""
         handle = self.handle
         if self.error is not None:
             return
         if not handle.quorum.can_acknowledge_without(handle.lost.keys()):
             self._carry_out(handle.change_failed(is_fenced=False, reason=str(error)))
             return
-        log.info("ledger %s goes on without %s for now: %s", self._ledger, wanted, error)
+        log.info("ledger %s continues without %s for now: %s", self._ledger, wanted, error)
         self._loop.call_later(SPARES_RETRY_S, self._change_again, wanted)
 
     def _change_again(self, wanted: Ensemble) -> None:
@@ -351,11 +351,11 @@ class WritingLedger:
         return True
 
     def release(self) -> None:
-        """Nothing more will be appended: what is under way ends by itself, unwatched."""
+        """Nothing more will be appended: pending entries complete without a watch."""
         self._is_released = True
 
     def watch(self) -> None:
-        """Notice when somebody else changes the metadata; end then."""
+        """Watch the metadata; end if another writer changes it."""
         if self._is_released:
             return
         if not self._is_watching and self.error is None and not self.opened.is_sealed:
@@ -368,14 +368,14 @@ class WritingLedger:
 
     async def _look(self) -> None:
         try:
-            # After an outage all ledgers look at once: in line, so that ZooKeeper is not flooded
-            # when it has just come back.
+            # After an outage all ledgers reread at once: the semaphore keeps them from flooding
+            # ZooKeeper.
             async with self._cluster.looks:
                 if self._is_released or self.error is not None:
                     return
                 found = await self._cluster.service.read(self._ledger, self._changed)
         except MetadataUnavailable:
-            # A takeover goes on without this watch: bookies fence. Look again when there is time.
+            # Safe without the watch, because bookies fence on a takeover. Retry later.
             spread = 1 + self._cluster.randomness.below(1_000) / 1_000
             self._loop.call_later(SPARES_RETRY_S * spread, self._changed)
             return
@@ -430,7 +430,7 @@ class WritingLedger:
         ):
             return
         error = LedgerFenced(
-            f"ledger {self._ledger} was taken over while it was sealed: its metadata say"
+            f"ledger {self._ledger} was taken over while it was sealed: its metadata says"
             f" {metadata.state.name}",
             ledger=self._ledger,
         )
@@ -440,11 +440,9 @@ class WritingLedger:
 
 def sealed(ledger: int) -> LedgerSealed:
     """The error for an append to a sealed ledger."""
-    return LedgerSealed(
-        f"ledger {ledger} is sealed: append to the ledger that follows it", ledger=ledger
-    )
+    return LedgerSealed(f"ledger {ledger} is sealed: append to the next ledger", ledger=ledger)
 
 
 def copy_of(error: HeadraceError) -> HeadraceError:
-    """A copy to raise: one instance that is raised often would gather tracebacks."""
+    """A copy to raise: an instance raised repeatedly would accumulate tracebacks."""
     return type(error)(str(error), **error.fields)

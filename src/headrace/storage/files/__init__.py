@@ -1,4 +1,4 @@
-"""Ledgers in files of one machine: a shared write-ahead log and one segment per ledger."""
+"""Ledgers in local files: a shared write-ahead log and one segment per ledger."""
 
 from headrace.storage.files.store import FileLedgerStore
 

@@ -1,10 +1,10 @@
-"""Keeps the last of the disk free: appends are refused before it is really full.
+"""Reserves the last part of the disk: appends are refused before it is completely full.
 
-Invariants: knows free bytes, not what is written. A disk with no byte left takes no metadata
-either, so that not even a topic could be deleted to make room; and file systems behave badly on
-their last blocks. So appends are refused while less than the reserve is free, and, once they were,
-until a margin above the reserve is free again: otherwise small appends would pass and large ones
-fail in turn. The log says once when that begins and once when it ends.
+Invariants: knows free bytes, not what is written. A full disk accepts no metadata either, so that
+not even a topic could be deleted to free space; and file systems behave badly on their last blocks.
+So appends are refused while less than the reserve is free, and after that until a margin above the
+reserve is free: otherwise small appends would succeed and large ones fail by turns. The start and
+the end of a shortage are logged once each.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RESERVE_BYTES_MAX = 64 << 20
-"""Metadata, a checkpoint and a new WAL file, several times over."""
+"""Enough for metadata, a checkpoint and a new WAL file, several times over."""
 RESERVE_FRACTION = 20
-"""On a small disk: one part in so many."""
+"""On a small disk, the reserve is 1/RESERVE_FRACTION of it."""
 MARGIN_FRACTION = 4
-"""Of the reserve: what must at least be free besides before appends are taken again."""
+"""Margin above the reserve, as a divisor of it, before appends are accepted again."""
 MARGIN_DISK_FRACTION = 8
-"""Of the disk: what may at most be asked for, however much was refused."""
+"""Upper limit of the margin, as a divisor of the disk, however large the refused append was."""
 BUDGET_BYTES_MAX = 64 << 20
-"""Written between two looks at the disk, which others fill up, too."""
+"""Bytes written between two checks of the disk, which other processes fill up, too."""
 WATCH_S = 1.0
-"""Between two looks at a full disk that nothing is appended to."""
+"""Interval between checks of a full disk without appends."""
 FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class NoRoomError(OSError):
-    """ENOSPC before the disk says so; `size` is what was asked for."""
+    """ENOSPC raised before the disk reports it; `size` is the number of bytes requested."""
 
     size = 0
 
 
 class DiskReserve:
-    """How much may still be appended."""
+    """The space available for appends."""
 
     __slots__ = ("_began", "_budget", "_disk", "_is_quota", "_path", "_wanted", "is_full")
 
@@ -55,28 +55,28 @@ class DiskReserve:
         self.is_full = False
         """Whether appends are refused for lack of space."""
         self._is_quota = False
-        """Whether writes fail although the file system has space: only a write can tell the end."""
+        """Whether writes fail although there is free space: only a write can detect the end."""
         self._wanted = 0
-        """The bytes for which there was no room."""
+        """The number of bytes for which there was no space."""
         self._began = asyncio.Event()
 
     def take(self, size: int) -> None:
-        """Count `size` bytes that will be appended. Raises NoRoomError."""
+        """Reserve `size` bytes for an append. Raises NoRoomError."""
         self._budget -= size
         if self._budget < 0:
             self._budget = 0
             if self.is_full and not self._is_quota:
                 self.space()
-            # Half of what is there: the segment and its frame in the WAL may both need room.
+            # Half of the rest: both the segment and its WAL frame may need space.
             left = self.require(2 * size)
             if self.is_full and not self._is_quota:
                 raise self._refusal(self._look(), 2 * size)
             self._budget = min(left // 2, BUDGET_BYTES_MAX)
 
     def require(self, size: int) -> int:
-        """The bytes that may be written after these `size`; for any thread.
+        """The bytes that remain available after writing `size` bytes; for any thread.
 
-        Raises NoRoomError if they would need the reserve.
+        Raises NoRoomError if they would use the reserve.
         """
         space = self._look()
         left = space.free_bytes - space.reserve_bytes - size
@@ -85,7 +85,7 @@ class DiskReserve:
         return left
 
     def share(self) -> int:
-        """The bytes that a cache on the disk may take of it; for any thread. Raises OSError."""
+        """The disk space that a cache may use, in bytes; for any thread. Raises OSError."""
         return self._disk.space(self._path)[1] // RESERVE_FRACTION
 
     def space(self) -> DiskSpace:
@@ -98,7 +98,7 @@ class DiskReserve:
         return space._replace(is_full=self.is_full)
 
     def failure(self, error: OSError, action: str) -> DiskFull | None:
-        """What clients get if `action` failed for lack of space; None if it failed otherwise."""
+        """The error for clients if `action` failed for lack of space; None for other causes."""
         if error.errno not in FULL_ERRORS:
             return None
         self._budget = 0
@@ -108,29 +108,29 @@ class DiskReserve:
             self._is_quota = not isinstance(error, NoRoomError) and self._has_room(space)
             self._begin(error.strerror or str(error))
         return DiskFull(
-            f"the disk is full ({error.strerror or error}): nothing of this request is stored."
+            f"the disk is full ({error.strerror or error}): nothing of this request was stored."
             " Delete topics, shorten their retention or enlarge the disk, then try again",
             action=action,
             cause=str(error),
         )
 
     def wrote(self) -> None:
-        """A write went through, though the disk counts as full: a quota has been raised."""
+        """A write succeeded while the disk counts as full: a quota was raised."""
         if self._is_quota:
             self._end(self._look())
 
     async def watch(self) -> None:
-        """Notice the end of a shortage that no append would notice; runs until cancelled."""
+        """Detect the end of a shortage while there are no appends; runs until cancelled."""
         while True:
             await self._began.wait()
             await asyncio.sleep(WATCH_S)
             try:
                 self.space()
             except OSError as error:
-                log.warning("how much of the disk is free cannot be found out: %s", error)
+                log.warning("cannot determine the free disk space: %s", error)
 
     def _has_room(self, space: DiskSpace) -> bool:
-        """Whether it is worth while to take appends again, rather than for a moment."""
+        """Whether there is enough space to accept appends for more than a moment."""
         wanted = min(self._wanted, space.total_bytes // MARGIN_DISK_FRACTION)
         margin = max(wanted, space.reserve_bytes // MARGIN_FRACTION)
         return space.free_bytes - space.reserve_bytes >= margin
@@ -146,8 +146,8 @@ class DiskReserve:
 
     def _describe(self, space: DiskSpace) -> str:
         return (
-            f"{space.free_bytes >> 20} MiB of {space.total_bytes >> 20} MiB are free, and the last"
-            f" {space.reserve_bytes >> 20} MiB are kept for metadata"
+            f"{space.free_bytes >> 20} MiB of {space.total_bytes >> 20} MiB are free, the last"
+            f" {space.reserve_bytes >> 20} MiB are reserved for metadata"
         )
 
     def _begin(self, reason: str) -> None:
@@ -155,7 +155,7 @@ class DiskReserve:
             self.is_full = True
             self._began.set()
             log.error(
-                "the disk is full (%s): appends are refused until there is room; reading goes on."
+                "the disk is full (%s): appends are refused until space is freed; reads continue."
                 " Delete topics, shorten their retention or enlarge the disk",
                 reason,
             )
@@ -165,5 +165,5 @@ class DiskReserve:
         self._wanted = 0
         self._began.clear()
         log.warning(
-            "the disk has room again (%d MiB free): appends are taken", space.free_bytes >> 20
+            "the disk has free space again (%d MiB): appends are accepted", space.free_bytes >> 20
         )

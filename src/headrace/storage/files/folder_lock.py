@@ -1,7 +1,7 @@
-"""One process per data folder.
+"""Locks a data folder for one process.
 
-Invariants: the lock is the operating system's (flock), so it ends with the process however
-that dies; the pid in the file is there for the message alone.
+Invariants: the lock is an flock, so the kernel releases it when the process ends for any reason;
+the pid in the file is for error messages only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PID_BYTES_MAX = 32
 
 
 def lock_folder(disk: Disk, folder: str) -> int:
-    """Take the folder; the lock lasts until the returned descriptor is closed.
+    """Lock the folder until the returned descriptor is closed.
 
     Raises FolderInUse, naming the process that holds it.
     """
@@ -28,7 +28,7 @@ def lock_folder(disk: Disk, folder: str) -> int:
         disk.close(fd)
         raise FolderInUse(
             f"{folder} is in use by process {holder or 'unknown'}: "
-            "stop that process or choose another data folder",
+            "stop that process, or choose another data folder",
             folder=folder,
             pid=holder,
         )

@@ -1,8 +1,8 @@
-"""The bytes on disk (docs/FORMAT.md describes them in words).
+"""The on-disk encoding (described in docs/FORMAT.md).
 
-Invariants: pure. Knows layouts and checksums, not files. Everything is little-endian, and
-every byte that is trusted later is covered by a CRC-32C. A WAL frame's checksum starts from the
-folder's own random salt, so bytes that a client sends never look like a frame.
+Invariants: pure. Knows layouts and checksums, not files. Everything is little-endian, and every
+byte that is trusted later is covered by a CRC-32C. A WAL frame's checksum is seeded with the
+folder's random salt, so bytes sent by a client never look like a frame.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Buffer = bytes | bytearray | memoryview
-View = memoryview  # mypyc finds the name of a field's type in the module alone
+View = memoryview  # mypyc resolves the type of a field by its name in this module only
 
 FORMAT_VERSION: Final = 1  # do not change: stored
 FOLDER_MAGIC: Final = b"headrace"  # do not change: stored
@@ -33,11 +33,11 @@ SEAL: Final = 3
 DELETE: Final = 4
 
 SECTOR_BYTES: Final = 512
-"""A disk writes at least this much at once; a synced frame never shares one with a later frame."""
+"""The atomic write unit assumed of a disk; a synced frame never shares one with a later frame."""
 
 # magic, crc, body bytes, entries, generation, seq, synced
 FRAME_HEAD: Final = struct.Struct("<4sIIIQQQ")
-FRAME_CHECKED: Final = struct.Struct("<IIQQQ")  # the head behind its crc
+FRAME_CHECKED: Final = struct.Struct("<IIQQQ")  # the head after its crc
 ENTRY: Final = struct.Struct("<IIQQ")  # kind, length, ledger, position
 FOLDER: Final = struct.Struct("<8sIII")  # magic, version, salt, crc
 # magic, crc, version, 0, wal, seq, next, ledgers
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One group commit, as read back."""
+    """One group commit, as decoded."""
 
     start: int
     end: int
@@ -71,10 +71,10 @@ class Frame(NamedTuple):
     entry_count: int
     body: View
     generation: int
-    """The number of the file that it lies in."""
+    """The number of its file."""
 
     def entries(self) -> Iterator[Entry]:
-        """The changes in order. Raises DataCorrupt if they do not fill the frame."""
+        """The entries in order. Raises DataCorrupt if their size differs from the frame's."""
         at = self.entry_count * ENTRY.size
         for index in range(self.entry_count):
             kind, length, ledger, position = ENTRY.unpack_from(self.body, index * ENTRY.size)
@@ -82,7 +82,7 @@ class Frame(NamedTuple):
             at += length
             yield Entry(kind, ledger, position, payload)
         if at != len(self.body):
-            raise DataCorrupt(f"WAL frame {self.sequence}: its entries do not fill it")
+            raise DataCorrupt(f"WAL frame {self.sequence}: its entries do not match its size")
 
 
 class LedgerRow(NamedTuple):
@@ -94,12 +94,12 @@ class LedgerRow(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What is in the segments for certain, and where the WAL goes on."""
+    """The state covered by the segments, and where the WAL continues."""
 
     wal_number: int
     """The first WAL file that recovery reads."""
     sequence: int
-    """The last frame that the segments hold already."""
+    """The last frame covered by the segments."""
     next_ledger: int
     ledgers: tuple[LedgerRow, ...]
 
@@ -112,7 +112,7 @@ def encode_frame_head(
     entries: bytes,
     body: list[Buffer],
 ) -> bytes:
-    """The head and the entries of a frame; `body` are the entries' payloads, in order."""
+    """The head and entries of a frame; `body` holds the entries' payloads, in order."""
     size = len(entries)
     for part in body:
         size += len(part)
@@ -127,7 +127,7 @@ def encode_frame_head(
 
 
 def decode_frame(data: memoryview, start: int, salt: int, generation: int) -> Frame | None:
-    """The frame of this generation at `start`, or None: nothing valid begins there."""
+    """The frame of this generation at `start`; None if there is no valid one."""
     if start + FRAME_HEAD.size > len(data):
         return None
     magic, crc, size, count, found, sequence, synced = FRAME_HEAD.unpack_from(data, start)
@@ -143,7 +143,7 @@ def decode_frame(data: memoryview, start: int, salt: int, generation: int) -> Fr
 
 
 def encode_folder(salt: int) -> bytes:
-    """The file `format`."""
+    """The contents of the file `format`."""
     head = FOLDER.pack(FOLDER_MAGIC, FORMAT_VERSION, salt, 0)[:-4]
     return head + crc32c(head).to_bytes(4, "little")
 
@@ -156,10 +156,10 @@ def decode_folder(data: bytes, path: str) -> int:
         )
     _magic, version, salt, crc = FOLDER.unpack(data)
     if crc32c(data[:-4]) != crc:
-        raise DataCorrupt(f"{path}: checksum wrong; restore this 20-byte file", path=path)
+        raise DataCorrupt(f"{path}: checksum mismatch; restore this 20-byte file", path=path)
     if version != FORMAT_VERSION:
         raise FormatUnsupported(
-            f"{path} has format {version}, this version reads {FORMAT_VERSION}: "
+            f"{path} has format {version}, this version supports {FORMAT_VERSION}: "
             "use the version of Headrace that wrote it",
             version=version,
             path=path,
@@ -168,7 +168,7 @@ def decode_folder(data: bytes, path: str) -> int:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The file `checkpoint`."""
+    """The contents of the file `checkpoint`."""
     head = CHECKPOINT_HEAD.pack(
         CHECKPOINT_MAGIC,
         0,
@@ -187,18 +187,18 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes, path: str) -> Checkpoint:
-    """Raises DataCorrupt, FormatUnsupported."""
+    """Decode the file `checkpoint`. Raises DataCorrupt, FormatUnsupported."""
     if len(data) < CHECKPOINT_HEAD.size or not _crc_is_right(data, CHECKPOINT_MAGIC):
         raise DataCorrupt(
-            f"{path}: checksum wrong, so the ledgers' lengths are unknown; "
-            "restore the folder from a copy",
+            f"{path}: checksum mismatch, so the ledgers' lengths are unknown; "
+            "restore the folder from a backup",
             path=path,
         )
     head = CHECKPOINT_HEAD.unpack_from(data)
     _magic, _crc, version, _zero, wal_number, sequence, next_ledger, count = head
     if version != FORMAT_VERSION:
         raise FormatUnsupported(
-            f"{path} has format {version}, this version reads {FORMAT_VERSION}: "
+            f"{path} has format {version}, this version supports {FORMAT_VERSION}: "
             "use the version of Headrace that wrote it",
             version=version,
             path=path,
@@ -215,18 +215,18 @@ def decode_checkpoint(data: bytes, path: str) -> Checkpoint:
 
 
 def encode_footer(ledger: int, end: int, footer: Buffer) -> bytes:
-    """The file beside a sealed segment."""
+    """The contents of the file beside a sealed segment."""
     return _with_crc(FOOTER_HEAD.pack(FOOTER_MAGIC, 0, ledger, end) + footer)
 
 
 def decode_footer(data: bytes, ledger: int, end: int, path: str) -> bytes:
-    """What was given to `seal`. Raises DataCorrupt."""
+    """The footer passed to `seal`. Raises DataCorrupt."""
     if len(data) >= FOOTER_HEAD.size and _crc_is_right(data, FOOTER_MAGIC):
         _magic, _crc, found_ledger, found_end = FOOTER_HEAD.unpack_from(data)
         if found_ledger == ledger and found_end == end:
             return data[FOOTER_HEAD.size :]
     raise DataCorrupt(
-        f"{path}: the footer of ledger {ledger} does not match its checksum; "
+        f"{path}: checksum mismatch in the footer of ledger {ledger}; "
         "restore it or rebuild it from the segment",
         path=path,
         ledger=ledger,

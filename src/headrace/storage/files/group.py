@@ -1,8 +1,7 @@
-"""What waits for one group commit, and what is known of a ledger meanwhile.
+"""The state of a group commit, and of the ledgers in it.
 
-Invariants: plain state without behaviour beyond itself; `group_commit` alone changes it.
-`start <= written_end <= end`; a ledger's `readable <= end`, and between them lie the bytes that
-must not be visible yet.
+Invariants: plain state, changed by `group_commit` only. `start <= written_end <= end`; a ledger's
+`readable <= end`, and the bytes between them must not be visible yet.
 """
 
 from __future__ import annotations
@@ -40,52 +39,50 @@ class Ledger:
     def __init__(self, ledger: int, length: int = 0) -> None:
         self.id = ledger
         self.end = length
-        """Where the next append goes."""
+        """The position of the next append."""
         self.readable = length
-        """What has been acknowledged."""
+        """The end of the acknowledged bytes."""
         self.run: Run | None = None
-        """Its appends in the group that is being collected."""
+        """Its appends in the current group."""
         self.sync_until = 0
-        """The last group in which an append asked for a sync: later ones complete behind it."""
+        """The last group with an append that requested a sync: later appends complete after it."""
         self.is_sealed = False
         self.blocked: HeadraceError | None = None
-        """Why it takes no appends: sealed, sealing, deleting, quarantined."""
+        """Why it refuses appends: sealed, sealing, deleting, quarantined."""
         self.corrupt: HeadraceError | None = None
-        """Why it is quarantined: neither appends nor reads."""
+        """Why it is quarantined: it refuses appends and reads."""
         self.fd = -1
         self.has_file = length > 0
         self.is_recent = False
         self.is_dirty = False
         """Written since the last checkpoint began."""
         self.tail: Tail | None = None
-        """Its last bytes, where they are not in the segment yet."""
+        """Its last bytes, if they are buffered and not in the segment yet."""
         self.must_rewrite = False
-        """A sync of its segment failed: the page cache may hold less than it seems to."""
+        """A sync of its segment failed: the page cache may have lost data."""
 
     def seal(self) -> None:
-        """Take no more appends, from now on and for ever."""
+        """Refuse all further appends."""
         self.is_sealed = True
         self.unblock()
 
     def unblock(self) -> None:
-        """A seal or delete has failed: take appends again, unless something else forbids it."""
+        """A seal or delete has failed: accept appends again, unless something else forbids it."""
         self.blocked = self.corrupt or (ledger_sealed(self.id) if self.is_sealed else None)
 
 
 def ledger_sealed(ledger: int) -> LedgerSealed:
-    """The error of an append to a ledger that is sealed."""
-    return LedgerSealed(
-        f"ledger {ledger} is sealed: append to the ledger that follows it", ledger=ledger
-    )
+    """The error of an append to a sealed ledger."""
+    return LedgerSealed(f"ledger {ledger} is sealed: append to the next ledger", ledger=ledger)
 
 
 def fresh(error: HeadraceError) -> HeadraceError:
-    """A copy to raise: an instance that is raised again and again gathers tracebacks."""
+    """A copy to raise: an instance raised repeatedly would accumulate tracebacks."""
     return type(error)(str(error), **error.fields)
 
 
 class Run:
-    """The appends of one group to one ledger: bytes that lie next to each other."""
+    """The appends of one group to one ledger, which are contiguous."""
 
     __slots__ = ("end", "ledger", "parts", "start", "written_end")
 
@@ -94,7 +91,7 @@ class Run:
         self.start = start
         self.end = start
         self.written_end = start
-        """Up to here the appends asked for no sync."""
+        """The end of the appends that requested no sync."""
         self.parts: list[Buffer] = []
 
 
@@ -111,7 +108,7 @@ class Change:
 
 
 class Group:
-    """What becomes durable together: one WAL frame."""
+    """The unit of group commit: one WAL frame."""
 
     __slots__ = ("changes", "durable", "flush_ms", "frame", "runs", "sequence", "size", "written")
 
@@ -119,19 +116,19 @@ class Group:
         self.sequence = sequence
         self.size = 0
         self.frame = -1
-        """Where its frame begins in the WAL, once it is written."""
+        """The position of its frame in the WAL, once written."""
         self.runs: list[Run] = []
         self.changes: list[Change] = []
         self.durable: Completion | None = None
-        """Completes all appends that asked for a sync."""
+        """Completes all appends that requested a sync."""
         self.written: Completion | None = None
         """Completes all others."""
         self.flush_ms = 0
-        """The shortest delay that one of the others allows."""
+        """The shortest `flush_ms` of the others."""
 
 
 class Catalog:
-    """The ledgers of a folder, and the id that the next one gets."""
+    """The ledgers of a folder, and the next ledger id."""
 
     __slots__ = ("ledgers", "next_ledger")
 

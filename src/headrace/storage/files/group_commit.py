@@ -1,12 +1,12 @@
-"""Group commit: all appends of one turn of the loop become one WAL frame and share one sync.
+"""Group commit: all appends in one turn of the loop form one WAL frame and share one sync.
 
-Invariants: runs in the loop's thread alone; only the fdatasync itself may run in another.
-A sync covers the frames that were completely written before it began, no others. Nothing that
-failed is tried again as if it had worked: a failed sync or WAL write fails every group that waits,
-and no position is given out until `resume` says that a fresh checkpoint and WAL file are durable.
+Invariants: runs in the loop's thread; only the fdatasync itself may run in another. A sync covers
+the frames that were completely written before it began, no others. A failed write is never assumed
+to have succeeded: after a failed sync or WAL write every pending group fails, and no position is
+assigned until `resume` reports that a new checkpoint and WAL file are durable.
 
-How it works: `append` collects; `_flush`, called once per turn, gives each ledger's bytes to its
-segment, then one frame to the WAL; then a sync begins, or the groups wait for the one that runs.
+`append` collects; `_flush`, called once per turn, writes each ledger's bytes to its segment, then
+one frame to the WAL; then a sync begins, or the groups wait for the sync in progress.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
 FLUSH_MS_MAX: Final = 60_000
-"""No bytes stay unsynced longer, whatever `flush_ms` says."""
+"""Upper limit of `flush_ms`: no bytes stay unsynced longer."""
 GROUP_BYTES_MAX: Final = 64 << 20
-"""A turn that brings more is cut into several frames (a frame's length is a u32)."""
+"""Larger groups are split into several frames (a frame's length is a u32)."""
 UNSYNCED_BYTES_MAX: Final = 16 << 20
-"""More is synced sooner than `flush_ms` asks: then a WAL file that is full can soon be recycled."""
+"""More unsynced bytes are synced before `flush_ms`, so that a full WAL file is soon recyclable."""
 _JOIN_BYTES_MAX: Final = 32 << 10
 
 
@@ -71,14 +71,14 @@ class GroupCommit:
         self._sync = WalSync(disk, clock, self.counters)
         self.outage: StorageUnavailable | None = None
         self.attention = asyncio.Event()
-        """Set when a checkpoint or the end of an outage is due."""
+        """Set when maintenance is due: a checkpoint or the end of an outage."""
         self.next_sequence = 1
         self.written_sequence = 0
         self.synced_sequence = 0
         self.bytes_since_checkpoint = 0
         self.checkpoint_bytes = 1 << 62
         self._unsynced_sequence = 0
-        """The last group of which something was acknowledged without a sync."""
+        """The last group with appends acknowledged without a sync."""
         self._unsynced_bytes = 0
         self._sync_wanted = 0
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -121,7 +121,7 @@ class GroupCommit:
         return position, written
 
     def change(self, kind: int, ledger: Ledger, payload: bytes = b"") -> Completion:
-        """Put a CREATE, SEAL or DELETE into the current group; it is durable on completion."""
+        """Add a CREATE, SEAL or DELETE to the current group; it is durable on completion."""
         if self.outage is not None:
             return failed(fresh(self.outage))
         group = self._group or self._begin_group()
@@ -130,7 +130,7 @@ class GroupCommit:
         return self._durable(group)
 
     def barrier(self) -> Completion:
-        """Completes when everything that was appended before is durable."""
+        """Completes when everything appended before is durable."""
         if self.outage is not None:
             return failed(fresh(self.outage))
         return self._durable(self._group or self._begin_group())
@@ -141,16 +141,16 @@ class GroupCommit:
         return self._sync.is_running
 
     async def close(self) -> None:
-        """Sync what is written. Nothing may be appended any more."""
+        """Sync what was written. There must be no further appends."""
         if self.outage is None:
             try:
                 await self.barrier().wait()
             except StorageUnavailable:
-                pass  # those who waited for it have been told
+                pass  # the callers waiting for it got the error
         self.abandon()
 
     def abandon(self) -> None:
-        """Give the thread back."""
+        """Stop the sync thread."""
         if self._sync_timer is not None:
             self._sync_timer.cancel()
         self._sync.close()
@@ -163,10 +163,10 @@ class GroupCommit:
         self.outage = None
 
     def fail(self, error: OSError, action: str) -> None:
-        """Begin an outage: fail every group that waits, and roll back to what is acknowledged."""
+        """Begin an outage: fail all pending groups, and roll back to what was acknowledged."""
         self.outage = self._room.failure(error, action) or StorageUnavailable(
-            f"{action} failed ({error}): nothing is written until the store has recovered; "
-            "free space or mend the disk, then try again",
+            f"{action} failed ({error}): writes are refused until the store has recovered; "
+            "free space or repair the disk, then try again",
             action=action,
             cause=str(error),
         )
@@ -181,7 +181,7 @@ class GroupCommit:
         self._fail_groups(groups, self.outage)
 
     def _spoil_frames(self) -> None:
-        """Spoil the first frame behind which nothing is acknowledged: the log ends there."""
+        """Invalidate the first frame after the last acknowledged one: the log ends there."""
         first = self._wal.rolled_at
         for group in self._waiting:
             if group.sequence > self._unsynced_sequence and group.sequence >= first:
@@ -207,17 +207,17 @@ class GroupCommit:
         return group
 
     def _flush(self) -> None:
-        """Write what this turn has brought."""
+        """Write the groups of this turn."""
         self._is_flush_due = False
         last = self._group
         if last is None:
-            return  # an outage took the group
+            return  # an outage has failed the group
         for run in last.runs:
             run.ledger.run = None
         self._full.append(last)
         self._group = None
         while self._full:
-            group = self._full[0]  # stays there until it is written, so that an outage finds it
+            group = self._full[0]  # kept there until it is written, so that an outage finds it
             try:
                 if group.runs:
                     self._room.take(group.size)
@@ -239,7 +239,8 @@ class GroupCommit:
             self._begin_sync()
 
     def _write_segments(self, group: Group) -> tuple[list[Buffer], bytes]:
-        """Write each run to its segment; say what the frame holds. Raises OSError."""
+        """Write each run to its segment; returns the body and entries of the frame. Raises
+        OSError."""
         body: list[Buffer] = []
         heads: list[bytes] = []
         for run in group.runs:
@@ -268,7 +269,7 @@ class GroupCommit:
         return body, b"".join(heads)
 
     def _write_frame(self, group: Group, entries: bytes, body: list[Buffer]) -> bool:
-        """Write the group's frame; False if an outage began."""
+        """Write the group's frame; returns False if an outage began."""
         wal = self._wal
         size = FRAME_HEAD.size + len(entries) + group.size
         try:
@@ -284,7 +285,7 @@ class GroupCommit:
             wal.spoil(wal.next_start())
             self.fail(error, "writing the WAL")
             return False
-        assert group.sequence == self.written_sequence + 1, "frames follow each other"
+        assert group.sequence == self.written_sequence + 1, "frames are written in sequence"
         self.written_sequence = group.sequence
         self.bytes_since_checkpoint += size
         self._unsynced_bytes += size
@@ -297,7 +298,7 @@ class GroupCommit:
         return True
 
     def _complete_written(self, group: Group, written: Completion) -> None:
-        """Make readable, and complete, what asked for no sync."""
+        """Publish and complete the appends that requested no sync."""
         for run in group.runs:
             if run.written_end > run.start:
                 assert run.ledger.readable == run.start, "appends complete in order"
@@ -316,7 +317,7 @@ class GroupCommit:
             self.attention.set()  # the files may be closed now
             return
         if error is not None:
-            # The kernel may have dropped what it could not write: nothing of it is trusted.
+            # The kernel may have dropped dirty pages: none of them can be trusted.
             self.counters.errors += 1
             self.fail(error, "syncing the WAL")
             return
@@ -329,12 +330,12 @@ class GroupCommit:
 
     def _acknowledge(self, group: Group) -> None:
         for run in group.runs:
-            # A later group that asked for no sync may have moved it on already.
+            # A later group without a sync may have advanced it already.
             if run.ledger.readable < run.end:
                 run.ledger.readable = run.end
         for change in group.changes:
             self._apply(change)
-        assert group.durable is not None, "only groups with a waiter wait"
+        assert group.durable is not None, "only groups with a durable completion wait"
         group.durable.succeed()
 
     def _apply(self, change: Change) -> None:
@@ -349,16 +350,16 @@ class GroupCommit:
             self._segments.forget(ledger)
 
     def _fail_unwritten(self, error: OSError) -> None:
-        """A segment took no more: nothing reached the WAL, so the positions are free again."""
+        """A segment write failed: nothing reached the WAL, so the positions can be reused."""
         self.counters.errors += 1
         groups, self._full = self._full, []
-        if self._group is not None:  # begun by a callback of a group that was written before
+        if self._group is not None:  # begun by a callback of a group written before
             groups.append(self._group)
             self._group = None
         self.next_sequence = groups[0].sequence
         failure = self._room.failure(error, "writing a segment") or StorageUnavailable(
-            f"writing a segment failed ({error}): nothing of this group is stored; "
-            "free space or mend the disk, then try again",
+            f"writing a segment failed ({error}): nothing of this group was stored; "
+            "free space or repair the disk, then try again",
             action="writing a segment",
             cause=str(error),
         )
@@ -382,10 +383,10 @@ class GroupCommit:
                 group.durable.fail(failure)
 
     def _sync_within(self, flush_ms: int) -> None:
-        """Make sure that what is written now is synced within `flush_ms`."""
+        """Ensure that everything written so far is synced within `flush_ms`."""
         timer = self._sync_timer
         if timer is not None and self._sync_timer_ms <= flush_ms:
-            return  # it was set before now, for no later
+            return  # a timer that was set earlier is due no later
         due = self._loop.time() + min(flush_ms, FLUSH_MS_MAX) / 1000
         if timer is not None:
             if timer.when() <= due:

@@ -1,11 +1,11 @@
-"""What the store does beside the appends: checkpoints, spare WAL files, the way out of an outage.
+"""Background maintenance of the store: checkpoints, spare WAL files, recovery from an outage.
 
-Invariants: one task; all that blocks happens in one thread of its own, while appends go on.
-It is never cut short in the midst of a step: nothing else knows what a checkpoint that is under way
-should have made durable, and the next one would vouch for it.
-An outage ends only when a checkpoint that leaves out everything unacknowledged is durable and the
-WAL goes on in a file that no failed frame has touched: until then no position is reused, so bytes
-that linger in the old files never come back.
+Invariants: one task; everything that blocks runs in a dedicated thread while appends continue. A
+step is never interrupted: nothing else would know what its checkpoint should have made durable,
+and the next checkpoint would wrongly include it.
+An outage ends only when a checkpoint that excludes everything unacknowledged is durable and the
+WAL continues in a file without failed frames: until then no position is reused, so stale bytes in
+the old files are never replayed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_FILE_BYTES = SMALL_FILE_BYTES
-"""The first WAL file of a run is made while the opener waits, so it is small."""
+"""The first WAL file of a run is created while the opener waits, so it is small."""
 
 
 class Maintenance:
-    """The keeper of one folder."""
+    """The maintenance task of one folder."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Maintenance:
         self._ending = asyncio.Event()
 
     async def start(self, sequence: int, old_numbers: list[int]) -> None:
-        """Checkpoint what recovery has found, and begin the WAL. Raises OSError.
+        """Checkpoint what recovery found, and start the WAL. Raises OSError.
 
-        With a full disk this is an outage like any other: reads work, appends wait for room.
+        A full disk is an outage like any other: reads work, appends wait for space.
         """
         commit, wal = self._commit, self._wal
         commit.next_sequence = sequence + 1
@@ -73,12 +73,12 @@ class Maintenance:
         except OSError as error:
             if error.errno not in FULL_ERRORS:
                 raise
-            commit.fail(error, "making a WAL file")
+            commit.fail(error, "creating a WAL file")
 
     async def run(self) -> None:
-        """Keep the folder until `end`; the step that is under way then is done to its end."""
+        """Run until `end`; the current step is completed first."""
         commit = self._commit
-        commit.attention.set()  # the first spare is due
+        commit.attention.set()  # to create the first spare
         while True:
             await commit.attention.wait()
             commit.attention.clear()
@@ -88,20 +88,20 @@ class Maintenance:
                 await self._step()
             except OSError as error:
                 commit.counters.errors += 1
-                if not isinstance(commit.outage, DiskFull):  # `room` has said that, once
-                    log.warning("storage maintenance failed, trying again: %s", error)
+                if not isinstance(commit.outage, DiskFull):  # DiskReserve has logged that once
+                    log.warning("storage maintenance failed, retrying: %s", error)
                 await self._pause()
             except DataCorrupt as error:
-                # A segment's sync failed, and the WAL that has its bytes is damaged as well. What
-                # comes now could not be recovered: only reading goes on.
+                # A segment's sync failed, and the WAL with its bytes is corrupt as well. New
+                # appends could not be recovered: only reads continue.
                 commit.counters.errors += 1
-                log.error("%s", error)  # noqa: TRY400 - it says where; a traceback adds nothing
+                log.error("%s", error)  # noqa: TRY400 - the message suffices without a traceback
                 if commit.outage is None:
-                    commit.fail(OSError(errno.EIO, str(error)), "reading the WAL again")
+                    commit.fail(OSError(errno.EIO, str(error)), "rereading the WAL")
                 await self._pause()
 
     def end(self) -> None:
-        """Begin nothing more: `run` returns as soon as what is under way is done."""
+        """Start no further step: `run` returns after the current one."""
         self._ending.set()
         self._commit.attention.set()
 
@@ -124,13 +124,13 @@ class Maintenance:
         self._commit.attention.set()
 
     async def checkpoint(self) -> None:
-        """Make the segments durable as far as the WAL is, and recycle WAL files. Raises OSError."""
+        """Sync the segments up to the WAL's state, and recycle WAL files. Raises OSError."""
         commit, wal = self._commit, self._wal
         try:
-            # Files that no sync has covered could not be recycled: with unsynced topics, all.
+            # Only synced files can be recycled; with unsynced topics there might be none.
             await commit.barrier().wait()
         except StorageUnavailable:
-            return  # an outage, whose end is a checkpoint
+            return  # an outage, which ends with a checkpoint
         covered = [file for file in wal.finished if file.last_sequence <= commit.synced_sequence]
         rest = wal.finished[len(covered) :]
         first = rest[0].number if rest else wal.number
@@ -145,29 +145,29 @@ class Maintenance:
         covered_bytes, commit.bytes_since_checkpoint = commit.bytes_since_checkpoint, 0
         try:
             await self._run(lambda: self._writer.write(snapshot))
-        except BaseException:  # whatever has ended it: what is durable is unknown
+        except BaseException:  # for any reason: what is durable is unknown
             snapshot.give_back(segments)
             commit.bytes_since_checkpoint += covered_bytes
             raise
         commit.counters.checkpoints += 1
 
     async def close(self) -> None:
-        """Checkpoint what is acknowledged, so that the next open has nothing to replay.
+        """Checkpoint what was acknowledged, so that the next open has nothing to replay.
 
-        Only when `run` has ended: it would not know of this checkpoint, nor this one of its own.
+        Call it only after `run` has ended: their checkpoints would not know of each other.
         """
         try:
             if self._commit.outage is None:
-                # No frame follows, so recovery need not look at any file that is there.
+                # No frame follows, so recovery needs none of the existing files.
                 await self._write_checkpoint(self._wal.next_number)
             else:
                 await self._start_afresh(self._wal.file_bytes)
         except (OSError, DataCorrupt) as error:
-            log.warning("no checkpoint on close (%s): the next open replays the WAL", error)
+            log.warning("no checkpoint on close (%s): the next start replays the WAL", error)
         self.abandon()
 
     def abandon(self) -> None:
-        """Give everything back without a checkpoint."""
+        """Release all resources without a checkpoint."""
         self._thread.shutdown(wait=True)
         self._commit.abandon()
         self._wal.close()
@@ -180,14 +180,14 @@ class Maintenance:
     async def _end_outage(self) -> None:
         commit = self._commit
         if commit.is_syncing:
-            return  # its end sets `attention`: only then the old files may be closed
+            return  # the end of the sync sets `attention`: only then can the old files be closed
         is_full = isinstance(commit.outage, DiskFull)
         await self._start_afresh(self._wal.file_bytes)
-        if not is_full:  # else `room` says when appends are taken again
-            log.warning("storage works again")
+        if not is_full:  # otherwise DiskReserve logs when appends are accepted again
+            log.warning("storage has recovered")
 
     async def _start_afresh(self, file_bytes: int) -> None:
-        """Checkpoint all that is acknowledged and go on in a new WAL file. Raises OSError."""
+        """Checkpoint everything acknowledged and continue in a new WAL file. Raises OSError."""
         commit, wal, segments = self._commit, self._wal, self._segments
         old = [*wal.finished, *wal.spares]
         if wal.current is not None:
@@ -202,7 +202,7 @@ class Maintenance:
 
         try:
             fresh = await self._run(write)
-        except BaseException:  # as above
+        except BaseException:  # as in `_write_checkpoint`
             snapshot.give_back(segments)
             raise
         commit.counters.checkpoints += 1
@@ -212,7 +212,7 @@ class Maintenance:
         await self._recycle([file for file in old if file.fd != fresh.fd])
 
     def _new_file(self, number: int, size: int, old: list[WalFile]) -> WalFile:
-        """Recycle a whole old file if there is one: its blocks are there and were written."""
+        """Recycle an old file of full size if there is one: its blocks are already written."""
         wal = self._wal
         for file in old:
             if file.size == wal.file_bytes:
@@ -232,7 +232,7 @@ class Maintenance:
                 lambda: wal.make_numbered_file(number, wal.file_bytes, is_zeroed=True)
             )
         except OSError as error:
-            # Not an outage: the current file may last until there is room.
+            # Not an outage: the current file may suffice until there is space.
             level = logging.INFO if error.errno in FULL_ERRORS else logging.WARNING
             log.log(level, "no spare WAL file: %s", error)
             return
@@ -251,7 +251,7 @@ class Maintenance:
                 await self._remove(file)
 
     async def _keep_spare(self, spare: WalFile | None) -> None:
-        """Keep it, under another number if the log has gone past its own meanwhile."""
+        """Add it to the spares, renumbered if the log has passed its number meanwhile."""
         wal = self._wal
         while spare is not None and spare.number < wal.number:
             spare = await self._renumber(spare)
@@ -259,15 +259,15 @@ class Maintenance:
             wal.spares.append(spare)
 
     async def _renumber(self, file: WalFile) -> WalFile | None:
-        """The file under a new number; None if that failed, and it was let go.
+        """Rename the file to a new number; None if that failed, and the file was removed.
 
-        The others must not wait for it: the room that they take may be what is lacking.
+        Failing the other files with it could keep space occupied that is needed.
         """
         number = self._wal.take_number()
         try:
             return await self._run(partial(self._wal.recycle, file, number))
         except OSError as error:
-            log.warning("a WAL file cannot be used again, and is removed: %s", error)
+            log.warning("cannot recycle a WAL file, removing it: %s", error)
             self._commit.counters.errors += 1
         await self._remove(file)
         return None
@@ -276,7 +276,7 @@ class Maintenance:
         try:
             await self._run(partial(self._wal.remove, file))
         except OSError as error:
-            log.warning("a WAL file stays until the next start: %s", error)
+            log.warning("cannot remove a WAL file before the next start: %s", error)
             self._commit.counters.errors += 1
 
     async def _run(self, function: Callable[[], T]) -> T:
@@ -284,6 +284,5 @@ class Maintenance:
 
 
 SPARES_SHARE = 2
-"""How many checkpoints' worth of WAL is kept for reuse: what one frees, and what is written while
-it runs. Writing a file that must be made anew costs up to ten times as much as one that is in
-memory already."""
+"""WAL kept for reuse, in checkpoints: what one frees, and what is written while it runs. Writing
+a newly created file costs up to ten times as much as one that is still in the page cache."""

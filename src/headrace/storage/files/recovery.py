@@ -1,9 +1,9 @@
-"""Opening a folder: replay the WAL onto the segments, by position.
+"""Opens a folder: replays the WAL into the segments, by position.
 
-Invariants: recovery may itself be cut short at any point and run again, so it changes
-nothing that the checkpoint vouches for: it writes only what the WAL holds beyond, and only a new
-checkpoint (which the store writes next) moves on. A segment that is shorter than the checkpoint
-says is quarantined alone; a WAL or checkpoint that is damaged stops the opening.
+Invariants: recovery may be interrupted at any point and run again, so it does not change anything
+the checkpoint covers: it writes only what the WAL has beyond it, and only a new checkpoint (which
+the store writes next) advances. A segment shorter than the checkpoint records is quarantined; a
+corrupt WAL or checkpoint prevents opening.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMES_OF_A_NEW_FOLDER = {"lock", "wal", "ledgers", "checkpoint", "checkpoint.tm
 
 
 class Recovered:
-    """What a folder holds."""
+    """The state recovered from a folder."""
 
     __slots__ = ("catalog", "next_wal_number", "old_wal_numbers", "sequence")
 
@@ -51,7 +51,7 @@ class Recovered:
 
 
 def prepare_folder(disk: Disk, folder: str, new_salt: int) -> int:
-    """Read the folder's format, or lay out a new folder; returns its salt.
+    """Check the folder's format, or initialize a new folder; returns its salt.
 
     Raises FormatUnsupported, DataCorrupt, OSError.
     """
@@ -68,7 +68,7 @@ def prepare_folder(disk: Disk, folder: str, new_salt: int) -> int:
 
 
 def _lay_out(disk: Disk, folder: str, salt: int) -> None:
-    """The file `format` comes last: until it is there, the folder holds nothing."""
+    """The file `format` is written last: until it exists, the folder counts as empty."""
     names = disk.list(folder)
     is_foreign = any(name not in _NAMES_OF_A_NEW_FOLDER for name in names)
     if is_foreign or ("ledgers" in names and disk.list(f"{folder}/ledgers")):
@@ -82,16 +82,16 @@ def _lay_out(disk: Disk, folder: str, salt: int) -> None:
     for name in disk.list(f"{folder}/wal"):
         disk.unlink(f"{folder}/wal/{name}")
     try:
-        # Somebody else may have made the folder, and left its own name to chance.
+        # The folder may have been created by another program that did not sync its name.
         disk.sync_folder(folder.rpartition("/")[0] or ("/" if folder.startswith("/") else "."))
-    except PermissionError:  # then it was not made by us, and is not ours to look after
+    except PermissionError:  # then its parent is not ours to sync
         pass
     write_checkpoint(disk, folder, Checkpoint(1, 0, 1, ()))
     write_durable_file(disk, folder, "format", encode_folder(salt))
 
 
 def recover(disk: Disk, folder: str, segments: Segments, reader: WalReader) -> Recovered:
-    """Bring the segments to what the WAL says. Raises DataCorrupt, OSError."""
+    """Replay the WAL into the segments. Raises DataCorrupt, OSError."""
     checkpoint = read_checkpoint(disk, folder)
     found = Recovered()
     found.sequence = checkpoint.sequence
@@ -119,8 +119,8 @@ def recover(disk: Disk, folder: str, segments: Segments, reader: WalReader) -> R
 def _replay(entry: Entry, found: Recovered, segments: Segments) -> None:
     if entry.kind not in _KINDS:
         raise FormatUnsupported(
-            f"the write-ahead log holds an entry of unknown kind {entry.kind}: the folder is not"
-            " opened; use the version of Headrace that wrote it",
+            f"the write-ahead log contains an entry of unknown kind {entry.kind}: the folder was"
+            " not opened; use the version of Headrace that wrote it",
             kind=entry.kind,
         )
     if entry.kind == CREATE:
@@ -132,8 +132,8 @@ def _replay(entry: Entry, found: Recovered, segments: Segments) -> None:
         if entry.kind == DELETE:
             return
         raise DataCorrupt(
-            f"the WAL writes to ledger {entry.ledger}, which was never made; "
-            "restore the folder from a copy",
+            f"the WAL writes to ledger {entry.ledger}, which was never created; "
+            "restore the folder from a backup",
             ledger=entry.ledger,
         )
     if entry.kind == DELETE:
@@ -152,8 +152,8 @@ def _replay_append(entry: Entry, ledger: Ledger, segments: Segments) -> None:
     skipped = ledger.end - entry.position
     if skipped < 0:
         ledger.corrupt = ledger.blocked = DataCorrupt(
-            f"ledger {ledger.id}: the WAL goes on at {entry.position}, the segment ends at "
-            f"{ledger.end}; restore the folder from a copy",
+            f"ledger {ledger.id}: the WAL continues at {entry.position}, the segment ends at "
+            f"{ledger.end}; restore the folder from a backup",
             ledger=ledger.id,
             position=ledger.end,
         )
@@ -167,8 +167,8 @@ def _replay_append(entry: Entry, ledger: Ledger, segments: Segments) -> None:
 def _too_short(segments: Segments, ledger: int, size: int, length: int) -> DataCorrupt:
     path = segments.path(ledger)
     return DataCorrupt(
-        f"{path} holds {size} bytes where {length} were durable: ledger {ledger} is quarantined. "
-        "Restore the file from a copy",
+        f"{path} holds {size} bytes although {length} were durable: ledger {ledger} is "
+        "quarantined. Restore the file from a backup",
         path=path,
         ledger=ledger,
         size=size,

@@ -1,10 +1,10 @@
-"""Small appends on their way to the segments: kept in memory, written many at a time.
+"""Buffers small appends in memory and writes them to the segments in larger batches.
 
-Invariants: knows bytes and positions, not files. The WAL holds all that is kept here, so a
-crash loses nothing: recovery brings it to the segments. Readers look here, too.
-How it works: a call of the system for each small append to each ledger is what a broker with many
-partitions would do most (2.5 of 3.4 us an append to 100 ledgers here, 8.6 of 9.7 to 2,000, whose
-files do not all stay open). What is kept of a ledger is one run of bytes up to its end.
+Invariants: knows bytes and positions, not files. The WAL contains everything buffered here, so a
+crash loses nothing: recovery replays it into the segments. Readers check the buffer, too.
+For a broker with many partitions, one system call per small append would be the largest cost (2.5
+of 3.4 us per append to 100 ledgers, 8.6 of 9.7 us to 2,000, whose files do not all stay open). The
+bytes buffered for a ledger are one contiguous run up to its end.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from headrace.storage.files.group import Ledger
 
 SMALL_BYTES = 8 << 10
-"""Runs shorter than this are kept; larger ones are worth a write of their own."""
+"""Runs shorter than this are buffered; larger ones are written directly."""
 TAIL_BYTES_MAX = 64 << 10
-"""Of one ledger; then they are written."""
+"""Limit per ledger; a ledger that reaches it is written."""
 KEPT_BYTES_MAX = 8 << 20
-"""Of all ledgers: less than the room that is kept free on the disk."""
+"""Limit for all ledgers: less than the disk reserve."""
 KEPT_LEDGERS_MAX = 4_096
-"""A checkpoint writes them all in one turn of the loop: 40 ms at the most."""
+"""A checkpoint writes them all in one turn of the loop, which takes at most 40 ms."""
 
 
 class Tail:
-    """The last bytes of one ledger, not yet in its segment."""
+    """The run of buffered bytes at the end of one ledger, not yet in its segment."""
 
     __slots__ = ("parts", "size", "start")
 
@@ -36,18 +36,18 @@ class Tail:
 
     @property
     def end(self) -> int:
-        """The position behind the last byte."""
+        """The position after the last byte."""
         return self.start + self.size
 
     def joined(self) -> bytes:
-        """All of it; the pieces are put together once."""
+        """All buffered bytes; the parts are joined once."""
         if len(self.parts) > 1:
             self.parts = [b"".join(self.parts)]
         return self.parts[0]
 
 
 class SegmentWriteBuffer:
-    """What is kept of all ledgers, those first that began first."""
+    """The buffered runs of all ledgers, oldest first."""
 
     __slots__ = ("_bytes", "_ledgers")
 
@@ -56,28 +56,28 @@ class SegmentWriteBuffer:
         self._bytes = 0
 
     def keep(self, ledger: Ledger, data: bytes, position: int) -> None:
-        """Keep `data`, which begins where the ledger ended."""
+        """Buffer `data`, which starts at the ledger's end."""
         tail = ledger.tail
         if tail is None:
             tail = ledger.tail = Tail(position)
             self._ledgers[ledger.id] = ledger
-        assert position == tail.start + tail.size, "what is kept of a ledger is one run"
+        assert position == tail.start + tail.size, "the bytes buffered for a ledger are contiguous"
         tail.parts.append(data)
         tail.size += len(data)
         self._bytes += len(data)
 
     def due(self) -> Ledger | None:
-        """A ledger that must be written now because there is too much here."""
+        """A ledger to write now because a limit is exceeded, or None."""
         if self._bytes <= KEPT_BYTES_MAX and len(self._ledgers) <= KEPT_LEDGERS_MAX:
             return None
         return next(iter(self._ledgers.values()), None)
 
     def all(self) -> list[Ledger]:
-        """The ledgers of which something is kept."""
+        """The ledgers with buffered bytes."""
         return list(self._ledgers.values())
 
     def drop(self, ledger: Ledger) -> None:
-        """It is written, or not wanted any more."""
+        """Discard the ledger's buffered bytes: written, or no longer needed."""
         tail = ledger.tail
         if tail is not None:
             self._bytes -= tail.size
@@ -85,7 +85,7 @@ class SegmentWriteBuffer:
             ledger.tail = None
 
     def cut(self, ledger: Ledger, end: int) -> None:
-        """What was appended behind `end` has failed: other bytes may come there."""
+        """Discard bytes after `end`: their append has failed, and others may take their place."""
         tail = ledger.tail
         if tail is None or tail.end <= end:
             return

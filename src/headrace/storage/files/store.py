@@ -1,8 +1,8 @@
 """The ledger store on one machine's disk.
 
-Invariants: this class is the face of the folder; what it promises is LedgerStore's
-contract. Appends go to `group_commit`, reads to `segments`; checkpoints and the way out of an
-outage run in the one task of `maintenance`.
+Invariants: this class implements LedgerStore's contract on top of the folder. Appends go to
+`group_commit`, reads to `segments`; checkpoints and recovery from outages run in the task of
+`maintenance`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ READ_THREADS: Final = 4
 
 
 class FileLedgerStore:
-    """See LedgerStore. Made by `open`, ended by `close`."""
+    """See LedgerStore. Created by `open`, ended by `close`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class FileLedgerStore:
         self.room: ReportsSpace = room
         self._closed: LedgerUnknown | None = None
         self.counters = commit.counters
-        """What has been done since the store was opened, for metrics."""
+        """Activity since the store was opened, for metrics."""
 
     @classmethod
     async def open(
@@ -99,12 +99,12 @@ class FileLedgerStore:
         disk: Disk | None = None,
         randomness: Randomness | None = None,
     ) -> FileLedgerStore:
-        """Open the folder, making it if it is missing, and recover what the last process left.
+        """Open the folder, creating it if it is missing, and recover its state.
 
-        `checkpoint_bytes` of WAL bring a checkpoint; `retry_ms` lie between attempts to end an
-        outage. At most `open_files_max` segments are open at once, and never more than a quarter of
-        what the process may open. Raises FolderInUse, FormatUnsupported, DataCorrupt;
-        StorageUnavailable if the disk refuses.
+        A checkpoint is due every `checkpoint_bytes` of WAL; `retry_ms` is the interval between
+        attempts to end an outage. At most `open_files_max` segments are open at once, and never
+        more than a quarter of the process's limit. Raises FolderInUse, FormatUnsupported,
+        DataCorrupt; StorageUnavailable on a disk error.
         """
         disk = disk or SystemDisk()
         salt = (randomness or SystemRandomness()).below(1 << 32)
@@ -125,7 +125,7 @@ class FileLedgerStore:
             try:
                 found_salt = prepare_folder(disk, path, salt)
             except (FormatUnsupported, DataCorrupt):
-                if not was_locked_before:  # a folder that is refused stays as it was
+                if not was_locked_before:  # leave a rejected folder unchanged
                     disk.unlink(f"{path}/{LOCK}")
                 raise
             segments = Segments(disk, path, min(open_files_max, open_files_limit() // 4))
@@ -148,7 +148,7 @@ class FileLedgerStore:
             release()
             if isinstance(error, OSError):
                 raise StorageUnavailable(
-                    f"opening {path} failed ({error}): mend the disk or free space, then start "
+                    f"opening {path} failed ({error}): repair the disk or free space, then start "
                     "again",
                     path=path,
                     cause=str(error),
@@ -157,7 +157,7 @@ class FileLedgerStore:
         return cls(segments, commit, found.catalog, maintenance, threads, release, room)
 
     async def close(self) -> None:
-        """Sync and checkpoint what was appended, and give the folder back."""
+        """Sync and checkpoint what was appended, and release the folder."""
         if self._closed is not None:
             return
         self._closed = LedgerUnknown("the ledger store is closed: open it again")
@@ -199,7 +199,7 @@ class FileLedgerStore:
         try:
             return self._segments.read_cached(found, position, size)
         except OSError:
-            return None  # `read` says what is wrong
+            return None  # `read` reports the error
 
     def locate_cached(self, ledger: LedgerId, position: int, size: int) -> FileBytes | None:
         """See LocatesBytes."""
@@ -209,7 +209,7 @@ class FileLedgerStore:
         try:
             return self._segments.locate_cached(found, position, size)
         except OSError:
-            return None  # `read` says what is wrong
+            return None  # `read` reports the error
 
     def file_of(self, ledger: LedgerId) -> str | None:
         """See NamesFiles."""
@@ -231,10 +231,10 @@ class FileLedgerStore:
             data = await _run(self._threads, lambda: self._segments.read(found.id, position, left))
         except FileNotFoundError:
             self._find(ledger)  # deleted meanwhile: LedgerUnknown
-            raise self._missing_bytes(found.id, position, "its file is gone") from None
+            raise self._missing_bytes(found.id, position, "its file is missing") from None
         except OSError as error:
             raise StorageUnavailable(
-                f"reading ledger {ledger} at {position} failed ({error}): mend the disk, then "
+                f"reading ledger {ledger} at {position} failed ({error}): repair the disk, then "
                 "try again",
                 ledger=ledger,
                 position=position,
@@ -247,7 +247,7 @@ class FileLedgerStore:
     def _missing_bytes(self, ledger: int, position: int, problem: str) -> DataCorrupt:
         return DataCorrupt(
             f"ledger {ledger} holds fewer bytes than were acknowledged ({problem}): restore "
-            f"{self._segments.path(ledger)} from a copy",
+            f"{self._segments.path(ledger)} from a backup",
             ledger=ledger,
             position=position,
         )
@@ -257,7 +257,7 @@ class FileLedgerStore:
         found = self._find(ledger)
         if len(footer) > FOOTER_BYTES_MAX:
             raise Rejected(
-                f"a footer of {len(footer)} bytes: at most {FOOTER_BYTES_MAX} are kept",
+                f"a footer of {len(footer)} bytes: the limit is {FOOTER_BYTES_MAX}",
                 limit=FOOTER_BYTES_MAX,
                 actual=len(footer),
             )
@@ -267,12 +267,12 @@ class FileLedgerStore:
             raise fresh(found.blocked)
         found.blocked = ledger_sealed(found.id)
         sealed = self._commit.change(SEAL, found, bytes(footer))
-        if sealed.done:  # refused at once: an outage
+        if sealed.done:  # refused during an outage
             found.unblock()
         await sealed.wait()
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
-        """See LedgerStore. The folder's lock keeps other processes out already."""
+        """See LedgerStore. The folder lock already excludes other processes."""
         found = self._find(ledger)
         if found.end != found.readable:
             await self._commit.barrier().wait()
@@ -287,7 +287,7 @@ class FileLedgerStore:
             raise self._unknown(ledger)
         found.blocked = self._unknown(ledger)
         deleted = self._commit.change(DELETE, found)
-        if deleted.done:  # refused at once: an outage
+        if deleted.done:  # refused during an outage
             found.unblock()
         await deleted.wait()
         await _run(self._threads, self._segments.unlink_forgotten)
@@ -295,7 +295,7 @@ class FileLedgerStore:
     def list(self) -> Sequence[LedgerInfo]:
         """See LedgerStore. Footers are read from their files, not kept in memory.
 
-        A footer that does not match its checksum is None here; `recover` raises DataCorrupt.
+        A footer with a checksum mismatch is None here; `recover` raises DataCorrupt.
         """
         self._check_open()
         infos = []
@@ -327,12 +327,12 @@ class FileLedgerStore:
 
     def _unknown(self, ledger: int) -> LedgerUnknown:
         return self._closed or LedgerUnknown(
-            f"ledger {ledger} does not exist: it was deleted or never made", ledger=ledger
+            f"ledger {ledger} does not exist: it was deleted or never created", ledger=ledger
         )
 
 
 def _make_folders(disk: Disk, path: str) -> None:
-    """Make `path` and what leads to it, durably."""
+    """Create `path` and its missing parents, durably."""
     parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
     try:
         is_new = disk.make_folder(path)

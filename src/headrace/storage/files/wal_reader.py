@@ -1,8 +1,8 @@
-"""Reading the WAL back: which frames hold, where it ends, and whether it is damaged.
+"""Reads the WAL back: which frames are valid, where the log ends, and whether it is corrupt.
 
-Invariants: reads only. A frame that does not hold ends the log, if it may have been torn;
-it is corruption if a later frame says that it was synced (`synced_sequence`). Nothing is skipped
-to get at what lies behind, except frames that the checkpoint covers.
+Invariants: read-only. An invalid frame ends the log if it may have been torn; it is corruption if
+a later frame records that it was synced (`synced_sequence`). No frames are skipped, except those
+covered by the checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WalReader:
-    """The WAL files of a folder."""
+    """Reader of a folder's WAL files."""
 
     def __init__(self, disk: Disk, folder: str, salt: int) -> None:
         self._disk = disk
@@ -27,14 +27,14 @@ class WalReader:
         self._salt = salt
 
     def numbers(self) -> list[int]:
-        """The numbers of the files that are there, ascending."""
+        """The numbers of the existing files, ascending."""
         names = self._disk.list(f"{self._folder}/wal")
         return sorted(int(name[:-4], 16) for name in names if name.endswith(".wal"))
 
     def frames(self, first_number: int, covered: int) -> Iterator[Frame]:
-        """The frames behind sequence `covered`, in sequence, up to the log's end.
+        """The frames after sequence `covered`, in order, up to the log's end.
 
-        Raises DataCorrupt where a frame that was synced does not hold, or its file is missing.
+        Raises DataCorrupt if a synced frame is invalid, or its file is missing.
         """
         expected = covered + 1
         numbers = [number for number in self.numbers() if number >= first_number]
@@ -61,11 +61,11 @@ class WalReader:
             self._check_rest(data, view, at, number, expected)
 
     def _missing(self, number: int, later: int, expected: int) -> DataCorrupt:
-        """The error for a file that was there: a later one is made only after the first one."""
+        """The error for a missing file: a later file is created only after the first one."""
         path = wal_path(self._folder, number)
         return DataCorrupt(
-            f"{path} is missing, and {wal_path(self._folder, later)} is there: the records from"
-            f" frame {expected} on are lost with it. Restore the folder from a copy",
+            f"{path} is missing, but {wal_path(self._folder, later)} exists: records from"
+            f" frame {expected} on are lost. Restore the folder from a backup",
             path=path,
             sequence=expected,
         )
@@ -78,7 +78,7 @@ class WalReader:
         return frame
 
     def _valid_frames(self, data: bytes, view: memoryview, at: int, number: int) -> Iterator[Frame]:
-        """All frames from `at` on that hold, wherever they begin."""
+        """All valid frames from `at` on, at any alignment."""
         at = data.find(FRAME_MAGIC, at)
         while at >= 0:
             frame = decode_frame(view, at, self._salt, number)
@@ -89,7 +89,7 @@ class WalReader:
     def _next_frame(
         self, data: bytes, view: memoryview, at: int, number: int, expected: int
     ) -> Frame | None:
-        """Behind damage that the checkpoint covers: where the log goes on."""
+        """The frame with which the log continues after damage covered by the checkpoint."""
         for frame in self._valid_frames(data, view, at, number):
             return frame if frame.sequence <= expected else None
         return None
@@ -101,9 +101,9 @@ class WalReader:
             if frame.synced_sequence >= expected:
                 path = wal_path(self._folder, number)
                 raise DataCorrupt(
-                    f"{path}: frame {expected} at byte {at} or before does not match its "
-                    f"checksum, but frame {frame.sequence} at byte {frame.start} says that it "
-                    "was durable: acknowledged data is damaged. Restore the folder from a copy",
+                    f"{path}: checksum mismatch in frame {expected}, at or before byte {at}, "
+                    f"but frame {frame.sequence} at byte {frame.start} records that it was "
+                    "durable: acknowledged data is corrupt. Restore the folder from a backup",
                     path=path,
                     position=at,
                     sequence=expected,

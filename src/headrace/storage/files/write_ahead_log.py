@@ -1,11 +1,11 @@
-"""The write-ahead log: numbered files of frames, one after the other.
+"""The write-ahead log: numbered files of frames.
 
-Invariants: knows files and offsets, not what a frame means. A file's number is the
-generation of its frames, so what an earlier life left in a recycled file is never taken for data.
-How it works: blocks that were written once make a later fdatasync cheap (82 us against 240 us
-here: no extent has to be converted), so files are filled with zeros by a thread ahead of time and
-recycled by renaming. A frame that follows a sync begins at the next sector, so that a torn write
-never touches what was durable.
+Invariants: knows files and offsets, not the meaning of frames. A file's number is the generation
+of its frames, so old frames in a recycled file are never taken for data.
+Blocks that were written before make fdatasync cheap (82 us instead of 240 us, as no extent has to
+be converted), so a thread fills files with zeros in advance, and files are recycled by renaming.
+The first frame after a sync begins at the next sector, so that a torn write never damages what was
+durable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ZEROS: Final = bytes(1 << 20)
 SMALL_FILE_BYTES: Final = 4 << 20
-"""A file of this size may come out of the reserve: with it the store opens on a full disk."""
+"""Files up to this size may use the reserve, so that the store opens on a full disk."""
 
 
 def wal_path(folder: str, number: int) -> str:
@@ -39,11 +39,11 @@ class WalFile:
         self.fd = fd
         self.size = size
         self.last_sequence = 0
-        """Of the frames in it; 0 while there are none."""
+        """The sequence of its last frame; 0 while there is none."""
 
 
 class WriteAheadLog:
-    """The file that is written, the ones before it, and the spare that comes next."""
+    """The current file, the full ones before it, and the spares for later."""
 
     def __init__(self, disk: Disk, folder: str, file_bytes: int, room: DiskReserve) -> None:
         self._disk = disk
@@ -54,10 +54,10 @@ class WriteAheadLog:
         self.offset = 0
         self.next_number = 1
         self.finished: list[WalFile] = []
-        """Full files whose frames no checkpoint covers yet, oldest first."""
+        """Full files with frames not covered by a checkpoint yet, oldest first."""
         self.spares: list[WalFile] = []
         self.unsynced: dict[int, WalFile] = {}
-        """Files with frames that no sync has covered, by number."""
+        """Files with unsynced frames, by number."""
         self.has_sync_begun = False
         self.rolls = 0
         self.rolled_at = 0
@@ -75,14 +75,14 @@ class WriteAheadLog:
         return current is not None and self.next_start() + size <= current.size
 
     def roll(self, size: int) -> None:
-        """Go on in the spare, or in a new file if there is none that takes `size` bytes.
+        """Continue in the spare, or in a new file if no spare is large enough for `size` bytes.
 
-        Raises OSError; then nothing has changed.
+        Raises OSError; nothing has changed then.
         """
         if self.spares and self.spares[0].size >= size:
             following = self.spares.pop(0)
         else:
-            # A large frame's file has a higher number than the spares: they are used no more.
+            # The file of a large frame gets a higher number than the spares, which become useless.
             for spare in self.spares:
                 self.remove(spare)
             self.spares.clear()
@@ -95,7 +95,7 @@ class WriteAheadLog:
         self.rolls += 1
 
     def start_afresh(self, fresh: WalFile) -> None:
-        """Go on in `fresh`: a checkpoint has made all other files needless."""
+        """Continue in `fresh`: a checkpoint has made all other files obsolete."""
         self.finished = []
         self.spares = []
         self.unsynced.clear()
@@ -104,14 +104,14 @@ class WriteAheadLog:
         self.has_sync_begun = False
 
     def write(self, head: bytes, body: list[Buffer], size: int, sequence: int) -> int:
-        """Write a frame (`size` bytes in all) and say where it begins.
+        """Write a frame of `size` bytes; returns its position.
 
-        Raises OSError: then a part of it, or all, may be there.
+        Raises OSError; part or all of the frame may have been written.
         """
         current = self.current
         assert current is not None, "an open WAL has a current file"
         start = self.next_start()
-        assert start + size <= current.size, "the caller has made room"
+        assert start + size <= current.size, "the caller checked that it fits"
         disk = self._disk
         if size < JOIN_BYTES_MAX or len(body) >= PARTS_MAX:
             frame = head + body[0] if len(body) == 1 else b"".join((head, *body))
@@ -129,48 +129,48 @@ class WriteAheadLog:
         return start
 
     def spoil(self, start: int) -> None:
-        """Make the frame that begins there invalid in memory, as well as a failing disk allows.
+        """Overwrite the start of the frame at `start`, as far as a failing disk allows.
 
-        A process that dies before the next checkpoint then leaves no frame of which no
-        caller knows. (What a loss of power leaves of it is undefined.)
+        A process that dies before the next checkpoint then leaves no frame that was reported as
+        failed. (After a power loss, the result is undefined.)
         """
         current = self.current
         assert current is not None, "an open WAL has a current file"
         try:
             self._disk.pwrite(current.fd, bytes(SECTOR_BYTES // 64), start)
         except OSError:
-            pass  # recovery may bring the frame back: it was never acknowledged
+            pass  # recovery may replay the frame, although it was never acknowledged
 
     def next_start(self) -> int:
-        """Where the next frame begins in the current file."""
+        """The position of the next frame in the current file."""
         if self.has_sync_begun:
             return -(-self.offset // SECTOR_BYTES) * SECTOR_BYTES
         return self.offset
 
     def begin_sync(self) -> list[WalFile]:
-        """The files to sync so that all frames written so far are durable, oldest first."""
+        """The files to sync to make all frames written so far durable, oldest first."""
         files = list(self.unsynced.values())
         self.unsynced.clear()
         self.has_sync_begun = True
         return files
 
     def spares_max(self, bytes_max: int) -> int:
-        """How many files to keep for reuse: `bytes_max` on a disk that is large enough."""
+        """The number of files to keep for reuse: `bytes_max`, or less on a small disk."""
         return max(1, min(bytes_max, self._room.share()) // self.file_bytes)
 
     def make_file(self, size: int, *, is_zeroed: bool) -> WalFile:
-        """Make the next file, its name and its size durable. Raises OSError."""
+        """Create the next file, with durable name and size. Raises OSError."""
         number = self.take_number()
         return self.make_numbered_file(number, size, is_zeroed=is_zeroed)
 
     def take_number(self) -> int:
-        """A number that no file has had."""
+        """A number that was never used for a file."""
         number = self.next_number
         self.next_number += 1
         return number
 
     def make_numbered_file(self, number: int, size: int, *, is_zeroed: bool) -> WalFile:
-        """Like make_file; for any thread. A file that could not be made is removed again."""
+        """Like make_file; for any thread. On failure the file is removed again."""
         disk = self._disk
         if size > SMALL_FILE_BYTES:
             self._room.require(size)
@@ -191,28 +191,28 @@ class WriteAheadLog:
         return WalFile(number, path, fd, size)
 
     def recycle(self, old: WalFile, number: int) -> WalFile:
-        """Give a file that no recovery needs its new number; for any thread. Raises OSError."""
+        """Rename a file that recovery does not need; for any thread. Raises OSError."""
         path = wal_path(self._folder, number)
         self._disk.rename(old.path, path)
-        old.path = path  # at once: where the sync fails, this is the name that it has
+        old.path = path  # before the sync: the name is valid even if the sync fails
         self._disk.sync_folder(f"{self._folder}/wal")
         return WalFile(number, path, old.fd, old.size)
 
     def remove(self, old: WalFile) -> None:
-        """Remove and close a file that no recovery needs; for any thread. Raises OSError."""
+        """Delete and close a file that recovery does not need; for any thread. Raises OSError."""
         try:
             self._disk.unlink(old.path)
         finally:
             self._disk.close(old.fd)
 
     def open_old(self, number: int) -> WalFile:
-        """A file that recovery found."""
+        """Open a file found by recovery."""
         path = wal_path(self._folder, number)
         fd = self._disk.open(path, CREATE)
         return WalFile(number, path, fd, self._disk.size(fd))
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Close all files."""
         for file in (*self.finished, *self.spares, self.current):
             if file is not None:
                 self._disk.close(file.fd)
@@ -224,4 +224,4 @@ class WriteAheadLog:
 JOIN_BYTES_MAX: Final = 32 << 10
 """Below this, joining a frame and one pwrite are cheaper than a pwritev of its parts."""
 PARTS_MAX: Final = 1_000
-"""Linux takes at most 1,024 parts."""
+"""Linux accepts at most 1,024 parts."""

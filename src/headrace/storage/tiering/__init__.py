@@ -1,5 +1,5 @@
 """Object storage beneath a ledger store.
 
-`tier` is what the log asks for and `tiered_store` does it; `object_format` is what is stored;
-`blob_store` speaks to the object storage.
+`tier` is the log's interface, `tiered_store` implements it; `object_format` defines what is stored;
+`blob_store` accesses the object storage.
 """

@@ -1,12 +1,12 @@
-"""Named blobs in S3, Google Cloud Storage, Azure or a folder, over `obstore`.
+"""Named blobs in S3, Google Cloud Storage, Azure or a folder, using `obstore`.
 
-Invariants: knows names and bytes, not ledgers. One URL says where; credentials come from
-the environment alone, in the variables that each cloud's own tools read. A URL never holds a
-secret, and no message does: causes are cut to one line, without query strings (Azure and S3 sign
-in them) and without the values of secret variables.
+Invariants: knows names and bytes, not ledgers. One URL gives the location; credentials come from
+the environment only, in the variables used by each cloud's own tools. URLs and messages never
+contain secrets: causes are reduced to one line, without query strings (Azure and S3 put signatures
+there) and without the values of secret variables.
 
-A call tries again by itself, with back-off, and ends in bounded time. What failed raises
-StorageUnavailable with the field `is_objects`, and `is_missing` where there is no such blob.
+A call retries with back-off and ends in bounded time. A failure raises StorageUnavailable with the
+field `is_objects`, and `is_missing` if there is no such blob.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 SCHEMES = ("s3", "gs", "az", "file")
 PART_BYTES = 8 << 20
-"""Of a multipart upload. S3 takes 10,000 parts, so up to 78 GiB an object."""
+"""Part size of a multipart upload. S3 accepts 10,000 parts, so up to 78 GiB per object."""
 PARTS_AT_ONCE = 2
-"""In flight for one upload: its memory is three parts."""
+"""Parts in flight per upload, which needs memory for three parts."""
 LISTED_AT_ONCE = 1000
 
 _SECRET_NAMES = re.compile(r"^(AWS|AZURE|GOOGLE)_.*(KEY|SECRET|TOKEN|SAS|PASSWORD)", re.IGNORECASE)
@@ -45,7 +45,7 @@ _CAUSE_CHARACTERS_MAX = 300
 
 
 class BlobInfo(NamedTuple):
-    """One blob, as a listing shows it."""
+    """A blob, as listed."""
 
     name: str
     size_bytes: int
@@ -53,14 +53,14 @@ class BlobInfo(NamedTuple):
 
 
 class BlobLimits(NamedTuple):
-    """How long and how often a call tries."""
+    """Time-outs and retries of a call."""
 
     timeout_ms: int = 30_000
-    """For one attempt, its bytes included: an 8 MiB part needs 280 KB/s at least."""
+    """For one attempt, including the transfer: an 8 MiB part needs at least 280 KB/s."""
     connect_timeout_ms: int = 5_000
     retries_max: int = 4
     retry_for_ms: int = 60_000
-    """After this long no further attempt begins."""
+    """No attempt starts after this time."""
 
 
 class BlobStore:
@@ -71,13 +71,13 @@ class BlobStore:
         self._folder = folder
         self._call_s = (limits.timeout_ms + limits.retry_for_ms) / 1000 + 5
         self.shown = shown
-        """The URL, for people; it holds no secret."""
+        """The URL for display; contains no secrets."""
 
     @classmethod
     def open(cls, url: str, limits: BlobLimits | None = None) -> BlobStore:
         """The store at `s3://bucket/prefix`, `gs://`, `az://container/prefix`, `file:///folder`.
 
-        Nothing is asked of it yet (`probe` does). Raises RequestInvalid.
+        Sends no request (`probe` does). Raises RequestInvalid.
         """
         limits = limits or BlobLimits()
         split = _checked(url)
@@ -103,20 +103,20 @@ class BlobStore:
             )
         except (obstore.exceptions.BaseError, ValueError, OSError) as error:
             raise RequestInvalid(
-                f"object storage at {shown} cannot be used ({_cause(error)}): check the URL and the"
+                f"cannot use object storage at {shown} ({_cause(error)}): check the URL and the"
                 " cloud's settings in the environment (docs/TIERING.md)"
             ) from None
         return cls(store, shown, None, limits)
 
     def path_of(self, name: str) -> str | None:
-        """The file that is this blob, where blobs are files of this machine."""
+        """The path of the blob's file, if the store is a local folder."""
         return None if self._folder is None else str(self._folder / name)
 
     async def put(self, name: str, parts: AsyncIterator[Buffer]) -> int:
-        """Write a blob from its parts, in order, and say how many bytes it has.
+        """Write a blob from its parts, in order; returns its size.
 
-        It appears whole or not at all, and replaces what had the name. Raises
-        StorageUnavailable, and what `parts` raises; then an unfinished upload may be left over.
+        Atomic; replaces an existing blob. Raises StorageUnavailable, and whatever `parts` raises;
+        an unfinished upload may then be left behind.
         """
         await self._forget_unfinished(name)
         writer = obstore.open_writer_async(
@@ -132,7 +132,7 @@ class BlobStore:
         return size
 
     async def get(self, name: str, start: int, size: int) -> memoryview:
-        """Exactly `size` bytes from `start` on. Raises StorageUnavailable, also beyond the end."""
+        """Exactly `size` bytes at `start`. Raises StorageUnavailable, also past the end."""
         if size == 0:
             return memoryview(b"")
         found = await self._call(
@@ -141,20 +141,20 @@ class BlobStore:
         data = memoryview(found)
         if len(data) != size:
             raise StorageUnavailable(
-                f"{self.shown}: {name} has {len(data)} bytes at {start}, and {size} are wanted: it"
-                " was cut short or replaced; restore it from an older version",
+                f"{self.shown}: {name} has {len(data)} bytes at {start} instead of {size}: it was"
+                " truncated or replaced; restore it from an older version",
                 is_missing=True,
                 is_objects=True,
             )
         return data
 
     async def size(self, name: str) -> int:
-        """How many bytes a blob has. Raises StorageUnavailable."""
+        """The size of a blob in bytes. Raises StorageUnavailable."""
         found = await self._call(obstore.head_async(self._store, name), "asking for", name)
         return int(found["size"])
 
     async def delete(self, name: str) -> None:
-        """Remove a blob, if it is there. Raises StorageUnavailable."""
+        """Delete a blob, if it exists. Raises StorageUnavailable."""
         try:
             await self._call(obstore.delete_async(self._store, name), "deleting", name)
         except StorageUnavailable as error:
@@ -162,7 +162,7 @@ class BlobStore:
                 raise
 
     async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
-        """All blobs in the folder `prefix` and those below. Raises StorageUnavailable."""
+        """All blobs under the folder `prefix`. Raises StorageUnavailable."""
         stream = aiter(obstore.list(self._store, prefix=prefix, chunk_size=LISTED_AT_ONCE))
         while True:
             batch: Iterable[Any] | None = await self._call(anext(stream, None), "listing", prefix)
@@ -173,7 +173,7 @@ class BlobStore:
                 yield BlobInfo(item["path"], int(item["size"]), modified_ms)
 
     async def probe(self, name: str) -> None:
-        """See that blobs can be written, read and deleted. Raises StorageUnavailable."""
+        """Check that blobs can be written, read and deleted. Raises StorageUnavailable."""
         text = b"headrace was here to see whether it may write, read and delete"
 
         async def parts() -> AsyncIterator[Buffer]:
@@ -182,13 +182,13 @@ class BlobStore:
         await self.put(name, parts())
         if bytes(await self.get(name, 0, len(text))) != text:
             raise StorageUnavailable(
-                f"{self.shown}: what was written was not what was read: see whether another"
-                " program writes there, or a cache lies between",
+                f"{self.shown}: a blob read back differs from what was written: check whether"
+                " another program writes there, or a cache is in between",
                 is_objects=True,
             )
         await self.delete(name)
 
-    # --- the inside --------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     async def _call(self, call: Awaitable[T], what: str, name: str) -> T:
         try:
@@ -202,7 +202,7 @@ class BlobStore:
                 is_objects=True,
             ) from None
         except (obstore.exceptions.BaseError, ValueError, OSError) as error:
-            # An asyncio time-out is an OSError. The cause is in the message, cleaned.
+            # An asyncio time-out is an OSError. The message contains the sanitized cause.
             raise StorageUnavailable(
                 f"{self.shown}: {what} {name} failed ({_cause(error)}): check that it can be"
                 " reached, and the credentials in the environment",
@@ -210,9 +210,9 @@ class BlobStore:
             ) from None
 
     async def _forget_unfinished(self, name: str) -> None:
-        """Remove what an upload to a folder left when the process was killed.
+        """Remove the remains of an interrupted upload to a folder.
 
-        In a cloud a lifecycle rule has to do that: uploads cannot be listed here.
+        In a cloud, this takes a lifecycle rule: obstore cannot list uploads.
         """
         folder = self._folder
         if folder is None:
@@ -230,7 +230,7 @@ class BlobStore:
 
     @staticmethod
     def _sync(folder: Path, name: str) -> None:
-        """Make a blob durable, with the names that lead to it: `obstore` leaves it unsynced."""
+        """Sync a blob and the folders above it, which `obstore` does not do."""
         disk = SystemDisk()
         path = folder / name
         fd = disk.open(str(path), READ_WRITE)
@@ -245,26 +245,26 @@ class BlobStore:
 
 
 def _checked(url: str) -> Any:
-    """The parts of a URL. Raises RequestInvalid, which shows no more of it than its scheme."""
+    """Split a URL. Raises RequestInvalid, which reveals only its scheme."""
     try:
         split = urlsplit(url)
     except ValueError:
         split = urlsplit("")
     if split.scheme not in SCHEMES:
         raise RequestInvalid(
-            f"object storage of the kind {split.scheme[:20]!r} is unknown: write s3://bucket/prefix,"
+            f"unknown kind of object storage {split.scheme[:20]!r}: write s3://bucket/prefix,"
             " gs://bucket/prefix, az://container/prefix or file:///folder"
         )
     if "@" in split.netloc or split.query or split.fragment:
         raise RequestInvalid(
-            f"the URL of object storage ({split.scheme}://...) holds more than a bucket and a"
-            " prefix: credentials belong in the environment, where no listing of processes shows"
-            " them"
+            f"the URL of object storage ({split.scheme}://...) contains more than a bucket and a"
+            " prefix: pass credentials in the environment, where they do not appear in process"
+            " listings"
         )
     is_file = split.scheme == "file"
     if is_file == bool(split.netloc) or (is_file and not split.path.strip("/")):
         raise RequestInvalid(
-            "object storage needs a bucket (s3://bucket/prefix) or a folder with its whole path"
+            "object storage needs a bucket (s3://bucket/prefix) or an absolute folder"
             " (file:///srv/headrace)"
         )
     return split
@@ -283,7 +283,7 @@ def _client_options(limits: BlobLimits) -> Any:
 
 
 def _cause(error: BaseException) -> str:
-    """One line that says why, without secrets."""
+    """The cause of an error in one line, without secrets."""
     text = str(error).strip().split("\n\n")[0].replace("\n", " ") or type(error).__name__
     for name, value in os.environ.items():
         if len(value) >= 8 and _SECRET_NAMES.match(name):

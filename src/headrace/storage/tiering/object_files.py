@@ -1,10 +1,9 @@
-"""Objects in a folder of this machine, read as the files that they are.
+"""Objects in a local folder, read as files.
 
-Invariants: one loop's thread, which never waits for a disk here: what the page cache does
-not hold is for the other way, `read_ahead`. Bytes whose block does not match its checksum are for
-the other way as well: it reads them again, and reports them.
-How it works: a block is read into one buffer that is used again and again, so its bytes are in the
-processor's cache when their checksum is made. Then the file's own pages go to the reader.
+Invariants: runs in the event loop's thread and never waits for a disk: what is not in the page
+cache is left to `read_ahead`. So are blocks with a checksum mismatch, which it rereads and reports.
+Blocks are read into one reused buffer, so their bytes are in the CPU cache when the checksum is
+computed. Then the file's own pages are sent to the reader.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ if TYPE_CHECKING:
     from headrace.storage.tiering.object_format import Layout
 
 OPEN_MAX = 64
-"""Files that are kept open, all ledgers together."""
+"""Limit of open files, for all ledgers together."""
 CHECKED_BYTES_MAX = 4 << 20
-"""Checked in one turn of the loop: 0.6 ms. More is read in a thread."""
+"""Limit of bytes to verify in one turn of the loop: 0.6 ms. More is read in a thread."""
 CHECKED_KEPT_NS = 1_000_000_000
 CHECKED_KEPT = 64
-"""Blocks that were checked lately need not be again: neighbouring reads share one, and consumers
-of one partition are often close to each other."""
+"""Recently verified blocks are not verified again: adjacent reads share a block, and consumers of
+one partition are often close to each other."""
 FURTHER_BYTES = 16 << 20
-"""Of a file that memory holds; more than `read_ahead` has on its way where it does not."""
+"""Bytes ahead of a reader that must be cached; more than `read_ahead` has in flight otherwise."""
 
 
 class Place:
-    """Where one object's bytes are, and what their checksums must be."""
+    """The file of an object, with its layout and checksums."""
 
     __slots__ = ("crcs", "layout", "path")
 
@@ -46,24 +45,24 @@ class Place:
 
 
 class ObjectFiles:
-    """The files of all ledgers that are read from a folder."""
+    """The files of all ledgers read from a folder."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
         self._clock = clock
         self._open: dict[str, int] = {}
-        """Path -> descriptor, from the least recently used."""
+        """Path -> descriptor, least recently used first."""
         self._checked: dict[tuple[str, int], int] = {}
-        """(path, block) -> when it was found whole, oldest first."""
+        """(path, block) -> when it was verified, oldest first."""
         self._block = bytearray()
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Close all files."""
         for path in list(self._open):
             self.forget(path)
 
     def forget(self, path: str) -> None:
-        """The file has gone, or is another by now."""
+        """The file was deleted or replaced."""
         fd = self._open.pop(path, None)
         if fd is not None:
             self._disk.close(fd)
@@ -71,7 +70,7 @@ class ObjectFiles:
             del self._checked[key]
 
     def holds_on(self, place: Place, position: int) -> bool:
-        """Whether memory holds the file from here on, further than a reader is read ahead for."""
+        """Whether the file is cached from `position` on, farther than a reader reads ahead."""
         size = min(FURTHER_BYTES, place.layout.size - position)
         try:
             return self._disk.is_cached(self._descriptor(place.path), size, HEADER_SIZE + position)
@@ -79,9 +78,9 @@ class ObjectFiles:
             return False
 
     def locate(self, place: Place, position: int, size: int) -> FileBytes | None:
-        """The ledger's bytes as they lie in the object: they are there, in memory, and whole.
+        """The ledger's bytes as a range of the object's file, cached and verified.
 
-        For this turn of the loop. None where one of that cannot be said without a wait.
+        Valid in this turn of the loop. None if that cannot be ensured without waiting.
         """
         if not self._are_whole(place, position, size):
             return None
@@ -89,7 +88,7 @@ class ObjectFiles:
         return FileBytes(lambda: self._descriptor(path), HEADER_SIZE + position, size)
 
     def read(self, place: Place, position: int, size: int) -> bytearray | None:
-        """A copy of them, on the same terms."""
+        """A copy of the bytes, under the same conditions."""
         if not self._are_whole(place, position, size):
             return None
         data = bytearray(size)
@@ -100,7 +99,7 @@ class ObjectFiles:
             return None
         return data if found == size else None
 
-    # --- the inside --------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     def _descriptor(self, path: str) -> int:
         fd = self._open.pop(path, -1)
@@ -112,7 +111,7 @@ class ObjectFiles:
         return fd
 
     def _are_whole(self, place: Place, position: int, size: int) -> bool:
-        """Whether memory holds these bytes and they match their checksums."""
+        """Whether these bytes are cached and match their checksums."""
         step = place.layout.block_bytes
         first, end = position // step, -(-(position + size) // step)
         if (end - first) * step > CHECKED_BYTES_MAX or position + size > place.layout.size:
@@ -124,8 +123,8 @@ class ObjectFiles:
                 if all(self._is_whole(fd, place, block, now_ns) for block in range(first, end)):
                     return True
         except OSError:
-            pass  # the other way says what is wrong
-        self.forget(place.path)  # perhaps another file is in its place by now
+            pass  # `read_ahead` reports the error
+        self.forget(place.path)  # the file may have been replaced
         return False
 
     def _is_whole(self, fd: int, place: Place, block: int, now_ns: int) -> bool:

@@ -1,9 +1,9 @@
-"""How a ledger lies in an object, and what the object is called.
+"""The format and name of a ledger's object.
 
 Invariants: bytes in, bytes out. The layout is in `docs/FORMAT.md`. Do not change: stored.
-An object follows from its ledger alone, so two brokers that offload one ledger write the same
-bytes under the same name. The checksum of a block begins with the ledger's id and the block's
-number: a block in another's place does not match.
+An object depends on its ledger only, so two brokers that offload the same ledger write the same
+bytes under the same name. A block's checksum includes the ledger's id and the block's number, so
+that misplaced blocks are detected.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.storage.ledger import Buffer, LedgerId
 
 VERSION = 1
 BLOCK_BYTES = 256 * 1024
-"""What one checksum covers, and the least that is read: an object store takes some 10 ms to
-answer, whatever the size, and 256 KiB take less than that to send."""
+"""The unit of checksums and of reads: object storage takes about 10 ms to answer, whatever the
+size, and 256 KiB take less than that to transfer."""
 HEADER_SIZE = 64
 TRAILER_SIZE = 16
 
@@ -37,48 +37,48 @@ assert _TRAILER.size == TRAILER_SIZE
 
 
 class Layout(NamedTuple):
-    """Where things are in one object: bytes from its start."""
+    """Positions in an object, in bytes from its start."""
 
     ledger: int
     size: int
-    """Bytes of the ledger; they begin at HEADER_SIZE."""
+    """Size of the ledger's bytes, which begin at HEADER_SIZE."""
     footer_size: int
     has_footer: bool
     block_bytes: int = BLOCK_BYTES
 
     @property
     def block_count(self) -> int:
-        """How many blocks the ledger's bytes fill, the last one perhaps not wholly."""
+        """The number of blocks, the last of which may be partial."""
         return -(-self.size // self.block_bytes)
 
     @property
     def footer_at(self) -> int:
-        """Where the footer begins: behind the ledger's bytes."""
+        """The position of the footer, after the ledger's bytes."""
         return HEADER_SIZE + self.size
 
     @property
     def index_at(self) -> int:
-        """Where the checksums begin: one of each block, and the footer's."""
+        """The position of the checksums: one per block, and the footer's."""
         return self.footer_at + self.footer_size
 
     @property
     def tail_size(self) -> int:
-        """Bytes of checksums and trailer."""
+        """Size of checksums and trailer."""
         return 4 * (self.block_count + 1) + TRAILER_SIZE
 
     @property
     def object_size(self) -> int:
-        """All bytes of the object."""
+        """Size of the whole object."""
         return self.index_at + self.tail_size
 
 
 def object_name(ledger: int) -> str:
-    """The object's name under the cluster's prefix: spread by the lowest byte of the id."""
+    """The object's name under the cluster's prefix, distributed by the lowest byte of the id."""
     return f"ledgers/{ledger & 0xFF:02x}/{ledger:016x}{_SUFFIX}"
 
 
 def ledger_of_name(name: str) -> LedgerId | None:
-    """The ledger whose object this is, None for other names."""
+    """The ledger of an object name; None for other names."""
     stem = name.rpartition("/")[2].removesuffix(_SUFFIX)
     try:
         ledger = int(stem, 16)
@@ -93,7 +93,7 @@ def block_crc(ledger: int, number: int, data: Buffer) -> int:
 
 
 def footer_crc(ledger: int, footer: Buffer) -> int:
-    """The checksum of what was given to `seal`."""
+    """The checksum of the footer."""
     return block_crc(ledger, _FOOTER_NUMBER, footer)
 
 
@@ -106,16 +106,16 @@ def encode_header(layout: Layout) -> bytes:
 
 
 def decode_header(data: Buffer, ledger: int) -> Layout:
-    """Read it back. Raises DataCorrupt, FormatUnsupported."""
+    """Decode a header. Raises DataCorrupt, FormatUnsupported."""
     if len(data) != HEADER_SIZE:
-        raise _corrupt(ledger, f"its header is {len(data)} bytes short or long")
+        raise _corrupt(ledger, f"its header has {len(data)} bytes")
     magic, crc, version, block_bytes, found, size, footer_size, flags = _HEADER.unpack(data)
     if magic != _HEADER_MAGIC or crc != crc32c(memoryview(data)[8:]):
-        raise _corrupt(ledger, "its header does not match its checksum")
+        raise _corrupt(ledger, "checksum mismatch in its header")
     if version != VERSION:
         raise FormatUnsupported(
-            f"the object of ledger {ledger} has version {version}, this Headrace reads {VERSION}:"
-            " start a newer one",
+            f"the object of ledger {ledger} has version {version}, this version of Headrace"
+            f" supports {VERSION}: start a newer one",
             ledger=ledger,
             version=version,
         )
@@ -125,8 +125,8 @@ def decode_header(data: Buffer, ledger: int) -> Layout:
 
 
 def encode_tail(layout: Layout, crcs: array[int], footer: Buffer) -> bytes:
-    """Checksums and trailer: what lies behind the footer."""
-    assert len(crcs) == layout.block_count, "each block has its checksum"
+    """Checksums and trailer, which follow the footer."""
+    assert len(crcs) == layout.block_count, "one checksum per block"
     index = Struct(f"<{len(crcs) + 1}I").pack(*crcs, footer_crc(layout.ledger, footer))
     return index + _TRAILER.pack(
         _TRAILER_MAGIC, crc32c(index), len(index), layout.ledger & 2**32 - 1
@@ -134,10 +134,10 @@ def encode_tail(layout: Layout, crcs: array[int], footer: Buffer) -> bytes:
 
 
 def decode_tail(data: Buffer, layout: Layout) -> array[int]:
-    """The checksums, the footer's last. Raises DataCorrupt."""
+    """The checksums, with the footer's last. Raises DataCorrupt."""
     view = memoryview(data)
     if len(view) != layout.tail_size:
-        raise _corrupt(layout.ledger, "it is cut short")
+        raise _corrupt(layout.ledger, "it is truncated")
     index = view[:-TRAILER_SIZE]
     magic, crc, size, ledger = _TRAILER.unpack(view[-TRAILER_SIZE:])
     if (
@@ -146,13 +146,13 @@ def decode_tail(data: Buffer, layout: Layout) -> array[int]:
         or crc != crc32c(index)
         or ledger != layout.ledger & 2**32 - 1
     ):
-        raise _corrupt(layout.ledger, "its checksums do not match their own")
+        raise _corrupt(layout.ledger, "checksum mismatch in its checksums")
     return array("I", Struct(f"<{len(index) // 4}I").unpack(index))
 
 
 def _corrupt(ledger: int, problem: str) -> DataCorrupt:
     return DataCorrupt(
-        f"the object of ledger {ledger} is damaged ({problem}): the records in it are not served;"
+        f"the object of ledger {ledger} is corrupt ({problem}): its records are not served;"
         " restore the object from a backup or an older version",
         ledger=ledger,
     )

@@ -1,7 +1,7 @@
-"""Writing a ledger's object, and reading it back before anybody relies on it.
+"""Writes a ledger's object, and reads it back before it is relied on.
 
-Invariants: streams; memory is a few pieces, whatever the ledger's size. Checksums are made
-from the bytes as the ledger store gave them, and compared with what object storage gives back.
+Invariants: streams; memory use is a few pieces, whatever the ledger's size. Checksums are computed
+from the ledger store's bytes and compared with what object storage returns.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ assert PIECE_BYTES % BLOCK_BYTES == 0
 
 
 class Pace:
-    """Keeps what is sent under a number of bytes per second, over all offloads."""
+    """Limits the upload rate of all offloads together, in bytes per second."""
 
     def __init__(self, clock: Clock, bytes_per_s: int | None) -> None:
         self._clock = clock
         self._bytes_per_s = bytes_per_s
         self._free_ns = 0
-        """When what was asked for so far will have gone."""
+        """When the bytes granted so far will have been sent."""
 
     async def take(self, size: int) -> None:
-        """Wait until `size` more bytes may go."""
+        """Wait until `size` more bytes may be sent."""
         if self._bytes_per_s is None:
             return
         now_ns = self._clock.now_ns()
@@ -53,7 +53,7 @@ class Pace:
 
 
 class Written(NamedTuple):
-    """What an object must look like when it is read back."""
+    """The expected contents of an object when it is read back."""
 
     layout: Layout
     crcs: array[int]
@@ -80,8 +80,8 @@ async def write_object(
             data = memoryview(await store.read(info.ledger, position, want))
             if len(data) != want:
                 raise DataCorrupt(
-                    f"ledger {info.ledger} gave {len(data)} bytes of {want} at {position}: it is"
-                    " not offloaded; restore it from a copy",
+                    f"ledger {info.ledger} returned {len(data)} of {want} bytes at {position}: it"
+                    " was not offloaded; restore it from a backup",
                     ledger=info.ledger,
                     position=position,
                 )
@@ -93,12 +93,12 @@ async def write_object(
 
     async with aclosing(parts()) as stream:
         size = await blobs.put(name, stream)
-    assert size == layout.object_size, "the layout says where everything is"
+    assert size == layout.object_size, "the size follows from the layout"
     return Written(layout, crcs, encode_header(layout), rest)
 
 
 async def read_back(blobs: BlobStore, name: str, written: Written) -> None:
-    """See that the object is there, byte for byte. Raises StorageUnavailable, DataCorrupt."""
+    """Verify the object byte for byte. Raises StorageUnavailable, DataCorrupt."""
     layout = written.layout
     ledger = layout.ledger
     size = await blobs.size(name)
@@ -118,7 +118,7 @@ async def read_back(blobs: BlobStore, name: str, written: Written) -> None:
             number += 1
     if not is_same:
         raise DataCorrupt(
-            f"{blobs.shown}: {name} is not what was written there: ledger {ledger} is not"
-            " offloaded; see whether another program writes there",
+            f"{blobs.shown}: {name} differs from what was written: ledger {ledger} was not"
+            " offloaded; check whether another program writes there",
             ledger=ledger,
         )

@@ -1,11 +1,11 @@
-"""Ranges of objects in bounded memory: what was read lately, and what will be wanted next.
+"""A bounded cache of object ranges with read-ahead.
 
-Invariants: one loop's thread; a caller that waits for a range may be cancelled, the request for
-it goes on and serves the next who asks. Bytes enter the cache only after their checksums matched.
+Invariants: runs in the event loop's thread. A caller that waits for a range may be cancelled; the
+request continues and serves later callers. Only verified bytes enter the cache.
 
-How it works: bytes come and go in *runs* of whole blocks. A miss behind another run is taken for
-sequential reading: the run that it brings is twice as long, and from then on what follows is asked
-for when a reader first touches a run. A reader who jumps gets one block.
+Bytes are cached in *runs* of whole blocks. A miss directly after another run counts as sequential
+reading: the next run is twice as long, and from then on the following range is requested when a
+reader first touches a run. A random read fetches one block.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
 RUN_BYTES_MAX = 2 << 20
-"""Half of AHEAD_BYTES, so that two requests overlap. Memory of 4 MiB goes back to the system each
-time it is freed, and its first touch costs: some 90,000 page faults a GB, 40,000 with 2 MiB."""
+"""Half of AHEAD_BYTES, so that two requests overlap. Blocks of 4 MiB return to the system whenever
+they are freed, and touching new ones is costly: 90,000 page faults per GB, 40,000 with 2 MiB."""
 AHEAD_BYTES = 4 << 20
-"""Under way or in memory before a sequential reader: at 40 ms a request, 100 MB/s."""
+"""In flight or cached ahead of a sequential reader: with 40 ms per request, 100 MB/s."""
 REQUESTS_MAX = 16
-"""At once, so at most 32 MiB are on their way; read-ahead stands back when half are in use."""
+"""Concurrent requests, so at most 32 MiB in flight; read-ahead pauses when half are in use."""
 
 
 class RangeSource(Protocol):
@@ -33,26 +33,26 @@ class RangeSource(Protocol):
 
     @property
     def ledger(self) -> int:
-        """Its id."""
+        """The ledger's id."""
         ...
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The ledger's size in bytes."""
         ...
 
     @property
     def block_bytes(self) -> int:
-        """Of all blocks but the last."""
+        """The size of all blocks but the last."""
         ...
 
     async def read_blocks(self, first: int, count: int) -> memoryview:
-        """Whole blocks, checked. Raises StorageUnavailable, DataCorrupt."""
+        """Whole blocks, verified. Raises StorageUnavailable, DataCorrupt."""
         ...
 
 
 class _Run:
-    """Blocks that lie next to each other, in memory."""
+    """Contiguous blocks in memory."""
 
     __slots__ = ("data", "end", "first", "is_touched", "position", "source")
 
@@ -73,13 +73,13 @@ class Place(NamedTuple):
 
 
 class ReadAhead:
-    """The runs of all ledgers that are read from objects."""
+    """The cached runs of all ledgers read from objects."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._runs: dict[_Run, None] = {}
-        """From the least recently used."""
+        """Least recently used first."""
         self._by_block: dict[Place, _Run] = {}
         self._coming: dict[Place, asyncio.Task[_Run | HeadraceError]] = {}
         self._requests = 0
@@ -87,21 +87,21 @@ class ReadAhead:
         self._tasks = Tasks()
 
     async def close(self) -> None:
-        """Give up what is on its way."""
+        """Cancel requests in flight."""
         await self._tasks.close()
 
     @property
     def size_bytes(self) -> int:
-        """What the runs in memory hold."""
+        """The size of the cached runs."""
         return self._bytes
 
     def is_at(self, source: RangeSource, position: int) -> bool:
-        """Whether the block there is in memory, or on its way."""
+        """Whether the block at `position` is cached or in flight."""
         place = Place(source.ledger, position // source.block_bytes)
         return place in self._by_block or place in self._coming
 
     def cached(self, source: RangeSource, position: int, size: int) -> Buffer | None:
-        """The range, cut at the ledger's end, if memory holds all of it."""
+        """The range, truncated at the ledger's end, if it is fully cached."""
         end = min(position + size, source.size)
         if end <= position:
             return b""
@@ -118,7 +118,7 @@ class ReadAhead:
         return _joined(runs, position, end)
 
     async def read(self, source: RangeSource, position: int, size: int) -> Buffer:
-        """The range, cut at the ledger's end. Raises StorageUnavailable, DataCorrupt."""
+        """The range, truncated at the ledger's end. Raises StorageUnavailable, DataCorrupt."""
         end = min(position + size, source.size)
         if end <= position:
             return b""
@@ -142,16 +142,16 @@ class ReadAhead:
         return _joined(runs, position, end)
 
     def forget(self, ledger: int) -> None:
-        """The ledger is deleted: give its memory back."""
+        """The ledger was deleted: release its memory."""
         for run in [run for run in self._runs if run.source.ledger == ledger]:
             self._drop(run)
 
-    # --- the inside --------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     def _ask(
         self, source: RangeSource, first: int, wanted_end: int
     ) -> asyncio.Task[_Run | HeadraceError]:
-        """Ask for the blocks from `first` on: as many as its history and the reader want."""
+        """Request the blocks from `first` on, as many as the reader and its history call for."""
         before = self._by_block.get(Place(source.ledger, first - 1))
         length = 1 if before is None else 2 * (before.end - before.first)
         if Place(source.ledger, first - 1) in self._coming:
@@ -174,7 +174,7 @@ class ReadAhead:
                 self._keep(run)
                 return run
             except HeadraceError as error:
-                return error  # for those who wait, if anybody does: it may be read-ahead
+                return error  # for waiting callers; with read-ahead there may be none
             finally:
                 self._requests -= 1
                 for place in places:
@@ -186,7 +186,7 @@ class ReadAhead:
         return task
 
     def _touch(self, run: _Run) -> None:
-        """A reader uses it: it is the youngest now, and what follows may be wanted soon."""
+        """Mark a run as most recently used, and read ahead of a sequential reader."""
         if run in self._runs:
             del self._runs[run]
             self._runs[run] = None
@@ -198,7 +198,7 @@ class ReadAhead:
             self._ask_ahead(source, run.end)
 
     def _ask_ahead(self, source: RangeSource, block: int) -> None:
-        """Ask for what a sequential reader wants next and was not requested yet."""
+        """Request what a sequential reader needs next and was not requested yet."""
         end = min(block + AHEAD_BYTES // source.block_bytes, -(-source.size // source.block_bytes))
         while block < end and self._requests < REQUESTS_MAX // 2:
             place = Place(source.ledger, block)
@@ -229,7 +229,7 @@ class ReadAhead:
 
 
 async def _come(task: asyncio.Task[_Run | HeadraceError]) -> _Run:
-    await asyncio.wait([task])  # not the task itself: who is cancelled here leaves it to others
+    await asyncio.wait([task])  # cancelling this caller must not cancel the shared task
     found = task.result()
     if isinstance(found, _Run):
         return found

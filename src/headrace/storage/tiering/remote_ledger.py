@@ -1,9 +1,9 @@
-"""One ledger that is read from its object: where things are in it, and their checksums.
+"""One ledger read from its object: its layout and checksums.
 
-Invariants: knows the object's format, not who reads it. Opening takes two small requests (header;
-checksums) and binds the object to what the chain says of the ledger. Whatever does not match its
-checksum, the header included, is asked for once more, since bytes may be bent on their way; then it
-is counted, logged and reported.
+Invariants: knows the object's format, not its readers. Opening takes two small requests (header and
+checksums) and verifies the object against the ledger chain. Data with a checksum mismatch, the
+header included, is requested once more, in case it was corrupted in transit; then the mismatch is
+counted, logged and reported.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class RemoteLedger:
 
     @property
     def is_open(self) -> bool:
-        """Whether its layout is known."""
+        """Whether its layout was read."""
         return self._layout is not None
 
     @property
     def place(self) -> Place | None:
-        """Its file, if it is open and lies in a folder of this machine."""
+        """Its file, if it is open and in a local folder."""
         return self._place
 
     @property
@@ -79,7 +79,7 @@ class RemoteLedger:
         return self._layout.block_bytes
 
     async def is_whole(self) -> bool:
-        """Whether the object is as long as it says, and begins and ends as it should.
+        """Whether the object has its full length and a valid header and trailer.
 
         Raises like `open`.
         """
@@ -105,7 +105,7 @@ class RemoteLedger:
         raise self._counted(problem)
 
     async def open(self) -> None:
-        """Read where things are. Raises StorageUnavailable, DataCorrupt, FormatUnsupported."""
+        """Read the layout. Raises StorageUnavailable, DataCorrupt, FormatUnsupported."""
         layout = await self._read_header()
         problem: DataCorrupt | None = None
         for _ in range(ATTEMPTS):
@@ -122,7 +122,7 @@ class RemoteLedger:
         self._place = None if path is None else Place(path, layout, self._crcs)
 
     def shut(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._layout = self._crcs = self._place = None
 
     async def read_blocks(self, first: int, count: int) -> memoryview:
@@ -151,10 +151,10 @@ class RemoteLedger:
             )
             if bad < 0:
                 return data
-        raise self._counted(self.corrupt(bad * step, "a block does not match its checksum"))
+        raise self._counted(self.corrupt(bad * step, "checksum mismatch in a block"))
 
     async def read_footer(self) -> bytes | None:
-        """What was given to `seal`; the ledger is open. Raises like `read_blocks`."""
+        """The footer passed to `seal`; the ledger is open. Raises like `read_blocks`."""
         layout, crcs = self._layout, self._crcs
         assert layout is not None
         assert crcs is not None
@@ -164,19 +164,19 @@ class RemoteLedger:
             data = await self._get(layout.footer_at, layout.footer_size)
             if footer_crc(self.ledger, data) == crcs[-1]:
                 return bytes(data)
-        raise self._counted(self.corrupt(self.size, "its footer does not match its checksum"))
+        raise self._counted(self.corrupt(self.size, "checksum mismatch in its footer"))
 
     def corrupt(self, position: int, problem: str) -> DataCorrupt:
-        """The error for damage at `position` of the ledger."""
+        """The error for corruption at `position` of the ledger."""
         return DataCorrupt(
-            f"ledger {self.ledger} is damaged at byte {position} ({problem}): the records there are"
+            f"ledger {self.ledger} is corrupt at byte {position} ({problem}): its records there are"
             f" not served; restore {self._name} in {self._blobs.shown} from an older version",
             ledger=self.ledger,
             position=position,
         )
 
     def _counted(self, damage: DataCorrupt) -> DataCorrupt:
-        """The same error, counted, and logged the first time that this object has any."""
+        """The same error, counted, and logged if it is the first one of this object."""
         self._counters.corrupt_blocks += 1
         if not self._is_reported:
             self._is_reported = True

@@ -1,9 +1,9 @@
-"""What the log asks of a ledger store that has object storage beneath it.
+"""The interface to a ledger store with object storage.
 
-Invariants: words only. A sealed ledger may have a copy in object storage (it is
-*offloaded*); once the chain says so, its local bytes may go, and reads are served from the copy.
-The chain of ledgers in the metadata store alone says which ledgers these are: the log tells the
-tier (`attach`), the tier never guesses.
+Invariants: an interface only. A sealed ledger may have a copy in object storage (it is
+*offloaded*); once the chain records this, its local bytes may be deleted, and reads are served
+from the copy. Only the ledger chain in the metadata store records which ledgers are offloaded: the
+log passes that on (`attach`), the tier never guesses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StoredObject(NamedTuple):
-    """One ledger's copy, as a listing shows it."""
+    """A ledger's object, as listed."""
 
     ledger: LedgerId
     size_bytes: int
@@ -25,7 +25,7 @@ class StoredObject(NamedTuple):
 
 
 class TierCounters:
-    """What the tier has done since it was opened."""
+    """Activity since the tier was opened."""
 
     __slots__ = (
         "cold_bytes",
@@ -40,15 +40,15 @@ class TierCounters:
     def __init__(self) -> None:
         self.offloads = 0
         self.offload_bytes = 0
-        """Of ledgers that were written, read back and found whole."""
+        """Bytes of ledgers that were written, read back and verified."""
         self.cold_reads = 0
-        """Requests for ranges of objects, read-ahead included."""
+        """Range requests, including read-ahead."""
         self.cold_bytes = 0
         self.corrupt_blocks = 0
-        """Blocks, headers, footers and checksums that were damaged even when read again."""
+        """Blocks, headers, footers and checksums that were corrupt even on rereading."""
         self.deletes = 0
         self.failures = 0
-        """Operations that object storage failed, after all attempts."""
+        """Failed operations, after all retries."""
 
 
 class Tier(Protocol):
@@ -58,40 +58,40 @@ class Tier(Protocol):
 
     @property
     def shown(self) -> str:
-        """Where the objects are, for people: no secrets."""
+        """The location of the objects, for display: contains no secrets."""
         ...
 
     def attach(self, ledger: LedgerId, size: int, *, is_local: bool) -> None:
-        """Learn that the ledger of `size` bytes is offloaded, and whether its own bytes remain."""
+        """Register an offloaded ledger of `size` bytes, and whether its local copy remains."""
         ...
 
     async def offload(self, ledger: LedgerId) -> int:
-        """Copy a sealed ledger, read the copy back, and say how many bytes the ledger has.
+        """Copy a sealed ledger and read the copy back; returns the ledger's size in bytes.
 
-        Offloading again writes the same bytes. Raises StorageUnavailable, LedgerUnknown,
-        DataCorrupt where the copy is not what was written.
+        Repeating it writes the same bytes. Raises StorageUnavailable, LedgerUnknown, DataCorrupt
+        if the copy differs from what was written.
         """
         ...
 
     async def is_whole(self, ledger: LedgerId) -> bool:
-        """Whether the copy of an attached ledger is still there and of the right size.
+        """Whether the object of an attached ledger exists with the right size.
 
         Raises StorageUnavailable.
         """
         ...
 
     async def drop_local(self, ledger: LedgerId) -> None:
-        """Serve an attached ledger from its copy from now on, and delete its own bytes.
+        """Serve an attached ledger from its object from now on, and delete the local copy.
 
-        Does nothing where they are gone. Raises StorageUnavailable.
+        Does nothing if that was already deleted. Raises StorageUnavailable.
         """
         ...
 
     def discard(self, ledger: LedgerId) -> None:
-        """Delete the copy, if there is one, behind the caller's back; `list_objects` shows it
-        until that has worked."""
+        """Delete the object, if there is one, in the background; until that has succeeded,
+        `list_objects` includes it."""
         ...
 
     def list_objects(self) -> AsyncIterator[StoredObject]:
-        """All copies of this cluster. Raises StorageUnavailable."""
+        """All objects of this cluster. Raises StorageUnavailable."""
         ...

@@ -1,11 +1,12 @@
-"""A ledger store with object storage beneath: LedgerStore's contract, and the tier's.
+"""A ledger store with object storage beneath: implements LedgerStore and Tier.
 
-Invariants: what is not offloaded is the inner store's alone, and costs one look into a dict
-here. The log says which ledgers are offloaded (`attach`); this class never guesses from names. An
-object is trusted after it was read back whole, and its bytes are checked whenever they are read.
+Invariants: ledgers that are not offloaded belong to the inner store, at the cost of one dict
+lookup here. The log says which ledgers are offloaded (`attach`); this class never infers it from
+names. An object is trusted after it was read back and verified, and its bytes are verified on every
+read.
 
-Deleting an object is done behind the caller's back, so that no partition waits for a cloud. What
-is not deleted in the end is an orphan, and the sweep of orphans finds it.
+Objects are deleted in the background, so that no partition waits for object storage. Objects that
+could not be deleted are orphans, which the garbage collector of objects finds.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPENED_MAX = 256
-"""Ledgers whose checksums are in memory: 16 KiB for each GiB of a ledger."""
+"""Ledgers with checksums in memory: 16 KiB per GiB of a ledger."""
 DELETE_DELAYS_S = (0, 5, 60, 600)
-"""Before each attempt to delete objects; after the last the sweep of orphans has to do it."""
+"""Delays before the attempts to delete objects; after the last, garbage collection does it."""
 
 
 class TieredLedgerStore:
@@ -74,10 +75,11 @@ class TieredLedgerStore:
         offload_bytes_per_s: int | None = None,
         is_inner_shared: bool = False,
     ) -> None:
-        """Objects lie under `prefix`, which no other cluster uses. None: as fast as it goes.
+        """Objects are stored under `prefix`, which no other cluster uses.
 
-        `is_inner_shared`: other brokers see the inner store's ledgers, too. Then none is deleted
-        here: a broker that was stopped for a while might still write to it, and be believed.
+        `offload_bytes_per_s` None: unlimited. `is_inner_shared`: other brokers use the inner
+        store's ledgers, too. Then none is deleted here: a broker that was paused might still write
+        to it and acknowledge the writes.
         """
         self._inner = inner
         self._blobs = blobs
@@ -85,9 +87,9 @@ class TieredLedgerStore:
         self._is_inner_shared = is_inner_shared
         self._pace = Pace(clock, offload_bytes_per_s)
         self._attached: dict[LedgerId, int] = {}
-        """Offloaded ledgers, and how many bytes they have."""
+        """Offloaded ledgers and their sizes."""
         self._remote: dict[LedgerId, RemoteLedger] = {}
-        """Those of them that are read from their objects."""
+        """The subset that is read from objects."""
         self._opened: dict[RemoteLedger, None] = {}
         self._ahead = ReadAhead(cache_bytes_max)
         self._files = ObjectFiles(SystemDisk(), clock)
@@ -99,7 +101,7 @@ class TieredLedgerStore:
         self.counters = TierCounters()
 
     async def close(self) -> None:
-        """End what goes on in the background. The inner store is closed by its owner."""
+        """End background tasks. The inner store is closed by its owner."""
         await self._tasks.close()
         await self._ahead.close()
         self._files.close()
@@ -124,12 +126,12 @@ class TieredLedgerStore:
             raise
 
     def note(self, ledger: LedgerId, data: bytes) -> None:
-        """See KeepsNotes; where the inner store keeps none, none are kept."""
+        """See KeepsNotes; dropped if the inner store does not keep notes."""
         if isinstance(self._inner, KeepsNotes):
             self._inner.note(ledger, data)
 
     async def notes(self, ledger: LedgerId) -> Sequence[Note]:
-        """See KeepsNotes; objects keep none, since ledgers are sealed when they come here."""
+        """See KeepsNotes; objects have none, since only sealed ledgers are offloaded."""
         if ledger in self._remote or not isinstance(self._inner, KeepsNotes):
             return ()
         return await self._inner.notes(ledger)
@@ -140,13 +142,13 @@ class TieredLedgerStore:
             self._inner.release(ledger)
 
     async def open_when_sealed(self, ledger: LedgerId) -> None:
-        """See FollowsSeals; not waited for where the inner store cannot."""
+        """See FollowsSeals; returns at once if the inner store does not support it."""
         if isinstance(self._inner, FollowsSeals):
             await self._inner.open_when_sealed(ledger)
 
     @property
     def cached_bytes(self) -> int:
-        """See CachesBytes: of the inner store."""
+        """See CachesBytes."""
         return self._inner.cached_bytes if isinstance(self._inner, CachesBytes) else 0
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
@@ -164,7 +166,7 @@ class TieredLedgerStore:
         return self._ahead.cached(remote, position, size) if remote.is_open else None
 
     def locate_cached(self, ledger: LedgerId, position: int, size: int) -> FileBytes | None:
-        """See LocatesBytes. An object in a folder is a file like another, once it was checked."""
+        """See LocatesBytes. An object in a folder is a file like any other, once verified."""
         remote = self._remote.get(ledger)
         if remote is None:
             return (
@@ -177,16 +179,16 @@ class TieredLedgerStore:
         return located
 
     def file_of(self, ledger: LedgerId) -> str | None:
-        """See NamesFiles. Not of objects, which are checked as they are read."""
+        """See NamesFiles. Not supported for objects, which are verified on reading."""
         if ledger in self._remote or self._named is None:
             return None
         return self._named.file_of(ledger)
 
     def _file_of(self, remote: RemoteLedger, position: int) -> Place | None:
-        """The file to read from there, if there is one and nothing is read ahead.
+        """The file to read from at `position`, if there is one and nothing is being read ahead.
 
-        Who is goes on so until memory holds the rest of the file: else the two ways would take
-        turns, and both read ahead.
+        A reader that is read ahead for stays so until the rest of the file is cached: otherwise
+        both paths would alternate, and both read ahead.
         """
         place = remote.place
         if place is None or not self._ahead.is_at(remote, position):
@@ -198,13 +200,13 @@ class TieredLedgerStore:
         self.counters.cold_bytes += size
 
     async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
-        """See LedgerStore. Raises DataCorrupt where an object is damaged."""
+        """See LedgerStore. Raises DataCorrupt if an object is corrupt."""
         remote = self._remote.get(ledger)
         if remote is None:
             try:
                 return await self._inner.read(ledger, position, size)
             except LedgerUnknown:
-                remote = self._remote.get(ledger)  # dropped while it was read
+                remote = self._remote.get(ledger)  # deleted locally during the read
                 if remote is None:
                     raise
         await self._open(remote)
@@ -228,7 +230,7 @@ class TieredLedgerStore:
         return LedgerInfo(ledger, remote.size, is_sealed=True, footer=await remote.read_footer())
 
     async def delete(self, ledger: LedgerId) -> None:
-        """See LedgerStore: the object goes too, a little later."""
+        """See LedgerStore; the object is deleted in the background."""
         is_remote = ledger in self._remote
         if ledger in self._attached:
             self.discard(ledger)
@@ -239,7 +241,7 @@ class TieredLedgerStore:
                 raise
 
     def list(self) -> Sequence[LedgerInfo]:
-        """See LedgerStore: those of the inner store; `list_objects` lists the others."""
+        """See LedgerStore: the inner store's ledgers; `list_objects` lists the others."""
         return self._inner.list()
 
     # --- Tier --------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ class TieredLedgerStore:
     async def offload(self, ledger: LedgerId) -> int:
         """See Tier."""
         info = await self._inner.recover(ledger)
-        assert info.is_sealed, "what may still grow is not offloaded"
+        assert info.is_sealed, "only sealed ledgers are offloaded"
         name = self._name(ledger)
         try:
             written = await write_object(self._inner, info, self._blobs, name, self._pace)
@@ -312,7 +314,7 @@ class TieredLedgerStore:
             if ledger is not None:
                 yield StoredObject(ledger, blob.size_bytes, blob.modified_ms)
 
-    # --- the inside --------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     def _name(self, ledger: LedgerId) -> str:
         return f"{self._prefix}/{object_name(ledger)}"
@@ -331,7 +333,7 @@ class TieredLedgerStore:
         self._opened[remote] = None
 
     async def _delete_objects(self) -> None:
-        """Delete what is to be deleted; what is asked for meanwhile is done in the same way."""
+        """Delete the queued objects, and those queued meanwhile."""
         reason: HeadraceError | None = None
         for delay_s in DELETE_DELAYS_S:
             await asyncio.sleep(delay_s)
@@ -346,7 +348,7 @@ class TieredLedgerStore:
                 self.counters.failures += 1
                 reason = error
         log.warning(
-            "%d objects of deleted ledgers stay for now, the daily sweep tries again: %s",
+            "cannot delete %d objects of deleted ledgers now, daily garbage collection retries: %s",
             len(self._to_delete),
             reason,
         )
@@ -355,6 +357,6 @@ class TieredLedgerStore:
 
 def _sealed(ledger: LedgerId) -> LedgerSealed:
     return LedgerSealed(
-        f"ledger {ledger} is sealed and offloaded: append to the ledger that follows it",
+        f"ledger {ledger} is sealed and offloaded: append to the next ledger",
         ledger=ledger,
     )
