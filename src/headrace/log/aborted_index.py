@@ -1,10 +1,9 @@
-"""Which transactions were aborted by markers in one ledger: what `read_committed` leaves out.
+"""The transactions aborted by markers in one ledger, which `read_committed` skips.
 
-Invariants: knows offsets and producer ids; reads nothing. Entries come in the order of their
-markers. The *stable offset* of an entry is the last stable offset when its marker was appended: no
-transaction that ends later begins before it. It never falls, so a search ends at the first entry
-whose stable offset is not below the end of what is read (Kafka's transaction index has the same
-field for the same purpose).
+Invariants: knows offsets and producer ids; reads nothing. Entries are in marker order. The *stable
+offset* of an entry is the last stable offset when its marker was appended: no transaction that ends
+later begins before it. It never decreases, so a search stops at the first entry whose stable offset
+is not below the end of the range (as with the same field in Kafka's transaction index).
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ENTRIES_MAX = 100_000
-"""From here on the log goes on in another ledger: 32 bytes each must fit a footer of 16 MiB, beside
-the offset index."""
+"""Beyond this the log rolls: 32 bytes each must fit into a footer of 16 MiB, beside the offset
+index."""
 _COUNT: Final = Struct(">I")
 _COLUMNS: Final = 4
 
@@ -43,14 +42,14 @@ class AbortedIndex:
     def add(
         self, producer_id: int, first_offset: int, marker_offset: int, stable_offset: int
     ) -> None:
-        """Take note of a transaction that the marker at `marker_offset` has aborted."""
+        """Add a transaction aborted by the marker at `marker_offset`."""
         self.producer_ids.append(producer_id)
         self.first_offsets.append(first_offset)
         self.marker_offsets.append(marker_offset)
         self.stable_offsets.append(stable_offset)
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the markers at and after `end_offset`: their append failed."""
+        """Discard the markers at and after `end_offset`, whose append failed."""
         keep = bisect_left(self.marker_offsets, end_offset)
         for column in self._columns():
             del column[keep:]
@@ -63,14 +62,14 @@ class AbortedIndex:
         return part
 
     def extend(self, part: AbortedIndex) -> None:
-        """Take over the entries that follow."""
+        """Append entries that follow."""
         for column, more in zip(self._columns(), part._columns(), strict=True):
             column.extend(more)
 
     def find(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """(first offset, producer id) of those that have, or may have, records in a range.
+        """(first offset, producer id) of aborted transactions that may have records in a range.
 
-        That is, those that began before `end_offset` and whose marker is at or after `offset`.
+        These began before `end_offset` and have their marker at or after `offset`.
         """
         found: list[tuple[int, int]] = []
         for at in range(bisect_left(self.marker_offsets, offset), len(self.marker_offsets)):
@@ -84,7 +83,7 @@ class AbortedIndex:
         return self.producer_ids, self.first_offsets, self.marker_offsets, self.stable_offsets
 
     def encode(self) -> bytes:
-        """For a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored."""
+        """Encode for a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored."""
         out = [_COUNT.pack(len(self))]
         for column in self._columns():
             big = array("q", column)
@@ -94,10 +93,10 @@ class AbortedIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> AbortedIndex:
-        """The reverse of `encode`. Raises DataCorrupt."""
+        """Decode. Raises DataCorrupt."""
         count = _COUNT.unpack_from(data)[0] if len(data) >= _COUNT.size else 0
         if len(data) < _COUNT.size + 8 * _COLUMNS * count:
-            raise DataCorrupt("a ledger footer's aborted transactions are cut short")
+            raise DataCorrupt("a ledger footer's aborted transactions are truncated")
         index = cls()
         start = _COUNT.size
         for column in index._columns():

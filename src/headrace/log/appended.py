@@ -1,4 +1,4 @@
-"""What an append gives back, and what a log remembers of it until it is safe."""
+"""The result of an append, and the state kept of it until it is durable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Appended(NamedTuple):
-    """Where a batch went. `completion` says when it is safe."""
+    """The offset of an appended batch; `completion` completes when it is durable."""
 
     base_offset: int
     completion: Completion

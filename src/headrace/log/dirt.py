@@ -1,6 +1,6 @@
-"""What of a log compaction may take, how much of that it has not seen, and when a round is due.
+"""Which ledgers compaction may process, how dirty they are, and when a pass is due.
 
-Invariants: asks the log and its chain, reads no ledger, and changes nothing.
+Invariants: queries the log and its chain, reads no ledger, and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class Dirt(NamedTuple):
-    """How much of a partition compaction has not seen."""
+    """The clean and dirty bytes of a partition."""
 
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """Whether a record waits for longer than `max.compaction.lag.ms`."""
+    """Whether a record has waited longer than `max.compaction.lag.ms`."""
 
     @property
     def ratio(self) -> float:
-        """The dirty part of all that may be compacted."""
+        """The dirty fraction of all cleanable bytes."""
         return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
 
 
 def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
-    """The ledgers that a round may compact, from the start of the log."""
+    """The ledgers that may be compacted, from the start of the log."""
     sealed = {link.ledger for link in log.upkeep.chain.fact.ledgers if link.is_sealed}
     lag_ms = log.config.compaction_lag_min_ms
     found: list[Segment] = []
@@ -43,7 +43,7 @@ def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
 
 
 def dirt(log: PartitionLog, now_ms: int) -> Dirt:
-    """See Dirt."""
+    """The clean and dirty bytes of the cleanable ledgers."""
     cleaned = log.upkeep.chain.fact.cleaned_offset or 0
     segments = cleanable(log, now_ms)
     dirty = [segment for segment in segments if segment.end_offset > cleaned]
@@ -54,7 +54,7 @@ def dirt(log: PartitionLog, now_ms: int) -> Dirt:
 
 
 def is_due(log: PartitionLog, now_ms: int) -> bool:
-    """Whether a round is worth its while, as the topic's configuration has it."""
+    """Whether a pass is due according to the topic's configuration."""
     if not (log.config.is_compacted and log.is_loaded and is_served(log)):
         return False
     found = dirt(log, now_ms)
@@ -62,5 +62,5 @@ def is_due(log: PartitionLog, now_ms: int) -> bool:
 
 
 def is_served(log: PartitionLog) -> bool:
-    """Whether this broker owns the partition, and all is well."""
+    """Whether this broker owns the partition and can serve it."""
     return log.is_loaded and log.failure is None and not log.is_deleted

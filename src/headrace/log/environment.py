@@ -1,4 +1,4 @@
-"""What the logs of one broker share."""
+"""The services shared by the logs of one broker."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class Environment(NamedTuple):
-    """What all logs of a broker share."""
+    """Shared by all logs of a broker."""
 
     store: LedgerStore
     metadata: MetadataStore
     clock: Clock
     tasks: Tasks
     is_shared: bool = False
-    """Whether other brokers see the same ledgers: then none is deleted here, since a broker that
-    was stopped for a while might still write to it; the sweep of orphans does it later."""
+    """Whether other brokers use the same ledgers: then none is deleted here, since a paused broker
+    might still write to it; garbage collection deletes it later."""
     tier: Tier | None = None
-    """Object storage under `store`, where there is one."""
+    """Object storage beneath `store`, if configured."""
     indexes: LoadedIndexes | None = None
-    """Bounds what the indexes of closed ledgers take; without it they stay."""
+    """Limits the memory for indexes of closed ledgers; None: no limit."""
     evidence: ChainEvidence | None = None
-    """What the ledgers' labels say of chains, where brokers share a store."""
+    """Evidence of chains in the ledgers' labels, if brokers share a store."""
     companioned: dict[PartitionLog, None] | None = None
-    """The loaded logs that had companions when they were loaded, in that order, for those who host
-    companions without being asked."""
+    """The loaded logs that had companion logs when they were loaded, in order; for hosts of
+    companions."""

@@ -1,8 +1,8 @@
-"""Fences brokers that still serve a deleted topic out of its log.
+"""Fences brokers that still serve a deleted topic.
 
-Invariants: knows the stored chain and the ledgers, no PartitionLog: who deletes a topic need
-not serve it. The chain comes first, since a former owner whose ledger is taken from it would
-otherwise enter another one.
+Invariants: knows the stored chain and the ledgers, not PartitionLog: the broker that deletes a
+topic need not serve it. The chain is claimed first, as otherwise a former owner whose ledger was
+fenced would add another one.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
 
 EPOCH_OF_DELETED = 2**31 - 1
-"""The leader epoch in the chain of a deleted partition: the greatest that Kafka's protocol has, so
-that no owner who comes later, from an old picture, has a newer one."""
+"""The leader epoch in the chain of a deleted partition: the largest in Kafka's protocol, so that no
+later owner with stale metadata has a newer one."""
 
 
 async def shut_out(environment: Environment, topic_id: UUID, partition: int) -> None:
-    """On return no broker can append to the partition, whatever it knows of its deletion.
+    """On return no broker can append to the partition, even if it missed the deletion.
 
-    Only over storage that brokers share. Raises StorageUnavailable, MetadataUnavailable: then some
-    may.
+    Only needed for shared storage. Raises StorageUnavailable, MetadataUnavailable: then some may
+    still append.
     """
     chain = LedgerChain(environment.metadata, topic_id, partition)
     fact = await chain.claim(EPOCH_OF_DELETED)

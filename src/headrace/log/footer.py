@@ -1,8 +1,8 @@
-"""What a sealed ledger keeps beside its records: index, producers and transactions.
+"""The footer of a sealed ledger: index, producers and transactions.
 
-Invariants: bytes in, bytes out; the storage underneath guards them with a checksum. The layout is
-in `docs/FORMAT.md`. Do not change: stored. A footer is a head and tagged sections, so a later
-version can add sections that this one skips, or refuses where it must not.
+Invariants: bytes in, bytes out; the storage layer protects them with a checksum. The layout is in
+`docs/FORMAT.md`. Do not change: stored. A footer is a head and tagged sections, so a later version
+can add sections that this one skips, or rejects if they are required.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.storage.ledger import FOOTER_BYTES_MAX
 VERSION = 2
 _WITHOUT_SECTIONS = 1
 _HEAD = Struct(">BqqII")
-"""Of version 1."""
+"""Head of version 1."""
 _SECTIONED_HEAD = Struct(">BqqB")
 _SECTION = Struct(">HHI")
 REQUIRED = 1
@@ -29,7 +29,7 @@ _KNOWN = frozenset({INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED, NA
 
 
 class Footer(NamedTuple):
-    """The footer of one sealed ledger."""
+    """The contents of a sealed ledger's footer."""
 
     end_offset: int
     first_append_ms: int
@@ -37,11 +37,11 @@ class Footer(NamedTuple):
     producers: ProducerState
     aborted: AbortedIndex | None = None
     is_compacted: bool = False
-    """Whether offsets are missing between its batches."""
+    """Whether there are gaps between its batches."""
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """Its stored bytes, no more than storage keeps: what does not fit are the oldest producers."""
+    """Encode within the storage limit: if necessary, the oldest producers are dropped."""
     producers = footer.producers
     sections = [(INDEX, REQUIRED, footer.offset_index.encode())]
     if footer.aborted is not None and len(footer.aborted):
@@ -66,20 +66,20 @@ def encode_footer(footer: Footer) -> bytes:
 
 
 def decode_footer(data: bytes) -> Footer:
-    """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+    """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
     if not data:
-        raise DataCorrupt("a ledger footer is cut short")
+        raise DataCorrupt("a ledger footer is truncated")
     version = data[0]
     if version == _WITHOUT_SECTIONS:
         return _decode_without_sections(data)
     if version != VERSION:
         raise FormatUnsupported(
-            f"a ledger footer has version {version}, this Headrace reads {_WITHOUT_SECTIONS} to"
-            f" {VERSION}: the partition is not served; start a newer one",
+            f"a ledger footer has version {version}, this version of Headrace supports"
+            f" {_WITHOUT_SECTIONS} to {VERSION}: the partition is not served; start a newer one",
             version=version,
         )
     if len(data) < _SECTIONED_HEAD.size:
-        raise DataCorrupt("a ledger footer is cut short")
+        raise DataCorrupt("a ledger footer is truncated")
     _, end_offset, first_append_ms, count = _SECTIONED_HEAD.unpack_from(data)
     sections = _sections(data, count)
     if INDEX not in sections or PRODUCERS not in sections:
@@ -103,17 +103,17 @@ def _sections(data: bytes, count: int) -> dict[int, bytes]:
     at = _SECTIONED_HEAD.size
     for _ in range(count):
         if at + _SECTION.size > len(data):
-            raise DataCorrupt("a ledger footer is cut short")
+            raise DataCorrupt("a ledger footer is truncated")
         tag, flags, size = _SECTION.unpack_from(data, at)
         at += _SECTION.size
         if tag in found:
-            raise DataCorrupt(f"a ledger footer has section {tag} twice")
+            raise DataCorrupt(f"a ledger footer has duplicate section {tag}")
         if tag in _KNOWN:
             found[tag] = data[at : at + size]
         elif flags & REQUIRED:
             raise FormatUnsupported(
-                f"a ledger footer has section {tag}, which must not be ignored and which this"
-                " Headrace does not know: the partition is not served; start a newer one",
+                f"a ledger footer has the required section {tag}, which this version of Headrace"
+                " does not support: the partition is not served; start a newer one",
                 section=tag,
             )
         at += size
@@ -124,7 +124,7 @@ def _sections(data: bytes, count: int) -> dict[int, bytes]:
 
 def _decode_without_sections(data: bytes) -> Footer:
     if len(data) < _HEAD.size:
-        raise DataCorrupt("a ledger footer is cut short")
+        raise DataCorrupt("a ledger footer is truncated")
     _, end_offset, first_append_ms, index_size, producers_size = _HEAD.unpack_from(data)
     if len(data) != _HEAD.size + index_size + producers_size:
         raise DataCorrupt("a ledger footer has the wrong size")

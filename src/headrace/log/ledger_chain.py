@@ -1,16 +1,16 @@
-"""The chain of ledgers that makes up one partition, as it is kept in the metadata store.
+"""The chain of ledgers that forms a partition, stored in the metadata store.
 
-Invariants: the stored PartitionFact changes by compare-and-set alone. A ledger enters the
-chain before its first append, with the lowest offset that it could begin at; its true base is the
-end of the one before, and is written down when that one is sealed. So a crash at any point leaves
-a chain from which every offset follows. Within one leader epoch one broker alone changes the fact;
-so a conflict means a newer owner, or a change of its own whose answer was lost. Such a change
-counts where undoing it would name bytes that may have been deleted since; others are written over.
-A change in its epoch that is not its own, such as a repair's, is never written over.
+Invariants: the stored PartitionFact changes only by compare-and-set. A ledger is added to the chain
+before its first append, with the lowest offset it could begin at; its actual base is the end of the
+one before, and is recorded when that one is sealed. So a crash at any point leaves a chain from
+which every offset follows. In each leader epoch only one broker changes the fact; a conflict
+therefore means a newer owner, or a change of its own whose response was lost. Such a change stands
+if undoing it would name bytes that may have been deleted since; other changes are overwritten.
+A change in its epoch that is not its own, such as a repair's, is never overwritten.
 
-A chain is written together with its partition and deleted after its topic. So one that is missing
-was lost: to begin a new one would lose every record and give its offsets again. That is damage
-(ChainMissing), also where ledgers prove that the stored chain is older than what was written.
+A chain is written together with its partition and deleted after its topic. So a missing chain was
+lost: starting a new one would lose every record and reuse offsets. It counts as corruption
+(ChainMissing), and so does a stored chain that the ledgers prove to be outdated.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 16
-"""Of a change: the rivals are one former owner and what this one is in doubt about."""
+"""Limit for a change: it competes only with one former owner and its own changes in doubt."""
 
 
 class ChainEvidence(Protocol):
-    """What the ledgers themselves say of chains, where a store keeps their labels."""
+    """What the ledgers' labels show about chains, if the store keeps labels."""
 
     async def unnamed(
         self, topic_id: UUID, partition: int, fact: PartitionFact | None
@@ -57,7 +57,7 @@ class ChainEvidence(Protocol):
         ...
 
     async def lost_names(self, name: str) -> Collection[str]:
-        """The names of topics whose fact was lost; surely up to date as to `name`.
+        """The names of topics whose fact was lost; up to date for `name`.
 
         Raises StorageUnavailable, MetadataUnavailable.
         """
@@ -79,28 +79,28 @@ class LedgerChain:
         self._partition = partition
         self.topic_id = topic_id
         self.is_expected = False
-        """Whether it was written with the partition: then it must be there."""
+        """Whether it was written with the partition, and therefore must exist."""
         self._key = partition_key(topic_id, partition)
         self._version = ABSENT
         self.fact = PartitionFact()
         self._is_retired = False
         self._lost: ChainMissing | None = None
         self._in_doubt: dict[bytes, Callable[[], None] | None] = {}
-        """By the digest of their values: changes that may be stored, and what then follows."""
+        """Digest of each value that may be stored -> callback if it is."""
         self._named: tuple[PartitionFact, int] | None = None
-        """The fact with this tenure's epoch, and its version, if it was seen before the claim."""
+        """The fact with this tenure's epoch, and its version, if seen before the claim."""
         self._foreseeing: asyncio.Event | None = None
-        """Set when the read of `foresee` that is under way has ended."""
+        """Set when the read by `foresee` in progress has ended."""
         self._is_claimed = False
 
     def retire(self) -> None:
-        """Change nothing any more: the tenure is over, and steps of it may still be under way."""
+        """Make no further changes: the tenure is over, but steps may still be running."""
         self._is_retired = True
 
     def labels(self, name: str, leader_epoch: int, *, is_ahead: bool) -> dict[str, bytes]:
-        """What a ledger says of itself, so that a lost chain can be rebuilt. Do not change: stored.
+        """The labels of a ledger, by which a lost chain can be rebuilt. Do not change: stored.
 
-        `is_ahead`: it is in no chain yet, and may never be.
+        `is_ahead`: it is not in a chain yet, and may never be.
         """
         labels = {
             "partition": name.encode(),
@@ -111,13 +111,13 @@ class LedgerChain:
 
     @property
     def version(self) -> int:
-        """The version of the stored fact that was read or written last."""
+        """The version of the stored fact when last read or written."""
         return self._version
 
     async def load(self) -> PartitionFact:
-        """Read the fact; an empty one where an earlier version never wrote it.
+        """Read the fact; an empty one if an earlier version did not write it.
 
-        Raises ChainMissing where it must be there.
+        Raises ChainMissing if it must exist.
         """
         entry = await self._metadata.get(self._key)
         if entry is not None:
@@ -128,18 +128,17 @@ class LedgerChain:
         return self.fact
 
     def lost(self, why: str = "is missing") -> ChainMissing:
-        """The error from now on: nothing is written over what was lost."""
+        """Mark the chain as lost, so that nothing overwrites it; returns the error to raise."""
         self._lost = ChainMissing(
-            f"the chain of ledgers {self._key} {why}: the partition is not served, since its"
-            " records would be lost and their offsets given again; look at `headrace cluster"
-            " verify`, then rebuild the chain with `headrace cluster repair`, or restore the"
-            " metadata",
+            f"the ledger chain {self._key} {why}: the partition is not served, since its records"
+            " would be lost and their offsets reused; run `headrace cluster verify`, then rebuild"
+            " the chain with `headrace cluster repair`, or restore the metadata",
             key=self._key,
         )
         return self._lost
 
     async def _check_evidence(self, leader_epoch: int) -> None:
-        """Raises ChainMissing where ledgers, or the number of owners, say more than the chain."""
+        """Raises ChainMissing if ledgers or the leader epoch show that the chain is outdated."""
         if self._evidence is None:
             return
         known = None if self._version == ABSENT else self.fact
@@ -148,16 +147,16 @@ class LedgerChain:
             shown = ", ".join(map(str, ledgers[:8])) + (" ..." if len(ledgers) > 8 else "")
             why = "is missing" if known is None else "is older than its ledgers"
             raise self.lost(f"{why} (it does not name ledger {shown}, which has records of it)")
-        if known is None and leader_epoch > 1:  # each owner after the first one writes its epoch
+        if known is None and leader_epoch > 1:  # all owners but the first write their epoch
             raise self.lost()
 
     async def foresee(self, leader_epoch: int) -> None:
-        """Wait until a former owner has begun this tenure in the fact: `claim` need not read it.
+        """Wait until the former owner has started this tenure in the fact: saves `claim` a read.
 
-        From then on this tenure alone changes the fact. Raises MetadataUnavailable, DataCorrupt.
+        From then on only this tenure changes the fact. Raises MetadataUnavailable, DataCorrupt.
         """
         async for key in self._metadata.watch(self._key):
-            if key != self._key:  # it begins alike
+            if key != self._key:  # a longer key with the same prefix
                 continue
             self._foreseeing = asyncio.Event()
             try:
@@ -172,11 +171,11 @@ class LedgerChain:
                 return
 
     async def claim(self, leader_epoch: int, ahead: LedgerId | None = None) -> PartitionFact:
-        """Read the fact and write the epoch into it: from then on no former owner can change it.
+        """Read the fact and write the epoch into it: then no former owner can change it.
 
-        `ahead`, a ledger that was created for this tenure, enters the chain with the epoch if the
-        ledgers before it are sealed. Raises NotOwner where a newer owner wrote its epoch already,
-        ChainMissing, MetadataUnavailable.
+        `ahead`, a ledger created for this tenure, is added to the chain with the epoch if the
+        ledgers before it are sealed. Raises NotOwner if a newer owner has already written its
+        epoch, ChainMissing, MetadataUnavailable.
         """
         if self._foreseeing is not None:
             await self._foreseeing.wait()
@@ -199,7 +198,7 @@ class LedgerChain:
                 fact.ledgers = [*fact.ledgers, link]
             try:
                 self._version = await self._metadata.put(self._key, fact.encode(), self._version)
-            except VersionConflict:  # the former owner's last change, or one of ours in doubt
+            except VersionConflict:  # the former owner's last change, or our own in doubt
                 continue
             self.fact = fact
             return fact
@@ -210,10 +209,10 @@ class LedgerChain:
         change: Callable[[PartitionFact], PartitionFact | None],
         stored: Callable[[], None] | None = None,
     ) -> bool:
-        """Store what `change` makes of the fact; False where that is None.
+        """Store the result of `change`; returns False if that is None.
 
-        `stored` belongs to a change that must not be undone once it is stored. It is called when
-        that is known: before this returns, or, where this raises, in a later call.
+        `stored` is given for a change that must not be undone once stored. It is called when that
+        is known: before this returns or, if this raises, in a later call.
         """
         for _ in range(ATTEMPTS_MAX):
             if self._lost is not None:
@@ -231,14 +230,14 @@ class LedgerChain:
                 if not await self._catch_up(value, fact):
                     continue
             self.fact = fact
-            self._in_doubt.clear()  # the others expected a version that is over
+            self._in_doubt.clear()  # the others expected an older version
             if stored is not None:
                 stored()
             return True
         raise MetadataUnavailable(f"{self._key} keeps changing: try again")
 
     async def _catch_up(self, value: bytes, fact: PartitionFact) -> bool:
-        """After a conflict: take the stored version; whether `value` is what is stored."""
+        """After a conflict, read the stored version; returns whether `value` is stored."""
         entry = await self._metadata.get(self._key)
         if entry is None:
             raise self.lost("was deleted while the partition was served") from None
@@ -259,16 +258,16 @@ class LedgerChain:
 
     def _not_owner(self, leader_epoch: int) -> NotOwner:
         return NotOwner(
-            f"another broker owns {self._key} since epoch {leader_epoch}: refresh the metadata"
+            f"another broker owns {self._key} since epoch {leader_epoch}: refresh metadata"
         )
 
     async def add(self, segment: Segment) -> None:
-        """Append a new, empty ledger to the chain. Raises NotOwner, MetadataUnavailable."""
+        """Add a new, empty ledger to the chain. Raises NotOwner, MetadataUnavailable."""
         link = LedgerLink(segment.ledger, segment.base_offset, segment.leader_epoch)
         await self._store(lambda fact: replace(fact, ledgers=[*fact.ledgers, link]))
 
     async def add_companion(self, kind: CompanionKind) -> None:
-        """Begin the chain of a log beside this one, then note that it is there.
+        """Create the chain of a companion log, then record that it exists.
 
         Raises as `add` does.
         """
@@ -277,21 +276,21 @@ class LedgerChain:
         key = partition_key(self.topic_id, companion_number(self._partition, kind))
         try:
             await self._metadata.put(key, PartitionFact().encode(), ABSENT)
-        except VersionConflict:  # begun before, and not noted
-            log.debug("%s is there already", key)
+        except VersionConflict:  # created before, but not recorded
+            log.debug("%s already exists", key)
         await self._store(lambda fact: replace(fact, companions=(fact.companions or 0) | 1 << kind))
 
     async def sealed(self, segment: Segment) -> None:
-        """Write down where a sealed ledger ends, and so where the next one begins."""
+        """Record the end of a sealed ledger, and with it the base of the next one."""
         await self._store(lambda fact: _with_seal(fact, segment))
 
     def next_tenure(
         self, segment: Segment | None, leader_epoch: int, ahead: LedgerId
     ) -> Operation | None:
-        """The change that ends this tenure and begins the next owner's, as its own claim would.
+        """The change that ends this tenure and starts the next owner's, equivalent to its claim.
 
-        `segment` was sealed last, `ahead` was created by the next owner. None where a ledger before
-        that may still grow: then the next owner has to look. Nothing is written here.
+        `segment` was sealed last, `ahead` was created by the next owner. None if an earlier ledger
+        is still open: then the next owner must recover it. Writes nothing.
         """
         fact = self.fact if segment is None else _with_seal(self.fact, segment)
         if fact is None or self._is_retired or self._lost is not None:
@@ -304,21 +303,21 @@ class LedgerChain:
         return Operation(self._key, fact.encode(), self._version)
 
     async def offloaded(self, ledger: LedgerId, now_ms: int) -> bool:
-        """Write down that object storage holds a whole, verified copy; False if it is trimmed."""
+        """Record that object storage has a complete, verified copy; False if it was trimmed."""
 
         def change(link: LedgerLink) -> LedgerLink:
-            assert link.is_sealed, "what may still grow is not offloaded"
+            assert link.is_sealed, "only sealed ledgers are offloaded"
             return replace(link, offloaded_ms=now_ms)
 
         return await self._change({ledger}, change)
 
     async def local_deleted(self, ledgers: set[LedgerId], now_ms: int) -> None:
-        """Write down that the copies in object storage are the only ones, before they are."""
+        """Record that the copies in object storage will be the only ones."""
 
         def change(link: LedgerLink) -> LedgerLink:
             return replace(link, local_deleted_ms=now_ms)
 
-        # Not to be undone: the sweep may delete the bytes. The caller asks again after a failure.
+        # Must not be undone, since the bytes may then be deleted. The caller retries on failure.
         await self._change(ledgers, change, lambda: None)
 
     async def _change(
@@ -338,11 +337,11 @@ class LedgerChain:
     async def replace(
         self, old: Sequence[LedgerId], link: LedgerLink, stored: Callable[[], None]
     ) -> bool:
-        """Put one ledger in the place of others, of which it holds what compaction has left.
+        """Replace ledgers by one that contains what compaction retained of them.
 
-        Both begin and end at the same offsets. False where the chain does not name the others any
-        more. `stored` is called once it is known that the chain names the new ledger. Where this
-        raises, that may be so, so the bytes of neither may go; a later change finds out.
+        Both have the same offset range. False if the chain no longer names the old ledgers.
+        `stored` is called once it is known that the chain names the new ledger. If this raises,
+        either may be named, so the bytes of neither may be deleted; a later change resolves it.
         """
 
         def changed(fact: PartitionFact) -> PartitionFact | None:
@@ -351,14 +350,14 @@ class LedgerChain:
             replaced = links[at : at + len(old)]
             if [one.ledger for one in replaced] != list(old):
                 return None
-            assert replaced[0].base_offset == link.base_offset, "no offset is lost before it"
-            assert replaced[-1].end_offset == link.end_offset, "no offset is lost after it"
+            assert replaced[0].base_offset == link.base_offset, "the base offset is unchanged"
+            assert replaced[-1].end_offset == link.end_offset, "the end offset is unchanged"
             return replace(fact, ledgers=[*links[:at], link, *links[at + len(old) :]])
 
         return await self._store(changed, stored)
 
     async def cleaned(self, offset: int) -> None:
-        """Write down that one record of each key is left before `offset`."""
+        """Record that one record per key is left before `offset`."""
         await self._store(lambda fact: replace(fact, cleaned_offset=offset))
 
     async def trim(
@@ -368,11 +367,11 @@ class LedgerChain:
         base_offsets: Mapping[LedgerId, int],
         stored: Callable[[], None],
     ) -> None:
-        """Move the log's start and take the ledgers in `gone` out of the chain.
+        """Advance the log start offset and remove the ledgers in `gone` from the chain.
 
-        `base_offsets` holds where ledgers truly begin: where a seal failed, the ledger behind
-        it learns it here at the latest, before the end of the one before is forgotten. For
-        `stored` see `replace`.
+        `base_offsets` are the actual base offsets: if a seal failed, the next ledger's base is
+        recorded here at the latest, before the end of the one before is removed. For `stored` see
+        `replace`.
         """
 
         def changed(fact: PartitionFact) -> PartitionFact:
@@ -394,7 +393,7 @@ def _digest(value: bytes) -> bytes:
 def _with_seal(fact: PartitionFact, segment: Segment) -> PartitionFact | None:
     ledgers = list(fact.ledgers)
     at = next((i for i, link in enumerate(ledgers) if link.ledger == segment.ledger), None)
-    if at is None:  # retention was faster
+    if at is None:  # already removed by retention
         return None
     ledgers[at] = replace(
         ledgers[at],
@@ -405,7 +404,7 @@ def _with_seal(fact: PartitionFact, segment: Segment) -> PartitionFact | None:
         max_timestamp_ms=segment.max_timestamp_ms,
     )
     if at + 1 < len(ledgers):
-        # Later than the end where the tail was lost below the log's start.
+        # Above the end if the tail was lost below the log start offset.
         base_offset = max(segment.end_offset, ledgers[at + 1].base_offset)
         ledgers[at + 1] = replace(ledgers[at + 1], base_offset=base_offset)
     return replace(fact, ledgers=ledgers)

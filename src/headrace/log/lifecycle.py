@@ -1,11 +1,11 @@
-"""The states of one partition's log, and what leads from one to the next.
+"""The state machine of a partition's log.
 
-Invariants: pure; knows no ledgers and no bytes. `on` takes an event and returns what is to be done
-about it; the host (`upkeep`) does that, in this order, and reports how each step ended as another
-event. An event that a state does not list changes nothing: a step that was begun before the log was
-handed over or failed ends late, and does nothing more.
+Invariants: pure; knows no ledgers or bytes. `on` takes an event and returns the effects; the host
+(`lifecycle_host`) performs them in order and reports how each step ended as another event. An event
+that a state does not list has no effect: a step begun before the log was handed over or failed may
+end late.
 
-The next ledger is created while appends go on, so it is followed apart (`NextLedger`).
+The next ledger is created while appends continue, so it has a state of its own (`NextLedger`).
 """
 
 from __future__ import annotations
@@ -18,80 +18,80 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Of a log; docs/ARCHITECTURE.md draws them."""
+    """The state of a log; docs/ARCHITECTURE.md has the diagram."""
 
     WAITING = "waiting"
     """Another broker owns the partition and is about to hand it over."""
     UNLOADED = "unloaded"
     LOADING = "loading"
     EMPTY = "empty"
-    """Loaded. No ledger takes appends; the first append asks for one."""
+    """Loaded. No ledger is open; the first append requests one."""
     OPENING = "opening"
     """Loaded. The ledger for the first append is being created."""
     OPEN = "open"
-    """Appends go ahead."""
+    """Appends are accepted."""
     HELD = "held"
-    """The ledger is more than full, and the next one is not there yet: appends wait."""
+    """The ledger is overfull and the next one does not exist yet: appends wait."""
     ROLLING = "rolling"
-    """The next ledger is there: appends wait until those under way are safe."""
+    """The next ledger exists: appends wait until pending ones are durable."""
     RESUMING = "resuming"
-    """An append failed: storage is asked where the ledger ends."""
+    """An append failed: the ledger is recovered to find its end."""
     IN_DOUBT = "in doubt"
-    """Storage did not say; the next append asks again."""
+    """The recovery failed; the next append retries it."""
     DRAINING = "draining"
-    """The partition is handed over: appends wait until they are sent to its next owner."""
+    """The partition is being handed over: appends wait until they are sent to the next owner."""
     FAILED = "failed"
-    """Damaged, or another broker's. Nothing leads out of it."""
+    """Corrupt, or owned by another broker. Final, except for deletion."""
     DELETED = "deleted"
 
 
 class Event(Enum):
-    """What happens to a log."""
+    """An event in the life of a log."""
 
-    TURN_AWAITED = "another broker is to hand it over"
-    TURN_BEGAN = "this broker owns it"
-    READ_WANTED = "a client reads"
-    APPEND_WANTED = "a client appends"
-    LOADED_OPEN = "loaded, its ledger takes appends"
-    LOADED_EMPTY = "loaded, no ledger takes appends"
-    LOAD_FAILED = "loading failed"
-    LEDGER_CREATED = "the ledger is created"
-    LEDGER_FAILED = "no ledger can be created"
-    OVERFULL = "the ledger is more than full"
-    NEXT_CREATED = "the next ledger is created"
-    NEXT_FAILED = "no next ledger can be created"
-    FULL = "the ledger is full, the next one is there"
-    SETTLED = "nothing is under way"
-    APPEND_FAILED = "an append failed"
-    RECOVERED = "the ledger's end is known"
-    RESUME_FAILED = "the ledger's end cannot be found out"
-    STEP_FAILED = "a seal failed"
-    DRAIN = "it is handed over"
-    DRAINED = "its ledger is sealed"
-    DAMAGED = "damage is found, or another owner"
-    CHAIN_LOST = "its chain is missing"
-    ABANDONED = "it is not served here any more"
-    DELETED = "its topic is deleted"
+    TURN_AWAITED = "handover expected"
+    TURN_BEGAN = "ownership taken"
+    READ_WANTED = "read requested"
+    APPEND_WANTED = "append requested"
+    LOADED_OPEN = "loaded with an open ledger"
+    LOADED_EMPTY = "loaded without an open ledger"
+    LOAD_FAILED = "load failed"
+    LEDGER_CREATED = "ledger created"
+    LEDGER_FAILED = "ledger creation failed"
+    OVERFULL = "ledger overfull"
+    NEXT_CREATED = "next ledger created"
+    NEXT_FAILED = "next ledger creation failed"
+    FULL = "ledger full, next one exists"
+    SETTLED = "no append pending"
+    APPEND_FAILED = "append failed"
+    RECOVERED = "ledger recovered"
+    RESUME_FAILED = "ledger recovery failed"
+    STEP_FAILED = "background step failed"
+    DRAIN = "drain requested"
+    DRAINED = "drained"
+    DAMAGED = "corrupt, or owner changed"
+    CHAIN_LOST = "chain missing"
+    ABANDONED = "abandoned"
+    DELETED = "topic deleted"
 
 
 class Effect(Enum):
-    """What the host does."""
+    """An action of the host."""
 
     BEGIN_LOAD = "load"
     CREATE_LEDGER = "create ledger"
     BEGIN_RESUME = "resume"
     SWITCH = "switch"
-    """Leave the full ledger for the next one, and seal it."""
-    SHUT = "shut"
+    """Switch from the full ledger to the next one, and seal it."""
+    SHUT = "hold appends"
     """Appends wait from now on."""
-    LET_GO = "let go"
-    """Appends go ahead."""
-    TELL = "tell"
-    """Those who wait get the error; who comes later waits anew."""
-    SHOW = "show"
-    """Readers find the log loaded."""
-    HIDE = "hide"
-    """Readers find it not loaded."""
+    LET_GO = "release appends"
+    """Appends are accepted again."""
+    TELL = "fail waiters"
+    """Waiting appends get the error; later ones wait again."""
+    SHOW = "publish"
+    """Readers see the log as loaded."""
+    HIDE = "unpublish"
+    """Readers see the log as not loaded."""
 
 
 _ANY: Final = (
@@ -106,7 +106,7 @@ _ANY: Final = (
     State.RESUMING,
     State.IN_DOUBT,
 )
-"""All but the last ones, DRAINING, FAILED and DELETED."""
+"""All states except DRAINING, FAILED and DELETED."""
 _Step = tuple[State, tuple[Effect, ...]]
 
 
@@ -134,17 +134,17 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], _Step]] = {
     # --- rolling
     (State.OPEN, Event.OVERFULL): (State.HELD, (Effect.SHUT,)),
     (State.HELD, Event.NEXT_CREATED): (State.ROLLING, ()),
-    (State.HELD, Event.NEXT_FAILED): (State.OPEN, (Effect.LET_GO,)),  # the old one has to do
+    (State.HELD, Event.NEXT_FAILED): (State.OPEN, (Effect.LET_GO,)),  # continue in the old one
     (State.OPEN, Event.FULL): (State.ROLLING, (Effect.SHUT,)),
     (State.ROLLING, Event.SETTLED): (State.OPEN, (Effect.SWITCH, Effect.LET_GO)),
-    # --- going on after a failure
+    # --- recovery from a failed append
     **_from((State.OPEN, State.HELD, State.ROLLING), Event.APPEND_FAILED, _RESUME),
     (State.RESUMING, Event.RECOVERED): (State.OPEN, (Effect.LET_GO,)),
     (State.RESUMING, Event.LOADED_OPEN): (State.OPEN, (Effect.SHOW, Effect.LET_GO)),
     (State.RESUMING, Event.LOADED_EMPTY): (State.EMPTY, (Effect.SHOW, Effect.LET_GO)),
     (State.RESUMING, Event.RESUME_FAILED): (State.IN_DOUBT, (Effect.TELL,)),
     (State.IN_DOUBT, Event.APPEND_WANTED): _RESUME,
-    # --- others' steps: a seal, the next ledger
+    # --- other steps: a seal, the next ledger
     **{(state, Event.STEP_FAILED): (state, (Effect.TELL,)) for state in State},
     # --- the end
     **_from(_ANY, Event.DRAIN, (State.DRAINING, (Effect.SHUT,))),
@@ -161,7 +161,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], _Step]] = {
 
 
 class NextLedger(Enum):
-    """The ledger after the one that is written to."""
+    """The state of the ledger after the current one."""
 
     NONE = "none"
     CREATING = "being created"
@@ -169,7 +169,7 @@ class NextLedger(Enum):
 
 
 class Lifecycle:
-    """The state of one log."""
+    """The lifecycle of one log."""
 
     __slots__ = ("next_ledger", "state")
 
@@ -178,6 +178,6 @@ class Lifecycle:
         self.next_ledger = NextLedger.NONE
 
     def on(self, event: Event) -> tuple[Effect, ...]:
-        """Take an event; what the host has to do, in this order."""
+        """Process an event; returns the effects for the host to perform in order."""
         self.state, effects = TRANSITIONS.get((self.state, event), (self.state, ()))
         return effects

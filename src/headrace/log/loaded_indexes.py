@@ -1,8 +1,8 @@
-"""Which indexes of closed ledgers are in memory, over all partitions of a broker.
+"""Limits the memory for indexes of closed ledgers, over all partitions of a broker.
 
-Invariants: an index that was read from a ledger's footer can be read again, so the one that
-was read least recently is dropped when there are too many. Without this, reading a long history
-once would leave 6 MiB for each GiB of it in memory.
+Invariants: an index read from a ledger's footer can be read again, so the least recently read one
+is evicted when there are too many. Without this, reading a long history once would keep 6 MiB per
+GiB in memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from headrace.log.segment import Segment
 
 ENTRIES_MAX = 1_000_000
-"""Of 24 bytes; a ledger of 1 GiB in batches of 16 KiB has 65,536."""
+"""Entries of 24 bytes; a ledger of 1 GiB in batches of 16 KiB has 65,536."""
 
 
 class LoadedIndexes:
-    """The segments whose index was read, from the one that was read first."""
+    """The segments with an index in memory, least recently read first."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
         self._entries_max = entries_max
@@ -25,7 +25,7 @@ class LoadedIndexes:
         self.entry_count = 0
 
     def note(self, segment: Segment) -> None:
-        """The index of `segment` was read just now: others may have to go for it."""
+        """The index of `segment` was just read: evict others if necessary."""
         self.forget(segment)
         count = segment.index_entry_count
         self._entries[segment] = count
@@ -36,5 +36,5 @@ class LoadedIndexes:
             oldest.unload_index()
 
     def forget(self, segment: Segment) -> None:
-        """Count the index of `segment` no longer."""
+        """Stop counting the index of `segment`."""
         self.entry_count -= self._entries.pop(segment, 0)

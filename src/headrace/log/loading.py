@@ -1,7 +1,7 @@
-"""Reads the ledgers of a partition's chain, as its log finds them when it is loaded.
+"""Loads the ledgers of a partition's chain.
 
-Invariants: changes no chain. A sealed ledger is taken as its chain describes it; one that is not is
-recovered, which over shared storage fences its writer, and scanned.
+Invariants: does not change the chain. A sealed ledger is loaded as its chain describes it; an open
+one is recovered, which fences its writer on shared storage, and scanned.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 async def load_segments(
     fact: PartitionFact, ahead: Segment | None, environment: Environment, *, can_shrink: bool
 ) -> tuple[list[Segment], ProducerState]:
-    """The ledgers of a chain, and the producers at their end.
+    """The segments of a chain, and the producer state at their end.
 
     `ahead`, if the chain names it, is this broker's own and empty: a recovery would seal it.
-    `can_shrink`: a loss of power may have taken records that were acknowledged (`flush.ms`).
+    `can_shrink`: a power loss may have lost acknowledged records (`flush.ms`).
     Raises DataCorrupt, and what storage raises.
     """
     store, now_ms = environment.store, environment.clock.now_ms()
@@ -39,7 +39,7 @@ async def load_segments(
         if link.is_sealed:
             segments.append(sealed_segment(link))
             attach(link, environment.tier)
-            # Its footer knows more than a ledger before it whose seal once failed.
+            # Its footer is more recent than a ledger before it whose seal failed.
             producers = None
             continue
         segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
@@ -60,12 +60,12 @@ async def load_segments(
 def appendable(
     segments: Sequence[Segment], producers: ProducerState, end_offset: int, leader_epoch: int
 ) -> Segment | None:
-    """The last ledger, if appends go on there; else it has what it is to be sealed with."""
+    """The last ledger, if it is open for appends; otherwise its footer is set for sealing."""
     active = segments[-1] if segments and not segments[-1].is_sealed else None
     if active is not None and (
-        # The tail was lost (`flush.ms`) below a start that was kept: a hole would follow.
+        # Its tail was lost (`flush.ms`) below a log start that was kept: there would be a hole.
         active.end_offset < end_offset
-        # All batches of a ledger are of one epoch.
+        # All batches of a ledger have the same leader epoch.
         or active.leader_epoch != leader_epoch
     ):
         active.footer = active.encode_footer(producers)

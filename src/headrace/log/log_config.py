@@ -1,4 +1,4 @@
-"""What a topic's configuration means to its logs: typed values, Kafka's names and defaults.
+"""The typed configuration of a log, with Kafka's names and defaults.
 
 Invariants: values only. The strings and their documentation are in
 `broker/topics/topic_config.py`, their parsing in `broker/topics/overrides.py`.
@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of one log; -1 means "without bound" where Kafka has it so."""
+    """The settings of one log; -1 means unlimited where Kafka defines it so."""
 
     segment_bytes: int = 1024 * MIB
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -35,29 +35,29 @@ class LogConfig:
     timestamp_after_max_ms: int = 3600 * 1000
     is_deleted_by_retention: bool = True
     is_compacted: bool = False
-    """Whether every record needs a key, by which later ones replace it."""
+    """Whether every record needs a key, and is replaced by later ones with the same key."""
     compaction_lag_min_ms: int = 0
-    """How old a ledger's newest record is before it is compacted."""
+    """The minimum age of a ledger's newest record before it is compacted."""
     compaction_lag_max_ms: int = 2**63 - 1
-    """How old an uncompacted ledger gets before it is compacted, however few they are."""
+    """The maximum age of an uncompacted ledger, even if the dirty ratio is low."""
     delete_retention_ms: int = 24 * 3600 * 1000
-    """How long tombstones and transaction markers stay after they were first compacted."""
+    """How long tombstones and transaction markers are kept after they were first compacted."""
     dirty_ratio_min: float = 0.5
-    """Which part of the bytes must be uncompacted for a round to begin."""
+    """The minimum fraction of dirty bytes for a pass."""
     compression: str = "producer"
     ttl_ms: int = -1
-    """After which time share groups do not deliver a record any more."""
+    """After this time share groups no longer deliver a record."""
     has_attributes: bool = False
-    """Whether queue attributes (reserved headers) are read, for which batches are opened."""
+    """Whether queue attributes (reserved headers) are read, which requires decoding batches."""
     is_remote_enabled: bool = False
-    """Whether sealed ledgers go to object storage."""
+    """Whether sealed ledgers are offloaded to object storage."""
     local_retention_ms: int = -2
-    """How long an offloaded ledger keeps its local copy; -2: as long as the ledger is kept."""
+    """How long an offloaded ledger keeps its local copy; -2: until the ledger is deleted."""
     local_retention_bytes: int = -2
     copies: Copies | None = None
-    """Of the next ledger; None: as the store gives them."""
+    """Replication of the next ledger; None: the store's default."""
     is_opaque: bool = field(init=False)
-    """Whether batches are stored as they come, without a look inside."""
+    """Whether batches are stored as received, without decoding them."""
 
     def __post_init__(self) -> None:
         is_opaque = (
@@ -69,35 +69,35 @@ class LogConfig:
         object.__setattr__(self, "is_opaque", is_opaque)  # the class is frozen
 
     def check_size(self, size: int) -> None:
-        """Raises BatchTooLarge if a batch of `size` bytes is more than the topic takes."""
+        """Raises BatchTooLarge if a batch of `size` bytes exceeds the topic's limit."""
         if size > self.max_message_bytes:
             raise BatchTooLarge(
-                f"a batch of {size} bytes is more than max.message.bytes={self.max_message_bytes}"
-                " of its topic: send smaller ones, or raise the limit",
+                f"a batch of {size} bytes exceeds max.message.bytes={self.max_message_bytes}"
+                " of its topic: send smaller batches, or raise the limit",
                 limit=self.max_message_bytes,
                 actual=size,
             )
 
     def check_content(self, header: BatchHeader, now_ms: int) -> None:
-        """Raises RecordInvalid, BatchTooLarge if the topic does not take a producer's batch."""
+        """Raises RecordInvalid or BatchTooLarge if the topic does not accept the batch."""
         if header.attributes & CONTROL:
-            raise RecordInvalid("control batches are not accepted: the broker alone writes them")
+            raise RecordInvalid("control batches are not accepted: only the broker writes them")
         if header.attributes & TRANSACTIONAL and header.producer_id == NO_PRODUCER_ID:
             raise RecordInvalid("a transactional batch without a producer id is not accepted")
         self.check_size(header.size)
         if header.max_timestamp_ms > now_ms + self.timestamp_after_max_ms:
             raise RecordInvalid(
-                f"timestamp {header.max_timestamp_ms} lies more than"
+                f"timestamp {header.max_timestamp_ms} is more than"
                 f" message.timestamp.after.max.ms={self.timestamp_after_max_ms} in the future",
                 is_timestamp=True,
             )
         if (
             header.first_timestamp_ms >= 0
             and now_ms - header.first_timestamp_ms > self.timestamp_before_max_ms
-            and not self.is_log_append_time  # what the producer says is not what is read
+            and not self.is_log_append_time  # the producer's timestamp is replaced
         ):
             raise RecordInvalid(
-                f"timestamp {header.first_timestamp_ms} lies more than"
+                f"timestamp {header.first_timestamp_ms} is more than"
                 f" message.timestamp.before.max.ms={self.timestamp_before_max_ms} in the past",
                 is_timestamp=True,
             )

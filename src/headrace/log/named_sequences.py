@@ -1,12 +1,12 @@
-"""One partition's named sequences: how far each named producer has come (exactly-once appends).
+"""A partition's named sequences: the last sequence of each named producer, for exactly-once.
 
 Invariants: knows names, sequences and offsets, not records or files; never reads the clock. State
-is rebuilt by `apply` alone, live and on replay, and kept in footers. A record whose sequence is not
-higher than the highest one of its name is a duplicate, however long ago that was appended.
-How it works: a dict in the order of last use, with one entry for each name. At most `NAMES_MAX`
-names are kept: the one that was used least recently goes first, and its next record counts as
-new. So exactly-once holds for a name until `NAMES_MAX` other names have written to the partition
-after it. What an append that is not safe yet has changed is kept beside, so that it can fail.
+changes only in `apply`, live and on replay, and is stored in footers. A record whose sequence is
+not above the highest one of its name is a duplicate, however long ago that was appended.
+A dict in order of last use has one entry per name. At most `NAMES_MAX` names are kept: the least
+recently used one is evicted, and its next record counts as new. So a name has exactly-once
+semantics until `NAMES_MAX` other names have written to the partition after it. Changes by appends
+that are not durable yet are recorded, so that they can be undone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENTRY: Final = Struct(">qqB")
 class _Highest(NamedTuple):
     sequence: int
     offset: int
-    """Of the last batch that had the name."""
+    """Base offset of the last batch with this name."""
 
 
 class _Change(NamedTuple):
@@ -45,31 +45,31 @@ class _Change(NamedTuple):
 
 
 class NamedSequences:
-    """The named producers of one partition."""
+    """The named sequences of one partition."""
 
     __slots__ = ("_changes", "_highest", "evicted_total")
 
     def __init__(self) -> None:
         self._highest: dict[str, _Highest] = {}
         self._changes: list[_Change] = []
-        """Of the appends that may still fail, in the order of their offsets."""
+        """Changes by appends that may still fail, in offset order."""
         self.evicted_total = 0
-        """Names that were forgotten because there were too many."""
+        """Names evicted because there were too many."""
 
     def __len__(self) -> int:
         return len(self._highest)
 
     def find(self, named: NamedSequence) -> int | None:
-        """The offset up to which the earlier append is to be found; None for a new sequence."""
+        """The offset up to which a duplicate's first append is found; None for a new sequence."""
         highest = self._highest.get(named.producer)
         if highest is None or named.sequence > highest.sequence:
             return None
         return highest.offset
 
     def apply(self, named: Iterable[NamedSequence], base_offset: int, safe_offset: int) -> None:
-        """Take note of a batch's records, appended at `base_offset`.
+        """Record the sequences of a batch appended at `base_offset`.
 
-        No append below `safe_offset` will ever be forgotten.
+        No append below `safe_offset` will be undone.
         """
         changes = self._changes
         settled = 0
@@ -88,10 +88,10 @@ class NamedSequences:
             changes.append(_Change(base_offset, producer, before, evicted))
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the appends at and after `end_offset`: they failed."""
+        """Undo the appends at and after `end_offset`, which failed."""
         changes, highest = self._changes, self._highest
         restored: dict[str, _Highest] = {}
-        """The newest first."""
+        """Newest first."""
         while changes and changes[-1].offset >= end_offset:
             _, name, before, evicted = changes.pop()
             highest.pop(name, None)
@@ -101,11 +101,11 @@ class NamedSequences:
             if before is not None:
                 restored[name] = before
         if restored:
-            # In front: in the order of use they are among the oldest, or close to it.
+            # In front: they are among the least recently used.
             self._highest = {**dict(reversed(restored.items())), **highest}
 
     def encode(self) -> bytes:
-        """For a footer (`docs/FORMAT.md`). Do not change: stored."""
+        """Encode for a footer (`docs/FORMAT.md`). Do not change: stored."""
         parts = [_COUNT.pack(len(self._highest))]
         for producer, (sequence, offset) in self._highest.items():
             name = producer.encode()
@@ -114,7 +114,7 @@ class NamedSequences:
 
     @classmethod
     def decode(cls, data: bytes) -> NamedSequences:
-        """The reverse of `encode`. Raises DataCorrupt."""
+        """Decode. Raises DataCorrupt."""
         found = cls()
         try:
             (count,) = _COUNT.unpack_from(data)
@@ -126,30 +126,30 @@ class NamedSequences:
                 at += size
                 found._highest[name] = _Highest(sequence, offset)
             if at > len(data):
-                raise ValueError("it is cut short")
+                raise ValueError("it is truncated")
         except Exception as error:
-            raise DataCorrupt(f"a footer's named sequences are damaged: {error}") from error
+            raise DataCorrupt(f"a footer's named sequences are corrupt: {error}") from error
         return found
 
 
 def append_named(
     target: PartitionLog, batch: Buffer, header: BatchHeader, named: Sequence[NamedSequence]
 ) -> Appended | None:
-    """`PartitionLog.append` of a batch with the mark NAMED, whose records are no duplicates."""
+    """`PartitionLog.append` of a batch with the flag NAMED, whose records are not duplicates."""
     sequences, base_offset = target.producers.named, target.end_offset
-    # First: once the batch is appended, a footer may be made at any time.
+    # Before the append: once the batch is appended, a footer may be written at any time.
     sequences.apply(named, base_offset, target.high_watermark)
     try:
         return target.append(batch, header)
     finally:
-        if target.end_offset == base_offset:  # not now, refused, or an idempotent retry
+        if target.end_offset == base_offset:  # not ready, rejected, or an idempotent retry
             sequences.truncate(base_offset)
 
 
 def named_sequences_in(data: Buffer, at: int, header: BatchHeader) -> list[NamedSequence]:
-    """The named sequences of the stored batch at `at`, whose header says that it has some."""
+    """The named sequences of the stored batch at `at`, whose header has the flag."""
     try:
         return named_sequences_of(payload_of(memoryview(data)[at:], header), header)
     except BatchCorrupt:
-        # Not from this broker, which reads the records before it sets the bit; its CRC is right.
+        # Not set by a broker, which decodes the records before; its CRC rules out corruption.
         return []

@@ -1,11 +1,11 @@
-"""What a log has at hand when its turn comes, while another broker still owns the partition.
+"""Prepares a log for its handover while another broker still owns the partition.
 
-Invariants: nothing is fenced and no chain is changed; one ledger is created, which no chain names
-yet. All of this saves time alone: what was not seen in time is read when the turn has come.
+Invariants: fences nothing and changes no chain; creates one ledger, which no chain names yet. This
+only saves time: anything not read in time is read after the handover.
 
-How it works: the former owner seals its ledger, then begins the next tenure in the chain, in one
-transaction with the name of the next owner. Both are watched, and read as soon as they are there,
-beside the news of that name.
+The former owner seals its ledger, then starts the next tenure in the chain, in one transaction with
+the name of the next owner. Both are watched, and read as soon as they exist, concurrently with the
+notification of ownership.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class NextTurn:
-    """Of one log, under one epoch."""
+    """The preparation of one log, for one leader epoch."""
 
     __slots__ = ("_chain", "_following", "_former", "_store", "ahead")
 
@@ -38,7 +38,7 @@ class NextTurn:
         self._chain = chain
         self._store = store
         self.ahead: Segment | None = None
-        """A ledger that was created before this broker's turn; in no chain yet."""
+        """The ledger created before this broker's tenure; not in a chain yet."""
         self._former: LedgerId | None = None
         """The ledger that the former owner writes to, until it is open here."""
         self._following: asyncio.Task[None] | None = None
@@ -49,12 +49,12 @@ class NextTurn:
         create: Callable[[], Awaitable[LedgerId]],
         is_waiting: Callable[[], bool],
     ) -> None:
-        """Read the chain, open the newest sealed ledger, whose readers come first, and create the
-        ledger of this broker's turn. The log's state is in the footer with which the open ledger
-        will be sealed. Raises what loading does.
+        """Read the chain, open the newest sealed ledger, which readers need first, and create the
+        ledger of this broker's tenure. The log's state will be in the footer of the open ledger.
+        Raises what loading raises.
         """
         fact = await self._chain.load()
-        if fact.ledgers and fact.end_offset_or_none is None:  # it is written to
+        if fact.ledgers and fact.end_offset_or_none is None:  # the last ledger is open
             ahead = Segment(await create(), 0, leader_epoch)
             if is_waiting():
                 self.ahead, self._former = ahead, LedgerId(fact.ledgers[-1].ledger)
@@ -65,8 +65,8 @@ class NextTurn:
             await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)
 
     async def follow(self, leader_epoch: int) -> None:
-        """Watch what the former owner leaves, until it is read. Raises what reading raises;
-        cancelled once `begin` has read the rest, or by `end`.
+        """Read what the former owner writes at the handover, as soon as it exists. Raises what
+        reading raises; cancelled when `begin` has read the rest, or by `end`.
         """
         self._following = asyncio.current_task()
         for error in await asyncio.gather(
@@ -82,7 +82,7 @@ class NextTurn:
             self._former = None
 
     async def begin(self, leader_epoch: int) -> PartitionFact:
-        """Claim the chain, as LedgerChain.claim, and open the former owner's ledger beside that."""
+        """Claim the chain, as LedgerChain.claim, and open the former owner's ledger meanwhile."""
         ahead = None if self.ahead is None else self.ahead.ledger
         try:
             fact, _ = await asyncio.gather(
@@ -94,13 +94,13 @@ class NextTurn:
         return fact
 
     def end(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._following is not None:
             self._following.cancel()
             self._following = None
 
     async def _open_if_sealed(self, ledger: LedgerId | None) -> None:
-        """Open what its writer has probably sealed; without a fence, so nothing if not."""
+        """Open a ledger that is probably sealed; does not fence, so nothing happens if not."""
         if ledger is not None:
             try:
                 await self._store.read(ledger, 0, 1)

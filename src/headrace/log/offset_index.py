@@ -1,11 +1,11 @@
-"""Where in a ledger an offset or a time lies: sparse, in memory, one per ledger.
+"""The sparse index of a ledger: positions by offset and by time, in memory.
 
-Invariants: knows offsets, positions and timestamps; reads nothing itself. Every entry
-points at the first byte of a batch. An entry is made for each batch that begins at least
-`INTERVAL_BYTES` behind the last entry, so batches of 4 KiB and more are all found without a walk.
+Invariants: knows offsets, positions and timestamps; reads nothing itself. Every entry refers to the
+first byte of a batch. A batch that begins at least `INTERVAL_BYTES` after the last entry gets an
+entry, so batches of 4 KiB and more are found without a scan.
 
 `max_timestamps[i]` is the largest timestamp from the ledger's start to the end of interval `i`,
-so it never falls, and "the first record not older than T" is a bisection too.
+so it never decreases, and "the first record not older than T" is found by bisection, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OffsetIndex:
         self.max_timestamps = array("q")
 
     def add(self, base_offset: int, position: int, max_timestamp_ms: int) -> None:
-        """Take note of a batch that was appended at `position`."""
+        """Add a batch appended at `position`."""
         positions = self.positions
         if not positions:
             self.offsets.append(base_offset)
@@ -48,10 +48,10 @@ class OffsetIndex:
             self.max_timestamps[-1] = max_timestamp_ms
 
     def truncate(self, end_position: int, max_timestamp_ms: int) -> None:
-        """Forget the batches at and behind `end_position` (their append failed).
+        """Discard the batches at and after `end_position`, whose append failed.
 
-        `max_timestamp_ms` is the largest of those that stay: the last interval may have known
-        a larger one, of a batch that goes.
+        `max_timestamp_ms` is the largest of the others: the last interval may include a larger
+        one, of a discarded batch.
         """
         keep = bisect_left(self.positions, end_position)
         del self.offsets[keep:]
@@ -61,15 +61,15 @@ class OffsetIndex:
             self.max_timestamps[-1] = max_timestamp_ms
 
     def since(self, count: int) -> OffsetIndex:
-        """What came behind the first `count` entries, and the last of those, which may have
-        changed since it was made."""
+        """The entries after the first `count`, and the last of those, which may have changed since
+        it was added."""
         part, at = OffsetIndex(), max(count - 1, 0)
         part.offsets, part.positions = self.offsets[at:], self.positions[at:]
         part.max_timestamps = self.max_timestamps[at:]
         return part
 
     def extend(self, part: OffsetIndex) -> None:
-        """Take over a part that `since` gave, of which the last entry here may be the first."""
+        """Append the entries of `since`, the first of which may replace the last one here."""
         keep = bisect_left(self.positions, part.positions[0]) if part.positions else None
         for column, more in (
             (self.offsets, part.offsets),
@@ -100,7 +100,7 @@ class OffsetIndex:
         return None
 
     def position_of_time(self, timestamp_ms: int) -> int | None:
-        """Where to start looking for the first batch with a timestamp >= `timestamp_ms`."""
+        """Where to start searching for the first batch with a timestamp >= `timestamp_ms`."""
         at = bisect_left(self.max_timestamps, timestamp_ms)
         return self.positions[at] if at < len(self.positions) else None
 
@@ -110,7 +110,7 @@ class OffsetIndex:
         return self.max_timestamps[-1] if self.max_timestamps else -1
 
     def encode(self) -> bytes:
-        """For a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored."""
+        """Encode for a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored."""
         out = [_COUNT.pack(len(self.offsets))]
         for column in (self.offsets, self.positions, self.max_timestamps):
             big = array("q", column)
@@ -120,9 +120,9 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> OffsetIndex:
-        """The reverse of `encode`. Raises DataCorrupt."""
+        """Decode. Raises DataCorrupt."""
         if len(data) < _COUNT.size:
-            raise DataCorrupt("a ledger footer's index is cut short")
+            raise DataCorrupt("a ledger footer's index is truncated")
         (count,) = _COUNT.unpack_from(data)
         if len(data) != _COUNT.size + 24 * count:
             raise DataCorrupt(f"a ledger footer's index of {count} entries has the wrong size")

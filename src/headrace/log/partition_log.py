@@ -1,13 +1,13 @@
-"""One partition: an ordered, durable run of record batches over a chain of ledgers.
+"""One partition: an ordered, durable sequence of record batches over a chain of ledgers.
 
-Invariants: batches stay opaque; their header alone is read. Appends are synchronous and cheap; what
-may wait (loading, new ledgers, rolling, sealing, trimming) is done by `upkeep`, a step at a time.
-Readers see offsets below the high watermark, which moves when bytes are as safe as is asked.
+Invariants: batches are opaque; only their header is read. Appends are synchronous and cheap; slow
+operations (load, new ledgers, roll, seal, trim) are steps of the lifecycle host. Readers see
+offsets below the high watermark, which advances when bytes are as durable as requested.
 
-How an append fails: storage forgets it (contract rule 2), and so do the offset index, the producer
-states and the end offset here, together with all that was appended behind it; what was appended
-before it may yet become safe. No offset is given twice to bytes that a reader could have seen. An
-idempotent producer's later batches get a retriable error until the failed one has come (`Retries`).
+When an append fails, storage discards it (contract rule 2), and so do the offset index, the
+producer state and the end offset here, together with all later appends; earlier ones may still
+become durable. No offset is assigned twice to bytes that a reader could have seen. Later batches of
+an idempotent producer get a retriable error until the failed one is retried (`Retries`).
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREPARE_FRACTION: Final = 0.9
-"""How full a ledger is when the next one is made."""
+"""The fill level of a ledger at which the next one is created."""
 
 
 class PartitionLog:
-    """The log of one partition; `ready` is None while appends and reads may go ahead."""
+    """The log of one partition; `ready` is None while appends and reads are accepted."""
 
     __slots__ = (
         "_clock",
@@ -103,12 +103,12 @@ class PartitionLog:
         environment: Environment,
         leader_epoch: int | None = None,
     ) -> None:
-        """`leader_epoch`: under which this broker owns the partition; None: no other ever does."""
+        """`leader_epoch`: of this broker's ownership; None: there are no other owners."""
         self.name = name
         self.config = config
         self.segments: list[Segment] = []
         self.producers = ProducerState()
-        self.retries = Retries(are_due=bool(leader_epoch))  # somebody else had it before
+        self.retries = Retries(are_due=bool(leader_epoch))  # there may have been another owner
         self.waiters = Waiters()
         self.log_start_offset = 0
         self.end_offset = 0
@@ -117,18 +117,18 @@ class PartitionLog:
         self.is_loaded = False
         self.is_deleted = False
         self.on_lost: Callable[[], None] | None = None
-        """Called when the chain says that another broker owns the partition."""
+        """Called when the chain shows that another broker owns the partition."""
         self.failure: HeadraceError | None = None
-        """Why this partition cannot be served; None while all is well."""
+        """Why this partition cannot be served; None if it can."""
         self.fetched_bytes = 0
-        """Bytes that clients were sent, since this log is served here."""
+        """Bytes sent to clients since this broker serves the log."""
         self.ready: Completion | None = Completion()
         self.indexes = environment.indexes
         self._store = environment.store
         self.reader = LogReader(self, environment.store)
         self._clock = environment.clock
         self.active: Segment | None = None
-        """The ledger that is written to, None while there is none."""
+        """The ledger open for appends; None if there is none."""
         self._pending: deque[Pending] = deque()
         self._last_completion: Completion | None = None
         self._flush_ms = config.flush_ms
@@ -143,16 +143,16 @@ class PartitionLog:
     # --- append ------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Do what it takes for appends to go ahead: `ready` completes when they can be tried.
+        """Start whatever is needed to accept appends; `ready` completes when they can be retried.
         Raises why the partition cannot be served."""
         self.check_failure()
         self.upkeep.require_active()
 
     def append(self, batch: Buffer, header: Fields) -> Appended | None:
-        """Append one checked batch at the end.
+        """Append one validated batch at the end.
 
-        None: not now (the log is loading, or between two ledgers); wait for `ready`, then ask
-        again. Raises what `RecordInvalid`, `BatchTooLarge`, producer checks and storage say; then
+        None: not ready (the log is loading, or between two ledgers); wait for `ready` and retry.
+        Raises RecordInvalid, BatchTooLarge, and what producer checks and storage raise; then
         nothing was appended.
         """
         active = self.active
@@ -178,10 +178,10 @@ class PartitionLog:
         return self._append(batch, header, active, now_ms)
 
     def append_accepted(self, batch: Buffer, header: BatchHeader) -> Appended | None:
-        """Append records that were accepted before, as delayed ones; None as for `append`.
+        """Append records that were accepted before, such as delayed ones; None as for `append`.
 
-        Limits of the topic may have changed since, and are not checked, nor is the sequence: the
-        caller sends each once and in order. Raises what storage says.
+        The topic's limits, which may have changed since, and the sequence are not checked: the
+        caller sends each once and in order. Raises what storage raises.
         """
         active = self.active
         if self.ready is not None or active is None:
@@ -190,8 +190,8 @@ class PartitionLog:
         return self._append(batch, header, active, self._clock.now_ms())
 
     def append_by_coordinator(self, batch: Buffer, header: BatchHeader) -> Appended | None:
-        """Append what a coordinator writes into a producer's transaction, without a sequence; None
-        as for `append`. Raises ProducerFenced, TransactionUnverified, and what storage says."""
+        """Append a coordinator's batch to a producer's transaction, without a sequence; None as
+        for `append`. Raises ProducerFenced, TransactionUnverified, and what storage raises."""
         active = self.active
         if self.ready is not None or active is None:
             self.prepare()
@@ -212,11 +212,11 @@ class PartitionLog:
         is_commit: bool,
         transaction_version: int = 1,
     ) -> Appended | None:
-        """Append the marker that ends the producer's transaction here.
+        """Append the marker that ends the producer's transaction.
 
-        None as for `append`. A marker that would change nothing, as one that was stored before and
-        is sent again, is not appended: its offset is -1. Raises TransactionCoordinatorFenced,
-        ProducerFenced (see `ProducerState.check_marker`), and what storage says.
+        None as for `append`. A marker without effect, such as a repeated one, is not appended: its
+        offset is -1. Raises TransactionCoordinatorFenced, ProducerFenced (see
+        `ProducerState.check_marker`), and what storage raises.
         """
         active = self.active
         if self.ready is not None or active is None:
@@ -236,11 +236,11 @@ class PartitionLog:
         return appended
 
     def begin_verification(self, producer_id: int) -> None:
-        """The producer's coordinator is asked whether its transaction includes this partition."""
+        """The coordinator is being asked whether the transaction includes this partition."""
         self._verifying = {*(self._verifying or ()), producer_id}
 
     def end_verification(self, producer_id: int) -> bool:
-        """Whether the answer counts: no marker of the producer has come since it was asked for."""
+        """Whether the answer is valid: no marker of the producer was appended since the request."""
         if self._verifying is None or producer_id not in self._verifying:
             return False
         self._verifying.remove(producer_id)
@@ -254,22 +254,22 @@ class PartitionLog:
         now_ms: int,
         marker: Marker | None = None,
     ) -> Appended:
-        """Append a batch that was found good."""
+        """Append a batch that has passed all checks."""
         config = self.config
         _, length, _, _, _, attributes, last_delta, _, max_ms, producer_id, _, _, _ = header
         size = length + LOG_OVERHEAD
         base_offset = self.end_offset
         parts = (PLACEMENT.pack(base_offset, length, self.leader_epoch), memoryview(batch)[16:])
         if not self._pending:
-            # Changed only here: what is synced and what is not must not overtake each other.
+            # Changed only here: synced and unsynced appends must not overtake each other.
             self._flush_ms = config.flush_ms
         try:
             position, completion = self._store.append(active.ledger, parts, size, self._flush_ms)
         except (Fenced, LedgerLost):
-            # Whether this broker still owns the partition, the chain will tell.
+            # The chain shows whether this broker still owns the partition.
             self._leave(active)
             raise
-        assert position == active.end_position, "storage and log agree on where a ledger ends"
+        assert position == active.end_position, "storage and log agree on the ledger's end"
         active.index.add(base_offset, position, max_ms)
         if active.max_timestamp_ms < max_ms:
             active.max_timestamp_ms = max_ms
@@ -329,7 +329,7 @@ class PartitionLog:
             active.abort(header.producer_id, first_offset, base_offset, stable_offset)
 
     def safe_when(self, offset: int) -> Completion:
-        """Done when all that was appended up to `offset` is durable, or has failed."""
+        """Completes when all appends up to `offset` are durable or have failed."""
         if offset < self.visibility.acknowledged.offset or self._last_completion is None:
             return completed()
         return self._last_completion
@@ -354,9 +354,9 @@ class PartitionLog:
             self.upkeep.settled()
 
     def _forget_from(self, failed: Pending) -> None:
-        """Take back the append that failed and those after it.
+        """Undo the failed append and all later ones.
 
-        Those before it stay: their sync may still be under way when a segment takes no more.
+        Earlier ones stay: their sync may still be in progress when a segment write fails.
         """
         segment = self.segments[-1]
         pending: Pending | None = None
@@ -372,7 +372,7 @@ class PartitionLog:
             end_position = self._pending[-1].end_position
             max_timestamp_ms = self._pending[-1].max_timestamp_ms
         self.end_offset = segment.end_offset = end_offset
-        # At once, for readers: a boundary behind the true end would lead the next one astray.
+        # At once, for readers: a boundary after the actual end would mislead the next one.
         segment.end_position = end_position
         segment.max_timestamp_ms = max_timestamp_ms
         if segment.aborted is not None:
@@ -382,16 +382,16 @@ class PartitionLog:
         self._leave(segment)
 
     def _leave(self, segment: Segment) -> None:
-        """Take no more appends until it is known how `segment` ends."""
+        """Refuse appends until the end of `segment` is known."""
         self.active, self.retries.are_due = None, True
         self.upkeep.resume(segment)
 
     def reopened(self) -> None:
-        """Appends go ahead again: those that failed can come now."""
+        """Appends are accepted again: those that failed can be retried."""
         self.retries.reopened(self._clock.now_ms())
 
     async def settled(self) -> None:
-        """Wait until no append is under way."""
+        """Wait until no append is pending."""
         while self._last_completion is not None:
             try:
                 await self._last_completion.wait()
@@ -400,24 +400,24 @@ class PartitionLog:
 
     @property
     def has_pending(self) -> bool:
-        """Whether there are appends that are not safe yet."""
+        """Whether there are appends that are not durable yet."""
         return bool(self._pending)
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Raises LeaderEpochFenced or LeaderEpochUnknown unless a client's epoch is this log's.
+        """Raises LeaderEpochFenced or LeaderEpochUnknown unless the client's epoch is current.
 
-        -1 stands for a client that knows none (KIP-320).
+        -1 stands for a client without an epoch (KIP-320).
         """
         if epoch >= 0 and epoch != self.leader_epoch:
             kind = LeaderEpochFenced if epoch < self.leader_epoch else LeaderEpochUnknown
-            raise kind(f"epoch {epoch} is not the leader's, {self.leader_epoch}")
+            raise kind(f"leader epoch {epoch} is not the current one, {self.leader_epoch}")
 
     def load(self) -> None:
-        """Begin to read what is stored; `ready` completes when that is done."""
+        """Start loading the log; `ready` completes when it is loaded."""
         self.upkeep.load()
 
     async def wait_loaded(self) -> None:
-        """Wait until what is stored has been read. Raises why it cannot be."""
+        """Wait until the log is loaded. Raises why it cannot be."""
         self.check_failure()
         if not self.is_loaded:
             self.load()
@@ -425,18 +425,18 @@ class PartitionLog:
                 await self.ready.wait()
 
     async def wait_settled(self) -> None:
-        """Wait until it is known what is stored, also of an append in doubt. Raises why not."""
+        """Wait until the log is loaded and its end known after a failed append. Raises why not."""
         await self.wait_loaded()
         if self.upkeep.to_resume is not None and self.ready is not None:
             self.upkeep.require_active()
             await self.ready.wait()
 
     async def roll_now(self) -> None:
-        """Close the ledger that is written to, unless it is empty, and begin the next one."""
+        """Close the open ledger, unless it is empty, and start the next one."""
         await self.upkeep.roll_now()
 
     async def trim(self, log_start_offset: int) -> None:
-        """Drop what lies before `log_start_offset`; see `Upkeep.trim`."""
+        """Delete records before `log_start_offset`; see `Upkeep.trim`."""
         await self.upkeep.trim(log_start_offset)
 
     # --- ownership ---------------------------------------------------------------------------
@@ -447,46 +447,46 @@ class PartitionLog:
         return self.upkeep.chain.topic_id
 
     def expect_chain(self, *, is_expected: bool) -> None:
-        """Say whether the chain was written before: if so, one that is missing is lost."""
+        """State whether the chain must exist: if so, a missing one was lost."""
         self.upkeep.chain.is_expected = is_expected
 
     def abandon(self, reason: NotOwner) -> None:
-        """Answer `reason` from now on, and leave everything as it lies."""
+        """Refuse requests with `reason` from now on, and leave everything as it is."""
         self.upkeep.abandon(reason)
 
     async def delete(self) -> None:
-        """Remove all ledgers of a deleted topic. Raises what storage and metadata raise."""
+        """Delete all ledgers of a deleted topic. Raises what storage and metadata raise."""
         await self.upkeep.delete()
 
     def has_companion(self, kind: CompanionKind) -> bool:
-        """Whether a log of this kind was begun beside it; once it is loaded."""
+        """Whether a companion log of this kind was created; valid once loaded."""
         return self.upkeep.chain.fact.has_companion(kind)
 
     async def note_companion(self, kind: CompanionKind) -> None:
-        """Have the chain say that a log of this kind is begun. Raises as changes of a chain do."""
+        """Record in the chain that a companion log exists. Raises as changes of a chain do."""
         note = self.upkeep.chain.add_companion(kind)
         await self.upkeep.do(note, f"note its {kind.name.lower()}")
 
     def check_failure(self) -> None:
         """Raises why this partition cannot be served, if it cannot."""
         if (failure := self.failure) is not None:
-            # A copy: one instance that is raised for each request would gather tracebacks.
+            # A copy: an instance raised repeatedly would accumulate tracebacks.
             raise type(failure)(str(failure), **failure.fields)
 
     # --- reading -----------------------------------------------------------------------------
 
     @property
     def high_watermark(self) -> int:
-        """The offset after the last acknowledged record: readers see what comes before it."""
+        """The offset after the last acknowledged record."""
         return self.visibility.acknowledged.offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in all ledgers."""
+        """The size of all ledgers."""
         return sum(segment.end_position for segment in self.segments)
 
     @property
     def closed(self) -> list[Segment]:
-        """The ledgers that take no more appends, sealed or about to be."""
+        """The ledgers closed for appends, sealed or about to be."""
         last = self.segments[-1:]
         return self.segments[:-1] + [segment for segment in last if segment.is_sealed]

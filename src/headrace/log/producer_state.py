@@ -1,13 +1,12 @@
-"""One partition's producers: their sequence numbers (idempotence) and open transactions.
+"""One partition's producers: sequence numbers (idempotence) and open transactions.
 
 Invariants: knows sequences, epochs and offsets, not records or files. Never reads the clock;
-expiry gets both times. State is rebuilt by `apply` and `apply_marker` alone, live and on replay.
-How it works: the last five batches of each producer are kept, so a retry whose acknowledgement was
-lost is answered with the offset it already has (KIP-98, KIP-360). Five that are safe are kept
-before those that are not, so that appends which fail, however many and however often, can be
-forgotten without losing what was there before. A producer's transaction opens with its first
-transactional batch and ends with a marker. What a marker that is not safe yet has changed is kept
-beside the state, so that a failed append of the marker opens the transaction again.
+expiry gets both times. State changes only in `apply` and `apply_marker`, live and on replay.
+The last five batches of each producer are kept, so a retry whose acknowledgement was lost gets the
+offset it already has (KIP-98, KIP-360). Five durable ones are kept in addition to those that are
+not, so that failed appends can be undone without losing earlier state. A producer's transaction
+starts with its first transactional batch and ends with a marker. The changes of markers that are
+not durable yet are recorded, so that a failed append of a marker reopens the transaction.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 
 NO_COORDINATOR_EPOCH: Final = -1
 MARKERS_BUMP: Final = 2
-"""The transaction version from which on each marker carries a new producer epoch (KIP-890)."""
+"""The first transaction version in which each marker carries a new producer epoch (KIP-890)."""
 DUPLICATES_KEPT: Final = 5
-"""Java's producer has at most five requests in flight when it is idempotent. Do not change."""
+"""An idempotent Java producer has at most five requests in flight. Do not change."""
 SEQUENCE_END: Final = 2**31
 RETRIES_MS: Final = 15_000
-"""How long batches that failed are awaited before later ones, from when they can come."""
+"""After appends resume, how long later batches must wait for failed ones to be retried."""
 EXPIRY_GRACE_NS: Final = 3600 * 10**9
-"""A producer must also be silent for so long by this process's time: the calendar may be set."""
+"""Minimum idle time by the monotonic clock before expiry: the wall clock may be set."""
 _COUNT: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">iiqq")
@@ -50,7 +49,7 @@ _COORDINATOR: Final = Struct(">qi")
 
 
 class AppendedBatch(NamedTuple):
-    """One batch that a producer appended."""
+    """One appended batch of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -59,7 +58,7 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerDescription(NamedTuple):
-    """What DescribeProducers shows of a producer; -1 stands for none."""
+    """A producer, as DescribeProducers shows it; -1 stands for none."""
 
     producer_id: int
     epoch: int
@@ -85,13 +84,13 @@ class _Producer:
         """Of the transaction coordinator that wrote the producer's last marker."""
         self.batches: list[AppendedBatch] = []
         self.first_sequence = 0
-        """What must come first while there are no batches: all that were appended have failed."""
+        """The expected sequence while there are no batches because all appends have failed."""
         self.seen_ms = 0
         self.overdue_ns: int | None = None
-        """Since when it is found silent for too long, each time anybody looks."""
+        """When it was first found expired, by the monotonic clock; None if it is not."""
 
     def copy(self) -> _Producer:
-        """The same producer, which further batches and markers do not change."""
+        """A copy that further batches and markers do not change."""
         copied = _Producer(self.epoch, self.coordinator_epoch)
         copied.batches = list(self.batches)
         copied.first_sequence, copied.seen_ms = self.first_sequence, self.seen_ms
@@ -99,7 +98,7 @@ class _Producer:
 
 
 class _BeforeMarker(NamedTuple):
-    """A producer as it was before the marker at `marker_offset`."""
+    """The state of a producer before the marker at `marker_offset`."""
 
     marker_offset: int
     producer_id: int
@@ -108,7 +107,7 @@ class _BeforeMarker(NamedTuple):
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """The sequence `count` steps behind; they run from 0 to 2^31-1 and begin again at 0."""
+    """The sequence `count` steps later; sequences wrap from 2^31-1 to 0."""
     return (sequence + count) % SEQUENCE_END
 
 
@@ -121,9 +120,9 @@ class ProducerState:
         self.named = NamedSequences()
         self._producers: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}
-        """Producer id -> first offset of its open transaction, in the order of these offsets."""
+        """Producer id -> first offset of its open transaction, in offset order."""
         self._before_markers: list[_BeforeMarker] = []
-        """Of the markers that may still be forgotten, in the order of their offsets."""
+        """States before the markers that may still be undone, in offset order."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -132,56 +131,56 @@ class ProducerState:
         return producer_id in self._producers
 
     def last_sequence(self, producer_id: int) -> int | None:
-        """The sequence of the producer's last record here, None where there is none."""
+        """The sequence of the producer's last record here; None if there is none."""
         producer = self._producers.get(producer_id)
         return producer.batches[-1].last_sequence if producer and producer.batches else None
 
     def open_transaction(self, producer_id: int) -> int | None:
-        """The first offset of the producer's open transaction, None if none is open."""
+        """The first offset of the producer's open transaction; None if there is none."""
         return self._open.get(producer_id)
 
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has a transaction open in this epoch."""
+        """Whether the producer has an open transaction in this epoch."""
         producer = self._producers.get(producer_id)
         return producer_id in self._open and producer is not None and producer.epoch == epoch
 
     def first_open(self, otherwise: int) -> int:
-        """The lowest first offset of an open transaction, `otherwise` if none is open."""
+        """The lowest first offset of the open transactions; `otherwise` if there are none."""
         return next(iter(self._open.values()), otherwise)
 
     @property
     def open_offsets(self) -> Iterable[int]:
-        """The first offsets of all open transactions, from the lowest."""
+        """The first offsets of all open transactions, in order."""
         return self._open.values()
 
     def check(self, batch: BatchHeader) -> AppendedBatch | None:
         """Decide whether `batch` may be appended.
 
-        Returns the earlier append when this is a retry of one of the last five, else None.
+        Returns the earlier append if this is a retry of one of the last five, else None.
         Raises OutOfOrderSequence on a gap, ProducerFenced on an older producer epoch,
-        RecordInvalid on an impossible sequence, TransactionStateInvalid on a batch that is not
-        transactional while its producer has a transaction open.
+        RecordInvalid on an invalid sequence, TransactionStateInvalid on a non-transactional batch
+        while its producer has an open transaction.
         """
         first = batch.base_sequence
         if first < 0 or batch.producer_id < 0:
-            raise RecordInvalid(f"sequence {first} of producer {batch.producer_id} cannot be")
+            raise RecordInvalid(f"invalid sequence {first} of producer {batch.producer_id}")
         if self._open and not batch.attributes & TRANSACTIONAL and batch.producer_id in self._open:
             raise TransactionStateInvalid(
-                f"producer {batch.producer_id} has a transaction open, and sent a batch that is not"
-                " part of it: end the transaction first"
+                f"producer {batch.producer_id} has an open transaction, and sent a batch outside of"
+                " it: end the transaction first"
             )
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return None
         if batch.producer_epoch < producer.epoch:
             raise ProducerFenced(
-                f"producer {batch.producer_id} writes with epoch {batch.producer_epoch}, and epoch "
-                f"{producer.epoch} is at work: it must take a new epoch"
+                f"producer {batch.producer_id} uses epoch {batch.producer_epoch}, but epoch "
+                f"{producer.epoch} is active: it needs a new epoch"
             )
         if batch.producer_epoch > producer.epoch:
             if first != 0:
                 raise OutOfOrderSequence(
-                    f"producer {batch.producer_id} begins epoch {batch.producer_epoch} with "
+                    f"producer {batch.producer_id} starts epoch {batch.producer_epoch} with "
                     f"sequence {first} instead of 0"
                 )
             return None
@@ -203,14 +202,14 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         if producer is not None and producer_epoch < producer.epoch:
             raise ProducerFenced(
-                f"producer {producer_id} writes with epoch {producer_epoch}, and epoch"
-                f" {producer.epoch} is at work: it must take a new epoch"
+                f"producer {producer_id} uses epoch {producer_epoch}, but epoch"
+                f" {producer.epoch} is active: it needs a new epoch"
             )
 
     def apply(self, batch: BatchHeader, base_offset: int, now_ms: int, safe_offset: int) -> None:
-        """Take note of an appended batch of an idempotent producer.
+        """Record an appended batch of an idempotent producer.
 
-        No append below `safe_offset` will ever be forgotten.
+        No append below `safe_offset` will be undone.
         """
         producer = self._producers.get(batch.producer_id)
         if producer is None or producer.epoch != batch.producer_epoch:
@@ -231,7 +230,7 @@ class ProducerState:
             del batches[0]
 
     def _with_epoch(self, batch: BatchHeader) -> _Producer:
-        """The producer of `batch`, in the epoch of `batch`."""
+        """The producer of `batch`, in the batch's epoch."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             producer = self._producers[batch.producer_id] = _Producer(batch.producer_epoch)
@@ -257,27 +256,26 @@ class ProducerState:
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, version: int
     ) -> bool:
-        """Decide whether a marker may be appended; False if it would change nothing.
+        """Decide whether a marker may be appended; False if it would have no effect.
 
-        `version` is that of the transaction. Raises TransactionCoordinatorFenced on an older
-        coordinator epoch, ProducerFenced on an older producer epoch, and from version 2 on, whose
-        markers carry a new one, also on the present epoch while a transaction is open.
+        `version` is the transaction version. Raises TransactionCoordinatorFenced on an older
+        coordinator epoch, ProducerFenced on an older producer epoch and, from version 2 on, whose
+        markers carry a new epoch, also on the current epoch while a transaction is open.
         """
         producer = self._producers.get(producer_id)
         if producer is None:
             return True
         if coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFenced(
-                f"a marker for producer {producer_id} comes from coordinator epoch"
-                f" {coordinator_epoch}, and epoch {producer.coordinator_epoch} is at work: it is"
-                " not written"
+                f"a marker for producer {producer_id} has coordinator epoch {coordinator_epoch},"
+                f" but epoch {producer.coordinator_epoch} is active: it was not written"
             )
         is_open = producer_id in self._open
         is_old = version >= MARKERS_BUMP and is_open and producer_epoch == producer.epoch
         if is_old or producer_epoch < producer.epoch:
             raise ProducerFenced(
-                f"a marker for producer {producer_id} carries epoch {producer_epoch}, and epoch"
-                f" {producer.epoch} is at work: it is not written"
+                f"a marker for producer {producer_id} has epoch {producer_epoch}, but epoch"
+                f" {producer.epoch} is active: it was not written"
             )
         return (
             is_open
@@ -293,9 +291,9 @@ class ProducerState:
         now_ms: int,
         safe_offset: int,
     ) -> int | None:
-        """Take note of an appended marker; the first offset of the transaction that it ends.
+        """Record an appended marker; returns the first offset of the transaction that it ends.
 
-        None: the producer had none open. No append below `safe_offset` will ever be forgotten.
+        None: there was no open transaction. No append below `safe_offset` will be undone.
         """
         producer_id, kept = batch.producer_id, self._before_markers
         settled = 0
@@ -316,11 +314,11 @@ class ProducerState:
         return first_offset
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the batches and markers at and after `end_offset`: their append failed.
+        """Undo the batches and markers at and after `end_offset`, whose append failed.
 
-        The first of a producer's batches must come before those after it, even if nothing else is
-        known of the producer: a client that learns that a later batch is stored takes the earlier
-        ones for stored.
+        The first of a producer's failed batches must then come before those after it, even if
+        nothing else is known about the producer: a client that gets an acknowledgement for a later
+        batch assumes that the earlier ones were stored.
         """
         self._forget_markers(end_offset)
         self.named.truncate(end_offset)
@@ -347,9 +345,9 @@ class ProducerState:
             self._open = {producer: first for first, producer in in_order if first < end_offset}
 
     def expire(self, before_ms: int, now_ns: int) -> None:
-        """Forget the producers that were last seen before `before_ms`, and long since found so.
+        """Remove producers last seen before `before_ms`, after a grace period.
 
-        One that has a transaction open is never forgotten.
+        A producer with an open transaction never expires.
         """
         for producer_id, producer in list(self._producers.items()):
             if producer.seen_ms >= before_ms or producer_id in self._open:
@@ -360,11 +358,11 @@ class ProducerState:
                 del self._producers[producer_id]
 
     def encode(self, bytes_max: int = 2**63) -> bytes:
-        """For a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored.
+        """Encode for a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored.
 
-        A producer without batches must begin with 0; one that must not is left out. Where they
-        take more than `bytes_max`, those go first that were silent for longest, as if expired, and
-        those that have a transaction open last.
+        Decoding assumes that a producer without batches starts at 0, so others are omitted. If the
+        result would exceed `bytes_max`, the longest idle producers are dropped, as if expired,
+        those with an open transaction last.
         """
         told = {
             producer_id: producer
@@ -387,7 +385,7 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerState:
-        """The reverse of `encode`. Raises DataCorrupt."""
+        """Decode. Raises DataCorrupt."""
         state = cls()
         try:
             count, at = _COUNT.unpack_from(data)[0], _COUNT.size
@@ -401,34 +399,34 @@ class ProducerState:
                     at += _BATCH.size
                 state._producers[producer_id] = producer
         except Exception as error:
-            raise DataCorrupt(f"a ledger footer's producer states are damaged: {error}") from error
+            raise DataCorrupt(f"a ledger footer's producer states are corrupt: {error}") from error
         return state
 
     @property
     def has_open(self) -> bool:
-        """Whether a transaction is open."""
+        """Whether any transaction is open."""
         return bool(self._open)
 
     def encode_open(self) -> bytes:
-        """The open transactions, for a footer. Do not change: stored."""
+        """Encode the open transactions for a footer. Do not change: stored."""
         entries = [_OPEN.pack(producer_id, first) for producer_id, first in self._open.items()]
         return _COUNT.pack(len(entries)) + b"".join(entries)
 
     def decode_open(self, data: bytes) -> None:
-        """Take over what `encode_open` gave. Raises DataCorrupt."""
+        """Decode what `encode_open` returned. Raises DataCorrupt."""
         for producer_id, first_offset in _entries(_OPEN, data):
             self._open[producer_id] = first_offset
 
     @property
     def has_coordinators(self) -> bool:
-        """Whether any producer has ended a transaction."""
+        """Whether any producer has completed a transaction."""
         return any(
             producer.coordinator_epoch != NO_COORDINATOR_EPOCH
             for producer in self._producers.values()
         )
 
     def encode_coordinators(self) -> bytes:
-        """The coordinators' epochs, for a footer. Do not change: stored."""
+        """Encode the coordinator epochs for a footer. Do not change: stored."""
         entries = [
             _COORDINATOR.pack(producer_id, producer.coordinator_epoch)
             for producer_id, producer in self._producers.items()
@@ -437,7 +435,7 @@ class ProducerState:
         return _COUNT.pack(len(entries)) + b"".join(entries)
 
     def decode_coordinators(self, data: bytes) -> None:
-        """Take over what `encode_coordinators` gave. Raises DataCorrupt."""
+        """Decode what `encode_coordinators` returned. Raises DataCorrupt."""
         for producer_id, coordinator_epoch in _entries(_COORDINATOR, data):
             if producer_id in self._producers:
                 self._producers[producer_id].coordinator_epoch = coordinator_epoch
@@ -446,42 +444,42 @@ class ProducerState:
 def _entries(layout: Struct, data: bytes) -> Iterator[tuple[int, int]]:
     count = _COUNT.unpack_from(data)[0] if len(data) >= _COUNT.size else -1
     if not 0 <= count * layout.size <= len(data) - _COUNT.size:
-        raise DataCorrupt("a section of a ledger footer is cut short")
+        raise DataCorrupt("a section of a ledger footer is truncated")
     for at in range(count):
         yield layout.unpack_from(data, _COUNT.size + at * layout.size)
 
 
 class Retries:
-    """What comes behind a batch that failed, and was told to come again, is told so, too.
+    """After a failed append, gives later batches a retriable error until the failed one is retried.
 
-    A sequence out of order makes librdkafka take a new epoch, under which it sends all again whose
-    answer it has not got, in every partition, stored or not. And a producer that is unknown,
-    because its first batch failed, could begin with the second, which is taken for an answer to
-    both. A partition that has changed hands has failed so, too: the first batch gets its error from
-    the former owner, while the second is under way to the new one.
+    On an out-of-order sequence, librdkafka takes a new epoch and resends everything unacknowledged
+    in every partition, stored or not. And a producer that is unknown because its first batch failed
+    could start with the second, which would count as acknowledging both. The same applies after an
+    ownership change: the former owner fails the first batch, while the second is on its way to the
+    new one.
     """
 
     __slots__ = ("_until_ms", "are_due")
 
     def __init__(self, *, are_due: bool) -> None:
         self.are_due = are_due
-        """Whether a batch may have been told to come again since appends last went ahead."""
+        """Whether a batch may have failed since appends were last accepted."""
         self._until_ms = -1
 
     def reopened(self, now_ms: int) -> None:
-        """Appends go ahead again: from now on those that failed can come."""
+        """Appends are accepted again: those that failed can be retried."""
         if self.are_due:
             self.are_due = False
             self._until_ms = now_ms + RETRIES_MS
 
     def is_waiting(self, now_ms: int) -> bool:
-        """Whether batches that failed may still come, and must come first."""
-        return 0 < self._until_ms - now_ms <= RETRIES_MS  # this bound: a clock that went back
+        """Whether failed batches may still be retried, and must come first."""
+        return 0 < self._until_ms - now_ms <= RETRIES_MS  # the upper bound: the clock went back
 
     def check(
         self, producers: ProducerState, batch: BatchHeader, now_ms: int
     ) -> AppendedBatch | None:
-        """See ProducerState.check. Raises StorageUnavailable where others must come first."""
+        """See ProducerState.check. Raises StorageUnavailable if a failed batch must come first."""
         if self._until_ms < 0 or not self.is_waiting(now_ms):
             return producers.check(batch)
         try:
@@ -495,6 +493,6 @@ class Retries:
 
 def _too_early(batch: BatchHeader) -> StorageUnavailable:
     return StorageUnavailable(
-        f"a batch of producer {batch.producer_id} before sequence {batch.base_sequence} failed a"
-        " moment ago and comes first: try again behind it"
+        f"a batch of producer {batch.producer_id} before sequence {batch.base_sequence} just failed"
+        " and must come first: try again after it"
     )

@@ -1,10 +1,10 @@
-"""Reading a partition: whole batches by offset, and offsets by time.
+"""Reads a partition: whole batches by offset, and offsets by time.
 
 Invariants: nothing at or after the read's bound is read: the high watermark, or the last stable
-offset where only committed transactions are wanted. A read returns whole batches as they are
-stored, at least one, the first of which holds the offset asked for (KIP-74). Batches of aborted
-transactions lie among them; `aborted_now` says whose they are. What ends in `_now` never waits for
-a disk: it returns a Miss that says what it lacks, and `LogReader.fetch` loads that and tries again.
+offset for `read_committed`. A read returns whole batches as stored, at least one, the first of
+which contains the requested offset (KIP-74). They include batches of aborted transactions, which
+`aborted_now` lists. Functions ending in `_now` never wait for a disk: they return a Miss with what
+is needed, and `LogReader.fetch` loads that and retries.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import LedgerId, LedgerStore
 
 WALK_BYTES: Final = 16 * 1024
-"""What is read to find a batch that the sparse index does not name: a few intervals."""
+"""Read size when scanning for a batch that the sparse index does not contain: a few intervals."""
 BOUNDARIES_MAX: Final = 256
-"""Places where readers stopped; more readers than that walk one index interval instead."""
+"""Limit of remembered reader positions; further readers scan one index interval instead."""
 ATTEMPTS_MAX: Final = 64
-"""Of `read`: each fetches what the one before lacked, so a handful does even for a torn index."""
+"""Limit of attempts per read: each loads what the last one needed, so a handful is enough even for
+a torn index."""
 
 
 _END_OFFSET: Final = attrgetter("end_offset")
 
 
 class Miss(NamedTuple):
-    """What a read lacks: the index of a ledger (`size` 0), or bytes that are not in memory."""
+    """What a read needs: the index of a ledger (`size` 0), or bytes that are not cached."""
 
     segment: Segment
     position: int
@@ -54,7 +55,7 @@ class Miss(NamedTuple):
 
 
 class CachedReads(Protocol):
-    """What a read that never waits asks of a LedgerStore."""
+    """The part of LedgerStore that non-blocking reads use."""
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """See LedgerStore."""
@@ -62,24 +63,24 @@ class CachedReads(Protocol):
 
 
 class _Missing(Exception):
-    """No error: it carries a Miss out of nested calls."""
+    """Not an error: carries a Miss out of nested calls."""
 
     def __init__(self, miss: Miss) -> None:
         self.miss = miss
 
 
 def segment_index(log: PartitionLog, offset: int) -> int:
-    """Which segment holds `offset`; the count of segments where none does."""
+    """The index of the segment that contains `offset`; the number of segments if none does."""
     segments = log.segments
     last = len(segments) - 1
-    # Most readers are near the end: asked first, it saves 0.4 us.
+    # Most readers are near the end: checking the last segment first saves 0.4 us.
     if last >= 0 and segments[last].base_offset <= offset < segments[last].end_offset:
         return last
     return bisect_right(segments, offset, key=_END_OFFSET)
 
 
 def segment_of(log: PartitionLog, offset: int) -> Segment | None:
-    """The segment that holds `offset`, None where nothing is (end of the log, or a hole)."""
+    """The segment that contains `offset`; None at the end of the log or in a hole."""
     at = segment_index(log, offset)
     return log.segments[at] if at < len(log.segments) else None
 
@@ -88,7 +89,7 @@ def check_offset(log: PartitionLog, offset: int) -> None:
     """Raises OffsetOutOfRange unless log start offset <= offset <= high watermark."""
     if not log.log_start_offset <= offset <= log.visibility.acknowledged.offset:
         raise OffsetOutOfRange(
-            f"{log.name} has no offset {offset}: its log runs from {log.log_start_offset} to"
+            f"{log.name} has no offset {offset}: its log ranges from {log.log_start_offset} to"
             f" {log.high_watermark}"
         )
 
@@ -98,25 +99,25 @@ def _bytes_at(store: CachedReads, segment: Segment, position: int, size: int) ->
     if data is None:
         raise _Missing(Miss(segment, position, size))
     if len(data) < size:
-        raise segment.corrupt(position + len(data), "the ledger ends there, and should not")
+        raise segment.corrupt(position + len(data), "the ledger is truncated")
     if not (segment.proved_from <= position and position + len(data) <= segment.proved_to):
         segment.verify_crc(data, position)
     return data
 
 
 def _whole_at(store: CachedReads, segment: Segment, position: int, size: int) -> Buffer:
-    """Like `_bytes_at`, of whole batches: that each of them is one has been proved, too.
+    """Like `_bytes_at`, for a range that must consist of whole, verified batches.
 
-    A length that grew would make the last of them look as if it went on behind what was read.
+    A corrupt, larger length would make the last batch seem to extend past the range read.
     """
     data = _bytes_at(store, segment, position, size)
     if not (segment.proved_from <= position and position + size <= segment.proved_to):
-        raise segment.corrupt(position, "a batch reaches past those that are there")
+        raise segment.corrupt(position, "a batch extends past the range read")
     return data
 
 
 def _visible_end(log: PartitionLog, segment: Segment, bound: Bound) -> int:
-    """The position after the last readable batch of `segment`, NOT_LOCATED if unknown."""
+    """The position after the last readable batch of `segment`; NOT_LOCATED if unknown."""
     if segment.end_offset <= bound.offset:
         return segment.end_position
     return bound.position
@@ -135,7 +136,7 @@ def _batch_at_position(
 ) -> tuple[int, int]:
     """(size of the batch at `start`, the offset after it).
 
-    The header alone is read, so no CRC is checked here.
+    Only the header is read, so the CRC is not checked.
     """
     data = store.read_cached(segment.ledger, start, HEADER_SIZE)
     if data is None:
@@ -143,15 +144,15 @@ def _batch_at_position(
     header = read_header(data)
     size = header.size
     if not HEADER_SIZE <= size <= end - start:
-        raise segment.corrupt(start, f"a batch of {size} bytes cannot be")
+        raise segment.corrupt(start, f"invalid batch size {size}")
     return size, header.last_offset + 1
 
 
 def aborted_now(log: PartitionLog, offset: int, end_offset: int) -> list[tuple[int, int]] | Miss:
-    """(first offset, producer id) of aborted transactions with records in a range, by offset.
+    """(first offset, producer id) of aborted transactions with records in a range, sorted.
 
-    The range lies below the last stable offset, and in one ledger. Markers that end what is in it
-    may lie in later ledgers.
+    The range is below the last stable offset and in one ledger. The markers may be in later
+    ledgers.
     """
     found: list[tuple[int, int]] = []
     at = segment_index(log, offset)
@@ -169,7 +170,7 @@ def aborted_now(log: PartitionLog, offset: int, end_offset: int) -> list[tuple[i
 
 
 class _Held:
-    """What one read has fetched so far: it has it, whatever leaves the caches meanwhile."""
+    """The bytes loaded for one read, independent of cache evictions meanwhile."""
 
     __slots__ = ("_held", "_store")
 
@@ -185,21 +186,21 @@ class _Held:
         return self._store.read_cached(ledger, position, size)
 
     async def take_in(self, miss: Miss) -> None:
-        """Wait for the bytes that a read lacked."""
+        """Load the bytes that a read needs."""
         ledger, position = miss.segment.ledger, miss.position
         self._held[ledger, position] = await self._store.read(ledger, position, miss.size)
 
 
 class Fetched(NamedTuple):
-    """Batches, and what a reader of committed transactions must know of them."""
+    """Batches, and the aborted transactions for a `read_committed` reader."""
 
     data: Buffer
     aborted: list[tuple[int, int]] | None = None
-    """(first offset, producer id) by offset; None where all transactions are wanted."""
+    """(first offset, producer id), sorted; None for `read_uncommitted`."""
 
 
 class TimedOffset(NamedTuple):
-    """An offset and the timestamp of its record; (-1, -1) where there is none."""
+    """An offset and its record's timestamp; (-1, -1) if there is none."""
 
     timestamp_ms: int
     offset: int
@@ -209,7 +210,7 @@ NO_OFFSET: Final = TimedOffset(-1, -1)
 
 
 class LogReader:
-    """Reads the log of one partition from the ledgers of its store."""
+    """Reads the log of one partition from its store's ledgers."""
 
     __slots__ = ("_boundaries", "_files", "_is_files_known", "_log", "_store")
 
@@ -219,17 +220,17 @@ class LogReader:
         self._files: LocatesBytes | None = None
         self._is_files_known = False
         self._boundaries: dict[int, tuple[int, int]] = {}
-        """Offset -> (ledger, position), where readers stopped: the next read goes on there."""
+        """Offset -> (ledger, position) where reads ended: where the next ones start."""
 
     def _locate(self, cached: CachedReads, segment: Segment, bound: Bound) -> int:
-        """Where the bound lies, which begins a batch of `segment`. Raises _Missing."""
+        """The position of the bound, which is a batch boundary in `segment`. Raises _Missing."""
         log = self._log
         end = _visible_end(log, segment, log.visibility.acknowledged)
         bound.position = self._position_of(cached, segment, bound.offset, end)
         return bound.position
 
     def _position_of(self, cached: CachedReads, segment: Segment, offset: int, end: int) -> int:
-        """Where the batch that holds `offset` begins in `segment`."""
+        """The position in `segment` of the batch that contains `offset`."""
         known = self._boundaries.get(offset)
         if known is not None and known[0] == segment.ledger:
             return known[1]
@@ -247,9 +248,9 @@ class LogReader:
             if reached:
                 position += reached
             elif want >= end - position:
-                raise segment.corrupt(position, "a batch reaches past the end")
+                raise segment.corrupt(position, "a batch extends past the end")
             else:
-                # A cut batch: take in all of it before moving on.
+                # A truncated batch: read all of it before moving on.
                 want = max(read_header(data).size, want * 2)
         return end
 
@@ -258,9 +259,8 @@ class LogReader:
     ) -> tuple[Buffer, int] | Miss:
         """(batches from `offset` on, the offset after them), without waiting.
 
-        About `bytes_max` bytes of whole batches, yet always at least one batch; empty at the bound,
-        which is the high watermark unless another one is given. Raises OffsetOutOfRange and
-        DataCorrupt.
+        About `bytes_max` bytes of whole batches, but at least one batch; empty at the bound, by
+        default the high watermark. Raises OffsetOutOfRange and DataCorrupt.
         """
         bound = bound or self._log.visibility.acknowledged
         return self._read_now(self._store, offset, bytes_max, bound)
@@ -278,9 +278,9 @@ class LogReader:
             return missing.miss
 
     def locate_now(self, offset: int, bytes_max: int, bound: Bound) -> tuple[Sendable, int] | Miss:
-        """The batches that `read_now` returns, left in their file if they can be sent from there.
+        """The batches that `read_now` returns, as a file range if they can be sent from the file.
 
-        That is so for many bytes at once, of which each batch's CRC has been checked before.
+        That requires a large range in which each batch's CRC was already verified.
         """
         check_offset(self._log, offset)
         if offset >= bound.offset:
@@ -301,16 +301,16 @@ class LogReader:
             return missing.miss
 
     def _find_files(self) -> LocatesBytes | None:
-        """Whether the store has files to send from: asked once, when a read is large enough for it.
+        """The store, if it can locate files; checked once, when a read is first large enough.
 
-        The check of a Protocol takes 5 us, too long for each read and for each log of a start.
+        The Protocol check takes 5 us, too long for each read and for each log at start-up.
         """
         self._is_files_known = True
         self._files = self._store if isinstance(self._store, LocatesBytes) else None
         return self._files
 
     def _range_at(self, cached: CachedReads, offset: int, bytes_max: int, bound: Bound) -> _Range:
-        """Where the batches from `offset` on lie. Raises _Missing."""
+        """The range of the batches from `offset` on. Raises _Missing."""
         log = self._log
         at = segment_index(log, offset)
         assert at < len(log.segments), "an offset below the high watermark has a segment"
@@ -336,18 +336,18 @@ class LogReader:
         return _Range(segment, start, limit - start, next_offset)
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        """A batch that begins at `offset`, now or later, lies at `position`."""
+        """Remember that the batch at `offset`, present or future, is at `position`."""
         boundaries = self._boundaries
         if len(boundaries) >= BOUNDARIES_MAX:
             boundaries.clear()
         boundaries[offset] = (segment.ledger, position)
 
     async def load_index(self, segment: Segment) -> None:
-        """Read the index of a closed ledger, unless it is in memory. Raises what storage raises."""
+        """Load the index of a closed ledger, unless it is in memory. Raises what storage raises."""
         log = self._log
         if not segment.is_index_loaded:
             segments = list(log.segments)
-            if segment not in segments:  # trimmed or replaced while a reader had it
+            if segment not in segments:  # trimmed or replaced since the reader got it
                 segments = [segment]
             at = segments.index(segment)
             await load_index_of(segments[: at + 1], at, self._store)
@@ -361,7 +361,7 @@ class LogReader:
             await held.take_in(miss)
 
     async def fetch(self, offset: int, bytes_max: int, isolation: int) -> Fetched:
-        """Like `read_now`, but wait for the disk if needed. Also raises StorageUnavailable."""
+        """Like `read_now`, but waits for the disk if needed. Also raises StorageUnavailable."""
         log = self._log
         held = _Held(self._store)
         for _ in range(ATTEMPTS_MAX):
@@ -377,7 +377,7 @@ class LogReader:
     async def _aborted(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
         """As `aborted_now`.
 
-        Each index is used in the turn in which it is read, since it may be evicted for the next.
+        Each index is used in the turn in which it is loaded, since it may be evicted for the next.
         """
         log = self._log
         found: list[tuple[int, int]] = []
@@ -405,7 +405,7 @@ class LogReader:
     ) -> TimedOffset:
         """The first record with a timestamp >= `timestamp_ms` (ListOffsets by time).
 
-        With READ_COMMITTED, one at or after the last stable offset does not count.
+        With READ_COMMITTED, records at or after the last stable offset are ignored.
         """
         log = self._log
         for segment in list(log.segments):
@@ -419,7 +419,7 @@ class LogReader:
             if position is None:
                 continue
             offset = segment.index.offset_at(position)
-            assert offset is not None, "an index entry names its batch"
+            assert offset is not None, "an index entry refers to a batch"
             offset = max(offset, log.log_start_offset)
             while offset < min(segment.end_offset, log.visibility.bound(isolation).offset):
                 data, header = await self._batch_at(offset)
@@ -430,12 +430,12 @@ class LogReader:
                         ):
                             return TimedOffset(record.timestamp_ms, record.offset)
                 offset = header.last_offset + 1
-                # One batch or two, as a rule; a whole ledger where headers lie about their records.
+                # Usually one or two batches; a whole ledger if headers misstate timestamps.
                 await asyncio.sleep(0)
         return NO_OFFSET
 
     async def offset_of_max_timestamp(self, isolation: int = READ_UNCOMMITTED) -> TimedOffset:
-        """The first record that has the largest timestamp of all (KIP-734)."""
+        """The first record with the largest timestamp of all (KIP-734)."""
         log = self._log
         largest = max((segment.max_timestamp_ms for segment in log.segments), default=-1)
         return await self.offset_of_time(largest, isolation) if largest >= 0 else NO_OFFSET
@@ -445,21 +445,21 @@ class LogReader:
 
 
 def epoch_of_offset(log: PartitionLog, offset: int) -> int:
-    """The leader epoch of the record at `offset`, of the one to come at the log's end.
+    """The leader epoch of the record at `offset`; at the end of the log, that of the next record.
 
-    What ListOffsets tells beside an offset. The leader's own would be another one after each change
-    of owners, and librdkafka begins anew where the same offset comes with another epoch.
+    ListOffsets returns it with an offset. The current leader epoch instead would change with each
+    owner, and librdkafka resets when the same offset has a different epoch.
     """
     segment = segment_of(log, offset)
     return log.leader_epoch if segment is None else segment.leader_epoch
 
 
 def end_offset_of_epoch(log: PartitionLog, leader_epoch: int) -> tuple[int, int]:
-    """(the largest epoch <= `leader_epoch`, the offset behind its last record).
+    """(the largest epoch <= `leader_epoch`, the offset after its last record).
 
-    What OffsetForLeaderEpoch asks (KIP-101, KIP-320). (-1, -1): of an epoch that is not known here.
-    One from before the log's start is answered with that start, as Kafka does: who has read up to
-    there has lost nothing, and would be sent to `auto.offset.reset` otherwise.
+    For OffsetForLeaderEpoch (KIP-101, KIP-320). (-1, -1): the epoch is unknown. For an epoch before
+    the log start offset the result is that offset, as in Kafka: a reader that has reached it has
+    lost nothing, and would otherwise fall back to `auto.offset.reset`.
     """
     if not 0 <= leader_epoch <= log.leader_epoch:
         return -1, -1

@@ -1,9 +1,9 @@
-"""Which ledgers a topic no longer keeps: by time and by size, whole ledgers at a time.
+"""Retention by time and size, in whole ledgers.
 
-Invariants: never the ledger that is written to, unless all it holds has expired; then it is
-closed first. Time is compared with the records' own largest timestamp, as Kafka does, and with
-the time of the first append where records carry none; where nobody knows that one, a ledger goes
-with the next one whose time is known.
+Invariants: never removes the open ledger, unless everything in it has expired; then it is closed
+first. Time is compared with the largest record timestamp, as in Kafka, and with the time of the
+first append if records have none; a ledger with neither is removed with the next one whose time is
+known.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
 
 PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
-"""`producer.id.expiration.ms` of Kafka; see `EXPIRY_GRACE_NS` for a calendar that jumps."""
+"""Kafka's `producer.id.expiration.ms`; see `EXPIRY_GRACE_NS` for clock jumps."""
 
 
 def start_after_retention(log: PartitionLog, now_ms: int) -> int:
-    """The log start offset that retention by time and by size would leave."""
+    """The log start offset according to retention by time and size."""
     config = log.config
     start = log.log_start_offset
     excess = log.size_bytes - config.retention_bytes
@@ -35,9 +35,9 @@ def start_after_retention(log: PartitionLog, now_ms: int) -> int:
 
 
 async def enforce(log: PartitionLog, now_ms: int, now_ns: int) -> int:
-    """Drop what the topic's configuration no longer keeps; the number of records dropped.
+    """Apply the topic's retention; returns the number of records removed.
 
-    The calendar's time is for the records' age, the other for what must not hang on it.
+    `now_ms` determines the age of records, `now_ns` what must not depend on the wall clock.
     """
     if not log.is_loaded or log.failure is not None or log.is_deleted:
         return 0

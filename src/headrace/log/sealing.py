@@ -1,7 +1,6 @@
-"""How a ledger that takes no more appends is left: sealed, even by a recovery, or let go.
+"""Seals ledgers, if necessary by recovering them, and releases their state in the store.
 
-Invariants: knows ledgers and their store; when ledgers are sealed is for `upkeep`, and so
-is trying again.
+Invariants: knows ledgers and their store; the lifecycle host decides when to seal and retries.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ if TYPE_CHECKING:
 
 
 async def seal(segment: Segment, footer: bytes, store: LedgerStore) -> None:
-    """Seal `segment`, of which every append is safe. Raises what the store raises; DataCorrupt."""
+    """Seal `segment`, whose appends are all durable. Raises what the store raises; DataCorrupt."""
     try:
         await store.seal(segment.ledger, footer)
     except (Fenced, LedgerLost):
-        # Its writer would say so for ever. A recovery finds all that was acknowledged, and seals
-        # the ledger without a footer: then it is scanned where one would have been read.
+        # Sealing it as its writer would fail forever. A recovery finds everything acknowledged and
+        # seals the ledger without a footer: it is then scanned instead.
         info = await store.recover(segment.ledger)
         if info.end != segment.end_position:
-            problem = "it does not end where the acknowledged appends do"
+            problem = "it does not end with the last acknowledged append"
             raise segment.corrupt(info.end, problem) from None
         if not info.is_sealed:
             raise
@@ -35,12 +34,12 @@ async def seal(segment: Segment, footer: bytes, store: LedgerStore) -> None:
 
 
 def release(segments: Sequence[Segment], store: LedgerStore) -> None:
-    """Have the store keep nothing more of those that are open, if it keeps anything of them."""
+    """Release the store's state for those segments that are open."""
     let_go([segment for segment in segments if not segment.is_sealed], store)
 
 
 def let_go(segments: Sequence[Segment], store: LedgerStore) -> None:
-    """Have the store drop its caches of them: they are no longer read here."""
+    """Release the store's state and caches for segments that are no longer read here."""
     if isinstance(store, ReleasesLedgers):
         for segment in segments:
             store.release(segment.ledger)

@@ -1,11 +1,11 @@
-"""One ledger of a partition's chain, as the log sees it while it runs.
+"""One ledger of a partition's chain, as an open log uses it.
 
-Invariants: knows one ledger's offsets and positions. `load_by_scan` rebuilds from the
-records themselves what a footer would say, and proves each batch's CRC and place on the way.
-Where the store keeps notes, the log notes its state in the open ledger from time to time, in the
-form of a footer whose index holds only what came since the note before; a scan begins at the
-newest. Batches that this process neither wrote nor proved are proved when they are first read, so
-damaged bytes are reported instead of served.
+Invariants: knows one ledger's offsets and positions. `load_by_scan` rebuilds from the records what
+a footer contains, verifying each batch's CRC and placement.
+If the store keeps notes, the log stores its state in the open ledger from time to time, as a
+footer whose index holds only the entries since the previous note; a scan starts at the newest one.
+Batches that this process has neither written nor verified are verified on first read, so corrupt
+bytes are reported instead of served.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 SCAN_BYTES: Final = 1024 * 1024
 NOTE_INTERVAL_BYTES = 16 * 1024 * 1024  # not Final: tests lower it, also in the compiled core
-"""How much who takes over an open ledger reads at most, where the store keeps notes."""
+"""How much of an open ledger a takeover reads at most, if the store keeps notes."""
 NO_TRANSACTION: Final = 2**63 - 1
-"""Greater than any offset: where no transaction is open."""
+"""Greater than any offset: no transaction is open."""
 NOTE_RATIO = 16
-"""Notes of many producers are large, and come less often: they are a 16th of the bytes at most."""
+"""Notes with many producers are large, and less frequent: at most 1/16 of the bytes."""
 
 
 class Segment:
@@ -86,48 +86,48 @@ class Segment:
         self.first_append_ms = -1
         self.max_timestamp_ms = -1
         self.safe_max_timestamp_ms = -1
-        """Of the records that are acknowledged: what it falls back to when an append fails."""
+        """Of the acknowledged records: the value to restore when an append fails."""
         self.is_sealed = False
-        """Whether storage has sealed it."""
+        """Whether the store has sealed it."""
         self.footer: bytes | None = None
-        """What it is to be sealed with, where that was tried and failed: an attempt may count."""
+        """The footer of a seal that failed, to be reused: the attempt may have succeeded."""
         self.is_compacted = False
-        """Whether offsets are missing between its batches; known with the index."""
+        """Whether there are gaps between its batches; valid once the index is loaded."""
         self.is_offloaded = False
-        """Whether object storage holds a copy, and the chain says so."""
+        """Whether the chain records a copy in object storage."""
         self.is_local = True
-        """Whether the ledger store itself still holds it."""
+        """Whether the ledger store itself still has it."""
         self.index = OffsetIndex()
         self.is_index_loaded = True
-        """Whether `index`, `aborted` and `first_open_offset` are known."""
+        """Whether `index`, `aborted` and `first_open_offset` are loaded."""
         self.aborted: AbortedIndex | None = None
-        """The transactions that markers in it abort; None where there are none."""
+        """The transactions aborted by markers in it; None if there are none."""
         self.first_open_offset = NO_TRANSACTION
-        """Where the first transaction began that is open at its end; of a closed ledger."""
+        """The first offset of the earliest transaction open at its end; of a closed ledger."""
         self.proved_from = 0
         self.proved_to = 0
         self.note_at = NOTE_INTERVAL_BYTES
-        """Where in the ledger the next note is due."""
+        """The position at which the next note is due."""
         self.noted_count = 0
-        """Entries of the index that notes hold."""
+        """Index entries contained in notes."""
         self.noted_aborted_count = 0
 
     @property
     def newest_ms(self) -> int:
-        """How new it is: the records' largest timestamp; without any, when it was begun."""
+        """The largest record timestamp; without any, the time of the first append."""
         return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.first_append_ms
 
     def corrupt(self, position: int, problem: str) -> DataCorrupt:
-        """The error for damaged bytes at `position`."""
+        """The error for corrupt bytes at `position`."""
         return DataCorrupt(
-            f"ledger {self.ledger} is damaged at byte {position} ({problem}): the records there are"
+            f"ledger {self.ledger} is corrupt at byte {position} ({problem}): its records there are"
             " not served; restore the ledger's file from a backup or a replica",
             ledger=self.ledger,
             position=position,
         )
 
     def verify_crc(self, data: Buffer, position: int) -> None:
-        """Check the CRC of every batch in `data`, read at `position`, unless that was done.
+        """Verify the CRC of every batch in `data`, read at `position`, unless already verified.
 
         Raises DataCorrupt.
         """
@@ -139,13 +139,13 @@ class Segment:
         try:
             for at, header in iterate_headers(data):
                 if not self.base_offset <= header.base_offset < self.end_offset:
-                    raise self.corrupt(position + at, f"offset {header.base_offset} is foreign")
+                    raise self.corrupt(position + at, f"unexpected offset {header.base_offset}")
                 if expected is not None and self.is_compacted:
                     expected = self._next_compacted(header, position + at, expected)
                 self._check_placement(header, position + at, expected)
                 expected = header.last_offset + 1
                 if not is_intact(data, at, header):
-                    raise self.corrupt(position + at, "the CRC of a batch does not match")
+                    raise self.corrupt(position + at, "CRC mismatch in a batch")
                 proved = at + header.size
         except BatchCorrupt as error:
             raise self.corrupt(position + proved, str(error)) from error
@@ -156,19 +156,19 @@ class Segment:
             self.proved_from, self.proved_to = position, end
 
     def _next_compacted(self, header: BatchHeader, position: int, least: int) -> int:
-        """The base offset that a batch of a compacted ledger must have, as far as it is known."""
+        """The base offset that a batch of a compacted ledger must have, as far as known."""
         indexed = self.index.offset_at(position)
         return max(header.base_offset, least) if indexed is None else indexed
 
     def _check_placement(self, header: BatchHeader, position: int, expected: int | None) -> None:
-        """Check what lies before the part of a batch that its CRC covers."""
+        """Check the fields of a batch that its CRC does not cover."""
         if header.magic != MAGIC:
-            raise self.corrupt(position, f"a batch of magic {header.magic}")
+            raise self.corrupt(position, f"invalid magic {header.magic} in a batch")
         if expected is not None and header.base_offset != expected:
-            problem = f"offset {header.base_offset} where {expected} should be"
+            problem = f"offset {header.base_offset} instead of {expected}"
             raise self.corrupt(position, problem)
         if header.leader_epoch != self.leader_epoch:
-            problem = f"leader epoch {header.leader_epoch} where {self.leader_epoch} should be"
+            problem = f"leader epoch {header.leader_epoch} instead of {self.leader_epoch}"
             raise self.corrupt(position, problem)
 
     async def load_by_scan(
@@ -176,14 +176,14 @@ class Segment:
     ) -> ProducerState:
         """Read the batches up to byte `end` and rebuild index and producer state from them.
 
-        `producers` are those before this ledger; those behind it are returned. What a note in the
-        ledger tells is not read again. `seen_ms` counts as the time at which the producers were
-        last seen, and records stored that tell none; 0: not known. Raises DataCorrupt.
+        `producers` is the state before this ledger; returns the state after it. What the ledger's
+        notes contain is not read again. `seen_ms` counts as the time when the producers were last
+        seen, and as that of records without a timestamp; 0: unknown. Raises DataCorrupt.
         """
         self.index, self.aborted = OffsetIndex(), None
         self.end_offset, self.end_position = self.base_offset, 0
         noted = await self._load_notes(store, end)
-        if noted is not None:  # there may be no readers left
+        if noted is not None:
             producers = noted
         begin = position = self.end_position
         want = SCAN_BYTES
@@ -194,7 +194,7 @@ class Segment:
                 position, want = position + consumed, SCAN_BYTES
                 continue
             if want >= end - position or len(data) < HEADER_SIZE:
-                raise self.corrupt(position, "a batch reaches past the end")
+                raise self.corrupt(position, "a batch extends past the end")
             want = max(want * 2, read_header(data).size)
         self.max_timestamp_ms = self.safe_max_timestamp_ms = self.index.max_timestamp_ms
         self.first_open_offset = producers.first_open(NO_TRANSACTION)
@@ -203,7 +203,7 @@ class Segment:
         return producers
 
     def note(self, producers: ProducerState) -> bytes:
-        """What is to be noted in the ledger at its present end; `producers` as they are there."""
+        """The note for the ledger's current end, where `producers` is the state."""
         index, aborted = self.index.since(self.noted_count), self.aborted
         if aborted is not None:
             noted_count, self.noted_aborted_count = self.noted_aborted_count, len(aborted)
@@ -215,12 +215,12 @@ class Segment:
         return data
 
     async def _load_notes(self, store: LedgerStore, end: int) -> ProducerState | None:
-        """Go to the newest note; its producers, or None where there are no notes."""
+        """Load the notes; returns the newest one's producers, or None without notes."""
         footer: Footer | None = None
         if isinstance(store, KeepsNotes):
             for note in await store.notes(self.ledger):
                 if note.position > end:
-                    raise self.corrupt(end, f"a note lies at byte {note.position}, behind the end")
+                    raise self.corrupt(end, f"a note is at byte {note.position}, after the end")
                 footer = decode_footer(note.data)
                 self.index.extend(footer.offset_index)
                 if footer.aborted is not None:
@@ -235,7 +235,7 @@ class Segment:
             for at, header in iterate_headers(data):
                 self._check_placement(header, position + at, self.end_offset)
                 if not is_intact(data, at, header):
-                    raise self.corrupt(position + at, "the CRC of a batch does not match")
+                    raise self.corrupt(position + at, "CRC mismatch in a batch")
                 self.index.add(header.base_offset, position + at, header.max_timestamp_ms)
                 if header.attributes & CONTROL:
                     self._scan_marker(data, at, header, producers, seen_ms)
@@ -245,7 +245,7 @@ class Segment:
                     named = named_sequences_in(data, at, header)
                     producers.named.apply(named, header.base_offset, header.base_offset)
                 if self.first_append_ms < 0:
-                    # Without a time of theirs, records are taken to be as old as the scan.
+                    # Records without a timestamp count as old as the scan.
                     told_ms = header.first_timestamp_ms
                     self.first_append_ms = told_ms if told_ms >= 0 else seen_ms or -1
                 consumed = at + header.length + LOG_OVERHEAD
@@ -280,32 +280,32 @@ class Segment:
         self.aborted.add(producer_id, first_offset, marker_offset, stable_offset)
 
     def abort_all(self, entries: AbortedIndex) -> None:
-        """Take over the entries that follow."""
+        """Append the entries that follow."""
         if self.aborted is None:
             self.aborted = AbortedIndex()
         self.aborted.extend(entries)
 
     @property
     def is_aborted_index_full(self) -> bool:
-        """Whether further aborted transactions belong in another ledger."""
+        """Whether further aborted transactions require another ledger."""
         return self.aborted is not None and len(self.aborted) >= ENTRIES_MAX
 
     def base_behind(self, link: LedgerLink, log_start_offset: int, *, can_shrink: bool) -> int:
-        """Where the ledger of `link` begins, which follows this one.
+        """The base offset of the ledger of `link`, which follows this one.
 
-        The chain knows the least offset at which it can begin. If this one ends earlier, records
-        are gone. With `flush.ms` a loss of power may do that (`can_shrink`), and an empty ledger
-        takes up where they ended; one that holds records is found out by their offsets. Below the
-        log's start it is of no interest. Otherwise it is damage. Raises DataCorrupt.
+        The chain has the lowest offset at which it can begin. If this ledger ends earlier, records
+        were lost. With `flush.ms` a power loss may cause that (`can_shrink`), and an empty ledger
+        continues at the new end; in one with records, their offsets reveal it. Below the log start
+        offset it does not matter. Otherwise it is corruption. Raises DataCorrupt.
         """
         base = max(self.end_offset, min(link.base_offset, log_start_offset))
         if base < link.base_offset and (link.is_sealed or not can_shrink):
-            problem = f"it ends at offset {self.end_offset}, what follows at {link.base_offset}"
+            problem = f"it ends at offset {self.end_offset}, the next begins at {link.base_offset}"
             raise self.corrupt(self.end_position, problem)
         return base
 
     def encode_footer(self, producers: ProducerState) -> bytes:
-        """What it is sealed with; `producers` as they are at its end."""
+        """The footer to seal it with; `producers` is the state at its end."""
         self.first_open_offset = producers.first_open(NO_TRANSACTION)
         return encode_footer(
             Footer(
@@ -319,17 +319,17 @@ class Segment:
         )
 
     def unload_index(self) -> None:
-        """Give the memory of a sealed ledger's index back: `load_index` reads it again."""
-        assert self.is_sealed, "the index of what is written to is nowhere else"
+        """Release the index of a sealed ledger; `load_index` reads it again."""
+        assert self.is_sealed, "the index of an open ledger cannot be reloaded"
         self.index, self.aborted, self.is_index_loaded = OffsetIndex(), None, False
 
     @property
     def index_entry_count(self) -> int:
-        """Entries of its indexes that are in memory."""
+        """Index entries in memory."""
         return len(self.index.positions) + (0 if self.aborted is None else len(self.aborted))
 
     async def knows_producers(self, store: LedgerStore) -> bool:
-        """Whether a footer or a note in it tells all producers, those before it included."""
+        """Whether its footer or a note contains the complete producer state."""
         if (await store.recover(self.ledger)).footer is not None:
             return True
         return isinstance(store, KeepsNotes) and bool(await store.notes(self.ledger))
@@ -337,11 +337,11 @@ class Segment:
     async def load_index(
         self, store: LedgerStore, before: ProducerState | None = None, seen_ms: int = 0
     ) -> ProducerState:
-        """Take the index of a sealed ledger from its footer, or scan for it; its producers.
+        """Load the index of a sealed ledger from its footer, or by a scan; returns its producers.
 
-        `before`: as they were at its beginning, for a ledger that does not know them; it is
-        changed. `seen_ms` as for a scan. Raises DataCorrupt, also where the ledger does not end as
-        its chain says.
+        `before`: the state at its beginning, for a ledger without producer state; it is changed.
+        `seen_ms` as for a scan. Raises DataCorrupt, also if the ledger's end differs from the
+        chain's.
         """
         known_end = (self.end_offset, self.end_position)
         info = await store.recover(self.ledger)
@@ -355,7 +355,7 @@ class Segment:
             self.is_compacted = footer.is_compacted
             self.first_open_offset = producers.first_open(NO_TRANSACTION)
         else:
-            # Aside: readers of this segment go by its end while its bytes are read.
+            # Into another segment: readers of this one rely on its end while it is scanned.
             scanned = Segment(self.ledger, self.base_offset, self.leader_epoch)
             before = ProducerState() if before is None else before
             producers = await scanned.load_by_scan(store, info.end, before, seen_ms)
@@ -370,13 +370,13 @@ class Segment:
             found_end = self.end_position
             self.end_offset, self.end_position = known_end
             self.is_index_loaded = False
-            raise self.corrupt(found_end, f"it ends there, and not at byte {known_end[1]}")
+            raise self.corrupt(found_end, f"it ends there instead of at byte {known_end[1]}")
         self.is_index_loaded = True
         return producers
 
 
 def sealed_segment(link: LedgerLink) -> Segment:
-    """A sealed ledger as its chain entry describes it; its index is read at first use."""
+    """A sealed ledger as described by its chain entry; its index is loaded on first use."""
     segment = Segment(LedgerId(link.ledger), link.base_offset, link.leader_epoch)
     assert link.end_offset is not None
     segment.end_offset = link.end_offset
@@ -393,10 +393,10 @@ def sealed_segment(link: LedgerLink) -> Segment:
 async def producers_behind(
     segments: Sequence[Segment], store: LedgerStore, now_ms: int
 ) -> ProducerState:
-    """The producers as they were when the last of these ended.
+    """The producer state at the end of the last of these ledgers.
 
-    A ledger that was recovered over shared storage has no footer, although it is sealed: then those
-    before it tell, back to one that has.
+    A ledger recovered on shared storage is sealed without a footer: then the state is rebuilt from
+    the newest earlier one that has it.
     """
     first = len(segments) - 1
     while first > 0 and not await segments[first].knows_producers(store):
@@ -408,9 +408,9 @@ async def producers_behind(
 
 
 async def load_index_of(segments: Sequence[Segment], at: int, store: LedgerStore) -> None:
-    """Load the indexes of a closed ledger, also where it does not know the producers before it.
+    """Load the index of a closed ledger, even if it does not contain the producers before it.
 
-    Without them a scan would not know which transactions its markers end.
+    Without them, a scan would not know which transactions its markers end.
     """
     segment, before = segments[at], None
     if at and not await segment.knows_producers(store):

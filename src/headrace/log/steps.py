@@ -1,7 +1,7 @@
-"""The slow steps of one partition's log, one after the other.
+"""Runs the background steps of a partition's log, one after another.
 
-Invariants: knows how a step is run, and reports its failure as an event of the log's lifecycle; the
-steps themselves, and what follows from an event, are for `upkeep`.
+Invariants: runs steps, and reports their failures as events of the log's lifecycle; the steps
+themselves and the reactions to events are in `lifecycle_host`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class Steps:
-    """Runs the steps of one log."""
+    """The queue of background steps of one log."""
 
     __slots__ = ("_failed", "_name", "_task", "_tasks")
 
     def __init__(
         self, name: str, tasks: Tasks, failed: Callable[[HeadraceError, Event], None]
     ) -> None:
-        """`failed` is called when a step has failed, with the event that this is."""
+        """`failed` is called with the error and the event when a step fails."""
         self._name = name
         self._tasks = tasks
         self._failed = failed
@@ -37,7 +37,7 @@ class Steps:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no step is under way."""
+        """Whether no step is running or queued."""
         return self._task is None or self._task.done()
 
     def begin(
@@ -46,7 +46,7 @@ class Steps:
         what: str,
         failed: Event = Event.STEP_FAILED,
     ) -> asyncio.Task[None]:
-        """Run one step after those that were begun before; `failed` is its event if it fails."""
+        """Queue a step after those begun before; `failed` is its event if it fails."""
         previous = self._task
 
         async def run() -> None:
@@ -61,17 +61,17 @@ class Steps:
                 self._failed(StorageUnavailable(f"{what} was cancelled: try again"), failed)
                 raise
             except Exception:
-                # Whatever it was, those who wait must be told, or they wait for ever.
-                log.exception("%s: %s met a fault of the broker", self._name, what)
+                # Whatever the error, waiting requests must fail, or they would wait forever.
+                log.exception("%s: %s failed with an internal error", self._name, what)
                 unknown = StorageUnavailable(f"{what} failed: see the broker's log")
                 self._failed(unknown, failed)
 
         self._task = self._tasks.start(run(), f"{self._name} {what}")
-        self._task.add_done_callback(lambda _: step.close())  # if it was cancelled before it began
+        self._task.add_done_callback(lambda _: step.close())  # if cancelled before it began
         return self._task
 
     async def do(self, step: Coroutine[None, None, None], what: str) -> None:
-        """Run one step in its turn, and raise what it raises: for those who wait for just this."""
+        """Run one step in its turn and raise its error, for a caller that waits for it."""
         failed: list[HeadraceError] = []
 
         async def run() -> None:
@@ -80,15 +80,15 @@ class Steps:
             except HeadraceError as error:
                 failed.append(error)
                 if isinstance(error, ChainMissing | NotOwner):
-                    raise  # the log has ended, for everybody
+                    raise  # the log is no longer served
 
         task = self.begin(run(), what)
-        task.add_done_callback(lambda _: step.close())  # if it was cancelled before it began
+        task.add_done_callback(lambda _: step.close())  # if cancelled before it began
         await asyncio.wait([task])
         if failed:
             raise failed[0]
 
     async def idle(self) -> None:
-        """Wait for the last step that was begun."""
+        """Wait for the last step begun so far."""
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])

@@ -1,13 +1,13 @@
-"""Which sealed ledgers of a partition go to object storage, and which local copies then go.
+"""Decides which sealed ledgers of a partition are offloaded, and which local copies are deleted.
 
-Invariants: decisions and their notes in the chain; the bytes are the tier's business. What
-is done is noted in the chain before anything relies on it: *offloaded* once the copy has been
-written and read back, *local deleted* before the local bytes go. So a crash between two steps
-leaves at most a copy that nothing refers to, on one side or the other, and both are collected.
+Invariants: decisions and their records in the chain; the tier transfers the bytes. The chain
+records each step before anything relies on it: *offloaded* once the copy was written and read back,
+*local deleted* before the local bytes are deleted. So a crash between two steps leaves at most an
+unreferenced copy, local or remote, and both are garbage collected.
 
-The newest sealed ledger that has a footer keeps its local copy, and so do those behind it, which
-were recovered: the footer holds the producers' states, so a partition opens and takes appends while
-object storage is away.
+The newest sealed ledger with a footer keeps its local copy, and so do the recovered ones after it:
+the footer contains the producer states, so a partition can open and accept appends while object
+storage is unavailable.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from headrace.storage.tiering.tier import Tier
 
 SAME_AS_RETENTION = -2
-"""Of `local.retention.ms` and `local.retention.bytes`, as Kafka has it."""
+"""The default of `local.retention.ms` and `local.retention.bytes`, as in Kafka."""
 
 
 def attach(link: LedgerLink, tier: Tier | None) -> None:
-    """Tell the tier of a ledger that the chain calls offloaded."""
+    """Register a ledger with the tier if the chain records it as offloaded."""
     if tier is not None and link.offloaded_ms is not None:
         is_local = link.local_deleted_ms is None
         tier.attach(LedgerId(link.ledger), link.size_bytes or 0, is_local=is_local)
 
 
 def discard(gone: list[Segment], tier: Tier | None, store: LedgerStore) -> None:
-    """Let go of ledgers that the chain does not name any more, and of their copies.
+    """Release ledgers that the chain no longer names, and delete their offloaded copies.
 
-    Their own bytes stay: a broker that was stopped for a while might still believe in them.
+    The ledgers themselves remain: a broker that was paused might still use them.
     """
     let_go(gone, store)
     for segment in gone:
@@ -46,17 +46,17 @@ def discard(gone: list[Segment], tier: Tier | None, store: LedgerStore) -> None:
             tier.discard(segment.ledger)
 
 
-# --- what is due ---------------------------------------------------------------------------------
+# --- decisions -----------------------------------------------------------------------------------
 
 
 def to_offload(log: PartitionLog) -> list[Segment]:
-    """Sealed ledgers that hold records and have no copy yet, from old to new.
+    """Sealed ledgers with records that are not offloaded yet, oldest first.
 
-    Of a compacted topic those that compaction has seen: it would replace the others soon.
+    For a compacted topic, only those already compacted: the others would soon be replaced.
     """
     if not log.config.is_remote_enabled:
         return []
-    # Sealed for the chain, too: it learns of it last.
+    # The chain must record the seal, too: it is updated last.
     fact = log.upkeep.chain.fact
     sealed = {link.ledger for link in fact.ledgers if link.is_sealed}
     end_offset = (fact.cleaned_offset or 0) if log.config.is_compacted else log.end_offset
@@ -71,7 +71,7 @@ def to_offload(log: PartitionLog) -> list[Segment]:
 
 
 def to_drop(log: PartitionLog, now_ms: int) -> list[Segment]:
-    """Offloaded ledgers whose local copies local retention no longer keeps, from old to new."""
+    """Offloaded ledgers whose local copies have expired, oldest first."""
     config = log.config
     if not config.is_remote_enabled:
         return []
@@ -92,16 +92,16 @@ def to_drop(log: PartitionLog, now_ms: int) -> list[Segment]:
     return due
 
 
-# --- what is so ----------------------------------------------------------------------------------
+# --- queries -------------------------------------------------------------------------------------
 
 
 def local_size_bytes(log: PartitionLog) -> int:
-    """Bytes of the ledgers that are here, whether or not they are offloaded too."""
+    """Size of the ledgers with a local copy, whether or not they are offloaded."""
     return sum(segment.end_position for segment in log.segments if segment.is_local)
 
 
 def local_start_offset(log: PartitionLog) -> int:
-    """The first offset that is read without object storage (ListOffsets -4, KIP-405)."""
+    """The first offset readable without object storage (ListOffsets -4, KIP-405)."""
     for segment in log.segments:
         if segment.is_local and segment.end_offset > log.log_start_offset:
             return max(segment.base_offset, log.log_start_offset)
@@ -109,22 +109,22 @@ def local_start_offset(log: PartitionLog) -> int:
 
 
 def last_offloaded_offset(log: PartitionLog) -> int:
-    """The last offset that object storage holds, -1 for none (ListOffsets -5, KIP-1005)."""
+    """The last offloaded offset, -1 for none (ListOffsets -5, KIP-1005)."""
     return max((s.end_offset - 1 for s in log.segments if s.is_offloaded), default=-1)
 
 
 def first_pending_offset(log: PartitionLog) -> int:
-    """The first offset that is not offloaded yet; -1 where none ever is (ListOffsets -6)."""
+    """The first offset not offloaded yet; -1 if offloading is disabled (ListOffsets -6)."""
     if not log.config.is_remote_enabled:
         return -1
     return max(last_offloaded_offset(log) + 1, log.log_start_offset)
 
 
-# --- doing it ------------------------------------------------------------------------------------
+# --- actions -------------------------------------------------------------------------------------
 
 
 async def offload(log: PartitionLog, segment: Segment, tier: Tier, now_ms: int) -> int:
-    """Copy one sealed ledger to object storage and note it; its bytes, 0 if it went meanwhile.
+    """Offload one sealed ledger and record it; returns its size, 0 if it was removed meanwhile.
 
     Raises StorageUnavailable, LedgerUnknown, DataCorrupt, and what metadata raises.
     """
@@ -139,13 +139,13 @@ async def offload(log: PartitionLog, segment: Segment, tier: Tier, now_ms: int) 
             segment.is_offloaded = True
 
     await log.upkeep.do(note(), "note of an offload")
-    if noted is False:  # trimmed or deleted while it was copied; None: the broker stops
+    if noted is False:  # trimmed or deleted meanwhile; None: the broker is stopping
         tier.discard(segment.ledger)
     return size if noted else 0
 
 
 async def _not_needed_to_open(log: PartitionLog, store: LedgerStore) -> list[Segment]:
-    """The ledgers before the newest that has a footer; one that was recovered has none."""
+    """The ledgers before the newest one with a footer; recovered ledgers have none."""
     closed = log.closed
     for at in range(len(closed) - 1, 0, -1):
         if not closed[at].is_local:
@@ -156,20 +156,20 @@ async def _not_needed_to_open(log: PartitionLog, store: LedgerStore) -> list[Seg
 
 
 async def drop_local(log: PartitionLog, store: LedgerStore, tier: Tier, now_ms: int) -> int:
-    """Delete the local copies that are due; how many ledgers. Raises like `offload`."""
+    """Delete the local copies that have expired; returns how many. Raises like `offload`."""
     if not to_drop(log, now_ms):
         return 0
     free = await _not_needed_to_open(log, store)
     for segment in to_drop(log, now_ms):
         if segment in free and not await tier.is_whole(segment.ledger):
-            await tier.offload(segment.ledger)  # somebody removed the copy: make it anew
+            await tier.offload(segment.ledger)  # the copy has been deleted: recreate it
     if not any(segment in free for segment in to_drop(log, now_ms)):
         return 0
     count = 0
 
     async def step() -> None:
         nonlocal count
-        # Again: retention may have been faster.
+        # Evaluated again, as retention may have removed some.
         due = [segment for segment in to_drop(log, now_ms) if segment in free]
         await log.upkeep.chain.local_deleted({segment.ledger for segment in due}, now_ms)
         for segment in due:

@@ -1,12 +1,12 @@
-"""What a partition's log does that may wait: load, make ledgers, roll, seal, trim, delete.
+"""The host of a partition log's lifecycle: performs its slow steps.
 
-Invariants: one step at a time, in the order in which they were asked for. `lifecycle` decides what
-follows from what happens; this is its host, which performs the effects and reports how they ended.
-While the log cannot take appends, its `ready` is a Completion that those who wait hold; a step that
-fails tells them, and the next request tries again.
+Invariants: steps (load, create ledger, roll, seal, trim, delete) run one at a time, in request
+order. `lifecycle` decides how to react to events; this host performs the effects and reports how
+they ended. While the log cannot accept appends, `ready` is a Completion that requests wait for; a
+failed step fails it, and the next request retries.
 
-How a roll works: the next ledger is made and entered into the chain while appends go on; then they
-wait until nothing is pending, the ledgers are switched, and the old one is sealed meanwhile.
+To roll, the next ledger is created and added to the chain while appends continue; then they wait
+until none is pending, the ledgers are switched, and the old one is sealed in the background.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HELD_FRACTION = 1.25
-"""How full a ledger is when appends wait for the next one, which slow storage has not made yet."""
+"""The fill level at which appends wait for the next ledger, which storage has not created yet."""
 
 
 class Upkeep:
-    """The slow side of one PartitionLog."""
+    """The lifecycle host of one PartitionLog."""
 
     __slots__ = (
         "_chain",
@@ -81,21 +81,21 @@ class Upkeep:
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
         self._unnoted: Segment | None = None
-        """The ledger that was sealed to be handed over; the chain does not say so yet."""
+        """The ledger that was sealed for a handover, until the chain records it."""
         self.to_resume: Segment | None = None
-        """The ledger whose appends failed, until storage has said where it ends; set by steps."""
+        """The ledger with failed appends, until it was recovered; set by steps."""
         self._lifecycle = Lifecycle()
         self.wants_roll = False
-        """Whether `settled` is to be called when nothing is pending; kept for each append."""
+        """Whether to call `settled` when nothing is pending; checked for each append."""
 
     @property
     def chain(self) -> LedgerChain:
-        """The stored chain, for steps of others (`do`)."""
+        """The stored chain, for steps of other modules (`do`)."""
         return self._chain
 
     @property
     def state(self) -> State:
-        """Where the log stands."""
+        """The lifecycle state of the log."""
         return self._lifecycle.state
 
     def _on(self, event: Event, error: HeadraceError | None = None) -> None:
@@ -105,21 +105,21 @@ class Upkeep:
             self._perform(effect, error)
 
     def _fail(self, error: HeadraceError, event: Event = Event.STEP_FAILED) -> None:
-        """Take the event of a failure. Damage and the loss of the partition are final."""
+        """Process a failure. Corruption and the loss of ownership are final."""
         target = self._log
         if isinstance(error, DataCorrupt | NotOwner):
             event = Event.DAMAGED
             target.failure = error
         if isinstance(error, ChainMissing):
             event = Event.CHAIN_LOST
-            # An append would be acknowledged into a ledger that nothing names.
+            # An append would be acknowledged in a ledger that no chain names.
             target.active = None
         self._on(event, error)
         if isinstance(error, ChainMissing | NotOwner) and target.on_lost is not None:
             target.on_lost()
 
     async def do(self, step: Coroutine[None, None, None], what: str) -> None:
-        """Run one step of another module in its turn, and raise what it raises."""
+        """Run a step of another module in its turn, and raise its error."""
         await self._steps.do(step, what)
 
     def _perform(self, effect: Effect, error: HeadraceError | None) -> None:
@@ -165,15 +165,15 @@ class Upkeep:
     # --- loading -----------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Begin to read what is stored, unless that is done, under way, or not to be done."""
+        """Start loading, unless the log is loaded, loading, or must not be loaded."""
         self._on(Event.READ_WANTED)
 
     def wait_for_turn(self) -> None:
-        """Load nothing until `begin_turn`: what comes meanwhile waits for `ready`."""
+        """Do not load until `begin_turn`: requests wait for `ready`."""
         self._on(Event.TURN_AWAITED)
 
     async def read_ahead(self) -> None:
-        """Do what can be done while another broker owns the partition: see NextTurn.prepare."""
+        """Prepare while another broker owns the partition: see NextTurn.prepare."""
         await self._turn.prepare(
             self._log.leader_epoch,
             lambda: self._create(is_ahead=True),
@@ -181,12 +181,12 @@ class Upkeep:
         )
 
     async def follow_former(self) -> None:
-        """While the former owner hands over: see NextTurn.follow."""
+        """Follow the former owner's handover: see NextTurn.follow."""
         await self._turn.follow(self._log.leader_epoch)
 
     @property
     def ledger_ahead(self) -> LedgerId | None:
-        """The ledger that `read_ahead` has created for this broker's turn."""
+        """The ledger that `read_ahead` created for this broker's tenure."""
         return None if self._turn.ahead is None else self._turn.ahead.ledger
 
     def begin_turn(self) -> None:
@@ -206,7 +206,7 @@ class Upkeep:
             fact, ahead, self._environment, can_shrink=target.config.flush_ms is not None
         )
         if isinstance(target.failure, NotOwner) and self.state is not State.DRAINING:
-            raise target.failure  # abandoned while it was read
+            raise target.failure  # abandoned during the load
         target.producers = producers
         target.segments = segments
         target.log_start_offset = fact.log_start_offset
@@ -222,25 +222,25 @@ class Upkeep:
         )
         self.to_resume = None
         if ahead is not None and any(link.ledger == ahead.ledger for link in fact.ledgers):
-            self._turn.ahead = None  # from now on a ledger as any other
+            self._turn.ahead = None  # it is an ordinary ledger from now on
         self._on(Event.LOADED_EMPTY if active is None else Event.LOADED_OPEN)
         target.waiters.wake()
-        # Behind the opening: readers need no seal, and in an outage there is none to be had.
+        # After opening: readers need no seal, and during an outage seals fail.
         for segment, link in zip(segments, list(fact.ledgers), strict=True):
             if segment is active or link.is_sealed:
                 continue
-            # A crash came before the seal, or between the seal and its note in the chain.
+            # A crash preceded the seal, or its record in the chain.
             await self._seal(segment)
 
-    # --- the first ledger, and going on after a failure --------------------------------------
+    # --- the first ledger, recovery from a failed append -------------------------------------
 
     def require_active(self) -> None:
-        """Do what it takes for appends to go ahead; `ready` completes when they can be tried."""
+        """Start whatever is needed for appends; `ready` completes when they can be retried."""
         self._on(Event.APPEND_WANTED)
 
     async def _first_ledger(self) -> None:
         target = self._log
-        assert target.active is None, "one ledger takes appends"
+        assert target.active is None, "only one ledger is open"
         target.segments.append(segment := await self._new_segment())
         target.active = segment
         target.visibility.switch()
@@ -250,12 +250,12 @@ class Upkeep:
         target = self._log
         ahead, self._turn.ahead = self._turn.ahead, None
         ledger = await self._create() if ahead is None else ahead.ledger
-        # The lowest offset that it could begin at: appends that are pending may still fail.
+        # The lowest offset it could begin at: pending appends may still fail.
         segment = Segment(ledger, target.high_watermark, target.leader_epoch)
         try:
             await self._chain.add(segment)
         except HeadraceError:
-            release([segment], self._store)  # nothing will ever be appended to it
+            release([segment], self._store)  # it will never be appended to
             raise
         return segment
 
@@ -265,7 +265,7 @@ class Upkeep:
         return await self._store.create(labels, log.config.copies)
 
     def resume(self, segment: Segment) -> None:
-        """Go on with `segment` after an append to it failed, at the end that storage has kept."""
+        """Recover `segment` after a failed append, and continue at the end found in storage."""
         is_known, self.to_resume = self.to_resume is not None, segment
         if self.state is not State.DRAINING or not is_known:
             self._on(Event.APPEND_FAILED)
@@ -273,14 +273,14 @@ class Upkeep:
     async def _resume(self, segment: Segment) -> None:
         info = await self._store.recover(segment.ledger)
         if info.is_sealed:
-            # Over shared storage: what was in doubt is decided now, so all is read again.
-            # Until that is done no ledger may follow: it would begin too early.
+            # On shared storage the recovery decides appends in doubt, so the log is reloaded. No
+            # ledger may be added before that: its base offset would be too low.
             self._prepared, self._lifecycle.next_ledger = None, NextLedger.NONE
             await self._load()
             return
         if info.end != self._log.visibility.acknowledged.position:
-            # To go on would give the offsets of these bytes to others.
-            raise segment.corrupt(info.end, "it does not end where the acknowledged appends do")
+            # Continuing would reuse the offsets of these bytes.
+            raise segment.corrupt(info.end, "it does not end with the last acknowledged append")
         segment.index.truncate(info.end, segment.max_timestamp_ms)
         segment.proved_to = min(segment.proved_to, info.end)
         self.to_resume = None
@@ -288,13 +288,13 @@ class Upkeep:
         self._on(Event.RECOVERED)
 
     def note(self) -> None:
-        """Note the log's state in the active ledger, so that who takes it over reads little.
+        """Store the log's state in the active ledger, so that a takeover reads little.
 
-        What the note tells of, acknowledged or not, lies before it in the ledger. Only where a
-        recovery settles for ever what is in a ledger: elsewhere what a note counts may yet go.
+        The appends it covers, acknowledged or not, precede it in the ledger. Only if recovery
+        decides permanently what is in a ledger: otherwise covered appends may still disappear.
         """
         active = self._log.active
-        if active is None:  # the append that asks was refused at once
+        if active is None:  # the append that triggered this failed at once
             return
         if self._environment.is_shared and isinstance(self._store, KeepsNotes):
             self._store.note(active.ledger, active.note(self._log.producers))
@@ -304,10 +304,10 @@ class Upkeep:
     # --- rolling -----------------------------------------------------------------------------
 
     def begin_roll(self, now_ms: int) -> None:
-        """The active ledger is nearly full or old: make the next one, switch when it is time."""
+        """The open ledger is nearly full or old: create the next one, switch when it is time."""
         target = self._log
         active, config = target.active, target.config
-        if active is None:  # the append that asks was refused at once
+        if active is None:  # the append that triggered this failed at once
             return
         lifecycle = self._lifecycle
         if lifecycle.next_ledger is NextLedger.NONE:
@@ -336,19 +336,19 @@ class Upkeep:
             self.settled()
 
     def settled(self) -> None:
-        """Go over to the next ledger if that is due and nothing is pending."""
+        """Switch to the next ledger if that is due and no append is pending."""
         if not self._log.has_pending:
             self._on(Event.SETTLED)
 
     def _switch(self) -> None:
-        """Go over to the prepared ledger. Nothing may be pending."""
+        """Switch to the prepared ledger. No append may be pending."""
         target = self._log
         old, new = target.active, self._prepared
         assert old is not None
         assert new is not None
-        assert not target.has_pending, "a ledger is left when all its appends are safe"
+        assert not target.has_pending, "a ledger is closed after its last append is durable"
         new.base_offset = new.end_offset = target.end_offset
-        # Now: when it is sealed, the producers have gone on.
+        # Encoded now: by the time it is sealed, producers have advanced.
         old.footer = old.encode_footer(target.producers)
         target.segments.append(new)
         target.active = new
@@ -358,19 +358,19 @@ class Upkeep:
 
     async def _seal(self, segment: Segment) -> None:
         if segment not in self._log.segments:
-            return  # retention was faster
+            return  # already removed by retention
         await self._seal_ledger(segment)
         await self._chain.sealed(segment)
 
     async def _seal_ledger(self, segment: Segment) -> None:
         if not segment.is_sealed:
             if segment.footer is None:
-                assert segment.end_offset == self._log.end_offset, "the producers are of its end"
+                assert segment.end_offset == self._log.end_offset, "producer state is at its end"
                 segment.footer = segment.encode_footer(self._log.producers)
             await seal(segment, segment.footer, self._store)
 
     def seal_again(self) -> None:
-        """Try the seals once more that have failed."""
+        """Retry failed seals."""
         if self._log.ready is None and self._steps.is_idle:
             noted = {link.ledger for link in self._chain.fact.ledgers if link.is_sealed}
             for segment in self._log.closed:
@@ -378,7 +378,7 @@ class Upkeep:
                     _ = self._steps.begin(self._seal(segment), "seal")
 
     async def roll_now(self) -> None:
-        """Close the active ledger, if there is anything in it, and begin the next one."""
+        """Close the open ledger, unless it is empty, and start the next one."""
         active = self._log.active
         if active is None or not active.end_position or self.wants_roll:
             return
@@ -388,17 +388,17 @@ class Upkeep:
             self.settled()
         await self._steps.idle()
 
-    # --- the log's start, and its end --------------------------------------------------------
+    # --- trim and end of life ----------------------------------------------------------------
 
     async def trim(self, log_start_offset: int) -> None:
-        """Drop what lies before `log_start_offset`: whole ledgers go, the rest is hidden.
+        """Delete records before `log_start_offset`: whole ledgers are deleted, the rest hidden.
 
-        Raises OffsetOutOfRange beyond the high watermark, and what storage and metadata raise.
+        Raises OffsetOutOfRange above the high watermark, and what storage and metadata raise.
         """
         target = self._log
         if not 0 <= log_start_offset <= target.high_watermark:
             raise OffsetOutOfRange(
-                f"{target.name} has no offset {log_start_offset}: its log runs from"
+                f"{target.name} has no offset {log_start_offset}: its log ranges from"
                 f" {target.log_start_offset} to {target.high_watermark}"
             )
         await self._steps.do(self._trim(log_start_offset), "trim")
@@ -424,11 +424,11 @@ class Upkeep:
             await self._store.delete(segment.ledger)
 
     def chain_missing(self) -> None:
-        """The stored chain was deleted while the partition is served: serve it no longer."""
+        """The stored chain was deleted while the partition was served: stop serving it."""
         self._fail(self._chain.lost("was deleted while the partition was served"))
 
     def abandon(self, reason: NotOwner) -> None:
-        """Answer `reason` from now on, and leave everything as it lies."""
+        """Refuse requests with `reason` from now on, and leave everything as it is."""
         target = self._log
         target.active = None
         self._chain.retire()
@@ -442,9 +442,9 @@ class Upkeep:
             target.on_lost()
 
     async def settle_and_seal(self, moved: NotOwner | None = None) -> None:
-        """The first half of a hand-over: what is under way ends, the ledger is sealed if it can be.
-        Whatever comes is refused with `moved`, or waits until `abandon` if that is None; reads,
-        too, since the next owner may be ahead by then."""
+        """The first half of a handover: wait for pending appends, and seal the ledger if possible.
+        Requests are refused with `moved`, or wait until `abandon` if that is None; so do reads,
+        since the next owner may already be ahead."""
         target = self._log
         self._on(Event.DRAIN)
         if moved is not None:
@@ -459,21 +459,21 @@ class Upkeep:
         self._on(Event.DRAINED)
 
     def next_chain(self, leader_epoch: int, ahead: int) -> Operation | None:
-        """The change of the chain that begins the next owner's tenure, to be written with its
-        name; None where the next owner has to find out where the log ends."""
+        """The change of the chain that starts the next owner's tenure, to be written together with
+        its name; None if the next owner must determine the end of the log."""
         if not self._steps.is_idle:
             return None
         return self._chain.next_tenure(self._unnoted, leader_epoch, LedgerId(ahead))
 
     def note_seal(self) -> None:
-        """Begin to note the seal in the chain, once. Nothing waits for it: if it does not take
-        place, the next owner looks where the ledger ends."""
+        """Record the seal in the chain, once and in the background. If that fails, the next owner
+        determines the end of the ledger."""
         segment, self._unnoted = self._unnoted, None
         if segment is not None:
             _ = self._steps.begin(self._chain.sealed(segment), "note of the seal")
 
     async def delete(self) -> None:
-        """Remove all ledgers of a deleted topic."""
+        """Delete all ledgers of a deleted topic."""
         target = self._log
         target.is_deleted = True
         target.waiters.wake()
@@ -493,4 +493,4 @@ class Upkeep:
             try:
                 await self._store.delete(ledger)
             except (StorageUnavailable, LedgerUnknown) as error:
-                log.warning("%s: ledger %s is not deleted yet: %s", target.name, ledger, error)
+                log.warning("%s: cannot delete ledger %s yet: %s", target.name, ledger, error)

@@ -1,11 +1,10 @@
-"""What readers of one partition see: up to which offset, and up to which byte.
+"""The bounds of what readers of a partition see, as offset and byte position.
 
-Invariants: knows offsets, positions and transactions, not batches or files. A read is bounded by
-one of two bounds. *Acknowledged* ends at the high watermark: what comes before it is as durable as
-the topic asks. *Committed* ends at the last stable offset: the first offset of the first
-transaction that is open, or whose marker is not acknowledged yet, and never beyond the high
-watermark. While there is no such transaction both bounds are one object, so a log without
-transactions pays nothing.
+Invariants: knows offsets, positions and transactions, not batches or files. A read ends at one of
+two bounds. *Acknowledged* is the high watermark: everything before it is as durable as the topic
+requires. *Committed* is the last stable offset: the first offset of the earliest transaction that
+is open, or whose marker is not acknowledged yet, and never above the high watermark. While there is
+no such transaction both bounds are the same object, so a log without transactions has no overhead.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
-"""The isolation levels, as Kafka numbers them."""
+"""Kafka's isolation levels."""
 NOT_LOCATED: Final = -1
-"""A position that is found out when a read first needs it."""
+"""A position to be determined when a read first needs it."""
 
 
 class Bound:
-    """Where a read ends: an offset, and its byte position in the ledger that holds it."""
+    """The end of a read: an offset, and its byte position in its ledger."""
 
     __slots__ = ("offset", "position")
 
@@ -33,7 +32,7 @@ class Bound:
 
 
 class Visibility:
-    """The bounds of one partition's readers."""
+    """The read bounds of one partition."""
 
     __slots__ = ("_ending", "_log_start_offset", "_unstable", "acknowledged", "committed")
 
@@ -42,13 +41,13 @@ class Visibility:
         self.committed = self.acknowledged
         self._log_start_offset = 0
         self._unstable: dict[int, int] = {}
-        """First offset -> its position, of the transactions that hold back the last stable offset;
-        in the order of their offsets."""
+        """First offset -> position of each transaction that holds back the last stable offset, in
+        offset order."""
         self._ending: list[tuple[int, int]] = []
-        """(offset of the marker, first offset), of markers that are not acknowledged yet."""
+        """(marker offset, first offset) of each marker that is not acknowledged yet."""
 
     def bound(self, isolation: int) -> Bound:
-        """Where readers of an isolation level end."""
+        """The read bound of an isolation level."""
         return self.acknowledged if isolation == READ_UNCOMMITTED else self.committed
 
     @property
@@ -58,13 +57,13 @@ class Visibility:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset at which `read_committed` ends."""
+        """The end of `read_committed` reads."""
         return self.committed.offset
 
     def reset(
         self, offset: int, position: int, log_start_offset: int, open_offsets: Iterable[int]
     ) -> None:
-        """What a log that has just been read shows; `open_offsets`: of its open transactions."""
+        """Initialize from a loaded log; `open_offsets`: of its open transactions."""
         self.acknowledged = self.committed = Bound(offset, position)
         self._log_start_offset = log_start_offset
         self._unstable = dict.fromkeys(sorted(open_offsets), NOT_LOCATED)
@@ -72,28 +71,28 @@ class Visibility:
         self._settle()
 
     def advance(self, offset: int, position: int) -> None:
-        """All before `offset`, which lies at `position`, is acknowledged now."""
+        """Everything before `offset`, which is at `position`, is now acknowledged."""
         self.acknowledged.offset = offset
         self.acknowledged.position = position
         if self._unstable:
             self._settle()
 
     def switch(self) -> None:
-        """The log goes on in an empty ledger: all before it is acknowledged."""
+        """The log continues in an empty ledger: everything before is acknowledged."""
         self.acknowledged.position = 0
 
     def begin(self, first_offset: int, position: int) -> None:
-        """A transaction has begun with the batch that was appended at `first_offset`."""
+        """A transaction began with the batch appended at `first_offset`."""
         self._unstable[first_offset] = position
 
     def end(self, first_offset: int, marker_offset: int) -> None:
-        """The transaction's marker was appended: it counts when it is acknowledged."""
+        """The transaction's marker was appended; it takes effect once it is acknowledged."""
         self._ending.append((marker_offset, first_offset))
 
     def truncate(self, end_offset: int) -> None:
-        """Forget what was appended at and after `end_offset`: it failed.
+        """Discard appends at and after `end_offset`, which failed.
 
-        No more than what is acknowledged may be left after it.
+        What is left after the call must be acknowledged.
         """
         self._ending = [ending for ending in self._ending if ending[0] < end_offset]
         self._unstable = {
@@ -102,7 +101,7 @@ class Visibility:
         self._settle()
 
     def trim(self, log_start_offset: int) -> None:
-        """Records before `log_start_offset` are deleted: a transaction may have begun there."""
+        """Records before `log_start_offset`, where a transaction may have begun, are deleted."""
         self._log_start_offset = log_start_offset
         self._settle()
 

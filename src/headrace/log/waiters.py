@@ -1,7 +1,7 @@
-"""Who waits for new records of one partition.
+"""The waiters for new records of one partition.
 
 Invariants: a waiter is notified in the turn of the loop in which the bound of its isolation level
-moved: the high watermark, or the last stable offset. A waiter costs nothing until then.
+advances: the high watermark, or the last stable offset. Until then a waiter costs nothing.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from headrace.log.visibility import READ_UNCOMMITTED
 
 
 class Waiter(Protocol):
-    """Something that wants to know of new records."""
+    """An object to notify of new records."""
 
     def notify(self) -> None:
-        """There may be something new. Must not block or raise."""
+        """There may be new records. Must not block or raise."""
         ...
 
 
 class Waiters:
-    """The waiters of one partition, in the order in which they came."""
+    """The waiters of one partition, in arrival order."""
 
     __slots__ = ("_waiters",)
 
@@ -31,15 +31,15 @@ class Waiters:
         return bool(self._waiters)
 
     def add(self, waiter: Waiter, isolation: int = READ_UNCOMMITTED) -> None:
-        """Notify `waiter` at each change until it leaves."""
+        """Notify `waiter` of each change until it is discarded."""
         self._waiters[waiter] = isolation
 
     def discard(self, waiter: Waiter) -> None:
-        """It wants to know no longer."""
+        """Stop notifying `waiter`."""
         self._waiters.pop(waiter, None)
 
     def wake(self, *, has_committed: bool = True) -> None:
-        """Notify all; unless `has_committed`, only those that want what is acknowledged."""
+        """Notify all waiters; unless `has_committed`, only those of uncommitted records."""
         for waiter, isolation in list(self._waiters.items()):
             if has_committed or isolation == READ_UNCOMMITTED:
                 waiter.notify()

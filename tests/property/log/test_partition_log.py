@@ -270,9 +270,9 @@ def test_damaged_bytes_are_reported_not_served() -> None:
         bench.log = bench._open()
         bench.log.load()
         assert bench.log.ready is not None
-        with pytest.raises(HeadraceError, match="damaged at byte"):
+        with pytest.raises(HeadraceError, match="corrupt at byte"):
             await bench.log.ready.wait()
-        with pytest.raises(HeadraceError, match="damaged at byte"):
+        with pytest.raises(HeadraceError, match="corrupt at byte"):
             bench.log.append(batch, check_batch(batch))
         await bench.tasks.close()
 

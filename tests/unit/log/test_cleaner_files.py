@@ -118,7 +118,7 @@ def test_damage_in_a_file_is_not_compacted_away(tmp_path, spoil):
             ledger = cleanable(bench.log, bench.clock.ms)[0].ledger
             bench.store.file_of(ledger)
             spoil(tmp_path / str(ledger))
-            with pytest.raises(DataCorrupt, match="is damaged at byte") as raised:
+            with pytest.raises(DataCorrupt, match="is corrupt at byte") as raised:
                 await in_process(bench).run()
             assert raised.value.fields["ledger"] == ledger
             assert await values(bench) == before

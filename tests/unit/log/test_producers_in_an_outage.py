@@ -37,7 +37,7 @@ def begin(bench: Rig, sequence: int, epoch: int = 0) -> Appended | None:
 
 async def refused(bench: Rig, sequence: int, epoch: int = 0) -> None:
     """For a while it is told to come again, behind what failed; then, that it is out of order."""
-    with pytest.raises(StorageUnavailable, match="comes first"):
+    with pytest.raises(StorageUnavailable, match="must come first"):
         await append(bench, sequence, epoch)
     bench.clock.ms += RETRIES_MS
     with pytest.raises(OutOfOrderSequence):
@@ -182,7 +182,7 @@ def test_what_follows_a_batch_in_doubt_is_never_taken_in_its_place(before, is_st
             if is_stored:
                 assert await append(bench, before + 1) == before + 2
             else:
-                with pytest.raises(StorageUnavailable, match="comes first"):
+                with pytest.raises(StorageUnavailable, match="must come first"):
                     await append(bench, before + 1)
             assert await append(bench, before) == before + 1, "once, and in its place"
             assert await append(bench, before + 1) == before + 2
@@ -209,7 +209,7 @@ def test_what_follows_a_batch_that_never_came_to_the_log_is_told_to_come_again()
             with pytest.raises(MetadataUnavailable):
                 await bench.log.ready.wait()
             bench.metadata.get = get
-            with pytest.raises(StorageUnavailable, match="comes first"):
+            with pytest.raises(StorageUnavailable, match="must come first"):
                 await append(bench, 1)
             assert await append(bench, 0) == 1
             assert await append(bench, 1) == 2
@@ -229,7 +229,7 @@ def test_what_comes_to_a_new_owner_before_what_its_former_one_refused_is_told_to
                 await append(bench, sequence)
             rival = bench.rival(1)
             await rival.ready()
-            with pytest.raises(StorageUnavailable, match="comes first"):
+            with pytest.raises(StorageUnavailable, match="must come first"):
                 await append(rival, before + 1)
             assert await append(rival, before) == before
             assert await append(rival, before + 1) == before + 1
