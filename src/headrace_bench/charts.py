@@ -21,7 +21,7 @@ THROUGHPUT, LATENCY, GROWTH = "throughput.svg", "latency.svg", "growth.svg"
 TITLES = {
     THROUGHPUT: "MB/s by record size, all systems",
     LATENCY: "End to end latency by percentile",
-    GROWTH: "What grows",
+    GROWTH: "Growth",
 }
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995)
 _COLOURS = {

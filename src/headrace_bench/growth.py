@@ -53,15 +53,15 @@ class Series:
 
 
 SERIES: tuple[Series, ...] = (
-    Series("growth-partitions", "Produce 1 KiB records to more partitions", "partitions",
+    Series("growth-partitions", "Produce 1 KiB records, by partitions", "partitions",
            (1, 10, 100, 1000)),
-    Series("growth-size", "Produce larger records", "record size, bytes",
+    Series("growth-size", "Produce, by record size", "record size, bytes",
            (100, 1024, 10_240, 102_400, 900_000)),
-    Series("growth-connections", "Produce 1 KiB records beside idle connections",
+    Series("growth-connections", "Produce 1 KiB records, by idle connections",
            "idle connections", (0, 1000, 5000)),
-    Series("growth-consumers", "Fetch the same records by more consumers", "consumers",
+    Series("growth-consumers", "Fetch, by number of consumers", "consumers",
            (1, 4, 16)),
-    Series("growth-backlog", "Read a longer backlog from its beginning", "backlog, MB",
+    Series("growth-backlog", "Read a backlog, by its size", "backlog, MB",
            (10, 100, 500)),
 )  # fmt: skip
 FILLED_BYTES = max(SERIES[-1].values) * 1_000_000

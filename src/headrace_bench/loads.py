@@ -98,9 +98,9 @@ QUEUE_LOADS: tuple[Load, ...] = (
 FIGURES: dict[str, tuple[str, str, int]] = {
     "records_per_s": ("records/s", "", 0),
     "mb_per_s": ("MB/s", "", 1),
-    "cpu_s_per_million": ("CPU s a million records", "", 2),
-    "cpu_s_per_gb": ("CPU s a GB", "", 2),
-    "written_per_byte": ("bytes to disk a byte", "", 2),
-    "rss_mb": ("memory after, MB", "", 0),
+    "cpu_s_per_million": ("CPU s per million records", "", 2),
+    "cpu_s_per_gb": ("CPU s per GB", "", 2),
+    "written_per_byte": ("bytes written per byte", "", 2),
+    "rss_mb": ("memory, MB", "", 0),
 }
 SHARES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}

@@ -53,10 +53,10 @@ def _policy(side: Side, workload: Workload) -> str:
     if workload.kind in ("consume", "fetch", "isolation", "idle", "http_queue"):
         return NAMES[side.peer]
     words = {
-        ("headrace", "synced"): "synced, as it comes",
+        ("headrace", "synced"): "synced (default)",
         ("headrace", "unsynced"): "flush.ms=1000",
         ("kafka", "synced"): "flush.messages=1",
-        ("kafka", "unsynced"): "unsynced, as it comes",
+        ("kafka", "unsynced"): "unsynced (default)",
     }
     return f"{NAMES[side.peer]} {words[side.peer, side.policy]}"
 
@@ -162,7 +162,7 @@ def markdown(results: dict[str, Any]) -> str:
         if entry is None:
             continue
         lines += [f"### {workload.title}", "", f"Tool: {workload.tool}. {_about(entry)}", ""]
-        lines += ["| figure | Headrace | Kafka 4.3.0 | result | bar | verdict |"]
+        lines += ["| figure | Headrace | Kafka 4.3.0 | result | target | verdict |"]
         lines += ["| --- | --- | --- | --- | --- | --- |"]
         lines += [f"| {' | '.join(verdict)} |" for verdict in judge(workload, entry)]
         lines += [""]
@@ -177,5 +177,5 @@ def _about(entry: dict[str, Any]) -> str:
     return (
         f"Median (lowest-highest) of {rounds} round{'' if rounds == 1 else 's'}, "
         f"{entry['date']}, commit {entry['commit']}, {machine['cores']} cores, "
-        f"{machine['disk']}, a sync {machine['sync_us']} us, load before {machine['load']}."
+        f"{machine['disk']}, fsync {machine['sync_us']} us, system load {machine['load']}."
     )

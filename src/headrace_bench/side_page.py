@@ -63,19 +63,19 @@ def markdown(results: dict[str, Any]) -> str:
     for load in (*LOADS, *QUEUE_LOADS):
         entry = results["loads"].get(load.name)
         if entry is not None and entry["rounds"]:
-            lines += ["", f"### Beside others: {load.title[0].lower()}{load.title[1:]}", ""]
+            lines += ["", f"### Comparison: {load.title[0].lower()}{load.title[1:]}", ""]
             lines += [_about(entry, entry["rounds"].values()), ""]
             lines += load_table(load, entry, results)
             if any("* " in line for line in lines[-len(entry["rounds"]) :]):
                 lines += [
                     "",
-                    "`*` is the tool's own figure, not corrected for coordinated omission.",
+                    "`*`: reported by the tool itself, not corrected for coordinated omission.",
                 ]
             lines += [f"- failed: {one.splitlines()[0]}" for one in entry["failures"]]
     for series in SERIES:
         entry = results["growth"].get(series.name)
         if entry is not None and entry["rounds"]:
-            lines += ["", f"### As it grows: {series.title[0].lower()}{series.title[1:]}", ""]
+            lines += ["", f"### Growth: {series.title[0].lower()}{series.title[1:]}", ""]
             points = [runs for side in entry["rounds"].values() for runs in side.values()]
             lines += [_about(entry, points), "", *growth_table(series, entry, results)]
             lines += [f"- failed: {one.splitlines()[0]}" for one in entry["failures"]]
@@ -114,7 +114,7 @@ def _about(entry: dict[str, Any], runs: Iterable[list[Any]]) -> str:
     return (
         f"{windows}Median (lowest-highest) of {rounds} round{'' if rounds == 1 else 's'}, "
         f"{entry['date']}, commit {entry['commit']}, {where['cores']} cores, {where['disk']}, "
-        f"a sync {where['sync_us']} us, load before {where['load']}."
+        f"fsync {where['sync_us']} us, system load {where['load']}."
     )
 
 
@@ -124,7 +124,7 @@ def _systems_table(results: dict[str, Any]) -> list[str]:
     for name, system in results["systems"].items():
         sides = system["sides"]
         if system["missing"] or not sides:
-            why = (system["missing"] or "it had no turn").splitlines()[0]
+            why = (system["missing"] or "not scheduled").splitlines()[0]
             lines.append(
                 f"| {system['title']} | not run: {why}; "
                 f"`headrace bench --install {name}` | | | | | |"
@@ -144,7 +144,7 @@ def load_table(load: Load, entry: dict[str, Any], results: dict[str, Any]) -> li
     """One load: a row for each side, equal promises together, the quickest first."""
     columns = list(SHARES) if load.kind == "latency" else [FIGURES[key][0] for key in FIGURES]
     unit = " ms" if load.kind == "latency" else ""
-    lines = ["| promise | system | " + " | ".join(f"{name}{unit}" for name in columns) + " |"]
+    lines = ["| durability | system | " + " | ".join(f"{name}{unit}" for name in columns) + " |"]
     lines += ["| --- " * (len(columns) + 2) + "|"]
     for policy in (SYNCED, UNSYNCED):
         rows = []

@@ -1,8 +1,8 @@
 """What is measured, and what each figure has to reach: data, no code that runs anything.
 
-Invariants: equal promises are compared. *synced*: Headrace as it comes (fsync before the
+Invariants: equal promises are compared. *synced*: Headrace by default (fsync before the
 acknowledgement) against a Kafka topic with flush.messages=1. *unsynced*: a Headrace topic with
-flush.ms=1000 against Kafka as it comes. *third*: Headrace synced against Kafka as it comes.
+flush.ms=1000 against Kafka by default. *third*: Headrace synced against Kafka by default.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PAIRS: dict[str, tuple[Side, Side]] = {
 
 
 class Bar(NamedTuple):
-    """A figure and what it has to reach: a ratio to Kafka's, or (`pair` empty) a plain limit."""
+    """A figure's target: a ratio to Kafka's figure, or (`pair` empty) an absolute limit."""
 
     figure: str
     at_least: bool
@@ -85,22 +85,22 @@ class Workload:
 # figure -> (heading, unit, digits)
 FIGURES: dict[str, tuple[str, str, int]] = {
     "records_per_s": ("records", "/s", 0),
-    "cpu_us_per_record": ("broker CPU a record", "us", 2),
+    "cpu_us_per_record": ("broker CPU per record", "us", 2),
     "requests_per_s": ("requests", "/s", 0),
-    "cpu_us_per_request": ("broker CPU a request", "us", 1),
-    "mb_per_s": ("read", "MB/s", 0),
-    "cpu_s_per_gb": ("broker CPU a GB", "s", 3),
+    "cpu_us_per_request": ("broker CPU per request", "us", 1),
+    "mb_per_s": ("throughput", "MB/s", 0),
+    "cpu_s_per_gb": ("broker CPU per GB", "s", 3),
     "p50_ms": ("p50", "ms", 3),
     "p99_ms": ("p99", "ms", 3),
     "average_ms": ("average", "ms", 3),
     "transactions_per_s": ("transactions", "/s", 0),
-    "cpu_us_per_transaction": ("broker CPU a transaction", "us", 1),
-    "committed_cpu": ("broker CPU, read_committed to plain", "x", 3),
-    "committed_time": ("time, read_committed to plain", "x", 3),
+    "cpu_us_per_transaction": ("broker CPU per transaction", "us", 1),
+    "committed_cpu": ("broker CPU, read_committed / read_uncommitted", "x", 3),
+    "committed_time": ("time, read_committed / read_uncommitted", "x", 3),
     "messages_per_s": ("messages", "/s", 0),
-    "cpu_us_per_message": ("broker CPU a message", "us", 1),
-    "by_key_rate": ("rate by key, to unordered", "x", 2),
-    "by_key_cpu_us": ("broker CPU a message, by key", "us", 1),
+    "cpu_us_per_message": ("broker CPU per message", "us", 1),
+    "by_key_rate": ("rate in key order / unordered", "x", 2),
+    "by_key_cpu_us": ("broker CPU per message, in key order", "us", 1),
     "ready_s": ("ready after start", "s", 3),
     "idle_mb": ("memory idle", "MB", 1),
     "connections_mb": ("memory with 10,000 idle connections", "MB", 1),
@@ -149,7 +149,7 @@ def _single(name: str, title: str, connections: int, in_flight: int) -> Workload
 
 
 def _transaction_bars(figure: str, cpu: str) -> tuple[Bar, ...]:
-    """Faster than Kafka by a fifth for half of the CPU, by either promise and as they come."""
+    """A fifth faster than Kafka at half the CPU, with equal durability and by default."""
     pairs = ("synced", "unsynced", "third")
     return (
         *(Bar(figure, True, 1.2, None, pair) for pair in pairs),
@@ -210,7 +210,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="consume",
         title="Consume 1 KiB records, 1 partition",
         kind="consume",
-        tool="ConsumerPerformance, fetch size 1 MiB; its rate without the joining of the group",
+        tool="ConsumerPerformance, fetch size 1 MiB; rate without the group join",
         bars=(
             Bar("mb_per_s", True, 1.0, None, "third"),
             Bar("cpu_s_per_gb", False, 0.5, None, "third"),
@@ -222,7 +222,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="fetch-1mib",
         title="Fetches of 1 MiB, one at a time, 1 partition",
         kind="fetch",
-        tool="raw socket client that discards what it reads",
+        tool="raw socket client that discards the data",
         bars=(
             Bar("mb_per_s", True, 1.0, None, "third"),
             Bar("cpu_s_per_gb", False, 0.5, None, "third"),
@@ -237,7 +237,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="latency-tool",
         title="End to end, one message at a time",
         kind="latency_tool",
-        tool="EndToEndLatency, 100 B, acks=all; it tells percentiles in whole milliseconds",
+        tool="EndToEndLatency, 100 B, acks=all; reports percentiles in whole milliseconds",
         bars=(
             Bar("average_ms", False, 1.0, None, "synced"),
             Bar("average_ms", False, 1.0, None, "unsynced"),
@@ -246,7 +246,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="transactions-copy",
-        title="Transactional copy of 1 M records of 100 B, 200 a transaction",
+        title="Transactional copy of 1 M records of 100 B, 200 per transaction",
         kind="copy",
         tool="TransactionalMessageCopier (batch.size=512), from one partition to another, "
         "offsets in the transaction",
@@ -269,10 +269,10 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="transactions-read",
-        title="Fetches of 1 MiB, read_committed beside plain",
+        title="Fetches of 1 MiB, read_committed and read_uncommitted",
         kind="isolation",
-        tool="raw socket client that discards what it reads; the same partition, 20 transactions "
-        "a second in it, in turn with and without read_committed",
+        tool="raw socket client that discards the data; one partition with 20 transactions "
+        "per second, alternately with and without read_committed",
         bars=(Bar("committed_cpu", False, 1.05), Bar("committed_time", False, 1.05)),
         sides=AS_THEY_COME,
         options={"size_mb": 1000, "fetch_bytes": 1_048_576},
@@ -281,8 +281,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="queue-share",
         title="Share group, 3 partitions, messages of 100 B",
         kind="share",
-        tool="ShareConsumerPerformance, 1 consumer; it acknowledges what it received with the "
-        "next fetch",
+        tool="ShareConsumerPerformance, 1 consumer; acknowledges records with the next fetch",
         bars=(
             Bar("messages_per_s", True, 1.0, None, "third"),
             Bar("cpu_us_per_message", False, 25.0),
@@ -293,16 +292,16 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="queue-share-by-key",
-        title="Share group in the order of 100,000 keys, beside an unordered one",
+        title="Share group in key order with 100,000 keys, and an unordered one",
         kind="share_by_key",
-        tool="ShareConsumerPerformance, 1 consumer; both groups read the same topic, in turn",
+        tool="ShareConsumerPerformance, 1 consumer; both groups read the same topic alternately",
         bars=(Bar("by_key_rate", True, 0.5), Bar("by_key_cpu_us", False, 25.0)),
         sides=(HEADRACE_SYNCED,),
         options={"records": 300_000, "partitions": 3},
     ),
     Workload(
         name="queue-http",
-        title="Queue over HTTP, received and acknowledged by 100",
+        title="Queue over HTTP, received and acknowledged in batches of 100",
         kind="http_queue",
         tool="2 processes with http.client, 3 partitions, messages of 100 B, receipts",
         bars=(Bar("messages_per_s", True, 20_000.0), Bar("cpu_us_per_message", False, None, 25.0)),
@@ -311,7 +310,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="idle",
-        title="At rest, freshly started",
+        title="Idle, after start-up",
         kind="idle",
         tool="/proc, first answer to ApiVersions, raw sockets",
         bars=(

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from headrace_bench.loads import Acknowledge
 
 _WORDS = {
-    ("headrace", SYNCED): "as it comes",
+    ("headrace", SYNCED): "default",
     ("headrace", UNSYNCED): "flush.ms=1000",
     ("kafka", SYNCED): "flush.messages=1",
-    ("kafka", UNSYNCED): "as it comes",
+    ("kafka", UNSYNCED): "default",
 }
 
 

@@ -193,7 +193,7 @@ def _sides(folder: Path) -> list[Side]:
 SYSTEM = System(
     name="rocketmq",
     title="Apache RocketMQ",
-    tool=f"benchmark Producer of its examples, {THREADS} threads that wait for answers, 1 queue; "
+    tool=f"benchmark Producer of its examples, {THREADS} threads that wait for responses, 1 queue; "
     "push consumer in pop mode; broker with 1 GiB of heap",
     version=lambda: VERSION,
     missing=missing,
