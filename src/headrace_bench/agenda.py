@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace_bench.growth import READ_S, SIDES, WINDOW, Fetching, Series, Work, work_of
-from headrace_bench.loads import Load
+from headrace_bench.loads import FILLS, Load
 from headrace_bench.workloads import UNSYNCED
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ _START_OTHERS_S = 2.0
 _TOOL_S = 1.5  # from a tool's start to its first report
 _TOOL_START_S = {"redis": 0.5, "nats": 1.0, "rocketmq": 10.0}
 _READ_PASSES = 3
-QUEUE_FILL_S = 8.0
 _OPEN_S = 0.0004  # one idle connection
 
 
@@ -94,7 +93,7 @@ def turns(
 
 def _load_s(load: Load, name: str, length: float) -> float:
     tool_s = _TOOL_START_S.get(name, _TOOL_S)
-    whole_s = _refill_s(load) * length + tool_s + sum(load.window) * length
+    whole_s = _refill_s(load) * length + tool_s + load.window.whole_s * length
     if (
         name == "rocketmq" and load.kind != "queue"
     ):  # it has no other kind; its warm-up is over with its first report
@@ -106,7 +105,7 @@ def _load_s(load: Load, name: str, length: float) -> float:
 
 def _refill_s(load: Load) -> float:
     """Writing what a queue's consumer empties."""
-    return QUEUE_FILL_S if load.kind == "queue" else 0.0
+    return FILLS[load.acknowledge].seconds if load.kind == "queue" else 0.0
 
 
 def _growth(series: Sequence[Series], length: float) -> list[Step]:
@@ -119,7 +118,7 @@ def _growth(series: Sequence[Series], length: float) -> list[Step]:
             if work not in seen:
                 seconds = READ_S * length + 0.3
                 if not isinstance(work, Fetching):
-                    seconds = _TOOL_S + sum(WINDOW) * length + work.connections * _OPEN_S
+                    seconds = _TOOL_S + WINDOW.whole_s * length + work.connections * _OPEN_S
             seen.add(work)
             steps.append(Step(one, value, seconds))
     return steps

@@ -132,7 +132,7 @@ class Growth:
         raise_file_limit(connections + 1000)
         opened = open_idle(self._side.peer, connections)
         name = self._name()
-        window = Window(*(one * self._length for one in WINDOW))
+        window = WINDOW.times(self._length)
         try:
             done = self._side.produce(name, record_bytes, window, partitions)
         finally:

@@ -80,7 +80,7 @@ LOADS: tuple[Load, ...] = (
 
 
 def _queue(name: str, title: str, acknowledge: Acknowledge) -> Load:
-    return Load(name, title, "queue", 100, Window(1.0, 5.0), acknowledge=acknowledge)
+    return Load(name, title, "queue", 100, Window(1.0, 4.0), acknowledge=acknowledge)
 
 
 QUEUE_LOADS: tuple[Load, ...] = (
@@ -93,6 +93,12 @@ QUEUE_LOADS: tuple[Load, ...] = (
     ),
 )
 """One consumer empties what was written before."""
+FILLS: dict[Acknowledge, Window] = {
+    "each": Window(0.0, 18.0, 4_000_000),
+    "hundred": Window(0.0, 18.0, 4_000_000),
+    "confirmed": Window(0.0, 4.0, 200_000),
+}
+"""How long a queue is filled at most, and with how many messages."""
 
 # figure -> (heading, unit, digits)
 FIGURES: dict[str, tuple[str, str, int]] = {

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from headrace_bench import java_tools
 from headrace_bench.peers import cpu_s
 from headrace_bench.processes import SystemFailed
-from headrace_bench.systems.share_load import configure
+from headrace_bench.systems.share_groups import configure
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from headrace_bench.agenda import QUEUE_FILL_S, SideName, Step, Turn, turns
+from headrace_bench.agenda import SideName, Step, Turn, turns
 from headrace_bench.figures import Figures, figures_of, shown
 from headrace_bench.growth import Filled, Growth
-from headrace_bench.loads import SHARES, Load
+from headrace_bench.loads import FILLS, SHARES, Load
 from headrace_bench.parts import PartMissing
 from headrace_bench.processes import SystemFailed, undisturbed, usage_of
 from headrace_bench.run import commit, machine
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CONSOLE = Console(stderr=True, soft_wrap=True)
 _FILL_S = 4.0  # how long is written what a consume run reads, where no load has written it
+_EMPTY_SHARE = 0.9  # the first report of what empties a queue is in no total
 _SURE_SHARE = 0.98  # of what a tool counted by its rates: so much is there to be read
 
 
@@ -231,7 +232,7 @@ class _Work:
         if not isinstance(step.what, Load):
             assert self._growth is not None, "series are for Kafka's protocol alone"
             return self._growth.point(step.what, step.value)
-        window = Window(*(one * self._length for one in step.what.window))
+        window = step.what.window.times(self._length)
         kinds = {"produce": self._produce, "consume": self._consume, "latency": self._latency,
                  "queue": self._queue}  # fmt: skip
         return kinds[step.what.kind](step.what, window)
@@ -261,10 +262,12 @@ class _Work:
         """Write, and empty what was written; no other load reads it."""
         if load.acknowledge not in self._side.acknowledges:
             return {}
-        self._produce(load, Window(0.0, QUEUE_FILL_S * self._length))
+        self._produce(load, FILLS[load.acknowledge].times(self._length))
         filled = self._filled.pop(load.record_bytes)
         done = self._side.empty(filled.name, filled.records, load.acknowledge, window)
         self._side.drop(filled.name)
+        if done.total >= filled.records * _EMPTY_SHARE:
+            raise SystemFailed("the queue was empty before the window was over")
         return figures_of(done, load.record_bytes)
 
     def _latency(self, load: Load, window: Window) -> Figures:

@@ -7,6 +7,7 @@ its first reports and its end are not in it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import selectors
@@ -103,10 +104,23 @@ def run_tool(
 
 
 class Window(NamedTuple):
-    """What is left out after a tool's first report, and how long is measured then."""
+    """What is left out after a tool's first report, and how long is measured then.
+
+    It ends earlier as soon as the tool has done `records_enough`, its warm-up included.
+    """
 
     warmup_s: float
     seconds: float
+    records_enough: float = math.inf
+
+    @property
+    def whole_s(self) -> float:
+        """With the warm-up."""
+        return self.warmup_s + self.seconds
+
+    def times(self, length: float) -> Window:
+        """So many times as long."""
+        return Window(self.warmup_s * length, self.seconds * length, self.records_enough * length)
 
 
 class Steady(NamedTuple):
@@ -212,7 +226,8 @@ class _Reports:
         self._rate = rate
         self.seconds = now - self._began_at
         self._after = usage_of(self._pids)
-        return self.seconds >= self._window.seconds - _SLACK_S
+        is_enough = self._total >= self._window.records_enough
+        return is_enough or self.seconds >= self._window.seconds - _SLACK_S
 
     def steady(self) -> Steady:
         """What the window held."""

@@ -49,12 +49,12 @@ def run(command: list[str], folder: Path, **environment: str) -> None:
 
 
 def go_program() -> tuple[list[str], dict[str, str]]:
-    """(command, environment) of the copying program in Go."""
+    """(command, environment) of the program in Go."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no Go compiler on the PATH (package golang-go)")
     source = HERE / "go_clients"
-    names = ("main.go", "franz.go", "sarama.go", "go.mod", "go.sum")
+    names = ("main.go", "franz.go", "sarama.go", "share.go", "go.mod", "go.sum")
     with built_once("go", [go, "version"], [source / name for name in names]) as program:
         if not program.exists():
             partial = program.with_suffix(".partial")

@@ -1,7 +1,7 @@
 """Headrace and Apache Kafka: the same tools and clients, for both speak the same protocol.
 
 Invariants: Kafka's own ProducerPerformance and ConsumerPerformance write and read,
-librdkafka is timed; each side has a broker of its own.
+librdkafka is timed, franz-go empties queues; each side has a broker of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace_bench import java_tools, latency, parts
 from headrace_bench.hdr import HdrHistogram
 from headrace_bench.kafka_parts import KAFKA_VERSION, java, kafka_classpath
 from headrace_bench.peers import Headrace, Kafka
-from headrace_bench.systems import share_load
+from headrace_bench.systems import share_groups
 from headrace_bench.systems.system import Latency, Side, System, read_again
 from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace_bench.workloads import POLICY_SETTINGS, SYNCED, UNSYNCED
@@ -98,11 +98,10 @@ class KafkaProtocolSide:
         return read_again(read, window)
 
     def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
-        """See Side: librdkafka's share consumer, in a process of its own."""
+        """See Side: franz-go's share consumer, in a process of its own."""
         del records
-        module = f"{__package__}.share_load"
-        command = [sys.executable, "-m", module, self.peer.bootstrap, name, acknowledge]
-        return watch(Tool(command, share_load.rate_of), window, self.pids)
+        asked = share_groups.emptying(self.peer.bootstrap, name, acknowledge)
+        return watch(asked, window, self.pids)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""
@@ -163,7 +162,7 @@ def _kafka_sides(folder: Path) -> list[Side]:
 
 _TOOL = (
     "ProducerPerformance, acks=all, batch.size=16384, linger.ms=0; ConsumerPerformance; "
-    "librdkafka's share consumer"
+    "franz-go's share consumer"
 )
 HEADRACE = System(
     name="headrace",

@@ -6,16 +6,14 @@ tool of its command line cannot be had as a Go module everywhere. One server, on
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace_bench import parts
 from headrace_bench.hdr import HdrHistogram
 from headrace_bench.latency import WARMUP_S
+from headrace_bench.systems.go_load import GoLoad, rate_of
 from headrace_bench.systems.own_server import OwnServer
 from headrace_bench.systems.system import Latency, Side, System
 from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
@@ -23,12 +21,13 @@ from headrace_bench.workloads import SYNCED, UNSYNCED
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from headrace_bench.loads import Acknowledge
 
 SERVER_VERSION = "v2.15.2"
 _MODULE = f"github.com/nats-io/nats-server/v2@{SERVER_VERSION}"
-_SOURCE = Path(__file__).parent / "nats_load"
+_LOAD = GoLoad("nats_load")
 SYNC = {SYNCED: "always", UNSYNCED: "2m"}
 _SETTINGS = """\
 listen: "127.0.0.1:{port}"
@@ -39,18 +38,15 @@ jetstream {{
 """
 
 
-# A load program is found by the source that it was built from: an older one is not there.
-_LOAD = f"nats_load-{hashlib.sha256((_SOURCE / 'main.go').read_bytes()).hexdigest()[:12]}"
-
-
 def _folder() -> Path:
     return parts.peers_folder() / "nats"
 
 
 def missing() -> str:
     """What is not there, or ""."""
-    wanted = ("nats-server", _LOAD)
-    absent = [name for name in wanted if not parts.find_program(name, _folder())]
+    absent = [] if parts.find_program("nats-server", _folder()) else ["nats-server"]
+    if not _LOAD.is_built:
+        absent.append(_LOAD.name)
     return f"no {' and no '.join(absent)}" if absent else ""
 
 
@@ -58,32 +54,20 @@ def install() -> None:
     """Build the server and the load program with the Go compiler that is here."""
     if not parts.find_program("nats-server", _folder()):
         parts.fetch_go(_MODULE, _folder())
-    _folder().mkdir(parents=True, exist_ok=True)
-    source = _folder() / "source"
-    shutil.copytree(_SOURCE, source, dirs_exist_ok=True)
-    parts.build_go(source, _folder() / _LOAD)
+    _LOAD.build()
 
 
-def _program(name: str) -> str:
-    found = parts.find_program(name, _folder())
+def _server() -> str:
+    found = parts.find_program("nats-server", _folder())
     if found is None:
-        raise parts.PartMissing(f"no {name}: `headrace bench --install nats`")
+        raise parts.PartMissing("no nats-server: `headrace bench --install nats`")
     return str(found)
 
 
 def version() -> str:
     """As the server says it."""
-    found = re.search(r"v([\d.]+)", run_tool([_program("nats-server"), "--version"]))
+    found = re.search(r"v([\d.]+)", run_tool([_server(), "--version"]))
     return found[1] if found else "unknown"
-
-
-def rate_of(line: str) -> float | None:
-    """Messages a second since the line before, of what `nats_load` prints as it runs."""
-    try:
-        said = json.loads(line)
-        return float(said["messages"] / said["seconds"])
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):
-        return None
 
 
 class Nats(OwnServer):
@@ -101,7 +85,7 @@ class Nats(OwnServer):
         settings.write_text(
             _SETTINGS.format(port=self.port, folder=folder, sync=f'"{SYNC[self.policy]}"')
         )
-        self.processes.spawn([_program("nats-server"), "-c", str(settings)])
+        self.processes.spawn([_server(), "-c", str(settings)])
 
     def answers(self) -> bool:
         """See OwnServer: JetStream answers a request, not only the port."""
@@ -109,7 +93,7 @@ class Nats(OwnServer):
         return self.exchange(ask, b"MSG i")
 
     def _load(self, *words: str) -> list[str]:
-        return [_program(_LOAD), f"nats://127.0.0.1:{self.port}", *words]
+        return _LOAD.command(f"nats://127.0.0.1:{self.port}", *words)
 
     def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
         """See Side."""

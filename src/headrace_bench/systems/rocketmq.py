@@ -20,7 +20,7 @@ from headrace_bench import parts
 from headrace_bench.kafka_parts import java
 from headrace_bench.peers import free_port
 from headrace_bench.processes import SystemFailed
-from headrace_bench.systems import share_load
+from headrace_bench.systems import go_load
 from headrace_bench.systems.own_server import OwnServer
 from headrace_bench.systems.system import Side, System
 from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
@@ -176,7 +176,7 @@ class RocketMq(OwnServer):
         home = f"-Duser.home={self.processes.folder}"
         command = [java(), "-Xms512m", "-Xmx512m", home, "-cp", classes, "EmptyQueue"]
         command += [f"127.0.0.1:{self._names}", name, f"group-{name}"]
-        return watch(Tool(command, share_load.rate_of), window, self.pids)
+        return watch(Tool(command, go_load.rate_of), window, self.pids)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> None:
         """See Side: its benchmark sends as fast as it can, at no rate."""

@@ -1,8 +1,9 @@
-// Consume, transform, produce in transactions: one program, two client libraries.
+// Consume, transform, produce in transactions: one program, two client libraries. And a share group.
 //
 //	clients LIBRARY -bootstrap HOST:PORT -in TOPIC -out TOPIC -group G -id TRANSACTIONAL_ID
+//	clients share -bootstrap HOST:PORT -topic TOPIC -group G
 //
-// It copies until the input has been silent for a while. Each transaction takes what one poll
+// share.go says what share does. Else it copies until the input has been silent for a while. Each transaction takes what one poll
 // returned, at most -batch records; each -abort-every-th transaction is aborted and its input read
 // again. The last line of its output is {"commits": N, "aborts": N}.
 package main
@@ -45,16 +46,24 @@ func main() {
 	flags.IntVar(&o.batch, "batch", 10, "records of a transaction")
 	flags.IntVar(&o.abortEvery, "abort-every", 0, "abort each n-th transaction; 0: none")
 	silenceMs := flags.Int("silence-ms", 3_000, "end after the input was silent for so long")
+	if len(os.Args) > 1 && os.Args[1] == "share" {
+		exitOn(share(os.Args[2:]))
+		return
+	}
 	if len(os.Args) < 2 || libraries[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: clients franz-go|sarama [flags]")
+		fmt.Fprintln(os.Stderr, "usage: clients franz-go|sarama|share [flags]")
 		os.Exit(2)
 	}
 	_ = flags.Parse(os.Args[2:])
 	o.silence = time.Duration(*silenceMs) * time.Millisecond
 	done, err := libraries[os.Args[1]](o)
+	exitOn(err)
+	_ = json.NewEncoder(os.Stdout).Encode(done)
+}
+
+func exitOn(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	_ = json.NewEncoder(os.Stdout).Encode(done)
 }

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_bench import java_tools
 from headrace_bench.processes import SystemFailed
-from headrace_bench.systems import nats, rabbitmq, redis, rocketmq, share_load
+from headrace_bench.systems import go_load, rabbitmq, redis, rocketmq
 
 REDIS = (
     '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms",'
@@ -33,10 +33,10 @@ def test_redis_benchmark_tells_its_current_rate_while_it_runs():
     assert redis.current_rate_of("====== XADD ======") is None
 
 
-def test_nats_load_tells_messages_and_seconds():
-    assert nats.rate_of('{"messages":30000,"seconds":1.5}') == 20_000
-    assert nats.rate_of("nats: no responders available for request") is None
-    assert nats.rate_of("17") is None
+def test_a_load_in_go_tells_messages_and_seconds():
+    assert go_load.rate_of('{"messages":30000,"seconds":1.5}') == 20_000
+    assert go_load.rate_of("nats: no responders available for request") is None
+    assert go_load.rate_of("17") is None
 
 
 PERF_TEST = """\
@@ -107,11 +107,6 @@ def test_kafkas_consumer_tells_what_was_read_since_it_told_before():
     line = "2026-11-21 21:01:48:694, 0, 89.3135, 357.25, 91457, 365824.0, 0, 250, 357.25, 365824.0"
     assert java_tools.consumed_rate_of(line) == 365_824
     assert java_tools.consumed_rate_of("SLF4J: a, b, c, d, e, f, g, h, i, j, k") is None
-
-
-def test_a_share_consumer_tells_messages_and_seconds():
-    assert share_load.rate_of('{"messages": 30000, "seconds": 0.5}') == 60_000
-    assert share_load.rate_of("receiving failed: KafkaError") is None
 
 
 SHARED = (

@@ -48,6 +48,12 @@ def test_start_and_warm_up_are_not_in_the_figure_and_the_tool_is_ended(tmp_path)
     assert is_gone(tmp_path)
 
 
+def test_a_window_is_over_when_enough_was_done(tmp_path):
+    done = watch(telling(tmp_path, *[100] * 10_000), Window(0.0, 600.0, 20.0), [])
+    assert done.records_per_s == pytest.approx(100)
+    assert 20 <= done.total < 60
+
+
 def test_a_tool_that_ends_before_its_window_is_full_tells_what_it_told(tmp_path):
     done = watch(telling(tmp_path, 1, *[50] * 8), Window(0.0, 600.0), [])
     assert done.records_per_s == pytest.approx(50)

@@ -1,0 +1,52 @@
+"""Loads that are written in Go on a system's own client: built once into the cache.
+
+Invariants: a program is found by its sources, so one built from older ones counts as missing.
+Each prints JSON objects, one a line; `rate_of` reads those that tell a rate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+from headrace_bench import parts
+
+
+class GoLoad:
+    """The program whose sources lie in the folder `name` beside this module."""
+
+    def __init__(self, name: str) -> None:
+        self._source = Path(__file__).parent / name
+        digest = hashlib.sha256()
+        for path in sorted(self._source.iterdir()):
+            digest.update(path.read_bytes())
+        self.name = f"{name}-{digest.hexdigest()[:12]}"
+        self._folder = parts.peers_folder() / "go-loads"
+
+    @property
+    def is_built(self) -> bool:
+        """Whether it can be run."""
+        return (self._folder / self.name).exists()
+
+    def build(self) -> None:
+        """Build it with the Go compiler that is here, unless it is there. Raises PartMissing."""
+        if self.is_built:
+            return
+        source = self._folder / "source" / self.name
+        shutil.copytree(self._source, source, dirs_exist_ok=True)
+        parts.build_go(source, self._folder / self.name)
+
+    def command(self, *words: str) -> list[str]:
+        """How it is run; it was built."""
+        return [str(self._folder / self.name), *words]
+
+
+def rate_of(line: str) -> float | None:
+    """Messages a second since the line before; None of what is no such line."""
+    try:
+        said = json.loads(line)
+        return float(said["messages"] / said["seconds"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
