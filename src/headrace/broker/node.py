@@ -38,6 +38,7 @@ from headrace.broker.services.appends import Appends
 from headrace.broker.services.broker_settings import BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.configurations import Configurations
+from headrace.broker.services.copy_appends import CopyAppends
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.queue_administration import QueueAdministration
@@ -178,9 +179,8 @@ class Node:
         )
         self.appends.delays = self.timers
         self.group_configs = ConfiguredGroups(self.metadata)
-        self.dead_letters = DeadLetters(
-            environment, self.topics, self.ownership, self.appends.append_own
-        )
+        self.copies = CopyAppends(self.appends, self.ownership)
+        self.dead_letters = DeadLetters(environment, self.topics, self.copies.append)
         self.shares = SharePartitions(
             environment,
             self.ownership,
@@ -208,6 +208,7 @@ class Node:
         self.queue_owners = QueueOwners(
             self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
         )
+        self.copies.peer = self.queue_owners.peer
         self.queue_administration = QueueAdministration(self.queue_owners, self.shares)
 
     def _make_ownership(self, incarnation: str) -> Ownership:

@@ -98,6 +98,7 @@ APIS: dict[int, Api] = {api.key: api for api in _APIS}
 
 QUEUE_RECEIVE, QUEUE_WAIT, QUEUE_SETTLE, QUEUE_RELEASE = 20_000, 20_001, 20_002, 20_003
 QUEUE_DESCRIBE, QUEUE_LIST_PARKED, QUEUE_PARK, QUEUE_UNPARK = 20_004, 20_005, 20_006, 20_007
+QUEUE_APPEND_COPIES = 20_008
 OWN_APIS: dict[int, Api] = {
     api.key: api
     for api in (
@@ -109,6 +110,7 @@ OWN_APIS: dict[int, Api] = {
         Api(QUEUE_LIST_PARKED, "QueueListParked", 0, 0, 0),
         Api(QUEUE_PARK, "QueuePark", 0, 0, 0),
         Api(QUEUE_UNPARK, "QueueUnpark", 0, 0, 0),
+        Api(QUEUE_APPEND_COPIES, "QueueAppendCopies", 0, 0, 0),
     )
 }
 """What brokers of this kind ask each other and Kafka has no API for. Not advertised: no client asks

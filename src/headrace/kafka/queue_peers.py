@@ -253,6 +253,13 @@ class KafkaQueuePeers:
             lambda part: [keys[place] for place in part.released if 0 <= place < len(keys)],
         )
 
+    async def append_copies(
+        self, broker: BrokerFact, topic_id: UUID, partition: int, batch: bytes
+    ) -> None:
+        """See QueuePeerCalls."""
+        body = {"topic_id": topic_id, "partition_index": partition, "batch": batch}
+        await self._call(broker, apis.QUEUE_APPEND_COPIES, body)
+
 
 def _of_keys(
     topic_id: UUID, group_id: str, keys: Sequence[bytes], partitions: Sequence[int]

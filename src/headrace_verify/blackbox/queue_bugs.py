@@ -7,12 +7,13 @@ Invariants: as there. What the simulation plants too is in `simulation.delivery_
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.shares.dead_letters import DeadLetters
 from headrace.coordination.shares.delivery import RowDelivery
 from headrace.coordination.shares.share_group import ShareGroup
-from headrace.records.codec import encode_batch
+from headrace.records.attributes import PRODUCER
 
 if TYPE_CHECKING:
     from headrace_verify.store_bugs import Patch
@@ -60,7 +61,11 @@ def copy_dead_letters_twice(patch: Patch) -> None:
 
     async def eager(self: Any, target: Any, copies: Any) -> None:
         await append(self, target, copies)
-        await self._append_named(target, encode_batch(copies), [])
+        renamed = [
+            replace(copy, headers=[(n, v + b"*" if n == PRODUCER else v) for n, v in copy.headers])
+            for copy in copies
+        ]
+        await append(self, target, renamed)
 
     patch(DeadLetters, "_append_batch", eager)
 

@@ -110,10 +110,7 @@ def _wrong_dead_letters(facts: Facts, groups: dict[str, ShareHistory]) -> Iterat
         first = next(iter(copies.values()))
         what = f"group {name}: offset {offset}"
         at = first.at_ns, topic, number
-        # A broker that takes over may copy once more, to another partition (docs/QUEUES.md).
-        places = {place[0] for place in copies}
-        epochs = {epoch for _, epoch, _ in partition.epochs.values()}
-        if len(places) < len(copies) or (len(copies) > 1 and len(epochs) < 2):
+        if len(copies) > 1:
             listed = ", ".join(f"{part}-{at_offset}" for part, at_offset in sorted(copies))
             yield Anomaly("dead letter twice", f"{what} has copies at {listed}", *at)
         value = partition.values.get(offset)

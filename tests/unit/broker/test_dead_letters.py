@@ -44,9 +44,7 @@ class Copying:
     def __init__(self, rig, topic, target=DEAD):
         node = rig.node
         self.target = target
-        self.letters = DeadLetters(
-            node.topics._environment, node.topics, node.ownership, node.appends.append_own
-        )
+        self.letters = DeadLetters(node.topics._environment, node.topics, node.copies.append)
         self.origin = Origin(topic, 0, lambda: self.target)
         self.reported = []
         self.has_reported = asyncio.Event()

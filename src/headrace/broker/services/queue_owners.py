@@ -125,7 +125,7 @@ class QueueOwners:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         self._check_suspect(broker_id)
-        broker, peers = self._broker(broker_id)
+        broker, peers = self.peer(broker_id)
         has_answered = False
         try:
             answered = await peers.receive(broker, topic.id, asked, ends)
@@ -157,15 +157,15 @@ class QueueOwners:
             try:
                 for broker_id, part in asked.items():
                     if part:
-                        broker, peers = self._broker(broker_id)
+                        broker, peers = self.peer(broker_id)
                         await peers.release(broker, topic.id, group_id, member_id, sorted(part))
             except HeadraceError as error:
                 log.info("%s of %s is not released yet: %s", member_id, topic.name, error)
             else:
                 return  # a partition that has moved since has no locks of the former tenure
 
-    def _broker(self, broker_id: int) -> tuple[BrokerFact, QueuePeerCalls]:
-        """Raises BrokerUnreachable."""
+    def peer(self, broker_id: int) -> tuple[BrokerFact, QueuePeerCalls]:
+        """A broker, and the calls to it. Raises BrokerUnreachable where it is not registered."""
         for broker in self._brokers():
             if broker.id == broker_id and self.peers is not None:
                 return broker, self.peers
@@ -229,7 +229,7 @@ class QueueOwners:
         self, broker_id: int, topic: Topic, seen: Mapping[int, SeenPause]
     ) -> None:
         try:
-            broker, peers = self._broker(broker_id)
+            broker, peers = self.peer(broker_id)
             await peers.wait(broker, topic.id, seen, WATCH_S)
         except HeadraceError as error:
             log.info("%s cannot be waited for at broker %d: %s", topic.name, broker_id, error)
@@ -271,7 +271,7 @@ class QueueOwners:
 
         async def ask(broker_id: int, part: Sequence[int]) -> None:
             try:
-                broker, peers = self._broker(broker_id)
+                broker, peers = self.peer(broker_id)
                 asked = [deliveries[at] for at in part]
                 found.update(
                     zip(part, await peers.settle(broker, topic.id, group_id, asked), strict=True)
@@ -349,7 +349,7 @@ class QueueOwners:
         async def ask(broker_id: int, part: Sequence[int]) -> None:
             try:
                 self._check_suspect(broker_id)
-                broker, peers = self._broker(broker_id)
+                broker, peers = self.peer(broker_id)
                 answered = await there(peers, broker, part)
             except HeadraceError as error:
                 answered = dict.fromkeys(part, error)

@@ -32,7 +32,6 @@ from headrace.errors import (
     RecordInvalid,
     Rejected,
     TopicExists,
-    TopicUnknown,
     UnsupportedForMessageFormat,
 )
 from headrace.records.attributes import (
@@ -41,17 +40,14 @@ from headrace.records.attributes import (
     EXPIRE_AT,
     PRODUCER,
     SEQUENCE,
-    NamedSequence,
-    find_header,
 )
 from headrace.records.batch import CONTROL, iterate_headers
 from headrace.records.codec import Record, encode_batch, iterate_records
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
     from uuid import UUID
 
-    from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.coordination.shares.commands import DeadLetter, ShareCommand
@@ -89,10 +85,16 @@ RENAMED: Final = {
 }
 """Do not change: stored."""
 
-AppendsCopies: TypeAlias = (
-    "Callable[[PartitionLog, bytes, Sequence[NamedSequence]], Awaitable[object]]"
-)
-"""Appends a batch, whose records carry these named sequences, and returns once it is durable."""
+AppendsCopies: TypeAlias = "Callable[[Topic, int, bytes], Awaitable[None]]"
+"""Appends a batch, whose records carry named sequences, to a partition, whichever broker serves it;
+returns once it is durable. Raises HeadraceError."""
+
+
+class Target(NamedTuple):
+    """The partition that takes copies."""
+
+    topic: Topic
+    partition: int
 
 
 class Origin(NamedTuple):
@@ -146,13 +148,10 @@ class _Misconfigured(Exception):
 class DeadLetters:
     """The dead letters of one broker."""
 
-    def __init__(
-        self, environment: Environment, topics: Topics, ownership: Ownership, append: AppendsCopies
-    ) -> None:
-        self._append_named = append
+    def __init__(self, environment: Environment, topics: Topics, append: AppendsCopies) -> None:
+        self._append_copies = append
         self._environment = environment
         self._topics = topics
-        self._ownership = ownership
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._jobs: dict[tuple[UUID, int, str, int, int], _Job] = {}
         self._warned_ns: dict[tuple[str, str], int] = {}
@@ -337,7 +336,7 @@ class DeadLetters:
         job.advance(copies[-1].offset + 1)
 
     async def _append_without_value(
-        self, target: PartitionLog, copy: Record, error: HeadraceError
+        self, target: Target, copy: Record, error: HeadraceError
     ) -> None:
         if not isinstance(error, BatchTooLarge) or copy.value is None:
             raise _Uncopyable(copy.offset, error) from error
@@ -350,17 +349,14 @@ class DeadLetters:
         except (BatchTooLarge, RecordInvalid) as again:
             raise _Uncopyable(copy.offset, again) from again
 
-    async def _append_batch(self, target: PartitionLog, copies: list[Record]) -> None:
-        batch = encode_batch(copies)
-        names = [find_header(copy.headers, PRODUCER) or b"" for copy in copies]
-        named = [NamedSequence(name.decode(), 0) for name in names]
-        await self._append_named(target, batch, named)
+    async def _append_batch(self, target: Target, copies: list[Record]) -> None:
+        await self._append_copies(target.topic, target.partition, encode_batch(copies))
 
-    async def _target(self, origin: Origin) -> PartitionLog:
-        """A partition of the dead letter topic that this broker serves.
+    async def _target(self, origin: Origin) -> Target:
+        """The partition of the dead letter topic with the origin's number, modulo their count.
 
-        The one with the origin's number, where that is so; else another, since copies carry their
-        origin. Raises _Misconfigured, and TopicUnknown where this broker serves none.
+        Always the same one, so that a copy that is made again after a takeover is recognised.
+        Raises _Misconfigured, and what the creation of the topic raises.
         """
         name = origin.target()
         topic = self._topics.by_name.get(name)
@@ -377,15 +373,7 @@ class DeadLetters:
                 f"{name} cannot be its own dead letter topic: name another one for the"
                 " group (errors.deadletterqueue.topic.name)"
             )
-        count = len(topic.partitions)
-        for turn in range(count):
-            number = (origin.partition + turn) % count
-            if self._ownership.is_mine(topic, number):
-                return topic.require_log(number)
-        raise TopicUnknown(
-            f"this broker serves no partition of {name}: give the topic at least as many"
-            " partitions as there are brokers"
-        )
+        return Target(topic, origin.partition % len(topic.partitions))
 
 
 def copy_of(record: Record, origin: Origin, letter: DeadLetter) -> Record:

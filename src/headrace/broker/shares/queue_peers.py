@@ -138,3 +138,13 @@ class QueuePeerCalls(Protocol):
         Raises BrokerUnreachable, TopicIdUnknown.
         """
         ...
+
+    async def append_copies(
+        self, broker: BrokerFact, topic_id: UUID, partition: int, batch: bytes
+    ) -> None:
+        """Append a batch of copies; return once it is durable at the owner.
+
+        Each record carries a named sequence in its headers, by which a copy that is there already
+        is left out. Raises BrokerUnreachable, and the error that the owner returns.
+        """
+        ...

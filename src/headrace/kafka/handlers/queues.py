@@ -305,6 +305,22 @@ async def queue_unpark(node: Node, request: Any, _context: Context) -> Answer:
     return await _each(node, request, one, {"released": []})
 
 
+# --- copies ----------------------------------------------------------------------------------
+
+
+async def queue_append_copies(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueAppendCopies: append dead letters of another broker's partitions."""
+    try:
+        topic: Topic = node.topics.get_by_id(request.topic_id)
+        if topic.is_internal:
+            raise RequestInvalid(f"{topic.name} is internal: no dead letters are written to it")
+        partition = topic.require_log(request.partition_index)
+        await node.copies.append_here(partition, bytes(request.batch or b""))
+    except HeadraceError as error:
+        return _error(error)
+    return {}
+
+
 HANDLERS: dict[int, Handler] = {
     apis.QUEUE_RECEIVE: queue_receive,
     apis.QUEUE_WAIT: queue_wait,
@@ -314,4 +330,5 @@ HANDLERS: dict[int, Handler] = {
     apis.QUEUE_LIST_PARKED: queue_list_parked,
     apis.QUEUE_PARK: queue_park,
     apis.QUEUE_UNPARK: queue_unpark,
+    apis.QUEUE_APPEND_COPIES: queue_append_copies,
 }
