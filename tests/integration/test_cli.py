@@ -173,7 +173,7 @@ def test_the_life_of_a_topic(user):
 
     fewer = user.types("topic", "alter", "life", "-p", "2")
     assert fewer.code == 1
-    assert "never taken away" in fewer.err
+    assert "cannot be reduced" in fewer.err
     wrong = user.types("topic", "alter", "life", "--set", "no.such.setting=1")
     assert wrong.code == 1
     assert "no.such.setting" in wrong.err

@@ -301,7 +301,7 @@ def test_the_command_line_lists_cancels_and_settles(own_broker):
     assert "rolled back" in shown
     code, shown = headrace(own_broker, "delayed", "list", "missing")
     assert code == 3
-    assert "there is no topic" in shown
+    assert "does not exist" in shown
     assert [value for value, *_ in consume(own_broker, 1)] == [b"order-18"]
 
 

@@ -72,7 +72,7 @@ def test_no_broker_starts_over_a_zookeeper_that_is_older_than_the_bookies(seed, 
         assert cluster.ready() == []
         refusals = [text for text in caplog.messages if "cannot start" in text]
         assert refusals
-        assert all("a back-up that is older than they are" in text for text in refusals)
+        assert all("a backup that is older than these ledgers" in text for text in refusals)
         operator.Operator(cluster, run.work.topics)._repair()
         assert await cluster.wait_up(UP_S), "given up, as the operator said, and refused"
 

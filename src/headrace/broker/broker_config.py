@@ -1,4 +1,4 @@
-"""What an operator may set about a broker: Kafka's names where Kafka has one."""
+"""Broker settings, under Kafka's names where Kafka has one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class BrokerConfig:
     partition_count_default: int = 1
     """num.partitions"""
     partition_count_max: int = 10_000
-    """Of one topic: a request for millions would exhaust memory, not serve anybody."""
+    """Per topic. A request for millions of partitions would exhaust the broker's memory."""
     offsets_partition_count: int = 16
-    """offsets.topic.num.partitions (Kafka: 50; a partition is a unit of moving, not of speed)"""
+    """offsets.topic.num.partitions (Kafka: 50; here a partition is a unit of placement, not of
+    throughput)"""
     transactions_partition_count: int = 16
     """transaction.state.log.num.partitions (Kafka: 50; as above)"""
     transaction_timeout_ms_max: int = 15 * 60 * 1000
@@ -61,7 +62,7 @@ class BrokerConfig:
     offsets_retention_check_interval_ms: int = 600_000
     """offsets.retention.check.interval.ms"""
     topic_defaults: dict[str, str] = field(default_factory=dict)
-    """Topic setting to its default on this broker, where that differs from the table of topics."""
+    """Topic settings whose default on this broker differs from the table of topic settings."""
     retention_check_interval_ms: int = 300_000
     """log.retention.check.interval.ms"""
     compaction_interval_ms: int = 15_000
@@ -69,10 +70,10 @@ class BrokerConfig:
     compaction_bytes_per_s: int = 32 * 1024 * 1024
     """log.cleaner.io.max.bytes.per.second (Kafka: unbounded), read and written; 0: unbounded."""
     compaction_keys_max: int = 1_000_000
-    """Keys that one round tells apart, some 200 bytes each (Kafka: log.cleaner.dedupe.buffer.size);
-    further records wait for the next round."""
+    """Keys per compaction round, about 200 bytes each (Kafka: log.cleaner.dedupe.buffer.size);
+    records with further keys wait for the next round."""
     compaction_process_bytes_min: int = 16 * 1024 * 1024
-    """A round that has more to read than this gets a process of its own."""
+    """A compaction round that reads more than this runs in a process of its own."""
     request_bytes_max: int = 100 * 1024 * 1024
     """socket.request.max.bytes"""
     connections_idle_max_ms: int = 600_000
@@ -82,40 +83,42 @@ class BrokerConfig:
     fetch_sessions_max: int = 1_000
     """max.incremental.fetch.session.cache.slots"""
     ledger_quorum: str | None = None
-    """E,W,A of a new ledger whose topic does not say; None where there is one copy of each."""
+    """E,W,A of new ledgers whose topic does not set it; None if ledgers are not replicated."""
     rack: str | None = None
     """broker.rack"""
     join_timeout_ms: int = 60_000
-    """How long to wait for the former life of this broker to end for all to see (its session)."""
+    """How long to wait for the session of this broker's previous incarnation to end."""
     rebalance_delay_ms: int = 3_000
-    """How long after a change of who lives partitions begin to move between living brokers."""
+    """Delay after a membership change before partitions move between live brokers."""
     hand_over_timeout_ms: int = 15_000
-    """How long a broker that stops hands its partitions over."""
+    """Time that a stopping broker has to hand over its partitions."""
     tiering_interval_ms: int = 30_000
     """remote.log.manager.task.interval.ms"""
     offloads_at_once: int = 2
-    """remote.log.manager.copier.thread.pool.size (Kafka: 10): each holds some 30 MiB."""
+    """remote.log.manager.copier.thread.pool.size (Kafka: 10); each takes about 30 MiB of memory."""
     orphan_grace_ms: int = 24 * 3600 * 1000
-    """An object is deleted when no partition has named it for this long."""
+    """An object is deleted once no partition has named it for this long."""
     balance_interval_ms: int = 30_000
-    """How often a broker tells its load, and one of them looks at all; 0: never."""
+    """How often a broker publishes its load and the balancer evaluates all loads; 0: never."""
     is_balancing: bool = True
-    """Whether this broker moves partitions by load when it is the one to decide."""
+    """Whether this broker moves partitions by load when it is the balancer."""
     balance_threshold_percent: int = 150
-    """Of the mean: a broker that carries more is overloaded. Pulsar: 10 percentage points above."""
+    """Percent of the mean load above which a broker is overloaded. Pulsar: 10 percentage points
+    above."""
     balance_cpu_percent_min: int = 30
-    """Of a core: a broker that uses less has time enough, however uneven the loads are."""
+    """Percent of a core: a broker that uses less is never overloaded, however uneven the loads
+    are."""
     balance_patience: int = 10
-    """How many looks in a row must find a broker overloaded until something is moved."""
+    """Consecutive evaluations that must find a broker overloaded before a partition moves."""
     balance_rest_ms: int = 30 * 60 * 1000
-    """How long a partition stays where load has moved it."""
+    """How long a partition stays put after a move by load."""
     sweep_interval_ms: int = 600_000
-    """How often one of the brokers that share their storage looks for what belongs to nothing."""
+    """How often one of the brokers that share storage looks for orphaned ledgers and facts."""
     sweep_grace_ms: int = 3_600_000
-    """How long something must have belonged to nothing until it is deleted."""
+    """How long a ledger or fact must have been orphaned before it is deleted."""
 
     def group_config(self) -> GroupConfig:
-        """The part that coordinators of groups read."""
+        """The part that group coordinators read."""
         return GroupConfig(
             self.group_session_timeout_min_ms,
             self.group_session_timeout_max_ms,
@@ -132,7 +135,7 @@ class BrokerConfig:
         )
 
     def transaction_config(self) -> TransactionConfig:
-        """The part that coordinators of transactions read."""
+        """The part that transaction coordinators read."""
         return TransactionConfig(
             self.transaction_timeout_ms_max, self.transactional_id_expiration_ms
         )

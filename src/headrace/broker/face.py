@@ -1,7 +1,7 @@
-"""What every protocol in front of a broker offers the process that starts it.
+"""The interface of a protocol face to the process that starts it.
 
-Invariants: a face knows the node and its services; the server knows a face by these methods alone.
-Adding one touches its package and one line of `server/assemble`.
+Invariants: a face knows the node and its services; the server knows a face by these methods only.
+Adding a face changes its own package and one line of `server/assemble`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ class Face(Protocol):
     """One protocol of one broker."""
 
     name: str
-    """As endpoints name it (`metadata.endpoints`)."""
+    """The name used in endpoints (`metadata.endpoints`)."""
 
     async def listen(
         self, host: str, port: int, listener: str = ..., advertised: Address | None = None
     ) -> Address:
-        """Accept clients at an address, and add it to the node's endpoints; what was bound.
+        """Listen on an address, add it to the node's endpoints and return the bound address.
 
-        `advertised`: what clients are told instead. May be called for several listeners.
+        `advertised`: the address that clients get instead. May be called for several listeners.
         Raises OSError.
         """
         ...
 
     def serve_ready(self) -> None:
-        """The broker is a member of its cluster, and every face listens."""
+        """Called once the broker has joined its cluster and every face listens."""
         ...
 
     async def close(self) -> None:
-        """Accept no more clients, and close the connections of those there are."""
+        """Stop accepting clients and close the existing connections."""
         ...

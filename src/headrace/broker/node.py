@@ -1,7 +1,7 @@
-"""One broker: what it knows and owns, and its housekeeping.
+"""One broker's state, services and background work, without a protocol.
 
-Invariants: faces call this, it calls the log and the coordinators. Opening it reads the
-metadata; a partition's log is read when somebody first asks for it.
+Invariants: protocol faces call this module; it calls the log and the coordinators. `open` reads the
+metadata only; a partition's log is read on first use.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """A running broker without its faces."""
+    """A running broker without its protocol faces."""
 
     def __init__(
         self,
@@ -96,10 +96,13 @@ class Node:
         tier: Tier | None = None,
         given: Mapping[str, str] | None = None,
     ) -> None:
-        """Alone, unless told otherwise. `shared_ledgers`: those of `store` that all brokers see.
-        `slots`: the ids of all brokers which share the metadata, each with ledgers of its own.
-        `given`: settings beside `config` that it was started with, to be shown."""
-        # A copy: what is changed while it runs is changed there.
+        """A stand-alone broker, unless the arguments say otherwise.
+
+        `shared_ledgers`: the part of `store` that all brokers see. `slots`: the ids of all brokers
+        that share the metadata while each keeps ledgers of its own. `given`: start-up settings
+        outside `config`, kept for display.
+        """
+        # A copy, because dynamic settings change it.
         self.config = config = replace(config, topic_defaults=dict(config.topic_defaults))
         self.settings = BrokerSettings(config, metadata, given or {})
         self.quotas = ClientQuotas(metadata, clock)
@@ -108,12 +111,12 @@ class Node:
         self.clock = clock
         self.tasks = Tasks()
         self.space: ReportsSpace | None = None
-        """The disk of the ledgers, where they lie on this machine."""
+        """The disk that holds the ledgers; None if they are not on this machine."""
         self.cluster_id = ""
         self.kafka_address = ("", 0)
-        """The first Kafka listener's, as clients are told it."""
+        """Advertised address of the first Kafka listener."""
         self.endpoints: list[Endpoint] = []
-        """Of all listeners, as clients are told them."""
+        """Advertised endpoints of all listeners."""
         self._fact: BrokerFact | None = None
         is_storage_shared = shared_ledgers is not None
         is_standalone = self._is_standalone = not is_storage_shared and not slots
@@ -121,7 +124,7 @@ class Node:
         self.evidence = (
             None if shared_ledgers is None else LedgerEvidence(shared_ledgers, metadata, clock)
         )
-        """None where this broker alone sees its ledgers."""
+        """None if only this broker sees its ledgers."""
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier
         environment = Environment(*parts, LoadedIndexes(), self.evidence, {})
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
@@ -133,16 +136,17 @@ class Node:
             self.tiering = Tiering(
                 self.topics, store, tier, metadata, clock, config, self.partition_ready
             )
-        self.sweep: LedgerGarbageCollector | None = None  # alone, a broker deletes at once
+        # a stand-alone broker deletes ledgers at once
+        self.sweep: LedgerGarbageCollector | None = None
         if shared_ledgers is not None:
             self.sweep = LedgerGarbageCollector(
                 config, shared_ledgers, metadata, self.topics, self.ownership, clock
             )
-        self.balance: Balance | None = None  # None where partitions do not move
+        self.balance: Balance | None = None  # None if partitions do not move
         if shared_ledgers is not None and isinstance(self.ownership, SharedOwnership):
             self.balance = Balance(config, metadata, self.topics, self.ownership, clock)
         self.replication: Replication | None = None
-        """None where ledgers are not kept in copies."""
+        """None if ledgers are not replicated."""
         if isinstance(shared_ledgers, ReplicatesLedgers):
             self.replication = Replication(
                 shared_ledgers, self.topics, self.ownership, metadata.session, clock
@@ -230,7 +234,7 @@ class Node:
         )
 
     async def open(self) -> None:
-        """Read the metadata, and collect what a crash left behind."""
+        """Read the metadata and collect what a crash left behind."""
         self.cluster_id = await ensure_cluster_id(self.metadata, self.randomness)
         if self.evidence is not None:
             await self.evidence.check_ids()
@@ -254,12 +258,12 @@ class Node:
                     await adopt_partitions(self.metadata, self.topics, self._slots[0])
                 await self._collect_orphans()
         await self._copy_cluster_id()
-        self.tasks.spawn(self.topics.finish_deletions(), "deletions that were cut short")
+        self.tasks.spawn(self.topics.finish_deletions(), "finish interrupted deletions")
         self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.timers.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:
-            self.tasks.spawn(self.evidence.look_at_start(), "ledgers and facts")
+            self.tasks.spawn(self.evidence.look_at_start(), "audit ledgers at start")
         self.tasks.spawn(self.compactor.run(), "compaction")
         if self.sweep is not None:
             self.tasks.spawn(self.sweep.run(), "sweep")
@@ -271,7 +275,7 @@ class Node:
             self.tasks.spawn(self.tiering.run(), "tiering")
 
     def _prepare_coordinators(self) -> None:
-        """What handlers and logs may ask for before the metadata is read."""
+        """Create what handlers and logs use before the metadata is read."""
         self.coordinators = CoordinatorRegistry()
         self.groups: GroupCoordinator
         self.group_administration: GroupAdministration
@@ -323,19 +327,19 @@ class Node:
         self.coordinators.add(self.transactions.shards)
 
     def call_peers_with(self, peers: PeerCalls, share_peers: SharePeerCalls | None = None) -> None:
-        """Use these clients for what must be asked of other brokers."""
+        """Use these clients for requests to other brokers."""
         self.marker_sender.peers = self.transaction_checks.peers = peers
         self.share_group_administration.peers = share_peers
 
     @property
     def randomness(self) -> Randomness:
-        """Where ids come from."""
+        """The source of random ids."""
         return self.topics.randomness
 
     async def register(
         self, kafka: tuple[str, int] | None = None, http: tuple[str, int] | None = None
     ) -> None:
-        """Join the cluster with the endpoints that the faces have added, or with these."""
+        """Join the cluster with the endpoints that the faces have added, or with the given ones."""
         kafka = self.kafka_address = kafka or self.kafka_address
         self._fact = BrokerFact(
             self.config.broker_id,
@@ -348,11 +352,12 @@ class Node:
         await self.ownership.join(self._fact)
 
     async def leave(self) -> None:
-        """Hand over to other brokers what this one owns: the first step of a clean stop."""
+        """Hand this broker's partitions over to other brokers: the first step of a clean
+        shutdown."""
         await self.ownership.leave()
 
     async def close(self) -> None:
-        """Stop the coordinators and all background work. Storage is closed by its owner."""
+        """Stop the coordinators and all background work. The caller closes the storage."""
         self.coordinators.close()
         self.shares.close()
         self.timers.close()
@@ -360,7 +365,7 @@ class Node:
         await self.tasks.close()
 
     def brokers(self) -> Sequence[BrokerFact]:
-        """The live brokers; this one, where it has not told anybody of itself yet."""
+        """The live brokers, including this one before it has registered."""
         return self.ownership.brokers() or [
             self._fact
             or BrokerFact(
@@ -369,17 +374,17 @@ class Node:
         ]
 
     def coordinator_of(self, shards: CoordinatorShards[Any, Any, Any], key: str) -> BrokerFact:
-        """The broker that coordinates `key`. Raises CoordinatorUnavailable while none does."""
+        """The broker that coordinates `key`. Raises CoordinatorUnavailable if there is none."""
         topic = self.topics.by_name.get(shards.topic)
         if topic is not None:
             leader = self.ownership.leader(topic, shards.partition_for(key))
             for broker in self.brokers():
                 if broker.id == leader.broker:
                     return broker
-        raise CoordinatorUnavailable("no broker coordinates this at the moment: try again")
+        raise CoordinatorUnavailable("no broker coordinates this key at the moment: try again")
 
     def _topic_changed(self, key: str, entry: Entry | None) -> None:
-        """Another broker may have made, changed or deleted a topic."""
+        """Another broker may have created, changed or deleted a topic."""
         gone = self.topics.apply(key, entry)
         if gone is not None:
             is_certain = entry is not None or self.evidence is None
@@ -389,24 +394,25 @@ class Node:
         for shards in self.coordinators:
             topic = self.topics.by_name.get(shards.topic)
             if topic is not None:
-                # The hash of a key depends on it: what is stored wins over what is configured.
+                # The hash of a key depends on the partition count: the stored value wins over the
+                # configured one.
                 shards.use_partition_count(topic.fact.partition_count)
         self.ownership.topics_changed()
 
     async def _copy_cluster_id(self) -> None:
         try:
             await copy_cluster_id(self.metadata, self.cluster_id)
-        except HeadraceError as error:  # the id itself is there
-            log.warning("no copy of the cluster's id is kept: %s", error)
+        except HeadraceError as error:  # the id itself is stored
+            log.warning("cannot store a copy of the cluster id: %s", error)
 
     def _resigned(self, topic: Topic, partition: int) -> None:
-        """This broker is about to serve a partition no longer."""
+        """This broker is about to stop serving a partition."""
         self.shares.resign(topic, partition)
         self.timers.resign(topic, partition)
         self.coordinators.resign(topic.name, partition)
 
     def _terms(self, group_id: str) -> GroupTerms:
-        """How a share group takes records."""
+        """The settings under which a share group acquires records."""
         overrides = self.group_configs.overrides(group_id)
         return GroupTerms(
             self.group_configs.share_config(group_id),
@@ -421,15 +427,17 @@ class Node:
         return next((fact.rack for fact in self.brokers() if fact.id == owner), None)
 
     def _check_coordinator(self, group_id: str) -> None:
-        """Raises NotCoordinator where another broker coordinates the group."""
+        """Raise NotCoordinator if another broker coordinates the group."""
         self._coordinated(OFFSETS_TOPIC, self.groups.partition_for(group_id))
 
     def _coordinated(self, name: str, number: int) -> PartitionLog:
         topic = self.topics.by_name.get(name)
         if topic is None:
-            raise NotCoordinator(f"nothing was ever coordinated here: there is no topic {name} yet")
+            raise NotCoordinator(
+                f"this broker coordinates nothing: topic {name} does not exist yet"
+            )
         if number >= len(topic.partitions) or not self.ownership.is_mine(topic, number):
-            raise NotCoordinator("another broker coordinates this: ask for the coordinator")
+            raise NotCoordinator("another broker coordinates this key: look up the coordinator")
         return topic.require_log(number)
 
     def _shard_log(self, name: str, number: int) -> InternalPartition:
@@ -437,12 +445,12 @@ class Node:
         return InternalPartition(log_, self.clock)
 
     async def partition_ready(self, partition: PartitionLog) -> None:
-        """Wait until the partition's log has been read. Raises why it cannot be."""
+        """Wait until the partition's log has been read. Raises the error that prevents it."""
         await partition.wait_loaded()
 
     # --- housekeeping ------------------------------------------------------------------------
 
     async def _collect_orphans(self) -> None:
-        """Delete what a crash left without a topic."""
+        """Delete ledgers and facts that a crash left without a topic."""
         parts = self.store, self.metadata, self.topics, self.config.broker_id
         await collect_orphans(*parts, has_neighbours=bool(self._slots))

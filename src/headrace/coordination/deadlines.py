@@ -1,9 +1,9 @@
 """Deadlines by key: one live entry per key, however often its deadline moves.
 
-Invariants: `due` and `first_ms` change nothing, so a decision may look; only `arm` and `pass_until`
-change anything. A deadline that moves further away leaves its entry where it is: the entry is found
-early, looked at once, and armed again by the owner. Entries that count no more are dropped when
-they outnumber those that do.
+Invariants: `due` and `first_ms` are read-only, so a decision may call them; only `arm`, `disarm`
+and `pass_until` change state. A deadline that moves later leaves its entry in place: the entry
+comes up early, is checked, and the owner arms it again. Stale entries are dropped once they
+outnumber the live ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Deadlines(Generic[Key]):
         self._armed_ms: dict[Key, int] = {}
 
     def __len__(self) -> int:
-        """Entries that are kept, with those that count no more."""
+        """Entries, including stale ones."""
         return len(self._heap)
 
     def __eq__(self, other: object) -> bool:
@@ -40,11 +40,11 @@ class Deadlines(Generic[Key]):
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def first_ms(self) -> int | None:
-        """No deadline comes before this; None: there is none."""
+        """A lower bound of all deadlines; None: there are none."""
         return self._heap[0][0] if self._heap else None
 
     def arm(self, key: Key, deadline_ms: int) -> None:
-        """Make sure that `key` is due no later than `deadline_ms`."""
+        """Ensure that `key` is due no later than `deadline_ms`."""
         armed_ms = self._armed_ms.get(key)
         if armed_ms is None or deadline_ms < armed_ms:
             self._armed_ms[key] = deadline_ms
@@ -54,11 +54,11 @@ class Deadlines(Generic[Key]):
                 heapify(self._heap)
 
     def disarm(self, key: Key) -> None:
-        """`key` waits for nothing any more."""
+        """Remove the deadline of `key`."""
         self._armed_ms.pop(key, None)
 
     def due(self, now_ms: int) -> list[Key]:
-        """The keys whose entries have come, sorted."""
+        """The keys whose entries are due, sorted."""
         heap, found, places = self._heap, set[Key](), [0]
         while places:
             place = places.pop()
@@ -70,7 +70,7 @@ class Deadlines(Generic[Key]):
         return sorted(found)
 
     def pass_until(self, now_ms: int) -> list[Key]:
-        """Take out the entries up to `now_ms`; the keys to be armed again if they still wait."""
+        """Remove the entries up to `now_ms`; returns the keys to arm again if they still wait."""
         passed: dict[Key, None] = {}
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, key = heappop(self._heap)

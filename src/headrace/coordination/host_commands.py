@@ -1,4 +1,4 @@
-"""What the host of every machine asks it."""
+"""Commands that the host sends to every machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DoneReply:
-    """Answers a command of the host itself."""
+    """The reply to a command of the host."""
 
     error: HeadraceError | None = None
 
 
 @dataclass(slots=True)
 class TickCommand:
-    """Time has passed: the host sends it when `next_deadline_ms` is reached."""
+    """Time has passed: sent when `next_deadline_ms` is reached."""
 
     def refused(self, error: HeadraceError) -> DoneReply:
         """The reply that carries `error`."""
@@ -27,7 +27,7 @@ class TickCommand:
 
 @dataclass(slots=True)
 class LoadedCommand:
-    """The log has been replayed: sessions and rebalances start to count from now."""
+    """The log has been replayed: sessions and rebalance timeouts start now."""
 
     def refused(self, error: HeadraceError) -> DoneReply:
         """The reply that carries `error`."""

@@ -1,23 +1,23 @@
-"""What a machine is: state that changes by records alone.
+"""The interface of a machine: state that changes through records only.
 
-Invariants (all of `coordination/`): no I/O, no clock, no chance, no asyncio, no logging.
-Time comes in as `now_ms`, fresh ids come in with the command.
+Invariants (all of `coordination/`): no I/O, no clock, no randomness, no asyncio, no logging. Time
+is passed in as `now_ms`, fresh ids come with the command.
 
-- `decide(command, now_ms)` changes nothing. It says which records the command amounts to, and
-  what to answer.
-- `apply(record)` is the only thing that changes state: live, right after the host has handed
-  the records to the log, and on replay alike.
+- `decide(command, now_ms)` changes nothing. It returns the records that the command results in, and
+  the reply.
+- `apply(record)` is the only method that changes state: live, right after the host has passed the
+  records to the log, and on replay alike.
 
-Some state is deliberately not in the log: who waits for whom in a join barrier, when a session
-ends, which tickets are unanswered. It is cheap to lose (clients ask again) and would cost a
-write per heartbeat to keep. So there are two kinds of records. *Durable* ones have bytes
-(`encode` returns them); *volatile* ones have none (`encode` returns None) and carry the rest.
-Both go through `apply`, durable ones first, so a machine still changes in one place only, a
-decision can be looked at before it happens, and a test can throw it away. What durable records
-leave behind is by themselves enough to go on after a crash.
+Some state is deliberately not logged: which members wait in a join barrier, when a session ends,
+which tickets are unanswered. Losing it is cheap, since clients retry, and storing it would cost a
+write per heartbeat. So there are two kinds of records. *Durable* records have bytes (`encode`
+returns them); *volatile* records have none (`encode` returns None) and carry the rest. Both go
+through `apply`, durable ones first, so a machine still changes in one place only, a decision can be
+inspected before it takes effect, and a test can discard it. The durable records alone suffice to
+continue after a crash.
 
-A command that cannot be answered yet (a join that waits for the others) is *parked*: its
-decision has no reply, and a later decision brings (ticket, reply) among its `answers`.
+A command that cannot be answered yet (a join that waits for the other members) is *parked*: its
+decision has no reply, and a later decision has (ticket, reply) among its `answers`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Command_contra = TypeVar("Command_contra", contravariant=True)
 
 
 KeyValue = tuple[bytes | None, bytes | None]
-"""A record as its log holds it."""
+"""A record as stored in the log."""
 
 
 class InTransaction(NamedTuple):
@@ -59,7 +59,8 @@ class EndsTransaction(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """Applied after a marker, live and on replay: what waited for it counts, or does not."""
+    """Applied after a marker, live and on replay: pending records of the transaction take effect or
+    are dropped."""
 
     producer_id: int
     is_commit: bool
@@ -67,14 +68,14 @@ class TransactionEnded(NamedTuple):
 
 @dataclass(slots=True)
 class Decision(Generic[Record, Reply]):
-    """What a command amounts to.
+    """The outcome of a command.
 
     `records` are applied in order. `reply` is None when the command is parked. `answers` are
-    replies of commands that were parked earlier, or of this very command, by ticket. `effects` are
+    replies to commands that were parked earlier, or to this very command, by ticket. `effects` are
     requests to other partitions or brokers: the host performs them once the records are durable,
     and reports each outcome as a command. An effect may be lost in a crash and may be performed
-    more than once, so a machine asks again for what is outstanding when it is loaded. `batch` says
-    that the batch is part of a transaction, or its end; then the log may refuse it, and nothing is
+    more than once, so a machine requests outstanding effects again when it is loaded. `batch` marks
+    the batch as part of a transaction, or as its end; the log may then refuse it, and nothing is
     applied.
     """
 
@@ -86,7 +87,7 @@ class Decision(Generic[Record, Reply]):
 
 
 class Refusable(Protocol):
-    """A command knows the reply that carries an error."""
+    """A command that creates its own error reply."""
 
     def refused(self, error: HeadraceError) -> Any:
         """The reply that carries `error`."""
@@ -103,15 +104,15 @@ class Machine(Protocol[Command_contra, Record, Reply]):
     """A state machine whose state is in a log."""
 
     def decide(self, command: Command_contra, now_ms: int) -> Decision[Record, Reply]:
-        """Say what `command` amounts to at `now_ms`. Changes nothing."""
+        """Decide the outcome of `command` at `now_ms`. Changes nothing."""
         ...
 
     def apply(self, record: Record) -> None:
-        """Take one record into the state; records of one decision all in the same turn."""
+        """Apply one record to the state; all records of one decision in the same turn."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When to send the tick command. May be early, never late; None: nothing to wait for."""
+        """When to send the tick command. May be early, never late; None: no deadline."""
         ...
 
     def encode(self, record: Record) -> tuple[bytes, bytes | None] | None:
@@ -119,20 +120,20 @@ class Machine(Protocol[Command_contra, Record, Reply]):
         ...
 
     def decode(self, key: bytes | None, value: bytes | None) -> Record | None:
-        """The record that these bytes hold; None (and counted) if they are not understood."""
+        """The record that these bytes encode; None (and counted) if they cannot be decoded."""
         ...
 
     def replayer(self) -> Callable[[list[KeyValue]], None]:
-        """What applies records of the log, in order, until something else is applied.
+        """A function that applies records of the log, in order, until something else is applied.
 
-        As decoding and applying each (`EachRecord`), or faster with the same outcome.
+        Equivalent to decoding and applying each record (`EachRecord`), possibly faster.
         """
         ...
 
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None
     ) -> Record | None:
-        """As `decode`, of a record in a transaction that may not have ended."""
+        """As `decode`, for a record of a transaction that may not have ended."""
         ...
 
     def ended(self, ended: TransactionEnded) -> Record | None:
@@ -140,23 +141,23 @@ class Machine(Protocol[Command_contra, Record, Reply]):
         ...
 
     def state_parts(self) -> Iterator[list[Record]]:
-        """`state_records` in parts, each as the state is at the moment when it is asked for.
+        """`state_records` in parts, each taken at the moment it is requested.
 
-        So a snapshot can be written while the state goes on changing: what has changed after its
-        part was taken, or has come anew, comes later in the log.
+        A snapshot can thus be written while the state changes: changes after a part was taken come
+        later in the log.
         """
         ...
 
     def state_records(self) -> list[Record]:
         """Durable records that by themselves rebuild the whole durable state.
 
-        But for what open transactions hold: the log keeps their own records until they end.
+        Except for open transactions: the log keeps their records until they end.
         """
         ...
 
 
 class EachRecord(Generic[Record]):
-    """The plain way to read a log back: decode each record, and apply it."""
+    """The plain replay: decode each record, and apply it."""
 
     __slots__ = ("_machine",)
 
@@ -164,7 +165,7 @@ class EachRecord(Generic[Record]):
         self._machine = machine
 
     def __call__(self, records: list[KeyValue]) -> None:
-        """Apply what the log holds next, in its order."""
+        """Apply the next records of the log, in order."""
         machine = self._machine
         for key, value in records:
             record = machine.decode(key, value)
@@ -175,7 +176,8 @@ class EachRecord(Generic[Record]):
 def decode_or_none(
     decode: Callable[[bytes, bytes | None], Any], key: bytes | None, value: bytes | None
 ) -> Any:
-    """What these bytes hold; None if that is not understood: one bad record must not stop all."""
+    """Decode these bytes; None if that fails: one bad record must not prevent loading all
+    others."""
     if not key:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Epochs of members (KIP-848, KIP-932, KIP-1071), and who may commit and fetch offsets by them.
+"""Member epochs (KIP-848, KIP-932, KIP-1071), and the checks of offset commits and fetches.
 
-Invariants: pure checks; what is wrong is returned, not raised.
+Invariants: pure checks; errors are returned, not raised.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from headrace.errors import HeadraceError, InstanceIdFenced, MemberEpochStale, M
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-# do not change: protocol.
+# Do not change: protocol.
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_STATIC_EPOCH: Final = -2
-"""A static member leaves for a moment: its partitions wait for it."""
+"""A static member leaves temporarily: its partitions are reserved for it."""
 
 
 def check_member(
     members: Container[str], static: Mapping[str, str], member_id: str, instance_id: str | None
 ) -> HeadraceError | None:
-    """Say why this is no member, if it is none. `static`: members by their instance id."""
+    """The error if this is not a member. `static`: members by their instance id."""
     if member_id not in members:
         return MemberUnknown("the member is not in the group: only members may commit")
     if instance_id is not None and static.get(instance_id, member_id) != member_id:
@@ -31,7 +31,7 @@ def check_member(
 
 
 def check_epoch(epoch: int, current_epoch: int | None) -> HeadraceError | None:
-    """Say what is wrong with the epoch of a commit: it may be an older one of the member.
+    """The error in the epoch of a commit; the member's older epochs are accepted.
 
     `current_epoch`: None for a member that has no epoch yet.
     """
@@ -43,11 +43,11 @@ def check_epoch(epoch: int, current_epoch: int | None) -> HeadraceError | None:
 def check_fetch(
     members: Container[str], member_id: str, epoch: int, current_epoch: int | None
 ) -> HeadraceError | None:
-    """Say what is wrong with a fetch of this member, if anything is; as for `check_epoch`."""
+    """The error in a member's offset fetch; as for `check_epoch`."""
     if member_id not in members:
         return MemberUnknown("the member is not in the group: join with epoch 0")
     return None if epoch == current_epoch else _stale(epoch)
 
 
 def _stale(epoch: int) -> MemberEpochStale:
-    return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
+    return MemberEpochStale(f"member epoch {epoch} is stale: send a heartbeat first")

@@ -1,7 +1,8 @@
-"""What stored records of both new group protocols have in common (KIP-848, KIP-1071).
+"""Encodings shared by the stored records of both new group protocols (KIP-848, KIP-1071).
 
-Invariants: pure bytes. Do not change: stored. A key holds its type, a group and perhaps a member; a
-value begins with version 0; partitions come with the member epoch at which they were assigned.
+Invariants: pure bytes. Do not change: stored. A key contains its type, a group and possibly a
+member; a value begins with version 0; partitions come with the member epoch at which they were
+assigned.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ VALUE_VERSION: Final = 0
 VERSION: Final = INT16.pack(VALUE_VERSION)
 NO_TAGS: Final = b"\0"
 
-# What a member is doing.
+# States of a member.
 STABLE: Final = 0
 UNREVOKED: Final = 1
 UNRELEASED: Final = 2
@@ -41,7 +42,7 @@ def write_key(key_type: int, group_id: str, member_id: str | None = None) -> byt
 
 
 def read_names(key: StoredReader, *, has_member: bool) -> tuple[str, str | None]:
-    """(group, member) of a key whose type is read already. Raises RecordInvalid."""
+    """(group, member) of a key whose type has been read. Raises RecordInvalid."""
     group_id = key.string()
     member_id = key.string() if has_member else None
     key.end()
@@ -49,29 +50,30 @@ def read_names(key: StoredReader, *, has_member: bool) -> tuple[str, str | None]
 
 
 def write_numbers(numbers: tuple[int, ...]) -> bytes:
-    """Numbers of partitions."""
+    """Encode partition numbers."""
     return uvarint(len(numbers) + 1) + b"".join(map(INT32.pack, numbers))
 
 
 def read_numbers(reader: StoredReader) -> tuple[int, ...]:
-    """Numbers of partitions. Raises RecordInvalid."""
+    """Decode partition numbers. Raises RecordInvalid."""
     return tuple(reader.int32() for _ in range(reader.compact_count(_NUMBER_SIZE)))
 
 
 def write_epochs(epochs: Mapping[int, int]) -> bytes:
-    """Partitions with the epochs at which they were assigned (KIP-1251), and the tagged fields."""
+    """Encode partitions with the epochs at which they were assigned (KIP-1251), as tagged
+    fields."""
     numbers = tuple(sorted(epochs))
     tags = {_ASSIGNMENT_EPOCHS_TAG: write_numbers(tuple(epochs[n] for n in numbers))}
     return write_numbers(numbers) + tagged_fields(tags)
 
 
 def read_epochs(reader: StoredReader, member_epoch: int) -> dict[int, int]:
-    """The reverse of `write_epochs`. Raises RecordInvalid."""
+    """The inverse of `write_epochs`. Raises RecordInvalid."""
     numbers = read_numbers(reader)
     stored = reader.tagged_fields().get(_ASSIGNMENT_EPOCHS_TAG)
     epochs = () if stored is None else read_numbers(StoredReader(stored))
-    if not epochs:  # written before Kafka 4.3: fence by the member's epoch alone
+    if not epochs:  # written before Kafka 4.3: fence by the member's epoch only
         epochs = (member_epoch,) * len(numbers)
     if len(epochs) != len(numbers):
-        raise RecordInvalid("a stored record has other numbers of partitions and epochs")
+        raise RecordInvalid("a stored record has different numbers of partitions and epochs")
     return dict(zip(numbers, epochs, strict=True))

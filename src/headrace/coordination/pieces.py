@@ -1,11 +1,12 @@
-"""The keys of a large dictionary that changes while a snapshot of it is written.
+"""Iterates over the keys of a large dictionary that changes while a snapshot is written.
 
-Invariants: nothing copies a million keys at once. A key that stays is yielded at least once.
-How it works: a dictionary keeps the order of insertion, and a new value of a known key changes
-nothing of it. So keys are copied a piece at a time from one iterator. When a key was added or
-removed a new iterator begins where the last one was; each removal may have moved the keys after it
-down by one, so it begins that much earlier. It gets there from the nearer end, since each key that
-is passed over costs some 12 ns.
+Invariants: a million keys are never copied at once. A key that is present throughout is yielded at
+least once.
+
+How it works: a dictionary preserves insertion order, which a new value of an existing key does not
+change. So keys are copied in pieces from one iterator. After keys were added or removed, a new
+iterator continues where the last one stopped; each removal may have moved later keys down by one,
+so it starts that much earlier. It skips keys from the nearer end, at about 12 ns per key.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 
 PIECE_KEYS = 10_000
-"""Copied at once: some 0.2 ms."""
+"""Copied at once: about 0.2 ms."""
 
 
 def keys_in_pieces(keys: dict[Key, Any], removals: Callable[[], int]) -> Iterator[Key]:
-    """The keys in order. `removals()` counts what was ever removed from the dictionary; it may
-    count more than that, and then keys are yielded again."""
+    """The keys in order. `removals()` counts all removals from the dictionary so far; it may
+    overcount, in which case keys are yielded again."""
     at, size, seen = 0, len(keys), removals()
     rest: Iterator[Key] | None = iter(keys)
     while True:

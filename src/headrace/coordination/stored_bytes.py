@@ -1,7 +1,7 @@
-"""Kafka's primitive types as they are stored in the records of internal topics.
+"""Kafka's primitive types as stored in the records of internal topics.
 
-Invariants: pure bytes; a record that is cut, or whose lengths do not fit it, raises RecordInvalid
-and never reads beyond its end. Do not change: stored.
+Invariants: pure bytes; a record that is truncated or has invalid lengths raises RecordInvalid and
+is never read beyond its end. Do not change: stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INT16 = Struct(">h")
 INT32 = Struct(">i")
 INT64 = Struct(">q")
 STRING_SIZE_MAX = 32_767
-"""An int16 counts a string's bytes."""
+"""The length prefix is an int16."""
 UVARINT_BITS_MAX = 35
 
 
@@ -33,7 +33,7 @@ def compact_string(text: str) -> bytes:
 
 
 def compact_nullable_string(text: str | None) -> bytes:
-    """A string of a flexible version that may be null."""
+    """A nullable string of a flexible version."""
     return b"\0" if text is None else compact_string(text)
 
 
@@ -43,7 +43,7 @@ def compact_data(data: bytes) -> bytes:
 
 
 def uvarint(number: int) -> bytes:
-    """An unsigned number in groups of 7 bits."""
+    """An unsigned varint: groups of 7 bits."""
     data = bytearray()
     while number > 0x7F:
         data.append(number & 0x7F | 0x80)
@@ -92,7 +92,7 @@ class StoredReader:
     def _take(self, size: int) -> bytes:
         end = self._position + size
         if size < 0 or end > len(self._data):
-            raise RecordInvalid(f"a stored record has a length of {size} that does not fit it")
+            raise RecordInvalid(f"a stored record has an invalid length of {size}")
         taken = bytes(self._data[self._position : end])
         self._position = end
         return taken
@@ -111,10 +111,10 @@ class StoredReader:
             if byte < 0x80:
                 return number
             shift += 7
-        raise RecordInvalid("a stored record holds a varint of more than five bytes")
+        raise RecordInvalid("a stored record has a varint of more than five bytes")
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """The tagged fields at the end of a flexible value, by number, unknown ones too."""
+        """The tagged fields at the end of a flexible value by number, including unknown ones."""
         fields: dict[int, bytes] = {}
         for _ in range(self.uvarint()):
             tag = self.uvarint()
@@ -153,11 +153,11 @@ class StoredReader:
     def count(self, size_min: int) -> int:
         count = self.int32()
         if count < 0 or count * size_min > len(self._data) - self._position:
-            raise RecordInvalid(f"a stored record counts {count} parts that do not fit it")
+            raise RecordInvalid(f"a stored record has an invalid count of {count}")
         return count
 
     def nullable_count(self, size_min: int) -> int:
-        """The length of an array that may be null, which counts as empty."""
+        """The length of a nullable array; null counts as empty."""
         start = self._position
         if self.int32() == -1:
             return 0
@@ -165,12 +165,14 @@ class StoredReader:
         return self.count(size_min)
 
     def compact_count(self, size_min: int) -> int:
-        """The length of an array of a flexible version; -1: it is null."""
+        """The length of an array of a flexible version; -1: null."""
         count = self.uvarint() - 1
         if count * size_min > len(self._data) - self._position:
-            raise RecordInvalid(f"a stored record counts {count} parts that do not fit it")
+            raise RecordInvalid(f"a stored record has an invalid count of {count}")
         return count
 
     def end(self) -> None:
         if self._position != len(self._data):
-            raise RecordInvalid(f"{len(self._data) - self._position} bytes follow a stored record")
+            raise RecordInvalid(
+                f"{len(self._data) - self._position} bytes are left after a stored record"
+            )

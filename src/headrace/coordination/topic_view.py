@@ -1,4 +1,4 @@
-"""The topics of a cluster as the assignment of partitions to members needs to know them."""
+"""The topics of a cluster as partition assignment needs them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class TopicShape(NamedTuple):
-    """What the assignment needs to know of a topic."""
+    """The properties of a topic that assignment depends on."""
 
     id: UUID
     partition_count: int
     racks: Sequence[str | None] = ()
-    """Of each partition's owner; empty where no broker has a rack."""
+    """The racks of the partitions' owners; empty if no broker has a rack."""
 
 
 class TopicView(Protocol):
@@ -23,11 +23,11 @@ class TopicView(Protocol):
 
     @property
     def version(self) -> int:
-        """Rises with every change of `shape` or `matching`; never below 0."""
+        """Increases with every change of `shape` or `matching`; never negative."""
         ...
 
     def shape(self, name: str) -> TopicShape | None:
-        """The topic of this name, None if there is none."""
+        """The topic of this name, None if it does not exist."""
         ...
 
     def name_of(self, topic_id: UUID) -> str | None:
@@ -35,7 +35,7 @@ class TopicView(Protocol):
         ...
 
     def matching(self, pattern: str) -> Sequence[str]:
-        """The names of the topics that a regular expression matches as a whole."""
+        """The names of the topics that the whole regular expression matches."""
         ...
 
 

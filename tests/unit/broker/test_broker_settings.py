@@ -144,7 +144,7 @@ def test_topics_follow_a_new_default_unless_they_override_it_or_are_internal():
     ("name", "value", "message"),
     [
         ("num.partitions", "0", "from 1 to 10000"),
-        ("num.partitions", "1_0", "whole number"),
+        ("num.partitions", "1_0", "an integer"),
         ("headrace.balance.enable", "yes", "true or false"),
         ("headrace.log.level", "loud", "debug, info, warning, error"),
         ("log.retention.ms", "-2", "retention.ms"),

@@ -108,7 +108,7 @@ def test_a_record_that_cannot_be_read_is_refused_and_those_after_it_are_delivere
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
-    assert "is not delivered, because it cannot be read" in caplog.text
+    assert "cannot be read and is not delivered" in caplog.text
 
 
 def test_deliveries_that_are_closed_while_an_append_ends_stop_without_a_fault(

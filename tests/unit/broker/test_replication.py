@@ -89,7 +89,7 @@ def test_a_broker_says_why_it_cannot_write():
     ledgers.quarantined = ["b1"]
     reason = seen.obstacle()
     assert reason is not None
-    assert "1 of 4 bookies take writes, and 2 must" in reason
+    assert "1 of 4 bookies are writable, and 2 must" in reason
     assert "b1" in reason
     ledgers.quarantined = []
     clock.now = 5 * SECOND
@@ -130,4 +130,4 @@ def test_metadata_are_read_when_bookies_come_or_go_and_now_and_then_while_copies
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert "2 partitions are under-replicated: 2 ledgers lack 42 copies" in lines[0]
-    assert "no partition of this broker is under-replicated any more" in lines[1]
+    assert "no partition of this broker is under-replicated any longer" in lines[1]

@@ -240,7 +240,7 @@ def test_while_storage_is_away_nothing_is_lost_one_line_is_logged_and_then_all_g
             assert not figures.is_away
             assert figures.pending_ledgers == 0
             assert local_start_offset(b.log) == 6
-            assert len([line for line in caplog.messages if "is back" in line]) == 1
+            assert len([line for line in caplog.messages if "available again" in line]) == 1
             b.storage.is_away = True
             with pytest.raises(StorageUnavailable):
                 await b.log.reader.read(0, 10_000)

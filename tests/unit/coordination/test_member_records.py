@@ -42,5 +42,5 @@ def test_partitions_that_were_stored_without_epochs_have_the_members():
 def test_other_numbers_of_partitions_and_epochs_are_refused():
     epochs = write_numbers((1, 2, 3))
     data = write_numbers((2, 7)) + b"\x01\0" + bytes([len(epochs)]) + epochs
-    with pytest.raises(RecordInvalid, match="other numbers"):
+    with pytest.raises(RecordInvalid, match="different numbers"):
         read_epochs(StoredReader(data), 9)

@@ -140,7 +140,7 @@ async def test_a_trace_ends_reading_a_journal_after_its_time_and_says_so(web: We
                 assert told.is_complete == is_complete
                 deliveries = [one for one in told.events if one.event == "delivery_failed"]
                 assert (len(deliveries) == len(failed)) == is_complete
-                is_said = any("time limit was reached" in one for one in told.unknown)
+                is_said = any("time limit expired" in one for one in told.unknown)
                 assert is_said != is_complete
 
 

@@ -1,1 +1,1 @@
-"""Hosts of the pure coordinators: their logs, shards, calls to peers and settings."""
+"""Hosts of the pure coordinators: their logs, shards, peer calls and settings."""

@@ -1,18 +1,18 @@
-"""The host of machines: one shard per partition of an internal topic.
+"""The host of coordinator machines: one shard per partition of an internal topic.
 
-Invariants: the only place that appends a machine's records, waits, and answers. At once a command
-is decided, its durable records added to the record batch of this turn of the loop
-(`shard_appends`), and all its records applied. So the machine is ahead of the disk, and nothing
-else is: every reply, also of commands that only look, waits until everything decided before it is
-durable. Appends complete in order, so the newest append is all that there is to wait for. When an
-append fails, the machine has applied what the log does not hold: it is thrown away, all that wait
-are refused (CoordinatorUnavailable), and it is read back from the log (CoordinatorLoading
+Invariants: the only place that appends a machine's records, waits, and replies. In one step a
+command is decided, its durable records are added to the record batch of this loop turn
+(`shard_appends`), and all its records are applied. So the machine is ahead of the disk, and nothing
+else is: every reply, including those of read-only commands, waits until everything decided before
+it is durable. Appends complete in order, so waiting for the newest append suffices. After a failed
+append the machine has applied records that the log lacks: it is discarded, all waiting commands are
+refused (CoordinatorUnavailable), and the state is read back from the log (CoordinatorLoading
 meanwhile). A decision whose records the log refuses before they are applied, because they are too
-large or their transaction has ended, is refused alone: the machine has not changed. Time is the
-monotonic clock, set to the calendar once at each load, so that a clock which is set does not end a
-thousand sessions.
-Effects of a decision are performed once its records are durable; their outcomes come back as
-commands. A reload forgets them: the machine asks again for what is outstanding.
+large or their transaction has ended, is refused alone, since the machine has not changed. Time is
+the monotonic clock, aligned with the wall clock once at each load, so that setting the wall clock
+does not expire a thousand sessions. Effects of a decision are performed once its records are
+durable; their outcomes come back as commands. A reload drops pending effects: the machine requests
+outstanding ones again.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOAD_WAIT_S = 1
-"""How long a command waits for the first load: long enough for a small log, so that a first
-client is not sent away, short enough that a connection is not held up by a long one."""
+"""How long a command waits for the first load: long enough for a small log, so that a first client
+is not refused, short enough that a long load does not block a connection."""
 LOAD_RETRY_MS_MIN, LOAD_RETRY_MS_MAX = 50, 5_000
 TICK_RETRY_MS = 1_000
 SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
 SNAPSHOT_RATIO = 4
-"""A snapshot is worth its writing when the log is this many times the state."""
+"""A snapshot pays off when the log is this many times as large as the state."""
 SHRINK_BYTES_MIN = 256 * 1024
-"""Read back in some 5 ms; what is longer is shortened before it is handed over."""
+"""Read back in about 5 ms; a longer log is compacted before it is handed over."""
 SHRINK_RATIO = 1.5
 
 _REFUSALS = (
@@ -77,7 +77,7 @@ _REFUSALS = (
     TransactionCoordinatorFenced,
     TransactionUnverified,
 )
-"""The log is well, and does not take this batch: nothing was appended."""
+"""The log is healthy but refuses this batch: nothing was appended."""
 
 
 Command = TypeVar("Command", bound=Refusable)
@@ -86,7 +86,7 @@ Reply = TypeVar("Reply")
 
 
 class CoordinatorShard(Generic[Command, Record, Reply]):
-    """Hosts one machine over one log. Loads itself from the first command on."""
+    """Hosts one machine over one log. Loads itself on the first command."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         tasks: Tasks,
         perform: Callable[[Any, Callable[[Command], None]], None] | None = None,
     ) -> None:
-        """`host_commands`: what to tell the machine when it is loaded, and when time is up.
-        `perform(effect, report)` begins an effect; `report(command)` tells its outcome, any
+        """`host_commands`: the commands that report a load and an expired deadline to the machine.
+        `perform(effect, report)` begins an effect; `report(command)` delivers its outcome, any
         number of times, never within the call."""
         self.machine: Machine[Command, Record, Reply] | None = None
         self.snapshot_bytes_min = SNAPSHOT_BYTES_MIN
@@ -114,7 +114,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._load_count = 0
         self._is_loading = False
         self._pause_ms = 0
-        """Before the next load: it grows while the log takes nothing."""
+        """Delay before the next load; it grows while the log accepts nothing."""
         self._load_task: asyncio.Task[None] | None = None
         self._first_load = asyncio.Event()
         self._closed_with: HeadraceError | None = None
@@ -128,15 +128,15 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._is_writing_snapshot = False
 
     def load(self) -> None:
-        """Begin to read the log, unless that has begun: deadlines pass and markers are sent without
-        a command."""
+        """Start reading the log unless that has begun: deadlines expire and markers are sent
+        without a command."""
         if self.machine is None:
             self._start_loading()
 
     # --- commands ----------------------------------------------------------------------------
 
     async def submit(self, command: Command) -> Any:
-        """Answer a command that is never parked. Errors come back in the reply."""
+        """Answer a command that is never parked. Errors are part of the reply."""
         if self.machine is None:
             error = await self._wait_loaded()
             if error is not None:
@@ -149,8 +149,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         return await self._hold(command, decision.reply)
 
     async def submit_parkable(self, command: Parkable) -> Any:
-        """Answer a command that may be parked. A caller that is cancelled leaves nothing behind
-        but a ticket, whose answer is not needed."""
+        """Answer a command that may be parked. A cancelled caller leaves only a ticket behind,
+        whose answer is dropped."""
         if self.machine is None:
             error = await self._wait_loaded()
             if error is not None:
@@ -172,7 +172,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._parked.pop(command.ticket, None)
 
     async def _hold(self, command: Refusable, reply: Reply | None) -> Any:
-        """Give `reply` once all that is appended by now is durable."""
+        """Return `reply` once everything appended so far is durable."""
         tail = self._appends.tail
         assert tail is not None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -187,7 +187,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 future.set_result(command.refused(_unavailable()) if is_void else reply)
 
     def _run(self, command: Command) -> Decision[Record, Reply] | HeadraceError:
-        """Decide, append, apply, in this turn; or why nothing of it was done."""
+        """Decide, append and apply in this turn; or return the error, with no effect."""
         machine = self.machine
         assert machine is not None
         decision = machine.decide(command, self._now_ms())
@@ -210,7 +210,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         return decision
 
     def _run_own(self, command: Command) -> None:
-        """Run a command of the host, which no caller sends again: a load does."""
+        """Run a command of the host. No caller repeats it; a reload makes up for it."""
         outcome = self._run(command)
         if isinstance(outcome, HeadraceError):
             self._drop(outcome)
@@ -218,7 +218,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     def _store(
         self, machine: Machine[Command, Record, Reply], decision: Decision[Record, Reply]
     ) -> HeadraceError | None:
-        """Append what is durable of `decision`; why it cannot be, if it cannot."""
+        """Append the durable records of `decision`; the error if the log refuses them."""
         batch = decision.batch
         if isinstance(batch, EndsTransaction):
             return self._append(lambda: self._log.append_marker(batch), RECORD_OVERHEAD_BYTES)
@@ -237,7 +237,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         return None
 
     def _begin_effects(self, error: BaseException | None, context: tuple[int, list[Any]]) -> None:
-        """Perform what waited for its decision to be durable."""
+        """Perform the effects that waited for their decision to be durable."""
         load_count, effects = context
         if error is not None or load_count != self._load_count or self.machine is None:
             return
@@ -248,13 +248,13 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 try:
                     self._run_own(command)
                 except Exception:
-                    log.exception("%s: an effect's outcome failed", self._name)
+                    log.exception("%s: cannot apply the outcome of an effect", self._name)
 
         for effect in effects:
             self._perform(effect, report)
 
     def _answer(self, answers: list[tuple[int, Reply]]) -> None:
-        """Answer what was parked, when what it tells is durable."""
+        """Answer parked commands once the records behind the answers are durable."""
         replies = [
             (*parked, reply)
             for ticket, reply in answers
@@ -265,7 +265,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     def _when_durable(
         self, callback: Callable[[BaseException | None, Any], None], context: Any
     ) -> None:
-        """Call `callback` when all that was decided by now is durable, or has failed."""
+        """Call `callback` once everything decided so far is durable, or has failed."""
         tail = self._appends.tail
         if tail is None:
             callback(None, context)
@@ -275,13 +275,13 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     # --- the log -----------------------------------------------------------------------------
 
     def _append(self, write: Callable[[], Completion], size_bytes: int) -> HeadraceError | None:
-        """Append by `write` alone; the error, if the log did not take it."""
+        """Append by `write` alone; the error if the log refused it."""
         machine = self.machine
         error = self._appends.append(write)
         if error is None:
             self._log_bytes += size_bytes
             return None
-        if self.machine is machine:  # else what was decided before could not be appended
+        if self.machine is machine:  # otherwise an earlier decision could not be appended
             if isinstance(error, _REFUSALS):
                 return error
             self._drop(error)
@@ -294,25 +294,25 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._drop(error)
 
     async def shrink(self, timeout_s: float) -> None:
-        """Replace a log that is much longer than the state by a snapshot, within reason: the log is
-        about to be handed over, and its next owner reads it while clients wait."""
+        """Replace a log that is much longer than the state by a snapshot, up to a time limit: the
+        log is about to be handed over, and clients wait while its next owner reads it."""
         machine = self.machine
         if machine is None or self._is_writing_snapshot or self._log_bytes < SHRINK_BYTES_MIN:
             return
         self._is_writing_snapshot = True
         snapshot = self._snapshot(machine, SHRINK_BYTES_MIN, SHRINK_RATIO)
         task = self._tasks.start(snapshot, f"{self._name} snapshot")
-        task.add_done_callback(lambda _: snapshot.close())  # if it was cancelled before it began
+        task.add_done_callback(lambda _: snapshot.close())  # if cancelled before it started
         await asyncio.wait([task], timeout=timeout_s)
 
     async def _snapshot(
         self, machine: Machine[Command, Record, Reply], bytes_min: int, ratio: float
     ) -> None:
-        """Append the whole state, a part at a time, and have what lies before it trimmed, if the
-        log has more than `bytes_min` and more than `ratio` times what the state takes.
+        """Append the whole state, part by part, and trim the log before it, if the log has more
+        than `bytes_min` bytes and is more than `ratio` times as large as the state.
 
-        Commands go on meanwhile. A part is taken and appended in one turn of the loop; the next one
-        waits until it is durable. Given up when the machine is: a load reads the log as it is.
+        Commands continue meanwhile. A part is taken and appended in one turn of the loop; the next
+        one waits until it is durable. Dropping the machine abandons its snapshot.
         """
         try:
             size_bytes = await state_size(machine)
@@ -326,8 +326,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             for part in machine.state_parts():
                 for records in batches_of(machine, part, self._appends.batch_bytes):
                     error = self._append(partial(self._log.append, records), size_of(records))
-                    if error is not None:  # the machine may be another's picture by now
-                        log.warning("%s: a snapshot was given up (%s)", self._name, error)
+                    if error is not None:  # the machine may have been replaced by now
+                        log.warning("%s: snapshot abandoned (%s)", self._name, error)
                         return
                 if self._appends.tail is None:
                     await asyncio.sleep(0)
@@ -336,23 +336,23 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 if self.machine is not machine:
                     return
             await self._log.end_snapshot(needed_from)
-        except HeadraceError as error:  # the append that failed has dropped the machine
-            log.info("%s: a snapshot was given up (%s)", self._name, error)
+        except HeadraceError as error:  # the failed append has dropped the machine
+            log.info("%s: snapshot abandoned (%s)", self._name, error)
         finally:
             self._is_writing_snapshot = False
 
     def _drop(self, error: BaseException) -> None:
-        """The machine knows what the log does not: throw it away and read the log.
+        """The machine is ahead of the log: discard it and read the log again.
 
-        Unless the log is another's by now: then this shard has come to its end.
+        If another broker owns the log by now, close this shard instead.
         """
         if self.machine is None:
             return
         if isinstance(error, NotOwner | Fenced) and not isinstance(error, _REFUSALS):
             self._resign(error)
             return
-        if not isinstance(error, DiskFull):  # the store has said that, once
-            log.warning("%s: append failed (%s); reading the log again", self._name, error)
+        if not isinstance(error, DiskFull):  # the store has logged that already
+            log.warning("%s: append failed (%s); reloading the state", self._name, error)
         self._refuse_parked(_unavailable())
         self._unload()
         self._start_loading()
@@ -374,7 +374,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     # --- loading -----------------------------------------------------------------------------
 
     def preload(self) -> None:
-        """Begin the first load before a command asks for it."""
+        """Start the first load before a command needs it."""
         if self._load_count == 0:
             self._start_loading()
 
@@ -386,7 +386,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                     await self._first_load.wait()
         if self._closed_with is not None:
             return self._closed_with
-        return None if self.machine is not None else CoordinatorLoading("reading the log")
+        return None if self.machine is not None else CoordinatorLoading("loading: try again")
 
     def _start_loading(self) -> None:
         if not self._is_loading and self._closed_with is None:
@@ -408,7 +408,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 except (NotOwner, Fenced) as error:
                     self._resign(error)
                 except Exception as error:  # noqa: BLE001  # a task's edge: say it and try again
-                    log.warning("%s: cannot read the log (%r); trying again", self._name, error)
+                    log.warning("%s: cannot read the log (%r): retrying", self._name, error)
                 await asyncio.sleep(retry_ms / 1000)
                 retry_ms = min(retry_ms * 2, LOAD_RETRY_MS_MAX)
         finally:
@@ -416,7 +416,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     async def _load_once(self) -> None:
         while self._appends.tail is not None:
-            # What is still on its way may yet arrive: read only when that is settled.
+            # Appends in flight may still reach the log: read it only once they have settled.
             with suppress(HeadraceError):
                 await self._appends.tail.wait()
         machine = self._make_machine()
@@ -443,7 +443,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         return self._clock.now_ns() // 1_000_000 + self._zero_ms
 
     def _arm(self) -> None:
-        """One timer for all deadlines. One that fires early only looks and is armed again."""
+        """Arm one timer for all deadlines. One that fires early only checks and is armed again."""
         if self.machine is None:
             return
         deadline_ms = self.machine.next_deadline_ms()
@@ -476,16 +476,16 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has ended: by `close`, or because its log belongs to another broker now."""
+        """Whether it was closed, by `close` or because another broker owns its log now."""
         return self._closed_with is not None
 
     def _resign(self, error: BaseException) -> None:
         log.info("%s: another broker owns the log now (%s)", self._name, error)
-        self.close(NotCoordinator("another broker coordinates the group now"))
+        self.close(NotCoordinator("another broker coordinates this now: look up the coordinator"))
 
     def close(self, error: HeadraceError) -> None:
-        """Refuse what is parked and all that comes with `error`. Replies whose records are on
-        their way are still given when these are durable."""
+        """Refuse parked and further commands with `error`. Replies whose records are in flight are
+        still sent once these are durable."""
         self._closed_with = error
         self.machine = None
         self._appends.flush()

@@ -1,9 +1,9 @@
-"""The coordinators of one kind on this broker: a shard for each partition of their internal topic.
+"""This broker's coordinators of one kind: a shard for each partition of their internal topic.
 
-Invariants: knows which partition a key lives in (Kafka's hash), opens a shard when its first
-command comes or its partition has records here, and closes it when this broker no longer owns the
-partition. What the machines do is their own. `CoordinatorRegistry` lists the kinds that there are,
-so that the node treats all of them alike: groups, transactions.
+Invariants: knows which partition a key belongs to (Kafka's hash), opens a shard on its first
+command or when this broker serves its partition with records, and closes it when this broker no
+longer owns the partition. It does not know what the machines do. `CoordinatorRegistry` lists the
+kinds (groups, transactions), so that the node treats all of them alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REMEMBERED_KEYS_MAX = 10_000
-"""Keys whose partition is remembered: hashing 30 characters costs 3 us."""
+"""Keys whose partition is cached: hashing 30 characters costs 3 us."""
 
 Command = TypeVar("Command", bound=Refusable)
 Record = TypeVar("Record")
@@ -48,7 +48,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         perform: Callable[[ShardLog, Any, Callable[[Command], None]], None] | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
-        HeadraceError, which becomes the reply) when this broker does not own the partition.
+        HeadraceError, which becomes the reply) if this broker does not own the partition.
         `perform(log, effect, report)` begins an effect of the shard over `log`."""
         assert partition_count > 0
         self.topic = topic
@@ -73,7 +73,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         return partition
 
     def use_partition_count(self, count: int) -> None:
-        """Take the partition count of the topic as it was made, maybe by another broker."""
+        """Adopt the stored partition count of the topic, which another broker may have created."""
         if count != self._partition_count:
             self._partition_count = count
             self._partitions.clear()
@@ -108,7 +108,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         return shards
 
     def opened(self) -> list[CoordinatorShard[Command, Record, Reply]]:
-        """The shards that a command has opened."""
+        """The shards that have been opened."""
         return list(self._shards.values())
 
     def machines(self) -> Iterable[Machine[Command, Record, Reply]]:
@@ -127,24 +127,30 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         """This broker owns the partition, which has records: read them before a client waits."""
         try:
             self.shard(partition).preload()
-        except HeadraceError as error:  # it was given up meanwhile, or the broker stops
-            log.debug("%s-%d is not read ahead of its clients: %s", self.topic, partition, error)
+        except HeadraceError as error:  # it was given up meanwhile, or the broker is stopping
+            log.debug("%s-%d is not preloaded: %s", self.topic, partition, error)
 
     async def shrink(self, partition: int, timeout_s: float) -> None:
-        """This broker is about to hand the partition over: leave the next owner little to read."""
+        """This broker is about to hand over the partition: leave little for the next owner to
+        read."""
         shard = self._shards.get(partition)
         if shard is not None:
             await shard.shrink(timeout_s)
 
     def resign(self, partition: int) -> None:
-        """This broker no longer owns the partition: clients are sent elsewhere."""
+        """This broker no longer owns the partition: clients are redirected."""
         shard = self._shards.pop(partition, None)
         if shard is not None:
-            shard.close(NotCoordinator("another broker coordinates this now"))
+            shard.close(
+                NotCoordinator("another broker coordinates this now: look up the coordinator")
+            )
 
     def close(self) -> None:
-        """Refuse what waits, stop the timers. Replies of durable commands are still given."""
-        self._closed_with = CoordinatorUnavailable("the broker is stopping")
+        """Refuse waiting commands and stop the timers. Replies to durable commands are still
+        sent."""
+        self._closed_with = CoordinatorUnavailable(
+            "the broker is stopping: look up the coordinator again"
+        )
         for shard in self._shards.values():
             shard.close(self._closed_with)
 
@@ -156,7 +162,7 @@ class CoordinatorRegistry:
         self._kinds: dict[str, CoordinatorShards[Any, Any, Any]] = {}
 
     def add(self, shards: CoordinatorShards[Any, Any, Any]) -> None:
-        """Host one more kind."""
+        """Host another kind."""
         assert shards.topic not in self._kinds, "an internal topic has one kind of coordinators"
         self._kinds[shards.topic] = shards
 
@@ -196,5 +202,5 @@ def hash_key(key: str, partition_count: int) -> int:
         code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
     if code >= 0x80000000:
         code = 0x100000000 - code
-    # abs of the least int is 0 in Kafka, and 2^31 here
+    # abs of the smallest int is 0 in Kafka, and 2^31 here
     return 0 if code == 0x80000000 else code % partition_count

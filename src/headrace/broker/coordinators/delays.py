@@ -1,10 +1,10 @@
 """The seam between the admission of appends and delayed delivery.
 
-Invariants: admission decides which records are delayed, a `Delays` keeps them until they are due
-and appends them to their partition's log then. A delayed record is acknowledged when `add` says
-that it is durable. The rest of its batch is appended to the log after that, so a producer that
-repeats a batch whose delayed records are durable and whose rest is not sends the delayed records a
-second time: `origin` identifies them, and `add` keeps each of them once.
+Invariants: admission decides which records are delayed; a `Delays` keeps them until they are due
+and then appends them to their partition's log. A delayed record is acknowledged once `add` reports
+it durable. The rest of its batch is appended to the log after that, so a producer that retries a
+batch whose delayed records are durable and whose rest is not sends the delayed records a second
+time: `origin` identifies them, and `add` keeps each of them once.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class DelayedRecord(NamedTuple):
     """A record that is due later."""
 
     due_ms: int
-    """Later than the time at which it was received; of an idempotent producer, perhaps not. Of a
-    half message (`headrace-half`), when it is due once it is committed, 0 for at once."""
+    """Later than the time at which it was received, except perhaps in a batch of an idempotent
+    producer. For a half message (`headrace-half`): when it is due after its commit, 0 for
+    immediately."""
     batch_index: int
-    """In the producer's batch, from 0. Its producer sequence is `base_sequence` plus this."""
+    """Index in the producer's batch, from 0. Its producer sequence is `base_sequence` plus this."""
     record: Record
-    """As the producer sent it, reserved headers included; its offset means nothing."""
+    """As the producer sent it, reserved headers included; its offset is meaningless."""
 
 
 class DelayedBatch(NamedTuple):
@@ -46,7 +47,7 @@ class DelayedBatch(NamedTuple):
 
     records: Sequence[DelayedRecord]
     origin: BatchOrigin | None
-    """None where the producer is not idempotent: then nothing identifies a repeated batch."""
+    """None if the producer is not idempotent: a retried batch is then not recognized."""
 
 
 class Delays(Protocol):
@@ -55,9 +56,9 @@ class Delays(Protocol):
     def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
         """Keep the records of `batch`; the completion succeeds when they are durable.
 
-        Called while the partition's log takes appends. Raises HeadraceError, or lets the completion
-        fail with one, where none of them is kept. Appends to the partition that follow wait until
-        the completion is done.
+        Called while the partition's log accepts appends. If it raises HeadraceError, or the
+        completion fails with one, none of the records is kept. Later appends to the partition wait
+        until the completion is done.
         """
         ...
 
@@ -68,8 +69,8 @@ class NoDelays:
     def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
         """See Delays."""
         reason = (
-            "this broker does not deliver with a delay: remove headrace-deliver-at and"
-            " headrace-delay from the record"
+            "this broker does not support delayed delivery: remove headrace-deliver-at "
+            "and headrace-delay from the record"
         )
         raise RecordInvalid(
             f"{partition.name}: {reason}",

@@ -1,8 +1,8 @@
-"""The configuration of groups: names, defaults, checks, and what they mean to share groups.
+"""Group configuration: names, defaults, validation, and its translation for each kind of group.
 
-Invariants: one table, Kafka's names (KIP-932, KIP-1191, KIP-1240) and, beginning with `headrace.`,
-those that Kafka has no word for. Overrides are stored per group; a group without any has the
-defaults. What is refused is refused when it is set.
+Invariants: one table with Kafka's names (KIP-932, KIP-1191, KIP-1240) and, under the prefix
+`headrace.`, settings that Kafka does not have. Overrides are stored per group; a group without any
+has the defaults. Invalid values are refused when they are set.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DURATION: Final = re.compile(
 )
 DURATION_S_MAX: Final = 10 * 365 * 86_400
 STANDBYS_MAX: Final = 10
-"""Of a task. Kafka's group.streams.max.standby.replicas is 2, and can be raised."""
+"""Per task. Kafka's group.streams.max.standby.replicas is 2, and can be raised."""
 
 
 def _between(low: int, high: int) -> Callable[[str], bool]:
@@ -67,7 +67,7 @@ def _reset(text: str) -> bool:
 
 
 def duration_ms(text: str) -> int | None:
-    """What `by_duration:` and an ISO 8601 duration say, in milliseconds; None for anything else."""
+    """The milliseconds of `by_duration:` and an ISO 8601 duration; None for anything else."""
     found = _DURATION.fullmatch(text)
     if found is None or text.endswith(("P", "T")):
         return None
@@ -81,8 +81,8 @@ _TABLE = (
         "consumer.session.timeout.ms",
         INT,
         "45000",
-        "A member of a consumer group of the new protocol that sends no heartbeat for so long has"
-        " left.",
+        "A member of a consumer group of the new protocol that sends no heartbeat "
+        "for this long is removed.",
         _between(1_000, 30 * 60_000),
     ),
     ConfigDefinition(
@@ -97,7 +97,7 @@ _TABLE = (
         "streams.session.timeout.ms",
         INT,
         "45000",
-        "A member of a streams group that sends no heartbeat for so long has left.",
+        "A member of a streams group that sends no heartbeat for this long is removed.",
         _between(1_000, 30 * 60_000),
     ),
     ConfigDefinition(
@@ -111,42 +111,44 @@ _TABLE = (
         "streams.num.standby.replicas",
         INT,
         "0",
-        "How many other processes keep a copy of the state of each task of a streams group.",
+        "The number of standby replicas of each stateful task of a streams group.",
         _between(0, STANDBYS_MAX),
     ),
     ConfigDefinition(
         "streams.initial.rebalance.delay.ms",
         INT,
         "100",
-        "How long a new streams group waits for further members before it assigns tasks.",
+        "How long a new streams group waits for more members before it assigns tasks.",
         _between(0, 10 * 60_000),
     ),
     ConfigDefinition(
         "share.record.lock.duration.ms",
         INT,
         "30000",
-        "How long a delivered record belongs to its consumer before it is delivered again.",
+        "How long a delivered record stays locked for its consumer before it is redelivered.",
         _between(1_000, HOUR_MS),
     ),
     ConfigDefinition(
         "share.delivery.count.limit",
         INT,
         "5",
-        "Deliveries after which a record is archived, or goes to the dead letter topic.",
+        "The number of delivery attempts after which a record is archived or sent to "
+        "the dead letter topic.",
         _between(2, 100),
     ),
     ConfigDefinition(
         "share.partition.max.record.locks",
         INT,
         "2000",
-        "How many records of a partition may be delivered or waiting, not finished, at once.",
+        "The maximum number of unfinished records of a partition: acquired, or "
+        "waiting for redelivery.",
         _between(100, 100_000),
     ),
     ConfigDefinition(
         "share.session.timeout.ms",
         INT,
         "45000",
-        "A member that sends no heartbeat for so long has left.",
+        "A member that sends no heartbeat for this long is removed.",
         _between(1_000, 10 * 60_000),
     ),
     ConfigDefinition(
@@ -160,8 +162,8 @@ _TABLE = (
         "share.auto.offset.reset",
         STRING,
         "latest",
-        "Where a share group begins on a partition: earliest, latest, or by_duration: and an"
-        " ISO 8601 duration, such as by_duration:PT1H.",
+        "The initial position of a share group in a partition: earliest, latest, or "
+        "by_duration: with an ISO 8601 duration, such as by_duration:PT1H.",
         _reset,
     ),
     ConfigDefinition(
@@ -182,60 +184,62 @@ _TABLE = (
         "headrace.share.key.order",
         BOOLEAN,
         "false",
-        "Deliver records of one key one at a time and in order; other keys go on meanwhile.",
+        "Deliver records with the same key one at a time and in order, independently "
+        "of other keys.",
         _one_of("true", "false"),
     ),
     ConfigDefinition(
         "headrace.share.subscription",
         STRING,
         "shared",
-        "Who gets the records of a partition: shared: all members; failover: one member at a time,"
-        " and another one after it; exclusive: one member, and others are refused.",
+        "How members share a partition. shared: all members receive its records; "
+        "failover: one member does, and another takes over when it leaves; "
+        "exclusive: one member does, and others are refused.",
         _one_of("shared", "failover", "exclusive"),
     ),
     ConfigDefinition(
         "headrace.share.partition.order",
         BOOLEAN,
         "false",
-        "Deliver the records of a partition one at a time and in order, whichever member asks.",
+        "Deliver the records of a partition one at a time and in order, across all members.",
         _one_of("true", "false"),
     ),
     ConfigDefinition(
         "headrace.share.retry.backoff.ms",
         LIST,
         "",
-        "Waits before the 2nd, 3rd, ... delivery of a record, in ms; the last one repeats.",
+        "The delays in ms before the 2nd, 3rd, ... delivery of a record; the last one repeats.",
         _backoff,
     ),
     ConfigDefinition(
         "headrace.share.expired",
         STRING,
         "skip",
-        "What becomes of records that have expired (headrace-expire-at, headrace.message.ttl.ms):"
-        " skip, or dead-letter.",
+        "How to handle expired records (headrace-expire-at, "
+        "headrace.message.ttl.ms): skip or dead-letter.",
         _one_of("skip", "dead-letter"),
     ),
     ConfigDefinition(
         "headrace.share.filter.tags",
         STRING,
         "",
-        "Deliver records with one of these tags (headrace-tag), such as order || invoice; others"
-        " count as acknowledged.",
+        "Deliver only records with one of these tags (headrace-tag), such as order "
+        "|| invoice; the others count as acknowledged.",
         _tags,
     ),
     ConfigDefinition(
         "headrace.share.filter.sql",
         STRING,
         "",
-        "Deliver records whose headers make this SQL92 expression true, such as region = 'eu' AND"
-        " amount > 100; the others count as acknowledged.",
+        "Deliver only records whose headers satisfy this SQL92 expression, such as "
+        "region = 'eu' AND amount > 100; the others count as acknowledged.",
         _sql,
     ),
     ConfigDefinition(
         "errors.deadletterqueue.topic.name",
         STRING,
         "",
-        "The topic that gets copies of records that were given up; empty: none.",
+        "The topic that receives copies of archived records; empty: none.",
         lambda text: bool(_TOPIC.fullmatch(text)),
     ),
 )
@@ -245,16 +249,15 @@ GROUP_DEFINITIONS: Mapping[str, ConfigDefinition] = {
 
 
 def check_group_config(name: str, value: str | None) -> None:
-    """Raises ConfigInvalid unless `name` exists and takes `value`."""
+    """Raise ConfigInvalid unless `name` exists and accepts `value`."""
     definition = GROUP_DEFINITIONS.get(name)
     if definition is None:
         raise ConfigInvalid(
-            f"unknown group configuration {name[:100]!r}: these exist:"
-            f" {', '.join(GROUP_DEFINITIONS)}"
+            f"unknown group configuration {name[:100]!r}: use one of {', '.join(GROUP_DEFINITIONS)}"
         )
     if value is None or not definition.check(value):
         shown = None if value is None else value[:100]
-        raise ConfigInvalid(f"{name}={shown!r} is out of range: {definition.documentation}")
+        raise ConfigInvalid(f"{name}={shown!r} is not valid: {definition.documentation}")
 
 
 def group_value(overrides: Mapping[str, str], name: str) -> str:
@@ -263,14 +266,14 @@ def group_value(overrides: Mapping[str, str], name: str) -> str:
 
 
 class ConsumerTerms(NamedTuple):
-    """What is set for a consumer group of the new protocol."""
+    """Settings of a consumer group of the new protocol."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
 class StreamsTerms(NamedTuple):
-    """What is set for a streams group."""
+    """Settings of a streams group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -287,7 +290,7 @@ STREAMS_INITIAL_DELAY: Final = "streams.initial.rebalance.delay.ms"
 
 
 def defaults_of_broker(config: BrokerConfig) -> dict[str, str]:
-    """What groups without these settings have on this broker."""
+    """The defaults on this broker of groups that do not set these."""
     return {
         SESSION_TIMEOUT: str(config.group_consumer_session_timeout_ms),
         HEARTBEAT_INTERVAL: str(config.group_consumer_heartbeat_interval_ms),
@@ -299,13 +302,13 @@ def defaults_of_broker(config: BrokerConfig) -> dict[str, str]:
 
 
 def consumer_terms(overrides: Mapping[str, str], config: BrokerConfig) -> ConsumerTerms:
-    """What a group's overrides mean to its members of the new protocol."""
+    """The settings of a consumer group of the new protocol, from its overrides."""
     values = {**defaults_of_broker(config), **overrides}
     return ConsumerTerms(int(values[SESSION_TIMEOUT]), int(values[HEARTBEAT_INTERVAL]))
 
 
 def streams_terms(overrides: Mapping[str, str], config: BrokerConfig) -> StreamsTerms:
-    """What a group's overrides mean to a streams group."""
+    """The settings of a streams group, from its overrides."""
     values = {**defaults_of_broker(config), **overrides}
     return StreamsTerms(
         int(values[STREAMS_SESSION_TIMEOUT]),
@@ -316,7 +319,8 @@ def streams_terms(overrides: Mapping[str, str], config: BrokerConfig) -> Streams
 
 
 def share_config(overrides: Mapping[str, str]) -> ShareConfig:
-    """What a group's overrides mean to its share partitions. They were checked when set."""
+    """The settings of a group's share partitions, from its overrides, which were validated when
+    set."""
 
     def value(name: str) -> str:
         return group_value(overrides, name)

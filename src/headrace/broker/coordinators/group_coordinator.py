@@ -1,9 +1,9 @@
-"""The group coordinator of one broker: finds the shard of a group and hands the command on.
+"""One broker's group coordinator: finds the shard of a group and passes commands to it.
 
-Invariants: knows which partition of `__consumer_offsets` a group lives in (Kafka's hash)
-and checks group ids; the rules of groups are in `coordination/groups`, appending and waiting in
+Invariants: knows which partition of `__consumer_offsets` a group belongs to (Kafka's hash) and
+validates group ids; the rules of groups are in `coordination/groups`, appending and waiting in
 `coordinator_shard`. Faces call these methods with the dataclasses of
-`coordination.groups.commands`; errors come back in the replies, nothing is raised.
+`coordination.groups.commands`; errors are part of the replies, nothing is raised.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 
 
 class TopicIds(Protocol):
-    """The topics that there are, as the coordinator of groups needs to know them."""
+    """The existing topics, as the group coordinator needs them."""
 
     @property
     def ids(self) -> Mapping[str, UUID]:
@@ -101,12 +101,12 @@ class TopicIds(Protocol):
         ...
 
     async def refresh(self, name: str) -> None:
-        """Bring `ids` up to date with the metadata store. Raises MetadataUnavailable."""
+        """Update `ids` from the metadata store. Raises MetadataUnavailable."""
         ...
 
 
 class PreparedTopics(TopicView, Protocol):
-    """A TopicView that can be told of a regular expression before a machine asks for it."""
+    """A TopicView that evaluates a regular expression before a machine needs it."""
 
     async def prepare(self, pattern: str) -> None:
         """Raises RegularExpressionInvalid."""
@@ -114,7 +114,7 @@ class PreparedTopics(TopicView, Protocol):
 
 
 def consumer_group_error(group_id: str) -> GroupUnknown:
-    """Of an id that a share group cannot have."""
+    """The error for an id that belongs to a consumer group."""
     return GroupUnknown(
         f"group {group_id[:60]!r} is a consumer group, not a share group: choose another id, or"
         " delete it first"
@@ -122,7 +122,7 @@ def consumer_group_error(group_id: str) -> GroupUnknown:
 
 
 class ConsumerSurroundings(NamedTuple):
-    """What groups of the new protocol need to know beside their log."""
+    """Dependencies of groups of the new protocol besides their log."""
 
     topics: PreparedTopics
     terms: Callable[[str], ConsumerTerms]
@@ -131,7 +131,7 @@ class ConsumerSurroundings(NamedTuple):
 
 
 class StreamsSurroundings(NamedTuple):
-    """What streams groups need beside that."""
+    """Additional dependencies of streams groups."""
 
     terms: Callable[[str], StreamsTerms]
     internal_topics: StreamsTopics
@@ -139,7 +139,7 @@ class StreamsSurroundings(NamedTuple):
 
 @dataclass(slots=True)
 class GroupCounters:
-    """Cheap figures for metrics: what is there now, and what happened since the start."""
+    """Figures for metrics: present state, and totals since start."""
 
     groups: int = 0
     members: int = 0
@@ -169,9 +169,9 @@ class GroupCoordinator:
         consumers: ConsumerSurroundings | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
-        HeadraceError, which becomes the reply) when this broker does not own the partition.
-        `topics`: which there are; without it progress is kept by name alone. `consumers`: what
-        groups of the new protocol need; without it their members get no partitions."""
+        HeadraceError, which becomes the reply) if this broker does not own the partition. `topics`:
+        the existing topics; without it, offsets are kept by name alone. `consumers`: dependencies
+        of groups of the new protocol; without it, their members get no partitions."""
         self.config = config or GroupConfig()
         self.shards: GroupShards = CoordinatorShards(
             OFFSETS_TOPIC,
@@ -193,7 +193,8 @@ class GroupCoordinator:
         return self.shards.partition_for(group_id)
 
     async def join(self, command: JoinCommand) -> JoinReply:
-        """JoinGroup: answered when the group's members have met, or the time for it is over."""
+        """JoinGroup: answered when all members have joined, or the rebalance timeout has
+        expired."""
         if self._is_share_group(command.group_id):
             return command.refused(
                 InconsistentProtocol(
@@ -209,9 +210,9 @@ class GroupCoordinator:
         return self._consumers is not None and self._consumers.is_share_group(group_id)
 
     async def has_group(self, group_id: str) -> bool:
-        """Whether there is a consumer group of this id, one with committed offsets alone included.
+        """Whether there is a consumer group of this id, including one with committed offsets only.
 
-        Raises what a coordinator that cannot answer says.
+        Raises the error of a coordinator that cannot answer.
         """
         (classic,) = await self.describe_groups([group_id])
         (consumer,) = await self.describe_consumer_groups([group_id])
@@ -222,8 +223,8 @@ class GroupCoordinator:
         return None in errors
 
     async def check_is_free_for_shares(self, group_id: str) -> None:
-        """Raises GroupUnknown where the id is that of a consumer group: an id has one kind of
-        group. Also raises what a coordinator that cannot answer says."""
+        """Raise GroupUnknown if the id belongs to a consumer group: an id has one kind of group.
+        Also raises the error of a coordinator that cannot answer."""
         if await self.has_group(group_id):
             raise consumer_group_error(group_id)
 
@@ -232,19 +233,22 @@ class GroupCoordinator:
         command.topics = self._view
         reply = cast("SyncReply", await self._submit_parkable(command))
         if isinstance(reply.error, CoordinatorLoading):
-            # Kafka's rule: what was under way is lost with the state, so begin with a join.
-            reply.error = RebalanceInProgress("the coordinator was read back: join again")
+            # As Kafka: a rebalance in progress is lost with the state, so the member has to join
+            # again.
+            reply.error = RebalanceInProgress(
+                "the coordinator has reloaded its state: rejoin the group"
+            )
         return reply
 
     async def heartbeat(self, command: HeartbeatCommand) -> HeartbeatReply:
-        """Heartbeat. While the coordinator loads, the member is told that all is well."""
+        """Heartbeat. While the coordinator loads, the member gets no error."""
         reply = cast("HeartbeatReply", await self._submit(command))
         if isinstance(reply.error, CoordinatorLoading):
             reply.error = None
         return reply
 
     async def consumer_heartbeat(self, command: ConsumerHeartbeatCommand) -> ConsumerHeartbeatReply:
-        """ConsumerGroupHeartbeat: answered when what it changes is durable."""
+        """ConsumerGroupHeartbeat: answered when its changes are durable."""
         if command.member_epoch == JOIN_EPOCH and self._is_share_group(command.group_id):
             return command.refused(
                 GroupUnknown(
@@ -265,8 +269,8 @@ class GroupCoordinator:
         return cast("ConsumerHeartbeatReply", await self._submit(command))
 
     async def streams_heartbeat(self, command: StreamsHeartbeatCommand) -> StreamsHeartbeatReply:
-        """StreamsGroupHeartbeat: answered when what it changes is durable. The creation of internal
-        topics that are missing is begun, and not waited for."""
+        """StreamsGroupHeartbeat: answered when its changes are durable. Starts the creation of
+        missing internal topics without waiting for it."""
         if command.member_epoch == JOIN_EPOCH and self._is_share_group(command.group_id):
             return command.refused(
                 GroupUnknown(
@@ -304,14 +308,15 @@ class GroupCoordinator:
         return cast("LeaveReply", await self._submit(command))
 
     async def commit(self, command: CommitCommand) -> CommitReply:
-        """OffsetCommit: answered when the offsets are durable. Topics that are gone are refused."""
+        """OffsetCommit: answered when the offsets are durable. Deleted topics are refused."""
         self._commits_total += 1
         if self._topics is not None:
             command.topic_ids = self._topics.ids
         return cast("CommitReply", await self._submit_offsets(command))
 
     async def commit_in_transaction(self, command: TransactionalCommitCommand) -> CommitReply:
-        """TxnOffsetCommit: answered when the offsets are durable; they count after the marker."""
+        """TxnOffsetCommit: answered when the offsets are durable; they take effect with the
+        marker."""
         self._commits_total += 1
         if self._topics is not None:
             command.topic_ids = self._topics.ids
@@ -320,7 +325,7 @@ class GroupCoordinator:
     async def write_marker(self, partition: int, marker: EndsTransaction) -> HeadraceError | None:
         """End a transaction in a partition of `__consumer_offsets`: answered when it is durable.
 
-        The marker goes through the shard, so that nothing can come between the two.
+        The marker goes through the shard, so that no other append comes between the two.
         """
         try:
             shard = self.shards.shard(partition)
@@ -329,7 +334,7 @@ class GroupCoordinator:
         return cast("DoneReply", await shard.submit(WriteMarkerCommand(marker))).error
 
     async def fetch_offsets(self, command: FetchOffsetsCommand) -> FetchOffsetsReply:
-        """OffsetFetch. Progress in a topic that is gone is not shown, and dropped."""
+        """OffsetFetch. Offsets of deleted topics are omitted and dropped."""
         reply = cast("FetchOffsetsReply", await self._submit_offsets(command))
         topics = self._topics
         if topics is not None and any(
@@ -344,8 +349,8 @@ class GroupCoordinator:
     async def _without_stale(
         self, topics: TopicIds, command: FetchOffsetsCommand, reply: FetchOffsetsReply
     ) -> FetchOffsetsReply:
-        """`reply` without what belongs to topics that are gone. The metadata store decides: this
-        broker's picture of it may be older than the commit, which another coordinator took."""
+        """`reply` without the offsets of deleted topics. The metadata store decides: this broker's
+        cached view may be older than the commit, which another coordinator accepted."""
         for name in dict.fromkeys(o.topic for o in reply.offsets if o.topic_id is not None):
             await topics.refresh(name)
         kept: list[FetchedOffset] = []
@@ -408,10 +413,10 @@ class GroupCoordinator:
         return reply
 
     async def topic_deleted(self, name: str, topic_id: UUID) -> None:
-        """Drop what is committed for this topic in every group of this broker.
+        """Delete the offsets committed for this topic in every group of this broker.
 
-        Raises the error of the first shard that could not do it. Nothing depends on it: what
-        stays is found stale when somebody asks for it.
+        Raises the error of the first shard that failed. Correctness does not depend on it:
+        remaining offsets are recognized as stale when they are read.
         """
         command = ForgetTopicsCommand([(name, topic_id)])
         for shard in self.shards.owned():
@@ -420,7 +425,7 @@ class GroupCoordinator:
                 raise reply.error
 
     def counters(self) -> GroupCounters:
-        """Figures for metrics; costs a look at each loaded group."""
+        """Figures for metrics; visits each loaded group."""
         counters = GroupCounters(commits_total=self._commits_total)
         for machine in self.shards.machines():
             if isinstance(machine, GroupMachine):
@@ -456,7 +461,7 @@ class GroupCoordinator:
         | FetchOffsetsCommand
         | DeleteOffsetsCommand,
     ) -> object:
-        """As Kafka does, take the empty group id here: old simple consumers commit under it."""
+        """As in Kafka, accept the empty group id here: old simple consumers commit under it."""
         return await self._submit_to(command.group_id, command)
 
     async def _submit_to(self, group_id: str, command: GroupCommand) -> object:
@@ -474,7 +479,7 @@ class GroupCoordinator:
         return await shard.submit_parkable(command)
 
     def _by_partition(self, group_ids: list[str]) -> list[list[str]]:
-        """Group ids, each once, those of one partition together; too long ones alone."""
+        """Distinct group ids, grouped by partition; ids that are too long are alone."""
         parts: dict[int, list[str]] = {}
         alone: list[list[str]] = []
         for group_id in dict.fromkeys(group_ids):

@@ -1,6 +1,6 @@
-"""What the group coordinator needs of a broker beside its log: topics, and the settings of groups.
+"""Assembles the group coordinator's dependencies: topics and group settings.
 
-Invariants: only puts together; the parts know nothing of each other.
+Invariants: wiring only; the parts know nothing of each other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The settings of groups, and which share groups there are, as the metadata store has them.
+"""Group settings, and the existing share groups, as stored in the metadata store.
 
-Invariants: the metadata store holds the truth, one fact for each group that has overrides or has
-begun on a topic as a share group; a change is a compare-and-set. Other brokers' changes arrive
+Invariants: the metadata store holds the truth, one fact for each group that has overrides or, as a
+share group, has begun on a topic; a change is a compare-and-set. Other brokers' changes arrive
 through a MetadataCache. What a share group has consumed is in the journals of its partitions.
 """
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore
 
 GROUP_ID_LENGTH_MAX = 255
-"""Characters of a share group, and of one that has settings: its id is part of a key."""
+"""Characters of the id of a share group or of a group with settings: the id is part of a key."""
 ATTEMPTS_MAX = 16
-"""Of one change, while other brokers change the same group: each of them begins it once."""
+"""Attempts of one change while other brokers change the same group: each of them writes it once at
+its beginning."""
 NO_OVERRIDES: Mapping[str, str] = {}
 
 
@@ -46,7 +47,7 @@ class ConfiguredGroups:
         self._changing = asyncio.Lock()
 
     def apply(self, key: str, entry: Entry | None) -> None:
-        """Take over what is stored under a group's key."""
+        """Apply the entry stored under a group's key."""
         group_id = group_of_key(key)
         self._configs.pop(group_id, None)
         fact = None if entry is None else GroupFact.decode(entry.value)
@@ -63,16 +64,16 @@ class ConfiguredGroups:
             self._versions[group_id] = entry.version
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
-        """What was set for the group."""
+        """The overrides of the group."""
         fact = self._facts.get(group_id)
         return NO_OVERRIDES if fact is None else fact.configs
 
     def values(self, name: str) -> set[str]:
-        """What any group has set for this setting."""
+        """The values that any group has set for this setting."""
         return {fact.configs[name] for fact in self._facts.values() if name in fact.configs}
 
     def share_config(self, group_id: str) -> ShareConfig:
-        """The group's settings, as its share partitions take them."""
+        """The group's settings for its share partitions."""
         fact = self._facts.get(group_id)
         if fact is None or not fact.configs:
             return self._default
@@ -88,7 +89,7 @@ class ConfiguredGroups:
         *,
         is_validated_only: bool = False,
     ) -> None:
-        """Let `change` make the overrides. Raises ConfigInvalid, GroupIdInvalid,
+        """Apply `change` to the overrides. Raises ConfigInvalid, GroupIdInvalid,
         MetadataUnavailable."""
         _check_id(group_id)
         async with self._changing:
@@ -110,14 +111,15 @@ class ConfiguredGroups:
         return sorted(self._topics)
 
     def share_topics(self, group_id: str) -> tuple[UUID, ...]:
-        """The topics in which the share group has begun; some may have been deleted."""
+        """The topics on which the share group has begun; some may have been deleted."""
         return self._topics.get(group_id, ())
 
     async def begin(self, group_id: str, topic_id: UUID) -> None:
-        """Note that the share group begins on a topic. Raises GroupIdInvalid, MetadataUnavailable.
+        """Record that the share group begins on a topic. Raises GroupIdInvalid,
+        MetadataUnavailable.
 
-        Written once for a group and a topic, before the group's first record in a journal, so an
-        empty group is found by its coordinator though the journals belong to other brokers.
+        Written once per group and topic, before the group's first record in a journal, so that its
+        coordinator knows an empty group although the journals belong to other brokers.
         """
         if topic_id in self.share_topics(group_id):
             return
@@ -125,7 +127,7 @@ class ConfiguredGroups:
         await self._change_topics(group_id, lambda known: (*known, topic_id))
 
     async def end(self, group_id: str, topics: Container[UUID] | None = None) -> None:
-        """Note that the share group is deleted from these topics, or (None) altogether.
+        """Record that the share group is deleted from these topics, or (None) altogether.
 
         Raises MetadataUnavailable.
         """
@@ -155,7 +157,7 @@ class ConfiguredGroups:
         )
 
     async def _put(self, group_id: str, fact: GroupFact) -> bool:
-        """Store the fact, or remove it where it says nothing; False: another broker was faster."""
+        """Store the fact, or delete it if it is empty; False: another broker was faster."""
         key = group_key(group_id)
         version = self._versions.get(group_id, ABSENT)
         is_removed = not (fact.configs or fact.share_topics or fact.unknown)

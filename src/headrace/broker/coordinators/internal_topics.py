@@ -1,8 +1,7 @@
-"""A partition of an internal topic as the coordinators see it: records in, records out.
+"""A partition of an internal topic as a log of coordinator records.
 
-Invariants: what a coordinator appends is a record batch like any other, in the partition's
-log. Once a snapshot is durable, what lies before it is dropped, so the topic stays as small as the
-state.
+Invariants: a coordinator's append is an ordinary record batch in the partition's log. Once a
+snapshot is durable, the log before it is dropped, so the topic stays as small as the state.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class InternalPartition:
 
     @property
     def leader_epoch(self) -> int:
-        """Under which this broker owns the partition: the epoch of the coordinator."""
+        """The epoch under which this broker owns the partition: the coordinator epoch."""
         return self._partition.leader_epoch
 
     @property
@@ -92,7 +91,7 @@ class InternalPartition:
         )
 
     def _appended(self, write: Callable[[], Appended | None]) -> Completion:
-        """Completes when what `write` appends is durable."""
+        """Completes when the record batch that `write` appends is durable."""
         completion = Completion()
 
         def stored(error: BaseException | None, _context: object) -> None:
@@ -116,7 +115,7 @@ class InternalPartition:
         appended: Callable[[Appended | HeadraceError], None],
         attempts: int,
     ) -> None:
-        """Append now, or as soon as the partition is ready for it."""
+        """Append now, or as soon as the partition is ready."""
         try:
             outcome = write()
         except HeadraceError as error:
@@ -127,7 +126,11 @@ class InternalPartition:
             return
         ready = self._partition.ready
         if ready is None or attempts == 0:
-            appended(StorageUnavailable(f"{self._partition.name} cannot be written now"))
+            appended(
+                StorageUnavailable(
+                    f"{self._partition.name} does not accept writes at the moment: try again"
+                )
+            )
             return
 
         def again(error: BaseException | None, _context: object) -> None:
@@ -145,7 +148,7 @@ class InternalPartition:
             yield replayed
 
     async def replay_from(self, start: int) -> AsyncIterator[Replayed]:
-        """What the partition holds from `start` on."""
+        """The records of the partition from `start` on."""
         partition, offset = self._partition, start
         while offset < partition.high_watermark:
             data = await partition.reader.read(offset, REPLAY_BYTES)
@@ -163,23 +166,23 @@ class InternalPartition:
     def begin_snapshot(self) -> int:
         """See ShardLog."""
         partition = self._partition
-        # Not when it ends: a transaction may end in between, whose records are needed, since the
-        # snapshot may have been written before its marker.
+        # Not the offset at its end: a transaction may end in between, and its records are needed,
+        # since the snapshot may have been written before its marker.
         return min(partition.end_offset, partition.visibility.last_stable_offset)
 
     async def end_snapshot(self, needed_from: int) -> None:
         """See ShardLog."""
         try:
-            # The ledger of the snapshot stays, those before it go; without a roll here and there
-            # the first ledger would keep everything.
+            # The snapshot's ledger stays, earlier ones are deleted; without an occasional roll the
+            # first ledger would keep everything.
             await self._partition.roll_now()
             await self._partition.trim(needed_from)
         except (StorageUnavailable, OffsetOutOfRange) as error:
-            log.warning("%s: its old records stay for now: %s", self._partition.name, error)
+            log.warning("%s: cannot trim old records yet: %s", self._partition.name, error)
 
 
 def _replayed(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, Replayed]]:
-    """What a batch of the log means, with offsets."""
+    """Decode a batch of the log, with offsets."""
     if header.attributes & CONTROL:
         marker = read_marker(data, position)
         if marker is not None:

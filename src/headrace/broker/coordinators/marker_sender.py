@@ -1,10 +1,11 @@
-"""Carries markers to the partitions of a transaction, here and elsewhere, until each has its own.
+"""Delivers transaction markers to their partitions, on this broker and others, until each is
+written.
 
-Invariants: performs the effects of transaction coordinators. A marker is tried until it is durable,
-or its topic or partition was deleted (the metadata store says so, not this broker's picture), or a
-newer coordinator is at work. What goes to another broker is batched, one request at a time; what
-fails waits with a growing pause and looks for the partition's leader anew. A marker that arrives
-twice does no harm.
+Invariants: performs the effects of transaction coordinators. A marker is retried until it is
+durable, its topic or partition was deleted (according to the metadata store, not this broker's
+cached view), or a newer coordinator is active. Markers for another broker are batched, with one
+request in flight; failed ones wait with increasing backoff and look up the partition's leader
+again. Writing a marker twice does no harm.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH_PARTITIONS_MAX = 1_000
-"""Of one request: some 30 KB, so that one transaction over many partitions does not hold up all."""
+"""Per request: about 30 KB, so that one transaction over many partitions does not delay all
+others."""
 RETRY_MS_MIN = 20
 RETRY_MS_MAX = 1_000
 LOGGED_ATTEMPTS = 10
-"""From here on a marker that finds no way is worth a line in the log."""
+"""From this attempt on, an undelivered marker is logged."""
 
 
 class _Job:
-    """One effect under way."""
+    """One effect in progress."""
 
     __slots__ = ("__weakref__", "effect", "is_void", "marker", "report")
 
@@ -71,7 +73,7 @@ class _Job:
         """A newer coordinator, or a later job of this one, writes the markers."""
 
     def written(self, partitions: list[Partition]) -> None:
-        """Tell the machine."""
+        """Report to the machine."""
         self.report(
             MarkersWrittenCommand(
                 self.effect.transactional_id, self.effect.token, frozenset(partitions)
@@ -104,10 +106,10 @@ class MarkerSender:
         self._writer = writer
         self._tasks = tasks
         self._queues: dict[int, deque[_Item]] = {}
-        """By broker; a queue that is there has a task that empties it."""
+        """By broker; each queue present has a task that empties it."""
         self._newest: WeakValueDictionary[str, _Job] = WeakValueDictionary()
-        """By transactional id. A coordinator that was reloaded asks again for what is outstanding:
-        what is left of its earlier request must not end the producer's next transaction."""
+        """By transactional id. A coordinator that was reloaded requests outstanding markers again:
+        the rest of its earlier request must not end the producer's next transaction."""
         self.waiting_count = 0
 
     def send(
@@ -116,7 +118,8 @@ class MarkerSender:
         coordinator_epoch: int,
         report: Callable[[MarkersWrittenCommand], None],
     ) -> None:
-        """Begin to write the markers of a transaction; `report` is called later, maybe often."""
+        """Start writing the markers of a transaction; `report` is called later, possibly several
+        times."""
         job = _Job(effect, coordinator_epoch, report)
         former = self._newest.get(effect.transactional_id)
         if former is not None:
@@ -131,7 +134,7 @@ class MarkerSender:
     # --- finding the way ---------------------------------------------------------------------
 
     def _route(self, items: list[_Item]) -> None:
-        """Queue each item for its partition's leader; those without one wait."""
+        """Queue each item for its partition's leader; those without a leader wait."""
         lost: list[_Item] = []
         for item in items:
             name, number = item.partition
@@ -149,14 +152,14 @@ class MarkerSender:
                 self._tasks.spawn(self._serve(broker, queue), f"markers for broker {broker}")
             queue.append(item)
         if lost:
-            self._tasks.spawn(self._find(lost), "markers without a way")
+            self._tasks.spawn(self._find(lost), "markers without a leader")
 
     async def _find(self, items: list[_Item]) -> None:
-        """Wait a moment and try again; what was deleted needs no marker."""
+        """Wait and try again; deleted partitions need no marker."""
         attempts = max(item.attempts for item in items)
         if attempts == LOGGED_ATTEMPTS:
             log.warning(
-                "the marker of producer %d for %s-%d finds no way: still trying",
+                "cannot deliver the transaction marker of producer %d to %s-%d: still retrying",
                 items[0].job.effect.producer_id,
                 *items[0].partition,
             )
@@ -171,7 +174,9 @@ class MarkerSender:
                 try:
                     await self._topics.refresh(name)
                 except HeadraceError as error:
-                    log.info("cannot look up topic %s, whose markers wait: %s", name, error)
+                    log.info(
+                        "cannot look up topic %s; its transaction markers wait: %s", name, error
+                    )
                     unsure.add(name)
         for item in items:
             name, number = item.partition
@@ -221,15 +226,15 @@ class MarkerSender:
         except BrokerUnreachable as error:
             outcomes = [dict.fromkeys(request.partitions, error) for request in requests]
         except Exception:
-            # Whatever it was: a marker that is forgotten leaves its transaction open for ever.
-            log.exception("markers for broker %d met a fault of the broker", broker)
-            unsent = BrokerUnreachable("the markers could not be sent")
+            # Whatever the error: a lost marker leaves its transaction open for ever.
+            log.exception("internal error while sending transaction markers to broker %d", broker)
+            unsent = BrokerUnreachable("the markers could not be sent: they are retried")
             outcomes = [dict.fromkeys(request.partitions, unsent) for request in requests]
         again: list[_Item] = []
         for (job, group), outcome in zip(by_job.items(), outcomes, strict=True):
             again += self._settle(job, group, outcome)
         if again:
-            self._tasks.spawn(self._find(again), "markers to be sent again")
+            self._tasks.spawn(self._find(again), "retry markers")
 
     async def _call(
         self, broker: int, requests: list[MarkerRequest]
@@ -244,14 +249,14 @@ class MarkerSender:
     def _settle(
         self, job: _Job, items: list[_Item], outcome: dict[Partition, HeadraceError | None]
     ) -> list[_Item]:
-        """Report what is written; what must be tried again."""
+        """Report markers that are written; return those to retry."""
         done: list[_Item] = []
         again: list[_Item] = []
         for item in items:
-            error = outcome.get(item.partition, TopicUnknown("no answer for the partition"))
+            error = outcome.get(item.partition, TopicUnknown("the response lacks this partition"))
             if isinstance(error, TransactionCoordinatorFenced):
                 job.is_void = True
-                log.info("a newer coordinator ends the transactions of this one: %s", error)
+                log.info("a newer coordinator has taken over this one's transactions: %s", error)
             if error is None:
                 done.append(item)
             elif isinstance(error, ProducerFenced):

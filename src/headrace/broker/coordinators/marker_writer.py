@@ -1,8 +1,8 @@
 """Writes transaction markers to the partitions that this broker serves.
 
 Invariants: a marker for an internal topic goes through the shard that reads the partition's log, so
-that the coordinator knows of it in the same turn. All markers of one call that can be appended at
-once are appended in one turn of the loop: they share a group commit.
+that the coordinator learns of it in the same turn. All markers of one call that can be appended
+immediately are appended in one turn of the loop and share a group commit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 READY_ATTEMPTS_MAX = 8
 READY_WAIT_S = 2.0
-"""How long a marker waits for a log that is not ready, before the sender is asked to come again."""
+"""How long a marker waits for a log that is not ready before the sender gets a retriable error."""
 
 
 class MarkerWriter:
@@ -40,7 +40,7 @@ class MarkerWriter:
     async def write(
         self, marker: EndsTransaction, partitions: Sequence[Partition]
     ) -> dict[Partition, HeadraceError | None]:
-        """Write `marker` to each of `partitions`; None where it is durable, else why it is not."""
+        """Write `marker` to each of `partitions`; None if it is durable, else the error."""
         outcomes: dict[Partition, HeadraceError | None] = {}
         under_way: list[tuple[Partition, Completion]] = []
         slow: list[tuple[Partition, Coroutine[None, None, HeadraceError | None]]] = []
@@ -84,7 +84,9 @@ class MarkerWriter:
             return error
         except TimeoutError:
             pass
-        return StorageUnavailable(f"{partition.name} cannot be written now")
+        return StorageUnavailable(
+            f"{partition.name} does not accept writes at the moment: try again"
+        )
 
 
 def _append(partition: PartitionLog, marker: EndsTransaction) -> Appended | None:

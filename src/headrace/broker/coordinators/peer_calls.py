@@ -1,8 +1,8 @@
-"""What one broker asks of another: the seam between coordinators and a protocol's client.
+"""Calls from one broker to another: the seam between coordinators and a protocol's client.
 
-Invariants: calls carry what the machines' commands carry; an outcome is an error or None for each
-item. A call that got no answer raises BrokerUnreachable: it may have been carried out, so whatever
-is asked here may be asked again.
+Invariants: calls carry what the machines' commands carry; the outcome for each item is an error or
+None. A call without a response raises BrokerUnreachable: it may have been executed, so all calls
+here are safe to repeat.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class PeerCalls(Protocol):
 
 
 class ShareState(NamedTuple):
-    """Where a share group stands on one partition; START_UNKNOWN: it has not begun there."""
+    """A share group's position in one partition; START_UNKNOWN: it has not begun there."""
 
     start_offset: int
     finished_records: int
-    """Records after the start that are finished."""
+    """Finished records after the start."""
     leader_epoch: int = 0
     end_offset: int = -1
     """The partition's high watermark, -1: unknown."""
@@ -65,15 +65,15 @@ class SharePeerCalls(Protocol):
     async def list_groups(
         self, broker: BrokerFact, states: Sequence[str], types: Sequence[str]
     ) -> Sequence[GroupListing]:
-        """ListGroups: the groups that the broker coordinates. Raises BrokerUnreachable, and what
-        the broker answers."""
+        """ListGroups: the groups that the broker coordinates. Raises BrokerUnreachable, and the
+        errors that the broker returns."""
         ...
 
     async def has_consumer_group(self, broker: BrokerFact, group_id: str) -> bool:
         """Whether the broker, a group's coordinator, knows a consumer group of this id.
 
-        By DescribeGroups and ConsumerGroupDescribe. Raises BrokerUnreachable, and what the broker
-        answers where it does not coordinate the group now.
+        By DescribeGroups and ConsumerGroupDescribe. Raises BrokerUnreachable, and the broker's
+        error if it does not coordinate the group now.
         """
         ...
 
@@ -86,7 +86,8 @@ class SharePeerCalls(Protocol):
     async def end_offsets(
         self, broker: BrokerFact, partitions: Sequence[Partition]
     ) -> dict[Partition, int]:
-        """ListOffsets: high watermarks of those that answer. Raises BrokerUnreachable."""
+        """ListOffsets: the high watermarks of the partitions that return one. Raises
+        BrokerUnreachable."""
         ...
 
     async def start_share_group(

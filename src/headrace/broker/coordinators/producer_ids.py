@@ -1,10 +1,10 @@
-"""Producer ids for idempotent producers: taken from the metadata store in blocks.
+"""Producer ids for idempotent producers, allocated from the metadata store in blocks.
 
-Invariants: an id is given to one producer only, in the whole life of the cluster. What is
-left of a block when the broker stops is never used. An id that is given twice makes records of one
-producer look like another's retries, which are acknowledged and not stored. So the stored counter
-never lags behind the clock: one that was lost, or restored from an old back-up, gives no id again,
-unless the broker's clock is set to before that time as well.
+Invariants: a producer id is allocated once in the life of the cluster. The rest of a block is
+discarded when the broker stops. If an id were allocated twice, records of one producer would look
+like another's retries, which are acknowledged and not stored. Therefore the stored counter never
+lags behind the clock: a counter that was lost, or restored from an old backup, reuses no ids unless
+the broker's clock is set back to before that time as well.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
 
 BLOCK_SIZE = 1_000
-"""Kafka's block size: one write of metadata for a thousand producers."""
+"""Kafka's block size: one metadata write per thousand producers."""
 
 IDS_PER_MS = 1_000
-"""More are not given for long, so that the clock stays ahead of what was given before; ids stay
-below 2**53 for 280 years, which JSON's readers take for whole numbers."""
+"""The sustained rate is lower, so that the clock stays ahead of the ids allocated before; ids stay
+below 2**53, which JSON parsers represent exactly, for 280 years."""
 
 
 class ProducerIds:
-    """Gives out producer ids."""
+    """Allocates producer ids."""
 
     def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
         self._metadata = metadata

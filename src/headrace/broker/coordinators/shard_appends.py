@@ -1,11 +1,11 @@
-"""What a shard appends: one record batch for all that is decided in one turn of the loop.
+"""Batches a shard's appends: one record batch for all decisions of one loop turn.
 
 Invariants: batches reach the log in the order of their decisions. The records of one decision are
-never divided. A batch of several decisions stays within TURN_BYTES and TURN_RECORDS, and within
-what the log takes. A decision that is larger than that by itself, one that belongs to a transaction
-and a marker have a batch of their own, after all that was decided before. Knows no machine and no
-replies: `tail` is done when everything that was added by then is durable, and `on_settled` is
-called with the outcome of each batch before what waits for `tail`.
+never split. A batch of several decisions stays within TURN_BYTES and TURN_RECORDS, and within the
+log's limit. A decision that exceeds these by itself, a decision within a transaction and a marker
+each get their own batch, after everything decided before. Knows no machine and no replies: `tail`
+is done when everything added so far is durable, and `on_settled` is called with the outcome of each
+batch before the waiters of `tail`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TURN_BYTES, TURN_RECORDS = 64 * 1024, 500
-"""At most some 2 ms to encode. Beyond a hundred records a batch the saving is below 3 %."""
+"""Encoding takes at most about 2 ms. Beyond a hundred records per batch the saving is below 3 %."""
 
 
 class _Turn:
-    """The batch that is being gathered."""
+    """The batch being collected."""
 
     __slots__ = ("completion", "handle", "records", "size_bytes")
 
@@ -36,7 +36,7 @@ class _Turn:
         self.completion = Completion()
 
     def written(self, error: BaseException | None, _context: None) -> None:
-        """The log is done with the batch."""
+        """The log has settled the batch."""
         if error is None:
             self.completion.succeed()
         else:
@@ -50,18 +50,18 @@ class ShardAppends:
         self, shard_log: ShardLog, on_settled: Callable[[BaseException | None], None]
     ) -> None:
         self.tail: Completion | None = None
-        """Done when all that was added is durable; None while all of it is."""
+        """Done when everything added so far is durable; None if it already is."""
         self._log = shard_log
         self._on_settled = on_settled
         self._turn: _Turn | None = None
         self._handed: Completion | None = None
-        """The newest batch that the log was given."""
+        """The newest batch passed to the log."""
         self._discards = 0
 
     @property
     def batch_bytes(self) -> int:
-        """Records of this size (`size_of`) make a batch that the log takes for certain."""
-        # `size_of` is an estimate: the half leaves room for what each record takes beyond it.
+        """Records of this size (`size_of`) form a batch that the log always accepts."""
+        # `size_of` is an estimate: the other half covers the overhead of each record.
         return (self._log.batch_bytes_max - BATCH_OVERHEAD_BYTES) // 2
 
     def fits_turn(self, size_bytes: int, record_count: int) -> bool:
@@ -69,9 +69,9 @@ class ShardAppends:
         return size_bytes <= min(TURN_BYTES, self.batch_bytes) and record_count <= TURN_RECORDS
 
     def add(self, records: list[LogRecord], size_bytes: int) -> BaseException | None:
-        """Append a decision's records, which fit into a turn, with those of the same turn.
+        """Append a decision's records, which fit into a turn, together with others of this turn.
 
-        An error says that the batch before them was refused, and that they were not taken.
+        Returns the error if the batch before them was refused; they were not added then.
         """
         turn = self._turn
         if turn is not None and not self.fits_turn(
@@ -89,7 +89,7 @@ class ShardAppends:
         return None
 
     def append(self, write: Callable[[], Completion]) -> BaseException | None:
-        """Append a batch by `write` at once; why it was not appended, if the log refuses it."""
+        """Append a batch by `write` at once; the error if the log refuses it."""
         error = self.flush()
         if error is not None:
             return error
@@ -104,7 +104,7 @@ class ShardAppends:
         return None
 
     def flush(self) -> BaseException | None:
-        """Hand over what this turn has gathered; why the log refuses it, if it does."""
+        """Append the batch of this turn; the error if the log refuses it."""
         turn, self._turn = self._turn, None
         if turn is None:
             return None
@@ -118,9 +118,9 @@ class ShardAppends:
         return completion.error
 
     def discard(self) -> None:
-        """Forget what this turn has gathered, and report no outcome of what the log was given.
+        """Discard the batch of this turn, and report no outcome of batches in flight.
 
-        `tail` is done when the latter is settled.
+        `tail` is done when those in flight have settled.
         """
         self._discards += 1
         turn, self._turn = self._turn, None
@@ -128,7 +128,9 @@ class ShardAppends:
         self.tail = None if handed is None or handed.done else handed
         if turn is not None:
             turn.handle.cancel()
-            turn.completion.fail(CoordinatorUnavailable("the batch was given up"))
+            turn.completion.fail(
+                CoordinatorUnavailable("the coordinator discarded the batch: try again")
+            )
 
     def _follow(self, completion: Completion) -> None:
         self.tail = completion

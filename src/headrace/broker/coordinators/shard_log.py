@@ -1,7 +1,7 @@
 """The seam between a coordinator's shard and the partition that holds its records.
 
-Invariants: records in, records out, in the order of the log; what belongs to a transaction is said,
-and so are the markers that end one.
+Invariants: reads and appends records in log order; records of a transaction are marked as such, and
+markers are reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PendingRecord(NamedTuple):
 
 
 Replayed = list[LogRecord] | PendingRecord | TransactionEnded
-"""The records of a batch outside of transactions, one of a transaction, or a transaction's end."""
+"""The non-transactional records of a batch, a transactional record, or a transaction's end."""
 
 
 class ShardLog(Protocol):
@@ -38,12 +38,12 @@ class ShardLog(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """Under which this broker owns the partition: the epoch of the coordinator."""
+        """The epoch under which this broker owns the partition: the coordinator epoch."""
         ...
 
     @property
     def batch_bytes_max(self) -> int:
-        """The largest record batch that the log takes."""
+        """The largest record batch that the log accepts."""
         ...
 
     def append(
@@ -51,15 +51,15 @@ class ShardLog(Protocol):
     ) -> Completion:
         """Append one record batch in this turn of the loop.
 
-        Completes when it is durable, in the order of the appends; fails with StorageUnavailable,
-        with BatchTooLarge, or, of an older producer epoch than the log knows, with ProducerFenced.
+        Completes when it is durable, in append order; fails with StorageUnavailable, BatchTooLarge
+        or, if the log knows a newer producer epoch, ProducerFenced.
         """
         ...
 
     def append_marker(self, marker: EndsTransaction) -> Completion:
         """Append the marker of a transaction; as `append`.
 
-        Fails with TransactionCoordinatorFenced on an older coordinator epoch, too.
+        Also fails with TransactionCoordinatorFenced on an older coordinator epoch.
         """
         ...
 
@@ -68,20 +68,21 @@ class ShardLog(Protocol):
         ...
 
     def begin_snapshot(self) -> int:
-        """From which offset on the log is needed once a snapshot that begins now is durable.
+        """The offset from which the log is needed once a snapshot that begins now is durable.
 
-        What is open transactions' is no part of the state yet: it is needed to the end of them.
+        Records of open transactions are not part of the state yet: they are needed until the
+        transactions end.
         """
         ...
 
     async def end_snapshot(self, needed_from: int) -> None:
         """A snapshot is durable: trim the log before `needed_from`.
 
-        The trim may fail: what is replayed twice gives the same state.
+        The trim may fail: replaying records twice yields the same state.
         """
         ...
 
 
 def size_of(records: list[LogRecord]) -> int:
-    """About how many bytes these take in the log."""
+    """Approximate size of these records in the log."""
     return sum(len(k or b"") + len(v or b"") + RECORD_OVERHEAD_BYTES for k, v in records)

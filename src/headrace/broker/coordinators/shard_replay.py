@@ -1,7 +1,7 @@
-"""How a shard's machine gets its state back from the log.
+"""Rebuilds a shard's machine from the log.
 
-Invariants: records are applied in the order of the log. Others get their turn of the loop after a
-bounded number of records.
+Invariants: records are applied in log order. The loop runs other work after a bounded number of
+records.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from headrace.coordination.machine import Machine
 
 TURN_RECORDS = 2_000
-"""Records applied before others get their turn of the loop (about 5 ms)."""
+"""Records applied per turn of the loop (about 5 ms)."""
 
 SAMPLE, SAMPLED_MIN = 16, 256
 
 
 async def read_back(machine: Machine[Any, Any, Any], shard_log: ShardLog) -> int:
-    """Apply all that the log holds to a new machine; about how many bytes that is.
+    """Apply all records of the log to a new machine; returns their approximate size in bytes.
 
     Raises what reading the log raises.
     """
@@ -59,7 +59,8 @@ async def read_back(machine: Machine[Any, Any, Any], shard_log: ShardLog) -> int
 
 
 def _about(records: list[LogRecord]) -> int:
-    """About how many bytes these take: every sixteenth is looked at, for there may be a million."""
+    """Approximate size of the records: every sixteenth is measured, since there may be a
+    million."""
     if len(records) < SAMPLED_MIN:
         return size_of(records)
     return size_of(records[::SAMPLE]) * SAMPLE

@@ -1,7 +1,7 @@
-"""What a snapshot of a machine's state takes: how large it is, and its record batches.
+"""Sizes and record batches of a snapshot of a machine's state.
 
-Invariants: no part of a state of any size holds the loop for longer than some milliseconds. A batch
-is no larger than the log takes, unless one record is.
+Invariants: no part of a state of any size holds the loop for longer than a few milliseconds. A
+batch is no larger than the log accepts, unless it is a single record.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SAMPLE, SAMPLED_MIN = 16, 256
 
 
 async def state_size(machine: Machine[Any, Any, Any]) -> int:
-    """About how many bytes the state takes in the log: where a part has many records, which are
-    alike, every sixteenth is encoded."""
+    """Approximate size of the state in the log: if a part has many records, which are alike, every
+    sixteenth is encoded."""
     size_bytes = 0
     for part in machine.state_parts():
         sample = part if len(part) < SAMPLED_MIN else part[::SAMPLE]
@@ -34,7 +34,7 @@ async def state_size(machine: Machine[Any, Any, Any]) -> int:
 def batches_of(
     machine: Machine[Any, Any, Any], part: list[Any], bytes_max: int
 ) -> Iterator[list[LogRecord]]:
-    """A part of the state as record batches, each of `bytes_max` at most or one record."""
+    """A part of the state as record batches of at most `bytes_max`, or of one record."""
     pairs = _encoded(machine, part)
     if size_of(pairs) <= bytes_max:  # almost always
         if pairs:

@@ -1,8 +1,8 @@
-"""Creates the internal topics that streams groups need, and remembers why that failed.
+"""Creates the internal topics that streams groups need, and keeps the reasons of failures.
 
-Invariants: knows topics, and no rule of groups. At most one creation per group is under way. In a
-cluster the coordinator of the group creates them through the metadata store, as any broker can; a
-topic that another coordinator has created meanwhile is as good as its own.
+Invariants: knows topics, not the rules of groups. At most one creation per group is in progress. In
+a cluster the group's coordinator creates them through the metadata store, as any broker can; a
+topic that another coordinator has created meanwhile serves as well.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROBLEMS_MAX: Final = 1_000
-"""Groups whose last failure is remembered."""
+"""Groups whose last failure is kept."""
 BROKER_DEFAULT: Final = -1
 
 
 class CreatesTopics(Protocol):
-    """What of `Topics` is needed here."""
+    """The part of `Topics` needed here."""
 
     async def create(
         self,
@@ -49,13 +49,13 @@ class StreamsTopics:
         self._problems: dict[str, str] = {}
 
     def create(self, group_id: str, missing: Sequence[InternalTopic]) -> None:
-        """Begin to create topics, unless that is under way for the group."""
+        """Start creating topics, unless that is in progress for the group."""
         if group_id not in self._under_way:
             self._under_way[group_id] = None
             self._tasks.spawn(self._create(group_id, missing), f"internal topics of {group_id}")
 
     def problem(self, group_id: str) -> str:
-        """Why a topic of the group could not be created the last time; empty: none is known."""
+        """Why the last creation of a topic of the group failed; empty: no failure is known."""
         return self._problems.get(group_id, "")
 
     async def _create(self, group_id: str, missing: Sequence[InternalTopic]) -> None:

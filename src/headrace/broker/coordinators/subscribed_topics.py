@@ -1,7 +1,7 @@
-"""The topics of this broker's metadata, as the machines that assign partitions see them.
+"""This broker's topics as the machines that assign partitions see them.
 
-Invariants: implements `TopicView`; keeps nothing of the topics itself. Internal topics match no
-pattern: who wants one names it.
+Invariants: implements `TopicView`; stores nothing of the topics itself. Internal topics match no
+pattern; they can only be subscribed to by name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SubscribedTopics:
 
 
 class _Racks(Sequence[str | None]):
-    """The racks of a topic's partitions, looked up one by one: most assignments need none."""
+    """The racks of a topic's partitions, looked up lazily: most assignments need none."""
 
     def __init__(self, topic: Topic, rack_of: Callable[[Topic, int], str | None]) -> None:
         self._topic = topic

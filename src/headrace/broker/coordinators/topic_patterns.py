@@ -1,9 +1,9 @@
-"""Regular expressions of clients, matched against the names of topics and transactional ids.
+"""Matches clients' regular expressions against the names of topics and transactional ids.
 
-Invariants: a pattern of a client never holds up the broker: RE2 matches in time linear in the name,
-with bounded memory, and a pattern's length is bounded. Which names a pattern matches is kept, and
-only names that are new are matched; the first time this is done in slices between which others get
-their turn. A pattern matches a whole name, as in Kafka.
+Invariants: a client's pattern never blocks the broker: RE2 matches in time linear in the name, with
+bounded memory, and the length of a pattern is bounded. Matches are cached, and only new names are
+matched; the first evaluation runs in slices between which the loop does other work. A pattern
+matches the whole name, as in Kafka.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
 PATTERN_LENGTH_MAX: Final = 1_000
-"""Characters. RE2's memory bound ends what is short and expands."""
+"""Characters. RE2's memory limit stops short patterns that expand."""
 PROGRAM_BYTES_MAX: Final = 1024 * 1024
 PATTERNS_MAX: Final = 1_000
-"""Patterns that are remembered; beyond, the one that was used longest ago is forgotten."""
+"""Cached patterns; beyond that, the least recently used one is dropped."""
 FORGET_RATIO: Final = 2
 SLICE_NAMES: Final = 500
 """About 5 ms."""
@@ -30,7 +30,7 @@ class TopicPatterns:
     """See the module."""
 
     def __init__(self, names: Callable[[], Collection[str]], version: Callable[[], int]) -> None:
-        """`names()`: the topics that there are; `version()` rises when they change."""
+        """`names()`: the existing topics; `version()` increases when they change."""
         self._names = names
         self._version = version
         self._known: dict[str, _Pattern] = {}
@@ -55,7 +55,7 @@ class TopicPatterns:
         if found is None:
             try:
                 found = _Pattern(pattern)
-            except RegularExpressionInvalid:  # was stored by a broker that could use it
+            except RegularExpressionInvalid:  # stored by a broker that supported it
                 return ()
         self._known[pattern] = found
         version = self._version()
@@ -66,7 +66,7 @@ class TopicPatterns:
 
 
 async def matching_names(pattern: str, names: Sequence[str]) -> set[str]:
-    """Of `names`, those that the whole pattern matches. Raises RegularExpressionInvalid."""
+    """The names that the whole pattern matches. Raises RegularExpressionInvalid."""
     compiled = _Pattern(pattern)
     for start in range(0, len(names), SLICE_NAMES):
         compiled.match(names[start : start + SLICE_NAMES])
@@ -75,15 +75,15 @@ async def matching_names(pattern: str, names: Sequence[str]) -> set[str]:
 
 
 class _Pattern:
-    """One pattern, and what it has matched so far."""
+    """One pattern and its matches so far."""
 
     def __init__(self, pattern: str) -> None:
-        import re2  # costs 70 ms, which most brokers never need
+        import re2  # costs 70 ms, and most brokers never need it
 
         if len(pattern) > PATTERN_LENGTH_MAX:
             raise RegularExpressionInvalid(
-                f"the regular expression has {len(pattern)} characters: at most"
-                f" {PATTERN_LENGTH_MAX} are taken",
+                f"the regular expression has {len(pattern)} characters: use at most "
+                f"{PATTERN_LENGTH_MAX}",
                 limit=PATTERN_LENGTH_MAX,
             )
         options = re2.Options()
@@ -96,22 +96,21 @@ class _Pattern:
             cause = error.args[0] if error.args else ""
             told = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
             raise RegularExpressionInvalid(
-                f"the regular expression {pattern[:100]!r} cannot be used: {told[:200]};"
-                " its syntax is that of RE2"
+                f"invalid regular expression {pattern[:100]!r}: {told[:200]}; use RE2 syntax"
             ) from error
         self.version = -1
         self.matched: list[str] = []
         self._seen: dict[str, None] = {}
 
     def match_all(self, names: Collection[str]) -> None:
-        """Match what is new among all names; forget deleted ones once they are the most."""
+        """Match the new names; drop deleted ones once they outnumber the rest."""
         if len(self._seen) > FORGET_RATIO * len(names) + SLICE_NAMES:
             self._seen = dict.fromkeys(name for name in self._seen if name in names)
             self.matched = [name for name in self.matched if name in self._seen]
         self.match(names)
 
     def match(self, names: Iterable[str]) -> None:
-        """Match what has not been matched yet."""
+        """Match the names that have not been matched yet."""
         seen, fullmatch = self._seen, self._expression.fullmatch
         for name in names:
             if name not in seen:

@@ -1,9 +1,8 @@
-"""Asks a transaction's coordinator, wherever it is, about partitions of the transaction.
+"""Asks a transaction's coordinator, on any broker, about partitions of the transaction.
 
-Invariants: used by the leaders of partitions, before the first write of a transaction, and by group
-coordinators. It adds partitions (version 2) or verifies that they were added (version 1, KIP-890).
-An answer that may differ in a moment is waited for briefly: the transaction before this one is
-being finished.
+Invariants: used by partition leaders, before the first write of a transaction, and by group
+coordinators. Adds partitions (version 2) or verifies that they were added (version 1, KIP-890). It
+briefly waits for errors that may clear at once, such as the previous transaction being completed.
 """
 
 from __future__ import annotations
@@ -73,10 +72,10 @@ class TransactionChecks:
     ) -> HeadraceError | None:
         """Add `partitions` to the producer's transaction, or verify that they are in it.
 
-        None: they are. Else the error for the producer: TransactionAbortable where the transaction
-        does not have them, ProducerFenced where a newer epoch is at work, TransactionUnverified
-        where it cannot be found out now, ConcurrentTransactions (adding) while the last transaction
-        is being finished.
+        Returns None if they are, else the error for the producer: TransactionAbortable if the
+        transaction does not have them, ProducerFenced if a newer epoch is active,
+        TransactionUnverified if it cannot be determined now, ConcurrentTransactions (adding) while
+        the previous transaction is being completed.
         """
         command = AddPartitionsCommand(
             transactional_id,
@@ -99,7 +98,7 @@ class TransactionChecks:
             if broker.id == self._broker_id:
                 return await self._transactions().add_partitions(command)
             if self.peers is None:
-                raise BrokerUnreachable(f"broker {broker.id} cannot be called")
+                raise BrokerUnreachable(f"no client is configured to call broker {broker.id}")
             return await self.peers.add_partitions(broker, command)
         except HeadraceError as error:
             return AddPartitionsReply(error)
@@ -118,5 +117,5 @@ def _judged(reply: AddPartitionsReply, *, is_adding: bool) -> HeadraceError | No
     if isinstance(error, _RETRIABLE) or (
         isinstance(error, ConcurrentTransactions) and not is_adding
     ):
-        return TransactionUnverified(f"the transaction's coordinator gave no answer: {error}")
+        return TransactionUnverified(f"the transaction's coordinator did not answer: {error}")
     return error

@@ -1,7 +1,7 @@
-"""The transaction coordinator of one broker: finds the shard of a transactional id.
+"""One broker's transaction coordinator: finds the shard of a transactional id.
 
 Invariants: as the group coordinator: the rules of transactions are in `coordination/transactions`,
-appending and waiting in `coordinator_shard`. Errors come back in the replies. The epoch of a
+appending and waiting in `coordinator_shard`. Errors are part of the replies. The epoch of a
 coordinator is the leader epoch of its partition of `__transaction_state`.
 """
 
@@ -51,7 +51,7 @@ TRANSACTIONAL_ID_LENGTH_MAX = 8_000
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
-"""Between two looks for partitions of the internal topic that are served here since."""
+"""Interval between checks for newly served partitions of the internal topic."""
 
 TransactionShards = CoordinatorShards[TransactionCommand, TransactionRecord, TransactionReply]
 
@@ -88,14 +88,14 @@ class TransactionCoordinator:
         self._sender.send(effect, log.leader_epoch, report)
 
     async def run(self) -> None:
-        """Load what this broker coordinates, for ever: the producer of an open transaction may be
-        dead, and no other client asks for its coordinator."""
+        """Keep loading the partitions that this broker coordinates: the producer of an open
+        transaction may be dead, and no other client would look up its coordinator."""
         while True:
             try:
                 for shard in self.shards.owned():
                     shard.load()
             except HeadraceError as error:
-                log.debug("transactions are looked at later: %s", error)
+                log.debug("cannot load transactions yet: %s", error)
             await asyncio.sleep(LOOK_S)
 
     async def init_producer_id(self, command: InitProducerIdCommand) -> ProducerReply:
@@ -140,7 +140,7 @@ class TransactionCoordinator:
     async def _submit_with_id(
         self, command: InitProducerIdCommand | EndTransactionCommand
     ) -> ProducerReply:
-        """Submit, and again with a fresh producer id if the machine wants one."""
+        """Submit, and again with a new producer id if the machine needs one."""
         reply = cast("ProducerReply", await self._submit(command))
         while reply.wants_producer_id:
             try:

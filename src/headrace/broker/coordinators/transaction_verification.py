@@ -1,10 +1,10 @@
 """Holds back a producer's first transactional write to a partition until it is verified (KIP-890).
 
-Invariants: knows logs and a verifier, no protocol. A batch that comes late, after its transaction
-has ended, must not open another one that no coordinator would ever end: so while none is open
+Invariants: knows logs and a verifier, no protocol. A batch that arrives after its transaction has
+ended must not open another one that no coordinator would ever end. So while no transaction is open
 here, the coordinator is asked whether the transaction includes the partition. Batches of the same
-producer wait for the answer in their order; those of others pass. A marker that is appended
-meanwhile voids the answer.
+producer wait for the answer in order; those of other producers pass. A marker that is appended
+meanwhile invalidates the answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 READY_ATTEMPTS_MAX: Final = 8
 HELD_MAX: Final = 100
-"""Batches of one producer that wait for one partition; Java's clients have at most 5 under way."""
+"""Batches of one producer that wait for one partition; Java clients have at most 5 in flight."""
 
 
 class TransactionalWrite(NamedTuple):
@@ -51,7 +51,7 @@ class TransactionalWrite(NamedTuple):
 
 
 class TransactionVerifier(Protocol):
-    """Asks the coordinator of a transaction, on this broker or another one."""
+    """Asks the coordinator of a transaction, on this broker or another."""
 
     async def check(
         self,
@@ -61,9 +61,9 @@ class TransactionVerifier(Protocol):
         *,
         is_adding: bool,
     ) -> HeadraceError | None:
-        """None if the transaction is under way and includes the partitions, else why it is not.
+        """None if the transaction is in progress and includes the partitions, else the error.
 
-        `producer`: (id, epoch). `is_adding`: it is to include them from now on. Ends in seconds.
+        `producer`: (id, epoch). `is_adding`: add the partitions first. Returns within seconds.
         """
         ...
 
@@ -74,20 +74,20 @@ class Verifications:
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
         self.verifier: TransactionVerifier | None = None
-        """None: every write is taken for verified."""
+        """None: every write counts as verified."""
         self._held: dict[_Key, list[Then]] = {}
 
     def is_due(self, partition: PartitionLog, header: BatchHeader) -> bool:
-        """Whether a transactional batch has to be verified, or to wait for one that is."""
+        """Whether a transactional batch must be verified, or wait for one that is."""
         return self.verifier is not None and (
             (partition, header.producer_id, header.producer_epoch) in self._held
             or not partition.producers.is_in_transaction(header.producer_id, header.producer_epoch)
         )
 
     def hold(self, partition: PartitionLog, write: TransactionalWrite, then: Then) -> None:
-        """Call `then` in its turn, with why the batch is not verified, or None.
+        """Call `then` in order, with the error if the batch is not verified, or None.
 
-        Raises TransactionUnverified if too many wait.
+        Raises TransactionUnverified if too many batches wait.
         """
         key = (partition, write.producer_id, write.producer_epoch)
         held = self._held.get(key)
@@ -98,12 +98,14 @@ class Verifications:
             held.append(then)
         else:
             raise TransactionUnverified(
-                f"{len(held)} batches of producer {write.producer_id} wait for its transaction to"
-                " be verified, this one was not taken: send it again"
+                f"{len(held)} batches of producer {write.producer_id} already wait for its "
+                "transaction to be verified: the batch was not stored, send it again"
             )
 
     async def _verify(self, partition: PartitionLog, write: TransactionalWrite) -> None:
-        outcome: HeadraceError | None = TransactionUnverified("the broker stops: send it again")
+        outcome: HeadraceError | None = TransactionUnverified(
+            "the broker is stopping: send the batch again"
+        )
         try:
             assert self.verifier is not None
             await _ready(partition)
@@ -117,22 +119,24 @@ class Verifications:
         except HeadraceError as error:
             outcome = error
         except Exception:
-            # Whatever it was: a request without an answer holds up all that follow it.
-            log.exception("a transaction could not be verified: a fault of the broker")
-            outcome = TransactionUnverified("internal error: see the broker's log")
+            # Whatever the error: an unanswered request blocks all later ones.
+            log.exception("internal error while verifying a transaction")
+            outcome = TransactionUnverified(
+                "internal error: send the batch again, and see the broker's log"
+            )
         finally:
             held = self._held.pop((partition, write.producer_id, write.producer_epoch))
             if not partition.end_verification(write.producer_id) and outcome is None:
                 outcome = TransactionStateInvalid(
-                    f"the transaction of producer {write.producer_id} ended while its batch for"
-                    f" {partition.name} was verified: it is not stored"
+                    f"the transaction of producer {write.producer_id} ended while its batch for "
+                    f"{partition.name} was being verified: the batch is not stored"
                 )
             for then in held:
                 then(outcome)
 
 
 async def _ready(partition: PartitionLog) -> None:
-    """Wait until appends can go ahead, so that none waits between the answer and its append."""
+    """Wait until appends can proceed, so that nothing waits between the answer and its append."""
     for _ in range(READY_ATTEMPTS_MAX):
         partition.check_failure()
         if partition.ready is None and partition.active is not None:
@@ -143,10 +147,10 @@ async def _ready(partition: PartitionLog) -> None:
 
 
 def for_produce(error: HeadraceError, *, has_abortable: bool, is_added: bool) -> HeadraceError:
-    """What a producer is told, whose version may not know all errors.
+    """The error for a producer whose version may not know all errors.
 
-    `has_abortable`: it knows TransactionAbortable. What can be tried again becomes an error that
-    every producer tries again.
+    `has_abortable`: it knows TransactionAbortable. Retriable errors become one that every producer
+    retries.
     """
     if isinstance(error, TransactionAbortable) and not has_abortable:
         return TransactionStateInvalid(str(error))

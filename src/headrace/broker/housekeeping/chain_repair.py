@@ -1,15 +1,15 @@
-"""Rebuilds what facts have lost from the ledgers' own labels, footers and records.
+"""Rebuilds lost facts from the ledgers' labels, footers and records.
 
-Invariants: a plan changes nothing; carrying it out closes the ledgers that are still open, which
-fences their writers, before the chain is written. No offset is guessed: each ledger says
-itself where it begins and ends, in its first batch and its footer, and what does not join is a
-problem for an operator. What a chain names beside ledgers (the start of the log, copies in object
-storage) is not in the ledgers: the log then starts with the oldest one that is left, and records
-that were trimmed lately may show again until retention drops them once more.
+Invariants: a plan changes nothing. Executing it first closes the ledgers that are still open, which
+fences their writers, and then writes the chain. No offset is guessed: the first batch and the
+footer of each ledger state where it begins and ends, and a ledger that does not fit is a problem
+for an operator. What a chain records besides ledgers (log start offset, copies in object storage)
+is not in the ledgers: the log then starts with its oldest remaining ledger, and recently trimmed
+records may reappear until retention drops them again.
 
-A compacted ledger that is whole takes the place of all ledgers whose offsets it covers, the newest
-first. Never the other way: compaction removes a tombstone once the ledgers before it are compacted,
-so with one of those as it was before, what the tombstone deleted would come back.
+A complete compacted ledger replaces all ledgers whose offsets it covers, the newest first. Never
+the other way round: compaction removes a tombstone once the ledgers before it are compacted, so
+restoring one of those in its uncompacted form would restore what the tombstone deleted.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ChainRepair:
-    """What is to be done for one partition."""
+    """The repair of one partition."""
 
     key: PartitionKey
     name: str
     fact: PartitionFact
-    """The chain as it would be; without the ledgers in `open_ledgers` while it is a plan."""
+    """The chain after the repair; as a plan, without the ledgers in `open_ledgers`."""
     open_ledgers: list[LedgerId] = field(default_factory=list)
-    """Not closed yet: where they end is known when they are."""
+    """Not closed yet: their ends are known once they are closed."""
     lost_records: int = 0
-    """Records that are in no ledger, between others that are."""
+    """Records between others that are in no ledger."""
     problem: str = ""
-    """Why it cannot be done."""
+    """Why the repair is not possible."""
     version: int = ABSENT
 
     @property
     def end_offset(self) -> int:
-        """Where the log would go on."""
+        """The next offset of the log."""
         links = self.fact.ledgers
         return (links[-1].end_offset or 0) if links else self.fact.log_start_offset
 
@@ -81,29 +81,30 @@ class TopicRepair:
 
 @dataclass(slots=True)
 class Repairs:
-    """All that can be done for a cluster."""
+    """All possible repairs of a cluster."""
 
     topics: list[TopicRepair] = field(default_factory=list)
     chains: list[ChainRepair] = field(default_factory=list)
     ledgers_ahead: Sequence[LedgerId] = ()
-    """Stored under ids that the metadata are yet to give: these are older than the ledgers."""
+    """Stored under ids that the metadata store has yet to allocate: the metadata is older than they
+    are."""
 
 
 class RepairableLedgers:
-    """Ledgers by the partition that they were made for."""
+    """Ledgers by the partition that they were created for."""
 
     def __init__(self, records: Sequence[LedgerRecord]) -> None:
         self.by_key: dict[PartitionKey, list[tuple[Label, LedgerRecord]]] = {}
         for record in records:
             label = read_label(record.custom)
-            # A compacted ledger that is not closed was in no chain, and its writer may still live.
+            # An open compacted ledger was in no chain, and its writer may still be live.
             if label is not None and (label.covers is None or record.is_closed):
                 self.by_key.setdefault(label.key, []).append((label, record))
         for ledgers in self.by_key.values():
             ledgers.sort(key=lambda one: (one[0].epoch, one[1].ledger))
 
     def compacted(self, key: PartitionKey) -> list[LedgerId]:
-        """The compacted ledgers of a partition, from old to new."""
+        """The compacted ledgers of a partition, oldest first."""
         return [record.ledger for label, record in self.by_key.get(key, ()) if label.covers]
 
     def newest_plain(self, key: PartitionKey, known: Collection[int]) -> LedgerId:
@@ -114,7 +115,7 @@ class RepairableLedgers:
 
 
 class ChainRepairer:
-    """Plans repairs, and carries them out."""
+    """Plans and executes repairs."""
 
     def __init__(self, store: LedgerStore, metadata: MetadataStore, clock: Clock) -> None:
         self._store = store
@@ -122,13 +123,15 @@ class ChainRepairer:
         self._clock = clock
 
     async def plan(self, records: Sequence[LedgerRecord]) -> Repairs:
-        """What would be done; `records` are all ledgers of the cluster. Changes nothing."""
+        """The repairs that are needed; `records` are all ledgers of the cluster. Changes
+        nothing."""
         found = await self._repairs(records, is_plan=True, accept_loss=False)
         found.ledgers_ahead = await self._ledgers_ahead()
         return found
 
     async def repair(self, records: Sequence[LedgerRecord], *, accept_loss: bool) -> Repairs:
-        """Do it, and say what was done. `accept_loss`: also where records are lost for good.
+        """Execute the repairs and return them. `accept_loss`: also where records are permanently
+        lost.
 
         Raises StorageUnavailable, MetadataUnavailable, VersionConflict: then run it again.
         """
@@ -193,7 +196,8 @@ class ChainRepairer:
         found: Audit,
         ledgers: RepairableLedgers,
     ) -> bool:
-        """Whether it is certain; an owner that lives may be about to enter an open ledger."""
+        """Whether the chain is certainly damaged; a live owner may be about to enter an open
+        ledger."""
         if chain is None or key in found.proved:
             return True
         suspects = [
@@ -215,7 +219,7 @@ class ChainRepairer:
     async def _rebuild(
         self, repair: ChainRepair, ledgers: RepairableLedgers, *, is_plan: bool, accept_loss: bool
     ) -> None:
-        """Make the chain out of what it names for sure and what the ledgers say."""
+        """Build the chain from its confirmed links and from the ledgers' own data."""
         named = {link.ledger for link in repair.fact.ledgers}
         links = [link for link in repair.fact.ledgers if link.is_sealed]
         known = {link.ledger for link in links}
@@ -242,8 +246,8 @@ class ChainRepairer:
         if repair.lost_records:
             if not accept_loss:
                 repair.problem = (
-                    f"{repair.lost_records} records lie in no ledger between others: restore the"
-                    " metadata, or give up what lies before them, too, with --accept-loss"
+                    f"{repair.lost_records} records between others are in no ledger: restore the "
+                    "metadata, or give up these and all earlier records with --accept-loss"
                 )
                 return
             links = _after_last_gap(links)
@@ -253,8 +257,8 @@ class ChainRepairer:
         repair.fact = replace(repair.fact, ledgers=links, log_start_offset=start)
 
     async def _link(self, ledger: LedgerId, label: Label) -> LedgerLink | None:
-        """What the chain says of a ledger, read from the ledger; None of an empty one, and of a
-        compacted one that is not whole."""
+        """The chain link of a ledger, read from the ledger; None for an empty ledger, and for an
+        incomplete compacted one."""
         try:
             info = await self._store.recover(ledger)
         except LedgerUnknown:
@@ -291,11 +295,11 @@ class ChainRepairer:
 def _without_replaced(
     links: list[LedgerLink], compacted: list[LedgerId], known: Collection[int]
 ) -> list[LedgerLink]:
-    """These by offset, without those that a compacted one, or a newer compacted one, covers.
+    """The links by offset, without those that a compacted ledger, or a newer compacted one, covers.
 
-    `compacted`: from old to new. What the chain does not name was replaced by what it names
-    (`known`) with a higher id and some of the same offsets: the bytes of such a one may lie in
-    object storage alone, where it has no label.
+    `compacted`: oldest first. A ledger that the chain does not name was replaced by a ledger it
+    names (`known`) with a higher id and overlapping offsets: the latter's bytes may exist in object
+    storage only, where it has no label.
     """
     in_chain = [link for link in links if link.ledger in known]
     age = {ledger: at for at, ledger in enumerate(compacted)}
@@ -328,7 +332,7 @@ def _after_last_gap(links: list[LedgerLink]) -> list[LedgerLink]:
 def _lost_topic(
     topic_id: UUID, name: str, facts: Facts, records: Sequence[LedgerRecord]
 ) -> TopicRepair:
-    """The fact of a topic that is lost, as far as the ledgers' labels and the chains tell it."""
+    """Rebuild the fact of a lost topic, as far as the ledgers' labels and the chains allow."""
     labels = [label for one in records if (label := read_label(one.custom)) is not None]
     numbers = [label.key[1] for label in labels if label.key[0] == topic_id]
     numbers += [key[1] for key in facts.chains if key[0] == topic_id]
@@ -337,9 +341,9 @@ def _lost_topic(
     fact = TopicFact(min(names), topic_id, count, 1, {}, 0, chain_count=count)
     repair = TopicRepair(fact)
     if not fact.name:
-        repair.problem = "no ledger says what its name was"
+        repair.problem = "no ledger records its name"
     elif len(names) > 1:
-        repair.problem = f"its ledgers call it by several names: {sorted(names)}"
+        repair.problem = f"its ledgers record several names: {sorted(names)}"
     elif any(topic.name == fact.name for topic in facts.topics.values()):
-        repair.problem = f"another topic is called {fact.name!r} by now: delete that one first"
+        repair.problem = f"another topic has the name {fact.name!r}: delete that topic first"
     return repair

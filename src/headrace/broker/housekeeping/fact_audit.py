@@ -1,16 +1,16 @@
-"""What ledgers' labels and facts say of each other: which facts were lost, or are too old.
+"""Compares ledgers' labels with the facts: which facts were lost or are outdated.
 
 Invariants: pure; reads facts and labels, no store. A ledger enters its chain before its first
 record, under an epoch that the chain has by then, and leaves it only when the log starts after its
-end. So a ledger with records that no chain names was trimmed, belongs to a deleted topic, or
-proves that a fact was lost. A topic that was deleted has left the greatest epoch in its chains
-(`log.fencing`). Ledgers that are written beside a chain, for another purpose, must not carry the
-label `partition`.
+end. So a ledger with records that no chain names was trimmed, belongs to a deleted topic, or proves
+that a fact was lost. A deleted topic has left the greatest epoch in its chains (`log.fencing`).
+Ledgers written outside a chain, for another purpose, must not carry the label `partition`.
 
-A compacted ledger carries `compacted` instead, and which offsets it covers. It is whole before the
-chain names it, in the place of ledgers that end where the chain has got to. So one that covers more
-than its chain does, or that covers a ledger which the chain names and which does not exist, proves
-that the chain is too old. Any other that no chain names was never swapped in, or was replaced.
+A compacted ledger carries `compacted` instead, and the offsets that it covers. It is complete
+before the chain names it, in place of ledgers whose end the chain has reached. So a compacted
+ledger that covers more than its chain, or covers a ledger that the chain names and that does not
+exist, proves that the chain is outdated. Any other that no chain names was never swapped in, or was
+replaced.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 class Label(NamedTuple):
-    """What a ledger was made for."""
+    """The purpose of a ledger."""
 
     key: PartitionKey
     topic_name: str
     epoch: int
     is_ahead: bool = False
-    """Made by the next owner of a planned move, before its epoch was in the chain."""
+    """Created by the next owner of a planned move, before its epoch was in the chain."""
     covers: tuple[int, int] | None = None
-    """Of a compacted ledger: the offsets, from and up to, whose records it has."""
+    """For a compacted ledger: the range of offsets whose records it has, end exclusive."""
 
 
 def read_label(labels: Mapping[str, bytes]) -> Label | None:
-    """What the labels say; None where they do not, since anybody may have written them."""
+    """Decode the labels; None if they are not valid, since any client may have written them."""
     try:
         topic_id = UUID(hex=labels["topic"].decode())
         is_compacted = "compacted" in labels
@@ -58,40 +58,40 @@ class Facts(NamedTuple):
     """The facts of a cluster at about one moment."""
 
     topics: Mapping[UUID, TopicFact]
-    """Those that are marked as deleted, too: their name is not free yet."""
+    """Including those marked as deleted, whose names are not free yet."""
     chains: Mapping[PartitionKey, PartitionFact]
     owners: Mapping[PartitionKey, OwnerFact]
     partition_counts: Mapping[UUID, int]
-    """Of the topics that were there before the chains were read: these must have theirs."""
+    """Topics that existed before the chains were read: these must have their chains."""
     deleted: Collection[UUID] = ()
     """Topics that were deleted while the facts were read."""
 
     @property
     def living(self) -> Mapping[PartitionKey, PartitionFact]:
-        """The chains of topics that are there."""
+        """The chains of existing topics."""
         return {key: chain for key, chain in self.chains.items() if key[0] in self.topics}
 
     @property
     def named(self) -> set[int]:
-        """Every ledger that the chain of a living topic names."""
+        """Every ledger that the chain of an existing topic names."""
         return {link.ledger for chain in self.living.values() for link in chain.ledgers}
 
 
 @dataclass(slots=True)
 class Audit:
-    """What the facts have lost, and which ledgers prove it or may."""
+    """Lost facts, and the ledgers that prove or suggest the loss."""
 
     missing: dict[PartitionKey, list[LedgerId]] = field(default_factory=dict)
-    """Partitions whose chain was lost, with the ledgers that were made for them."""
+    """Partitions whose chain was lost, with the ledgers that were created for them."""
     suspects: dict[PartitionKey, dict[LedgerId, Label]] = field(default_factory=dict)
-    """Ledgers, and their labels, later than all in their chain. With records in them the chain is
-    too old; without, their maker died before it had entered them."""
+    """Ledgers later than all in their chain, with their labels. If they have records, the chain is
+    outdated; if not, their creator died before it had entered them."""
     proved: set[PartitionKey] = field(default_factory=set)
-    """Partitions whose chain is too old, as far as labels and lengths tell."""
+    """Partitions whose chain is outdated, as far as labels and lengths show."""
     lost_topics: dict[UUID, str] = field(default_factory=dict)
     """Topics whose fact was lost, with the name in their ledgers' labels; "" if there is none."""
     kept: set[LedgerId] = field(default_factory=set)
-    """Ledgers of living or lost partitions, which may be all that is left of these."""
+    """Ledgers of existing or lost partitions, which may hold their only remaining records."""
 
 
 def audit(
@@ -99,7 +99,7 @@ def audit(
 ) -> Audit:
     """Compare the facts with the ledgers that no chain names.
 
-    `stored`: all ledgers that exist, listed before the facts were read; None: not known.
+    `stored`: all existing ledgers, listed before the facts were read; None: not known.
     """
     found = Audit()
     deleted = {key[0] for key, chain in facts.chains.items() if _is_closed(chain)}
@@ -107,7 +107,7 @@ def audit(
     for record in sorted(unnamed, key=lambda one: one.ledger):
         label = read_label(record.custom)
         if label is None or (label.covers is not None and not record.is_closed):
-            continue  # not ours, or not finished, so in no chain
+            continue  # not created by this cluster, or incomplete and so in no chain
         if label.key[0] not in facts.topics:
             if label.key[0] not in deleted and not record.is_empty:
                 found.lost_topics[label.key[0]] = label.topic_name
@@ -123,7 +123,7 @@ def audit(
         for number in range(facts.partition_counts.get(topic.id, 0)):
             key = (topic.id, number)
             owner = facts.owners.get(key)
-            # An owner after the first one writes its epoch into the chain before it serves.
+            # Every owner after the first writes its epoch into the chain before it serves.
             had_owners = owner is not None and owner.leader_epoch > 1
             if key not in facts.chains and (topic.has_chain(number) or had_owners):
                 found.missing.setdefault(key, [])
@@ -135,7 +135,7 @@ def _is_closed(chain: PartitionFact) -> bool:
 
 
 def is_after(ledger: int, label: Label, chain: PartitionFact) -> bool:
-    """Whether a ledger that `chain` does not name was made after all that it knows."""
+    """Whether a ledger that `chain` does not name was created after all that it names."""
     if label.covers is not None:
         return label.covers[1] > _sealed_end(chain)
     return label.epoch > chain.leader_epoch or all(ledger > link.ledger for link in chain.ledgers)
@@ -151,9 +151,9 @@ def _sealed_end(chain: PartitionFact) -> int:
 def _is_needed(
     ledger: int, covers: tuple[int, int], chain: PartitionFact, stored: Collection[int] | None
 ) -> bool:
-    """Whether a compacted ledger has records of ledgers that its chain names, and that are lost.
+    """Whether a compacted ledger has records of lost ledgers that its chain names.
 
-    Ledgers that replaced this one since `stored` was listed are newer than it.
+    Ledgers that have replaced this one since `stored` was listed are newer than it.
     """
     return stored is not None and any(
         link.ledger not in stored
@@ -171,7 +171,7 @@ def _compare(
     chain: PartitionFact | None,
     stored: Collection[int] | None,
 ) -> None:
-    """Take in a ledger that the chain of its partition does not name."""
+    """Classify a ledger that the chain of its partition does not name."""
     if chain is None:
         found.missing.setdefault(label.key, []).append(record.ledger)
         found.kept.add(record.ledger)
@@ -189,7 +189,7 @@ def _compare(
             return
         found.suspects.setdefault(label.key, {})[record.ledger] = label
         found.kept.add(record.ledger)
-        # Of a chain that names nothing, all that went before may have been trimmed.
+        # If the chain names nothing, all earlier ledgers may have been trimmed.
         has_order = bool(chain.ledgers) or not chain.log_start_offset
         is_newer = label.epoch > chain.leader_epoch + label.is_ahead
         if is_newer or (has_order and record.is_empty is False):

@@ -1,9 +1,9 @@
-"""Asks the ledgers of a shared store whether a chain is there, and new enough, to be served.
+"""Checks against the ledgers of a shared store whether a chain is present and current.
 
-Invariants: reads facts and labels, and only ledgers that no chain names. The first look, at the
-broker's start, finds what a metadata store that was restored from an old backup has lost: brokers
-that ran before the restore cannot go on (ZooKeeper refuses a client that has seen more). A chain
-that is missing is judged by a look of its own.
+Invariants: reads facts and labels, and only ledgers that no chain names. The first audit, at the
+broker's start, finds what a metadata store restored from an old backup has lost: brokers that ran
+before the restore cannot continue (ZooKeeper refuses a client that has seen more). A missing chain
+gets an audit of its own.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FRESH_NS = 10 * 1_000_000_000
-"""How old the look may be by which a missing chain is judged: many may be missing at once."""
+"""Maximum age of the audit that decides about a missing chain: many may be missing at once."""
 
 
 class ReadsLedgers(Protocol):
-    """What is needed of a LedgerStore to look into a ledger."""
+    """The part of a LedgerStore needed to look into a ledger."""
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
         """See LedgerStore."""
@@ -53,14 +53,14 @@ class ReadsLedgers(Protocol):
 
 @runtime_checkable
 class NumbersLedgers(Protocol):
-    """What a shared store may do besides, if ids come from elsewhere than its ledgers."""
+    """An optional capability of a shared store whose ledger ids are allocated separately."""
 
     async def ledgers_ahead(self) -> Sequence[LedgerId]:
-        """Ledgers stored under ids that are yet to be given. Raises MetadataUnavailable."""
+        """Ledgers stored under ids that are yet to be allocated. Raises MetadataUnavailable."""
         ...
 
     async def skip_ids(self, last: int) -> None:
-        """Have no id up to `last` given any more. Raises MetadataUnavailable."""
+        """Never allocate ids up to `last`. Raises MetadataUnavailable."""
         ...
 
 
@@ -68,11 +68,12 @@ class SharedLedgers(ReadsLedgers, Protocol):
     """A store that can list all its ledgers, of every creator."""
 
     async def ledger_ids(self) -> Sequence[LedgerId]:
-        """All there are, other products' too, by id. Raises StorageUnavailable."""
+        """All ledgers by id, including those of other applications. Raises StorageUnavailable."""
         ...
 
     async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
-        """Of these, the ledgers that brokers of this cluster made. Raises StorageUnavailable."""
+        """Those of these ledgers that brokers of this cluster created. Raises
+        StorageUnavailable."""
         ...
 
     async def delete(self, ledger: LedgerId) -> None:
@@ -86,7 +87,7 @@ async def _read_topics(metadata: MetadataStore) -> list[TopicFact]:
 
 
 async def read_facts(metadata: MetadataStore) -> Facts:
-    """The facts as they are stored. Raises MetadataUnavailable, DataCorrupt, FormatUnsupported."""
+    """The stored facts. Raises MetadataUnavailable, DataCorrupt, FormatUnsupported."""
     before = await _read_topics(metadata)
     chains = {
         partition_of_key(entry.key): PartitionFact.decode(entry.value)
@@ -96,8 +97,8 @@ async def read_facts(metadata: MetadataStore) -> Facts:
         partition_of_key(entry.key): OwnerFact.decode(entry.value)
         for entry in await metadata.list(OWNERS)
     }
-    # Before and after: a topic that is made meanwhile may have chains that were not read, and one
-    # whose chains were read may be deleted since.
+    # Before and after: a topic created meanwhile may have chains that were not read, and a topic
+    # whose chains were read may have been deleted since.
     topics = {topic.id: topic for topic in await _read_topics(metadata)}
     counts = {topic.id: topic.partition_count for topic in before}
     return Facts(topics, chains, owners, counts, counts.keys() - topics.keys())
@@ -106,7 +107,8 @@ async def read_facts(metadata: MetadataStore) -> Facts:
 async def unnamed_in(
     store: SharedLedgers, ledgers: Sequence[LedgerId], facts: Facts
 ) -> Sequence[LedgerRecord]:
-    """Of `ledgers`, those of this cluster that no chain names. Raises StorageUnavailable."""
+    """Those of `ledgers` that belong to this cluster and are in no chain. Raises
+    StorageUnavailable."""
     named = facts.named
     return await store.records_of([ledger for ledger in ledgers if ledger not in named])
 
@@ -114,8 +116,8 @@ async def unnamed_in(
 async def holds_lost_records(store: ReadsLedgers, ledger: LedgerId, fact: PartitionFact) -> bool:
     """Whether a ledger that its chain does not name has records after the start of the log.
 
-    Recovers the ledger, which fences its writer: only where that one is not to write any more.
-    Raises StorageUnavailable, DataCorrupt.
+    Recovers the ledger, which fences its writer: call only if that must not write any more. Raises
+    StorageUnavailable, DataCorrupt.
     """
     try:
         if not (await store.recover(ledger)).end:
@@ -127,7 +129,7 @@ async def holds_lost_records(store: ReadsLedgers, ledger: LedgerId, fact: Partit
 
 
 class LedgerEvidence:
-    """See ChainEvidence; of one broker."""
+    """One broker's implementation of ChainEvidence."""
 
     def __init__(self, store: SharedLedgers, metadata: MetadataStore, clock: Clock) -> None:
         self._store = store
@@ -152,12 +154,12 @@ class LedgerEvidence:
             for ledger, label in suspects.items()
             if ledger not in named
             and is_after(ledger, label, fact)
-            # A compacted ledger says itself which offsets it covers.
+            # A compacted ledger itself records which offsets it covers.
             and (label.covers or await holds_lost_records(self._store, ledger, fact))
         ]
 
     async def first(self) -> Audit:
-        """What was found at the start of this broker; looked for now if that failed."""
+        """The result of this broker's first audit; runs it now if it failed at start."""
         async with self._looking:
             if self._first is None:
                 self._first = await self._look()
@@ -168,7 +170,7 @@ class LedgerEvidence:
         names = (await self.first()).lost_topics.values()
         if name not in names:
             return names
-        async with self._looking:  # it may have been restored since, and deleted
+        async with self._looking:  # it may have been restored, and deleted, since
             found = self._first = await self._look()
         return found.lost_topics.values()
 
@@ -180,35 +182,36 @@ class LedgerEvidence:
             return self._last
 
     async def _look(self) -> Audit:
-        ledgers = await self._store.ledger_ids()  # before the chains, which only grow ledgers
+        ledgers = await self._store.ledger_ids()  # before the chains, which only gain ledgers
         facts = await read_facts(self._metadata)
         return audit(facts, await unnamed_in(self._store, ledgers, facts), set(ledgers))
 
     async def check_ids(self) -> None:
-        """Raises FactMissing where ledgers are stored whose ids would be given again."""
+        """Raise FactMissing if there are ledgers whose ids would be allocated again."""
         store = self._store
         ahead = await store.ledgers_ahead() if isinstance(store, NumbersLedgers) else ()
         if ahead:
             raise FactMissing(
-                f"bookies hold {len(ahead)} ledgers, from {ahead[0]} to {ahead[-1]}, that ZooKeeper"
-                " does not know and whose ids it would give again: it was restored from a back-up"
-                " that is older than they are. No broker starts, since their records would be lost."
-                " Stop the bookies, which delete within minutes what ZooKeeper does not list, and"
-                " restore a newer back-up; or give these ledgers up with `headrace cluster repair"
+                f"bookies hold {len(ahead)} ledgers, from {ahead[0]} to {ahead[-1]}, that "
+                "ZooKeeper does not list and whose ids it would allocate again: ZooKeeper "
+                "was restored from a backup that is older than these ledgers. No broker "
+                "starts, because their records would be lost. Stop the bookies, which delete "
+                "unlisted ledgers within minutes, and restore a newer backup; or give up "
+                "these ledgers with `headrace cluster repair"
                 " --accept-loss --yes`",
                 ledgers=ahead,
             )
 
     async def look_at_start(self) -> None:
-        """Look once, ahead of the first claim, and say what was lost."""
+        """Audit once, ahead of the first claim, and log what was lost."""
         try:
             found = await self.first()
         except HeadraceError as error:
-            log.warning("the ledgers are not compared with the facts yet: %s", error)
+            log.warning("cannot compare the ledgers with the facts yet: %s", error)
             return
         for name in sorted(found.lost_topics.values()):
             log.error(
-                "the fact of topic %s was lost: its ledgers are kept, it is not served; look at"
-                " `headrace cluster verify`",
+                "the fact of topic %s was lost: its ledgers are kept, but the topic is not "
+                "served; run `headrace cluster verify`",
                 repr(name) if name else "(name unknown)",
             )

@@ -1,11 +1,11 @@
-"""Collects what crashes and deleted topics leave behind over storage that brokers share.
+"""Deletes ledgers and facts that crashes and deleted topics left in shared storage.
 
-Invariants: one broker sweeps, the same that all would name. What no chain names is deleted
-only after it has been seen like that for a long while: a ledger that was just made is not yet in
-its chain, and a broker that was stopped for a time must not find its ledger gone, since the bookies
-forget with the ledger that it was fenced (docs/BOOKKEEPER.md, invariant I7). Ledgers of a living
-partition whose chain is missing, or too old, are never deleted: they are all that is left of its
-records. Nor are those of a topic whose fact was lost (`fact_audit`).
+Invariants: one broker collects garbage; placement elects it, so all brokers agree on it. A ledger
+that no chain names is deleted only after a long grace period: a new ledger is not yet in its chain,
+and a broker that was suspended must not find its ledger deleted, since bookies forget with the
+ledger that it was fenced (docs/BOOKKEEPER.md, invariant I7). Ledgers of an existing partition whose
+chain is missing or outdated are never deleted: they are all that is left of its records. Nor are
+those of a topic whose fact was lost (`fact_audit`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWEEPER = UUID(int=0)
-"""What is placed on the brokers like a topic, to choose the one that sweeps."""
+"""Placed on the brokers like a topic, to elect the garbage collector."""
 
 
 class LedgerGarbageCollector:
-    """The sweeper of one broker."""
+    """One broker's part in garbage collection."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class LedgerGarbageCollector:
         self._ownership = ownership
         self._clock = clock
         self._since_ms: dict[LedgerId | str, int] = {}
-        """Ledgers and keys that belong to nothing, and when that was first seen."""
+        """Orphaned ledgers and keys, and when each was first seen."""
         self.found = Audit()
-        """What the last pass has found to be lost."""
+        """The losses that the last pass found."""
 
     async def run(self) -> None:
-        """Sweep now and then, if it is this broker's turn."""
+        """Collect garbage periodically, if this broker is elected."""
         while True:
             await asyncio.sleep(self._config.sweep_interval_ms / 1000)
             brokers = [broker.id for broker in self._ownership.brokers()]
@@ -81,14 +81,14 @@ class LedgerGarbageCollector:
             try:
                 await self.sweep()
             except HeadraceError as error:
-                log.warning("what belongs to no topic stays for now: %s", error)
+                log.warning("cannot collect orphaned ledgers and facts yet: %s", error)
 
     async def sweep(self) -> int:
-        """One pass: note what belongs to nothing, delete what has done so for long; how many."""
-        ledgers = await self._store.ledger_ids()  # before the chains, which only grow ledgers
+        """One pass: record orphans, and delete those whose grace has expired; returns how many."""
+        ledgers = await self._store.ledger_ids()  # before the chains, which only gain ledgers
         pins = await self._metadata.list(PINS)
-        # As they are stored, and read last: what this broker knows may be behind, and a topic that
-        # it cannot read is not one that was deleted.
+        # Read from the store, and last: this broker's view may be outdated, and an unreadable topic
+        # is not a deleted one.
         facts = await read_facts(self._metadata)
         used = {ledger for chain in facts.living.values() for ledger in chain.local_ledgers}
         records = await self._store.records_of([one for one in ledgers if one not in used])
@@ -115,7 +115,7 @@ class LedgerGarbageCollector:
         return await self._delete_ripe([*orphans, *stale], by_topic)
 
     async def _confirm(self, found: Audit, facts: Facts) -> set[LedgerId]:
-        """The ledgers to keep: those with records, of former owners, and all of present ones."""
+        """The ledgers to keep: former owners' with records, and all of present owners."""
         kept = set(found.kept)
         for key, suspects in found.suspects.items():
             chain = facts.chains[key]
@@ -123,7 +123,7 @@ class LedgerGarbageCollector:
                 epoch = label.epoch
                 if label.covers is not None:
                     continue
-                # Of an epoch that is over: no broker is about to enter it into the chain.
+                # The epoch is over: no broker is about to enter the ledger into the chain.
                 if epoch < chain.leader_epoch and not await holds_lost_records(
                     self._store, ledger, chain
                 ):
@@ -135,8 +135,8 @@ class LedgerGarbageCollector:
     async def _delete_ripe(
         self, orphans: Sequence[LedgerId | str], by_topic: Mapping[LedgerId, UUID]
     ) -> int:
-        """Delete what has been an orphan for long: ledgers first, and the facts of a topic after
-        its last ledger, since these say that it was deleted; how many."""
+        """Delete orphans whose grace has expired: ledgers first, and the facts of a topic after its
+        last ledger, since they record the deletion; returns how many."""
         now_ms = self._clock.now_ms()
         self._since_ms = {orphan: self._since_ms.get(orphan, now_ms) for orphan in orphans}
         left = set(by_topic)
@@ -152,11 +152,11 @@ class LedgerGarbageCollector:
                     await self._metadata.delete(orphan, ANY)
                 else:
                     continue
-            except HeadraceError as error:  # the next one may go all the same
-                log.warning("%s stays for now: %s", orphan, error)
+            except HeadraceError as error:  # the next one may still be deleted
+                log.warning("cannot delete orphan %s yet: %s", orphan, error)
                 continue
             count += 1
             del self._since_ms[orphan]
         if count:
-            log.info("removed %d ledgers and facts that belonged to no topic", count)
+            log.info("deleted %d orphaned ledgers and facts", count)
         return count

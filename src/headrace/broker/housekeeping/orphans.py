@@ -1,6 +1,6 @@
-"""Ledgers and facts that a crash left without a topic, collected when a broker starts.
+"""Deletes ledgers and facts that a crash left without a topic, when a broker starts.
 
-Invariants: a ledger is deleted only if every chain that must be there was read.
+Invariants: a ledger is deleted only if every required chain was read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def collect_orphans(
     *,
     has_neighbours: bool,
 ) -> None:
-    """Delete the ledgers that no topic's chain names: a crash came between two steps.
+    """Delete ledgers that no topic's chain names, left by a crash between two steps.
 
     `has_neighbours`: other brokers share the metadata, each with ledgers of its own.
     """
@@ -56,7 +56,7 @@ async def collect_orphans(
         chained.add((topic_id, number))
         owner = owners.get((topic_id, partition_of_companion(number)))
         if has_neighbours and owner is None:
-            # Its owner is not known: the ledgers of its chain are deleted in no folder.
+            # Its owner is unknown: the ledgers of its chain are deleted in no folder.
             used |= PartitionFact.decode(entry.value).local_ledgers
             continue
         if has_neighbours and owner != broker_id:
@@ -72,7 +72,7 @@ async def collect_orphans(
         else:
             stale.append(entry.key)
     for partition, owner in owners.items():
-        # Of a former life: it ended before it could let go of what was deleted.
+        # Written by a previous incarnation, which ended before it could release what was deleted.
         if owner == broker_id and partition[0] not in topics.by_id:
             stale.append(owner_key(*partition))
     expected |= {
@@ -83,7 +83,7 @@ async def collect_orphans(
     }
     orphans = [info.ledger for info in store.list() if info.ledger not in used]
     if orphans and not expected <= chained:
-        log.error("a partition's chain is missing: ledgers that no chain names are kept")
+        log.error("a partition's chain is missing: keeping all orphaned ledgers")
         orphans = []
     try:
         for ledger in orphans:
@@ -91,8 +91,8 @@ async def collect_orphans(
         for key in stale:
             await metadata.delete(key, ANY)
     except (StorageUnavailable, MetadataUnavailable) as error:
-        # A full disk must not stop the broker: they are deleted at the next start.
-        log.warning("%d ledgers that belong to no topic stay for now: %s", len(orphans), error)
+        # A full disk must not stop the broker: the next start deletes them.
+        log.warning("cannot delete %d orphaned ledgers yet: %s", len(orphans), error)
     else:
         if orphans:
-            log.info("removed %d ledgers that belong to no topic", len(orphans))
+            log.info("deleted %d orphaned ledgers", len(orphans))

@@ -1,9 +1,9 @@
-"""Whether this broker can write, and whether all copies of what it serves are there.
+"""Reports whether this broker can write, and whether its partitions are fully replicated.
 
-Invariants: looks at what the store and the view of the cluster know, once a second; nothing is done
-for it when a record comes or goes. Metadata of closed ledgers are read again only when bookies came
-or went, and now and then while copies are missing. It decides nothing: metrics, readiness and the
-log say what it sees, and BookKeeper's AutoRecovery copies again what a lost bookie held.
+Invariants: samples the store and the cluster view once a second; the hot path does no work for it.
+Metadata of closed ledgers is read again only when bookies joined or left, and periodically while
+copies are missing. It decides nothing: metrics, readiness and the log report its findings, and
+BookKeeper's AutoRecovery re-replicates the ledgers of a lost bookie.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 READ_AGAIN_S = 30.0
-"""While copies are missing: to notice that they were made again."""
+"""While copies are missing: to detect that they were replicated again."""
 MARGIN = 5
-"""This part of the session's time is kept as a margin, as by `session_guard`."""
+"""This fraction of the session timeout is kept as a margin, as in `session_guard`."""
 
 
 class Partitions(NamedTuple):
-    """Counts of partitions."""
+    """Partition counts."""
 
     owned: int
     """By this broker."""
     offline: int
-    """In the whole cluster: no living broker serves them."""
+    """In the whole cluster: no live broker serves them."""
     under_replicated: int
-    """Owned, and entries of theirs lack copies, or would lack them if they were written now."""
+    """Owned, with entries that lack copies, or would lack them if they were written now."""
 
 
 def count_partitions(
     topics: Topics, ownership: Ownership, lacking: Mapping[LedgerId, int]
 ) -> Partitions:
-    """Of the cluster and of this broker, at this moment."""
+    """The counts of the cluster and of this broker at this moment."""
     owned = offline = under_replicated = 0
     for topic in topics.by_id.values():
         for number in range(len(topic.partitions)):
@@ -64,7 +64,7 @@ def count_partitions(
 
 
 class Replication:
-    """Of one broker over ledgers that are kept in copies."""
+    """The replication state of one broker with replicated ledgers."""
 
     def __init__(
         self,
@@ -80,23 +80,23 @@ class Replication:
         self._ownership = ownership
         self._clock = clock
         self._closed: Mapping[LedgerId, int] = {}
-        """Closed ledgers of this broker's partitions that lack copies, and how many."""
+        """Closed ledgers of this broker's partitions with the number of missing copies."""
         self._registered: object = None
         self._read_ns = 0
         self._lacking_before = 0
         self._obstacle: str | None = None
 
     async def run(self) -> None:
-        """Look, now and then."""
+        """Check periodically."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.look()
             except HeadraceError as error:
-                log.info("whether copies are missing is not known now: %s", error)
+                log.info("cannot determine whether ledgers lack copies: %s", error)
 
     async def look(self) -> None:
-        """Read what changed, and say in the log what is new. Raises StorageUnavailable."""
+        """Read what changed and log new findings. Raises StorageUnavailable."""
         now = self.ledgers.replication()
         registered = now.registered, now.known
         elapsed_s = (self._clock.now_ns() - self._read_ns) / 1e9
@@ -115,7 +115,7 @@ class Replication:
 
     @property
     def lacking(self) -> Mapping[LedgerId, int]:
-        """This broker's ledgers that lack copies or a bookie, and how many copies are missing."""
+        """This broker's ledgers that lack copies or a bookie, with the number of missing copies."""
         return {**self._closed, **self.ledgers.replication().lacking}
 
     def obstacle(self) -> str | None:
@@ -125,15 +125,15 @@ class Replication:
             state = session.state
             silent = "silent" if state is SessionState.CONNECTED else state.value
             return (
-                f"the session with ZooKeeper is {silent}: this broker serves nothing until"
-                " ZooKeeper answers again"
+                f"the session with ZooKeeper is {silent}: this broker serves no partitions "
+                "until ZooKeeper answers again"
             )
         now = self.ledgers.replication()
         if len(now.writable) < now.ack:
             away = f"; in quarantine: {', '.join(now.quarantined)}" if now.quarantined else ""
             return (
-                f"{len(now.writable)} of {len(now.known)} bookies take writes, and {now.ack} must"
-                f" acknowledge each entry{away}: start bookies"
+                f"{len(now.writable)} of {len(now.known)} bookies are writable, and {now.ack} "
+                f"must acknowledge each entry{away}: start more bookies"
             )
         return None
 
@@ -165,5 +165,5 @@ class Replication:
                 ", ".join(self.ledgers.replication().registered),
             )
         elif self._lacking_before and not count:
-            log.info("no partition of this broker is under-replicated any more")
+            log.info("no partition of this broker is under-replicated any longer")
         self._lacking_before = count

@@ -1,7 +1,7 @@
-"""Rounds of retention over the partitions that this broker owns.
+"""Applies retention to the partitions that this broker owns, periodically.
 
-Invariants: says when; what is dropped is decided in `log/retention.py`. An error in one partition
-keeps no other from its round.
+Invariants: decides when; `log/retention.py` decides what is dropped. An error in one partition does
+not affect the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Retention:
-    """Of one broker."""
+    """The retention rounds of one broker."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Retention:
         self._ready = ready
 
     async def run(self) -> None:
-        """Begin a round now and then, for ever."""
+        """Run rounds periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._config.retention_check_interval_ms / 1000)
             for topic in list(self._topics.by_name.values()):
@@ -57,7 +57,8 @@ class Retention:
                         log.warning("%s: retention failed: %s", partition.name, error)
 
     async def enforce(self, partition: PartitionLog) -> None:
-        """Drop what a partition need not keep. Raises what storage and metadata raise."""
+        """Drop the records of a partition that retention does not keep. Raises storage and metadata
+        errors."""
         if partition.is_deleted:
             return
         if not partition.is_loaded and partition.failure is None:

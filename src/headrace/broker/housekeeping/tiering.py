@@ -1,16 +1,15 @@
-"""The broker's side of tiering: who is offloaded when, and the sweep of objects that nothing refers
-to.
+"""The broker's part of tiering: schedules offloads and deletes orphaned objects.
 
-Invariants: works in the background, a bounded number of ledgers at once. Object storage
-that is slow or away delays this work and cold reads, nothing else: after a failure all of it
-rests, twice as long each time up to five minutes, and the log tells once that it began and once
-that it is over.
+Invariants: works in the background, on a bounded number of ledgers at once. Slow or unavailable
+object storage delays this work and cold reads, nothing else: after a failure all of it pauses,
+twice as long each time up to five minutes, and the log reports the beginning and the end of the
+outage once.
 
-An object is an orphan when no chain names its ledger: a crash came between the copy and its note,
-or between a trim and the delete. Objects are listed first and chains read after that; a ledger
-enters its chain before its first byte and never comes back to one, so whatever a chain may still
-name is not taken for an orphan. It is deleted when sweeps have seen it unnamed for a day, however
-old it is: a change of the chain whose answer was lost is settled by then.
+An object is an orphan when no chain names its ledger, after a crash between the copy and its entry
+in the chain, or between a trim and the delete. Objects are listed before chains are read; a ledger
+enters its chain before its first byte and never returns to one, so an object that a chain may still
+name is never taken for an orphan. It is deleted once passes have found it unnamed for a day,
+regardless of its age: by then, a change of the chain whose response was lost has settled.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REST_MS_MAX = 300_000
-"""Between two attempts while object storage is away."""
+"""Maximum pause between attempts while object storage is unavailable."""
 PARTITION_REST_MS = 600_000
-"""After a failure that is one partition's own, such as damaged bytes."""
+"""Pause after a failure of a single partition, such as damaged bytes."""
 SWEEP_INTERVAL_MS = 24 * 3600 * 1000
 SWEEP_RETRY_MS = 3600 * 1000
 
 
 class TieringFigures(NamedTuple):
-    """What metrics tell."""
+    """Figures for metrics."""
 
     counters: TierCounters
     pending_ledgers: int
@@ -55,7 +54,7 @@ class TieringFigures(NamedTuple):
 
 
 class Tiering:
-    """Offloads, drops and sweeps for one broker."""
+    """Offloads, drops local copies and deletes orphans for one broker."""
 
     def __init__(
         self,
@@ -75,12 +74,12 @@ class Tiering:
         self._config = config
         self._ready = ready
         self._failures = 0
-        """Rounds that object storage ended, one after the other."""
+        """Consecutive rounds that object storage failed."""
         self._resting: dict[str, int] = {}
-        """Partitions that met a failure of their own, and until when they rest."""
+        """Partitions with a failure of their own, and the end of their pause."""
         self._sweep_at_ms = 0
         self._unnamed_since_ms: dict[LedgerId, int] = {}
-        """Objects that no chain names, and when a sweep first saw that."""
+        """Objects that no chain names, and when a pass first found that."""
 
     def figures(self) -> TieringFigures:
         """See TieringFigures."""
@@ -104,7 +103,7 @@ class Tiering:
             await self.round()
 
     async def round(self) -> None:
-        """Drop what is due, offload what is sealed, and once a day sweep."""
+        """Drop due local copies, offload sealed ledgers, and once a day delete orphans."""
         try:
             await self._offload_all(await self._survey())
             now_ms = self._clock.now_ms()
@@ -114,24 +113,26 @@ class Tiering:
                 self._sweep_at_ms = now_ms + SWEEP_INTERVAL_MS
         except HeadraceError as error:
             if not error.fields.get("is_objects"):
-                log.warning("tiering rests: %s", error)
+                log.warning("tiering pauses: %s", error)
                 return
             self._failures += 1
             if self._failures == 1:
-                log.warning("object storage is away, offloading and cold reads wait: %s", error)
+                log.warning(
+                    "object storage is unavailable: offloading and cold reads wait: %s", error
+                )
         except Exception:
-            log.exception("a round of tiering met a fault of the broker")
+            log.exception("internal error in a round of tiering")
         else:
             if self._failures:
-                log.info("object storage is back after %d failed rounds", self._failures)
+                log.info("object storage is available again after %d failed rounds", self._failures)
             self._failures = 0
 
     # --- one round -----------------------------------------------------------------------------
 
     async def _survey(self) -> deque[PartitionLog]:
-        """Drop local copies that are due; the partitions that have something to offload.
+        """Drop due local copies; returns the partitions that have ledgers to offload.
 
-        Raises what object storage raises.
+        Raises object storage errors.
         """
         mine: list[PartitionLog] = []
         now_ms = self._clock.now_ms()
@@ -161,7 +162,8 @@ class Tiering:
         return True
 
     async def _offload_all(self, waiting: deque[PartitionLog]) -> None:
-        """Offload ledger by ledger, the partitions in turn. Raises what object storage raises."""
+        """Offload ledger by ledger, alternating between partitions. Raises object storage
+        errors."""
         count = size = 0
         away: list[HeadraceError] = []
 
@@ -195,11 +197,11 @@ class Tiering:
             raise away[0]
 
     def _partition_failed(self, partition: PartitionLog, error: HeadraceError) -> None:
-        """Note a failure of one partition. Raises it again if it is object storage's own."""
+        """Record a failure of one partition. Raises it again if object storage is the cause."""
         if error.fields.get("is_objects"):
             raise error
         if partition.is_deleted or isinstance(error, LedgerUnknown) or not partition.is_loaded:
-            return  # it went meanwhile, or is another broker's, or says elsewhere why it fails
+            return  # it was deleted, has another owner, or logs its failure elsewhere
         if isinstance(error, DataCorrupt):
             self._resting[partition.name] = self._clock.now_ms() + PARTITION_REST_MS
         log.warning("%s: tiering failed: %s", partition.name, error)
@@ -207,8 +209,8 @@ class Tiering:
     # --- the sweep -----------------------------------------------------------------------------
 
     async def sweep(self) -> int:
-        """Delete the objects that no chain has named for the grace; how many. Raises what storage
-        and metadata raise; then nothing was deleted."""
+        """Delete the objects that no chain has named for the grace period; returns how many. Raises
+        storage and metadata errors, in which case nothing was deleted."""
         now_ms = self._clock.now_ms()
         objects = [item.ledger async for item in self._tier.list_objects()]
         named: set[int] = set()
@@ -226,5 +228,5 @@ class Tiering:
             self._tier.discard(ledger)
             del self._unnamed_since_ms[ledger]
         if orphans:
-            log.info("%d objects that belong to no partition go", len(orphans))
+            log.info("deleting %d orphaned objects", len(orphans))
         return len(orphans)

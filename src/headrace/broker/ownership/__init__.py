@@ -1,1 +1,1 @@
-"""Who owns which partition among several brokers: facts, claims, hand-overs, balance."""
+"""Partition ownership across brokers: facts, claims, hand-overs, balancing."""

@@ -1,15 +1,16 @@
-"""Moves partitions from a broker that carries much more than the others, slowly and one at a time.
+"""Moves partitions off overloaded brokers, slowly and one at a time.
 
-Invariants: which move is best is decided in `coordination/placement/load`; here is when one
-may be made. Every broker tells its load; one of them, the same that all would name, looks at all.
-What it decides is a fact that all follow (`MovesFact`), written by compare-and-set.
+Invariants: `coordination/placement/load` chooses the best move; this module decides when one may be
+made. Every broker publishes its load. One of them, elected by placement so that all brokers agree
+on it, evaluates the loads. Its decision is a fact that all brokers follow (`MovesFact`), written by
+compare-and-set.
 
-How it works: a broker counts as overloaded when in `balance_patience` looks in a row it carried
-more than `balance_threshold_percent` of the mean and used `balance_cpu_percent_min` of a core.
-Whatever changes who lives, drains or is overloaded begins the count anew, and so does a move: its
-effect is seen before the next one. A partition that was moved rests; one that an operator has
-pinned is never moved. Nothing is moved while any partition is on its way, or any broker's load is
-unknown.
+How it works: a broker is overloaded when in `balance_patience` consecutive evaluations it carried
+more than `balance_threshold_percent` of the mean and used `balance_cpu_percent_min` of a core. A
+change in which brokers are live, draining or overloaded restarts the count, and so does a move,
+whose effect is seen before the next one. A partition that was moved stays put for a while; a pinned
+partition is never moved by load. Nothing moves while any partition is in motion or any broker's
+load is unknown.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BALANCER = UUID(int=1)
-"""What is placed on the brokers like a topic, to choose the one that decides."""
+"""Placed on the brokers like a topic, to elect the balancer."""
 GAIN_PERCENT = 10
-"""Of the mean: what a move must gain, so that noise moves nothing."""
+"""Percent of the mean that a move must gain, so that noise moves nothing."""
 STALE_LOOKS = 3
-"""So many looks without news, and a broker's load is unknown."""
+"""A broker's load is unknown after this many evaluations without an update."""
 
 
 class Balance:
-    """The part that one broker plays."""
+    """One broker's part in balancing."""
 
     def __init__(
         self,
@@ -72,23 +73,25 @@ class Balance:
         self._clock = clock
         self.meter = LoadMeter(topics, ownership, clock)
         self._told: dict[int, tuple[int, int]] = {}
-        """Broker -> the version of the load that it told last, and for how many looks already."""
+        """Broker -> version of its latest load fact, and the number of evaluations that have seen
+        it."""
         self._members: object = None
         self._source = NO_BROKER
         self._streak = 0
 
     async def run(self) -> None:
-        """Tell and look, now and then."""
+        """Publish and evaluate loads periodically."""
         while True:
             await asyncio.sleep(self._config.balance_interval_ms / 1000)
             try:
                 await self.look()
             except HeadraceError as error:
                 self._begin_anew()
-                log.warning("the brokers' loads were not looked at: %s", error)
+                log.warning("the brokers' loads were not evaluated: %s", error)
 
     async def look(self) -> Move | None:
-        """Tell this broker's load; if it is the one to decide, decide. The move that was begun.
+        """Publish this broker's load and, on the balancer, evaluate all. Returns the move that was
+        begun.
 
         Raises MetadataUnavailable, DataCorrupt, FormatUnsupported.
         """
@@ -137,7 +140,7 @@ class Balance:
         return await self._move(carried, source)
 
     async def _read_loads(self) -> dict[int, LoadFact] | None:
-        """What all living brokers carry; None where that is not known of one of them."""
+        """The load of each live broker; None if any of them is unknown."""
         loads: dict[int, LoadFact] = {}
         told: dict[int, tuple[int, int]] = {}
         entries = {entry.key: entry for entry in await self._metadata.list(LOADS)}
@@ -185,24 +188,28 @@ class Balance:
         )
         move = choose_move(carried, source, GAIN_PERCENT)
         if move is None:
-            log.info("broker %d carries most, and no move would even that out", source)
+            log.info("broker %d is overloaded, but no move would improve the balance", source)
             return None
         topic_id, number = move.partition
         kept = [one for one in fact.moves if one.key != move.partition and self._counts(one)]
         kept.append(MovedPartition(topic_id, number, move.target, self._clock.now_ms()))
         if len(kept) > MOVES_MAX:
-            log.warning("%d partitions were moved by load already: no more are", MOVES_MAX)
+            log.warning(
+                "%d partitions have been moved by load, which is the limit: no more will move",
+                MOVES_MAX,
+            )
             return None
         fact.moves = kept
         try:
             version = ABSENT if entry is None else entry.version
             await self._metadata.put(MOVES, fact.encode(), version)
         except VersionConflict:
-            log.info("another broker has moved something by load: looking again")
+            log.info("another broker has moved a partition by load: evaluating again")
             return None
         name = self._topics.by_id[topic_id].name
         log.info(
-            "%s-%d goes from broker %d to %d, which carry %d and %d bytes/s: %d of them are its",
+            "moving %s-%d from broker %d to broker %d, which carry %d and %d bytes/s: %d "
+            "of them belong to it",
             *(name, number, source, move.target),
             *(carried[broker].bytes_per_s for broker in (source, move.target)),
             carried[source].movable[move.partition],
@@ -221,14 +228,15 @@ class Balance:
         )
 
     def _rests(self, move: MovedPartition) -> bool:
-        # Either way: the clock of who moved it may have been ahead of this one.
+        # Either sign: the clock of the broker that moved it may have been ahead of this one's.
         return abs(self._clock.now_ms() - move.moved_ms) < self._config.balance_rest_ms
 
     def _counts(self, move: MovedPartition) -> bool:
-        """Whether a move is still to be remembered."""
+        """Whether a move is still in force."""
         topic = self._topics.by_id.get(move.topic)
         if topic is None or move.partition >= len(topic.partitions):
             return False
         if move.broker not in self._view.brokers:
-            return False  # for as long as patience lasts at least: what it had has found its place
+            # at least for as long as `balance_patience`: its former load has been redistributed
+            return False
         return self._rests(move) or self._placement.by_count(topic, move.partition) != move.broker

@@ -1,8 +1,9 @@
-"""Notices that the chain of a partition was deleted, or is there again, while it is served.
+"""Detects that the chain of a served partition was deleted, or exists again.
 
-Invariants: reads chains and changes none. The owner's next change of its chain would find out as
-well, but that may be hours away, and until then it would acknowledge into a ledger that no chain
-names. One watch serves all partitions; a chain is read when it changes, by its owner alone.
+Invariants: reads chains and changes none. The owner's next change of its chain would detect the
+loss as well, but that may be hours away, and until then the owner would acknowledge appends to a
+ledger that no chain names. One watch covers all partitions; only the owner reads a chain when it
+changes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RETRY_S = 0.5
 
 
 class ChainWatch:
-    """Of the partitions that one broker serves."""
+    """Watches the chains of the partitions that one broker serves."""
 
     def __init__(
         self,
@@ -35,22 +36,22 @@ class ChainWatch:
         served: Mapping[PartitionKey, PartitionLog],
         changed: Callable[[PartitionKey], None],
     ) -> None:
-        """`changed` is called for a partition whose chain was found to be there again."""
+        """`changed` is called for a partition whose chain exists again."""
         self._metadata = metadata
         self._served = served
         self._changed = changed
         self._back: set[PartitionKey] = set()
 
     def is_back(self, key: PartitionKey) -> bool:
-        """Whether the chain that a partition lacked has been seen since."""
+        """Whether the missing chain of a partition has been seen since it went missing."""
         return key in self._back
 
     def begun(self, key: PartitionKey) -> None:
-        """The partition is served anew."""
+        """A new tenure of the partition has begun."""
         self._back.discard(key)
 
     async def run(self) -> None:
-        """Follow the chains, until cancelled."""
+        """Follow the chains until cancelled."""
         while True:
             try:
                 changes = self._metadata.watch(PARTITIONS)
@@ -61,17 +62,17 @@ class ChainWatch:
                     await self._look(partition_of_key(text))
                 return  # the store was closed
             except HeadraceError as error:
-                log.warning("the chains of ledgers cannot be watched (%s): trying again", error)
+                log.warning("cannot watch the partitions' chains (%s): retrying", error)
                 await asyncio.sleep(RETRY_S)
 
     async def look(self, key: PartitionKey) -> None:
-        """The partition has failed over its chain, which may be another one since."""
+        """The partition has failed because of its chain, which may have been replaced since."""
         while True:
             try:
                 await self._look(key)
                 return
             except HeadraceError as error:
-                log.warning("a chain of ledgers cannot be read (%s): trying again", error)
+                log.warning("cannot read the chain of a partition (%s): retrying", error)
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self, key: PartitionKey) -> None:

@@ -1,7 +1,8 @@
-"""What one broker sees of its cluster: who lives, who owns what, what operators want.
+"""One broker's view of its cluster: live brokers, owners, and operators' placement wishes.
 
-Invariants: a picture, kept by MetadataCaches; it decides nothing. A change of an owner that this
-broker made itself is entered at once (`own`), and an older reading never covers a newer one.
+Invariants: a cached view, kept current by MetadataCaches; it makes no decisions. An owner that this
+broker has written itself is entered at once (`own`), and an older read never overwrites a newer
+one.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ class Owner(NamedTuple):
 
 
 class ClusterView:
-    """Live brokers, owners, pins and draining brokers."""
+    """Live brokers, owners, pins, moves and draining brokers."""
 
     def __init__(self, metadata: MetadataStore, tasks: Tasks, changed: Callable[[], None]) -> None:
-        """`changed` is called after each bundle of changes."""
+        """`changed` is called after each batch of changes."""
         self.brokers: dict[int, BrokerFact] = {}
         self.owners: dict[PartitionKey, Owner] = {}
         self.pins: dict[UUID, dict[int, int]] = {}
         self.draining: set[int] = set()
         self.moves: Mapping[PartitionKey, MovedPartition] = {}
-        """What load has moved: where placement is not to decide, while all brokers follow it."""
+        """Partitions moved by load, which override placement while all brokers support moves."""
         self.dirty: set[PartitionKey] = set()
         """Partitions whose owner changed; the reader removes them."""
         self.members_version = 0
-        """Counts changes of who may own what: of brokers, pins, moves and draining."""
+        """Counts changes of who may own what: brokers, pins, moves and draining."""
         self._caches = [
             MetadataCache(metadata, prefix, take, changed, tasks)
             for prefix, take in (
@@ -73,19 +74,20 @@ class ClusterView:
         ]
 
     async def start(self) -> None:
-        """Read it all, then follow. Raises MetadataUnavailable."""
+        """Read everything, then follow changes. Raises MetadataUnavailable."""
         for cache in self._caches:
             await cache.start()
 
     def is_alive(self, owner: OwnerFact) -> bool:
-        """Whether that life of that broker still lasts."""
+        """Whether that incarnation of the broker is live."""
         broker = self.brokers.get(owner.broker)
         return broker is not None and broker.incarnation == owner.incarnation
 
     def next_owner(
         self, key: PartitionKey, incarnation: str, leader_epoch: int, target: int
     ) -> OwnerFact | None:
-        """Who follows that life of an owner in that epoch; None if somebody did, or cannot."""
+        """The fact that names `target` as successor of that incarnation in that epoch; None if the
+        owner has changed or `target` cannot take over."""
         owner, broker = self.owners.get(key), self.brokers.get(target)
         if owner is None or broker is None or broker.incarnation is None:
             return None
@@ -132,10 +134,10 @@ class ClusterView:
             self.moves = {} if entry is None else MovesFact.decode(entry.value).by_partition
 
     def moved_to(self, key: PartitionKey) -> int | None:
-        """The living broker that load has moved a partition to, None where it did not.
+        """The live broker to which load has moved a partition; None if it was not moved.
 
-        None, too, while a broker lives that does not follow moves: it would send the partition
-        back, and so on without end.
+        Also None while any live broker does not support moves: it would move the partition back
+        endlessly.
         """
         move = self.moves.get(key)
         if move is None or move.broker not in self.brokers:
@@ -150,10 +152,10 @@ class ClusterView:
 
 
 async def adopt_partitions(metadata: MetadataStore, topics: Topics, broker_id: int) -> None:
-    """Give the partitions that have no owner yet to the broker which was alone until now."""
+    """Assign the partitions without an owner to the broker that was stand-alone until now."""
     owned = {partition_of_key(entry.key) for entry in await metadata.list(OWNERS)}
     for topic in topics.by_id.values():
         for number in range(len(topic.partitions)):
             if (topic.id, number) not in owned:
-                fact = OwnerFact(broker_id, "", 0)  # no life of its own: it will be claimed
+                fact = OwnerFact(broker_id, "", 0)  # no incarnation: the fact will be claimed
                 await metadata.put(owner_key(topic.id, number), fact.encode(), ABSENT)

@@ -1,17 +1,17 @@
-"""Hands partitions over to other brokers that live.
+"""Hands partitions over to other live brokers.
 
-Invariants: the former owner takes no more records before it names the next one, and names it by a
-compare-and-set of the owner fact under its own epoch. Where that fails, or is in doubt, it serves
-no more all the same: who owns the partition is what is stored.
+Invariants: the former owner stops accepting records before it names the next one, and names it by a
+compare-and-set of the owner fact under its own epoch. If that fails or its outcome is unknown, it
+stops serving all the same: the stored fact decides who owns the partition.
 
-How it works: of a partition that clients use, the next owner is announced and gets ready
-(`next_owner`) while this one serves; the log of a coordinator is shortened to a snapshot first,
-since the next owner reads all of it. Then this one refuses what comes, naming the next owner, where
-clients wait; it seals its ledger, and writes the next owner, the chain under its epoch and its
-ledger in one transaction. What is left for the next owner is to read the footer of the seal.
+How it works: for a partition that clients use, the next owner is announced and prepares
+(`next_owner`) while this one serves; the log of a coordinator is first replaced by a snapshot,
+since the next owner reads all of it. Then this broker refuses requests with the name of the next
+owner, where clients wait; it seals its ledger, and writes the next owner, the chain under its epoch
+and its ledger in one transaction. The next owner only has to read the footer of the sealed ledger.
 
-Few are in motion at once. A request that waits for one partition holds up the answers of its
-connection, so that those in motion make each other slower, and partitions that stay as well.
+Few partitions move at once. A request that waits for one partition delays all responses on its
+connection, so partitions in motion slow down each other and those that stay.
 """
 
 from __future__ import annotations
@@ -39,35 +39,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HAND_OVERS_AT_ONCE = 16
-"""Of partitions that no client uses."""
+"""Partitions that no client uses."""
 WARM_AT_ONCE = 1
-"""Of partitions that clients use."""
+"""Partitions that clients use."""
 WARM_TURNS_MAX = 100
-"""Of a broker that stops: it has no more time than for so many, one after the other."""
+"""Sequential hand-overs for which a stopping broker has time."""
 GETTING_READY_AT_ONCE = 2
-"""Next owners that get ready while others are in motion: enough that the next one is there in time,
-few enough that they take no processor from those in motion, and do not wait long for their turn."""
+"""Next owners that prepare while other partitions are in motion: enough that the next one is ready
+in time, few enough that they take no CPU from those in motion and do not wait long themselves."""
 READY_WAIT_S = 2.0
-"""For the next owner of such a partition to be ready; then it is handed over as it is."""
+"""For the next owner of a partition in use to be ready; after that it is handed over anyway."""
 IN_MOTION_MAX_S = 5.0
-"""Then others are moved besides: slow bookies of one ledger hold up its own partition alone."""
+"""After that, other partitions may move as well: slow bookies of one ledger delay only its own
+partition."""
 NAMED_WAIT_S = 0.5
 NAMED_ATTEMPTS_MAX = 3
 
 
 class Events(NamedTuple):
-    """What the broker does when a tenure begins or ends; each with topic and partition."""
+    """Called when a tenure begins or ends, with topic and partition."""
 
     loaded: Callable[[Topic, int], None]
-    """The log of one with records has been read."""
+    """The log of a partition with records has been read."""
     leaving: Callable[[Topic, int, float], Awaitable[None]]
-    """One is to be handed over: prepare that within so many seconds, while it is served."""
+    """The partition is about to be handed over: prepare within the given seconds, while it is
+    served."""
     resigned: Callable[[Topic, int], None]
-    """One is given up: it takes no more records, and its next owner is not named yet."""
+    """The partition is given up: it accepts no more records, and its next owner is not named
+    yet."""
 
 
 class HandOvers:
-    """Those of one broker."""
+    """The hand-overs of one broker."""
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class HandOvers:
         waiter: OwnershipWaiter,
         events: Events,
     ) -> None:
-        """`served`: the partitions of this broker, kept by the caller."""
+        """`served`: the partitions of this broker, maintained by the caller."""
         self._me = me
         self._incarnation = incarnation
         self._served = served
@@ -89,8 +92,8 @@ class HandOvers:
         self._prepare, self._resigned = events.leaving, events.resigned
         self._next_leaders: dict[PartitionKey, Leader] = {}
         self._announced: dict[PartitionKey, str] = {}
-        """The life of the next owner that gets ready, or is. What an owner fact says besides may be
-        of a life that is over: its ledger may be deleted by now."""
+        """The incarnation of the next owner that is preparing or ready. An owner fact may also
+        describe an incarnation that has ended, whose ledger may have been deleted."""
         self._cold = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._limit(WARM_AT_ONCE)
 
@@ -99,15 +102,16 @@ class HandOvers:
         self._getting_ready = asyncio.Semaphore(at_once + GETTING_READY_AT_ONCE)
 
     def hurry(self) -> None:
-        """This broker stops: hand over so many at once that all are done in time."""
+        """This broker is stopping: allow enough concurrent hand-overs to finish in time."""
         self._limit(max(WARM_AT_ONCE, len(self._served) // WARM_TURNS_MAX))
 
     def next_leader(self, key: PartitionKey) -> Leader | None:
-        """Where clients of a partition in motion wait for it to be served, None if they do not."""
+        """Where clients of a partition in motion wait for it to be served, None if they do not
+        wait."""
         return self._next_leaders.get(key)
 
     async def run(self, topic: Topic, number: int, target: int) -> bool:
-        """Hand one over; whether this broker served it until then, and serves it no more.
+        """Hand over one partition; whether this broker served it until then and no longer does.
 
         Raises MetadataUnavailable: the next owner may have been named.
         """
@@ -130,7 +134,7 @@ class HandOvers:
             turns.callback(getting_ready.release)
             if topic.is_internal:
                 await self._prepare(topic, number, READY_WAIT_S)
-            if not self._can_take(target):  # it has begun to stop meanwhile
+            if not self._can_take(target):  # it began to stop in the meantime
                 return False
             await self._announce((topic.id, number), served, target)
             await in_motion.acquire()
@@ -140,7 +144,7 @@ class HandOvers:
             return await self._move(topic, number, served, target)
 
     def _is_warm(self, topic: Topic, served: PartitionLog, target: int) -> bool:
-        """Whether clients would notice a pause, and the next owner knows how to get ready."""
+        """Whether clients would notice a pause, and the next owner supports preparing."""
         broker = self._view.brokers.get(target)
         if broker is None or broker.is_leaving or broker.warm_version != WARM_VERSION:
             return False
@@ -151,7 +155,7 @@ class HandOvers:
         return broker is not None and not broker.is_leaving
 
     async def _announce(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
-        """Have the next owner get ready, within reason, while this one still serves."""
+        """Have the next owner prepare, up to a time limit, while this one still serves."""
         epoch = served.leader_epoch
         owner = self._view.owners.get(key)
         if owner is None or self._served.get(key) is not served:
@@ -169,10 +173,12 @@ class HandOvers:
             return
         self._announced[key] = life
         if not await self._waiter.wait(is_decided, READY_WAIT_S):
-            log.info("%s: broker %d is not ready; it is handed over", served.name, target)
+            log.info(
+                "%s: broker %d is not ready; handing the partition over anyway", served.name, target
+            )
 
     def _ready_fact(self, key: PartitionKey, target: int) -> OwnerFact | None:
-        """The owner fact that says that the next owner is ready, in the life that it has now."""
+        """The owner fact in which the next owner's present incarnation reports that it is ready."""
         known, broker = self._view.owners.get(key), self._view.brokers.get(target)
         life = self._announced.get(key)
         if known is None or broker is None or life is None or broker.incarnation != life:
@@ -180,37 +186,40 @@ class HandOvers:
         return known.fact if known.fact.is_ready and known.fact.successor == target else None
 
     async def _move(self, topic: Topic, number: int, served: PartitionLog, target: int) -> bool:
-        """Settle and seal, then name the next owner; it serves as soon as it sees that."""
+        """Settle and seal, then name the next owner, which serves as soon as it sees that."""
         key = (topic.id, number)
         if self._served.get(key) is not served or not self._can_take(target):
             return False
         gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
-        # Coordinators' clients ask any broker where they are; until it knows, they wait here.
+        # Coordinators' clients ask any broker for the coordinator; until that broker knows, they
+        # wait here.
         is_awaited = self._ready_fact(key, target) is not None and not topic.is_internal
         if is_awaited:
             self._next_leaders[key] = Leader(target, served.leader_epoch + 1)
         try:
             await served.upkeep.settle_and_seal(gone if is_awaited else None)
             self._resigned(topic, number)
-            # Without an answer it is in doubt whether it is named; clients do not wait for that.
+            # Until the store answers, it is unknown whether the next owner is named; clients do not
+            # wait for that.
             loop = asyncio.get_running_loop()
             giving_up = loop.call_later(NAMED_WAIT_S, served.upkeep.abandon, gone)
             try:
                 await self._name(key, served, target)
             finally:
-                # Waiting clients are sent to the next owner now, when it is known.
+                # Waiting clients are sent to the next owner now, if it is known.
                 giving_up.cancel()
                 served.upkeep.abandon(gone)
-                # Once more: a request may have made a coordinator over the log meanwhile.
+                # Again: a request may have created a coordinator over the log in the meantime.
                 self._resigned(topic, number)
         finally:
             self._next_leaders.pop(key, None)
         return self._served.get(key) is served
 
     async def _name(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
-        """Name the next owner; once more where its mark that it is ready came in between.
+        """Name the next owner; retry if its ready mark was written in between.
 
-        Its epoch and its ledger enter the chain with that, where this can be; else it enters them.
+        Its epoch and its ledger enter the chain in the same transaction if possible; otherwise it
+        enters them itself.
         """
         for attempt in range(NAMED_ATTEMPTS_MAX):
             fact = self._view.next_owner(key, self._incarnation, served.leader_epoch, target)

@@ -1,8 +1,7 @@
-"""What this broker carries: bytes in and out of its partitions, and CPU time.
+"""Measures this broker's load: bytes in and out of its partitions, and CPU time.
 
-Invariants: looks at the partitions now and then and at what they have counted; nothing is
-done for it when a record comes or goes, but for one addition a fetch. Rates are halved into those
-of before, so that a burst counts little.
+Invariants: samples the partitions' counters periodically; the hot path pays one addition per fetch.
+Each new rate is averaged with the previous one, so that a burst counts little.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
 
 NAMED_MAX = 32
-"""Partitions that are told by name: the busiest are worth moving, and a fact stays small."""
+"""Partitions reported by name: only the busiest are worth moving, and the fact stays small."""
 
 
 class _Seen(NamedTuple):
-    """A partition as it was at the last look."""
+    """A partition's counters at the previous sample."""
 
     log: PartitionLog
     ledger: int
@@ -34,7 +33,7 @@ class _Seen(NamedTuple):
 
 
 class LoadMeter:
-    """Of one broker."""
+    """The load of one broker."""
 
     def __init__(self, topics: Topics, ownership: Ownership, clock: Clock) -> None:
         self.cpu_ns: Callable[[], int] = lambda: 0
@@ -44,13 +43,13 @@ class LoadMeter:
         self._clock = clock
         self._seen: dict[PartitionKey, _Seen] = {}
         self._rates: dict[PartitionKey, tuple[int, int]] = {}
-        """Bytes a second, in and out."""
+        """Bytes per second, in and out."""
         self._looked_ns = clock.now_ns()
         self._cpu_ns = 0
         self._cpu_permille = 0
 
     def measure(self, incarnation: str) -> LoadFact:
-        """What was carried since the last call, mixed with what was before."""
+        """The load since the previous call, averaged with the one before."""
         now_ns, cpu_ns = self._clock.now_ns(), self.cpu_ns()
         elapsed_ns = max(now_ns - self._looked_ns, 1)
         permille = (cpu_ns - self._cpu_ns) * 1000 // elapsed_ns
@@ -87,7 +86,7 @@ class LoadMeter:
 
 
 def _carried(log: PartitionLog, before: _Seen | None) -> tuple[int, int]:
-    """Bytes that came in and went out since `before`; what is seen for the first time is new."""
+    """Bytes in and out since `before`; a partition seen for the first time counts from zero."""
     if before is None or before.log is not log:
         return 0, 0
     came = 0
@@ -96,6 +95,6 @@ def _carried(log: PartitionLog, before: _Seen | None) -> tuple[int, int]:
             came += segment.end_position - before.end_position
             break
         came += segment.end_position
-    else:  # retention has dropped it: what lay between is not known
+    else:  # retention has dropped the previous position, so the difference is unknown
         came = log.segments[-1].end_position
     return max(came, 0), log.fetched_bytes - before.fetched_bytes

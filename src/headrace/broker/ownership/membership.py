@@ -1,7 +1,7 @@
-"""A broker's own key among the living: put there, put back, taken away.
+"""One broker's registration: created, restored, removed.
 
-Invariants: knows one fact and its key. A key of the same id that another life left behind
-has to go first, with its session.
+Invariants: knows one fact and its key. A key of the same id left by another incarnation has to
+disappear first, with its session.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 JOIN_POLL_S = 0.1
 SAY_EVERY_S = 5.0
-"""So often a broker that waits for its id says so."""
+"""How often a broker that waits for its id logs that it waits."""
 LEAVE_PATIENCE_S = 2.0
 SILENT_PATIENCE_S = 0.5
-"""Where the connection is broken: it may be back soon, and else the key goes with the session."""
+"""On a broken connection: it may come back soon; otherwise the key disappears with the session."""
 
 
 class Membership:
-    """Of one life of a broker."""
+    """The registration of one incarnation of a broker."""
 
     def __init__(self, fact: BrokerFact, metadata: MetadataStore, join_timeout_ms: int) -> None:
         self._fact = fact
@@ -39,13 +39,13 @@ class Membership:
         self._version = ABSENT
 
     async def join(self) -> None:
-        """Become one of the living. Raises BrokerIdInUse, MetadataUnavailable."""
+        """Register this broker. Raises BrokerIdInUse, MetadataUnavailable."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._join_timeout_ms / 1000
         next_line = loop.time()
         while True:
             try:
-                # ABSENT: the former life of this broker must have ended for all to see.
+                # ABSENT: every broker must have seen this broker's previous incarnation end.
                 await self._register(ABSENT)
                 return
             except VersionConflict:
@@ -54,8 +54,8 @@ class Membership:
                     await self._say_taken(deadline - loop.time())
                 if loop.time() > deadline:
                     raise BrokerIdInUse(
-                        f"another broker with the id {self._fact.id} is alive: stop it, or give"
-                        " this one another --broker-id",
+                        f"another live broker has id {self._fact.id}: stop it, or start this "
+                        "broker with a different --broker-id",
                         broker_id=self._fact.id,
                     ) from None
                 await asyncio.sleep(JOIN_POLL_S)
@@ -67,9 +67,9 @@ class Membership:
             return
         other = BrokerFact.decode(entry.value)
         log.warning(
-            "the id %d is taken by a broker at %s:%d: waiting up to %.0f s for its session to end;"
-            " if that is another broker, and not this one's former life, give this one another"
-            " --broker-id",
+            "broker id %d is registered by a broker at %s:%d: waiting up to %.0f s for "
+            "its session to end; if that is a different broker and not a previous run of "
+            "this one, start this broker with a different --broker-id",
             other.id,
             other.kafka_host,
             other.kafka_port,
@@ -77,13 +77,13 @@ class Membership:
         )
 
     async def restore(self) -> bool:
-        """Put the key back: another broker has held this one for dead. False: not yet."""
+        """Register again after another broker has presumed this one dead. False: not yet."""
         try:
             await self._register(ABSENT)
         except (VersionConflict, MetadataUnavailable) as error:
-            log.info("the cluster does not know this broker at the moment: %s", error)
+            log.info("cannot restore this broker's registration yet: %s", error)
             return False
-        log.warning("this broker was held for dead, and tells the cluster that it is not")
+        log.warning("this broker was presumed dead and has registered again")
         return True
 
     async def _register(self, version: int) -> None:
@@ -91,20 +91,20 @@ class Membership:
         self._version = await self._metadata.put(self._key, value, version, ephemeral=True)
 
     async def announce_leave(self) -> None:
-        """Say that this broker stops, before it hands over: else those who get its partitions would
-        give them back, since it lives."""
+        """Announce that this broker is stopping before it hands over its partitions: otherwise
+        their new owners would hand them back to a live broker."""
         self._fact.is_leaving = 1
         try:
             await self._register(self._version)
         except (VersionConflict, MetadataUnavailable) as error:
-            log.info("the cluster does not know that this broker stops: %s", error)
+            log.info("cannot announce that this broker is stopping: %s", error)
 
     async def leave(self) -> None:
-        """Leave the cluster: now, or when the session ends if the store cannot be reached."""
+        """Deregister now, or when the session ends if the store is unreachable."""
         is_connected = self._metadata.session.state is SessionState.CONNECTED
         try:
             async with asyncio.timeout(LEAVE_PATIENCE_S if is_connected else SILENT_PATIENCE_S):
                 await self._metadata.delete(self._key, ANY)
         except (MetadataUnavailable, TimeoutError) as error:
-            why = str(error) or "the metadata store is silent"
-            log.info("the cluster will miss this broker when its session ends: %s", why)
+            why = str(error) or "the metadata store does not answer"
+            log.info("this broker's registration stays until its session ends: %s", why)

@@ -1,15 +1,15 @@
-"""A picture in memory of all keys under one prefix of the metadata store, kept up to date.
+"""An in-memory copy of all keys under one prefix of the metadata store, kept up to date.
 
-Invariants: knows keys and entries, not what they mean. `changed(key, entry)` is called for
-every key that is there at the start and for each change after it (None: the key is gone), and
-`settled()` once after each bundle of changes. A fact that cannot be read is reported and left out:
-it must not hide all others. A key has one read under way at a time, so that a newer entry never
-comes before an older one. An outage of the store delays the picture: it is read anew, and compared,
-when the store is back.
+Invariants: knows keys and entries, not their meaning. `changed(key, entry)` is called for every key
+present at the start and for each change after that (None: the key was deleted), and `settled()`
+once after each batch of changes. A fact that cannot be decoded is logged and skipped: it must not
+hide all others. A key has at most one read in flight, so that an older entry never follows a newer
+one. An outage of the store delays the copy: everything is read again, and compared, when the store
+is back.
 
-How it works: what changed is read in bundles, so that a thousand owners that change at once cost
-few round trips. Several bundles are read at once: a change waits neither for the reads of those
-before it, nor, to be acted upon, for those after it.
+How it works: changed keys are read in batches, so that a thousand owners that change at once cost
+few round trips. Several batches are read concurrently: a change waits neither for the reads before
+it nor, to be applied, for those after it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BUNDLE_MAX = 256
-"""Keys that are read at once."""
+"""Keys read in one batch."""
 BUNDLES_AT_ONCE = 8
-"""While so many are read, changes are gathered for the next one."""
+"""While this many batches are in flight, changes collect for the next one."""
 RETRY_S = 0.2
 
 
 class MetadataCache:
-    """Follows one prefix from `start` on, until its tasks are closed."""
+    """Follows one prefix from `start` until its tasks are closed."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class MetadataCache:
         self._is_started = False
 
     async def start(self) -> None:
-        """Read what is there, then follow.
+        """Read the present keys, then follow changes.
 
-        Raises MetadataUnavailable, and what `changed` says of a fact that cannot be read: a broker
-        that cannot know all its topics at the start should not start.
+        Raises MetadataUnavailable, and any error that `changed` raises for a fact it cannot decode:
+        a broker that cannot know all its topics at start should not start.
         """
-        watch = self._metadata.watch(self._prefix)  # before the list: no change falls between
+        watch = self._metadata.watch(self._prefix)  # before the list, so that no change is missed
         await self._read_all()
         self._is_started = True
         self._tasks.spawn(self._pump(watch), f"watch {self._prefix}")
@@ -88,11 +88,11 @@ class MetadataCache:
         except (DataCorrupt, FormatUnsupported, ValueError) as error:
             if not self._is_started:
                 raise
-            log.warning("%s is ignored: %s", key, error)
+            log.warning("ignoring %s: %s", key, error)
         except Exception:
             if not self._is_started:
                 raise
-            log.exception("%s is ignored", key)  # those beside it count
+            log.exception("%s is ignored", key)  # the other keys still count
 
     async def _pump(self, watch: AsyncIterator[str]) -> None:
         while True:
@@ -102,7 +102,7 @@ class MetadataCache:
                     self._news.set()
                 return  # the store was closed
             except HeadraceError as error:
-                log.warning("cannot watch %s (%s): reading it anew", self._prefix, error)
+                log.warning("cannot watch %s (%s): reading it again", self._prefix, error)
                 await asyncio.sleep(RETRY_S)
                 watch = self._metadata.watch(self._prefix)
                 await self._persist(self._read_all)
@@ -115,7 +115,7 @@ class MetadataCache:
                 pass
 
     async def _begin_bundle(self) -> bool:
-        """Begin to read what changed and is not read already; whether there was any."""
+        """Start reading changed keys that are not being read already; whether there were any."""
         await self._places.acquire()
         keys = list(islice((key for key in self._dirty if key not in self._reading), BUNDLE_MAX))
         if not keys:
@@ -131,23 +131,23 @@ class MetadataCache:
         try:
             failed = await self._read_keys(keys)
             if failed:
-                log.warning("cannot read %s (%r): trying again", self._prefix, failed[0][1])
+                log.warning("cannot read %s (%r): retrying", self._prefix, failed[0][1])
                 self._dirty |= dict.fromkeys(key for key, _ in failed)
                 await asyncio.sleep(RETRY_S)
         finally:
             self._reading.difference_update(keys)
             self._places.release()
-            self._news.set()  # what failed, or has changed since
+            self._news.set()  # keys that failed, or have changed since
 
     async def _read_keys(self, keys: Sequence[str]) -> Sequence[tuple[str, BaseException]]:
-        """Tell of those that can be read; the others, and why not."""
+        """Report the keys that can be read; return the others with their errors."""
         failed = []
         reads = (self._metadata.get(key) for key in keys)
         for key, found in zip(
             keys, await asyncio.gather(*reads, return_exceptions=True), strict=True
         ):
             if isinstance(found, DataCorrupt | FormatUnsupported):
-                log.warning("%s is ignored: %s", key, found)
+                log.warning("ignoring %s: %s", key, found)
             elif isinstance(found, BaseException):
                 failed.append((key, found))
             else:
@@ -157,11 +157,11 @@ class MetadataCache:
         return failed
 
     async def _persist(self, read: Callable[[], Awaitable[None]]) -> None:
-        """Read until it works: without its picture a broker would act on an old one."""
+        """Read until it succeeds: a broker with an outdated copy would act on it."""
         while True:
             try:
                 await read()
                 return
             except Exception as error:  # noqa: BLE001  # a broker that follows nothing is worse
-                log.warning("cannot read %s (%r): trying again", self._prefix, error)
+                log.warning("cannot read %s (%r): retrying", self._prefix, error)
                 await asyncio.sleep(RETRY_S)

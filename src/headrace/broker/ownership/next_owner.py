@@ -1,13 +1,13 @@
-"""Gets ready to own partitions that other brokers are about to hand over.
+"""Prepares to own partitions that other brokers are about to hand over.
 
-Invariants: nothing is changed but the mark that this broker is ready; the former owner serves until
-it names the next one. What is read ahead is read without a fence.
+Invariants: changes nothing but the mark that this broker is ready; the former owner serves until it
+names the next one. Reading ahead does not fence.
 
-How it works: an owner that wants to hand a partition over announces the next one in its owner fact.
-That one puts a log in place which waits for its turn, reads ahead what is stored, and notes in the
-fact that it is ready. Clients that come before it has seen that it is named wait at that log,
-instead of being sent back to the former owner. If the partition is not handed over within
-`HELD_MS`, they are sent back after all.
+How it works: an owner that wants to hand over a partition announces the next owner in its owner
+fact. The next owner creates a waiting log, reads ahead what is stored, and records in the fact that
+it is ready. Clients that arrive before it has seen that it is the owner wait at that log instead of
+being sent back to the former owner. If the partition is not handed over within `HELD_MS`, they are
+sent back after all.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WARM_VERSION = 1
-"""What a broker says that it gets ready for, in its registration. Do not change: stored."""
+"""The preparation protocol that a broker announces in its registration. Do not change: stored."""
 HELD_MS = 10_000
-"""How long a log waits for its turn: longer than a former owner waits for this broker."""
+"""How long a log waits to be handed over: longer than a former owner waits for this broker."""
 
 
 class NextOwner:
-    """The partitions that this broker was announced for."""
+    """The partitions for which this broker was announced."""
 
     def __init__(
         self, me: int, view: ClusterView, topics: Topics, facts: OwnerFacts, tasks: Tasks
@@ -50,7 +50,8 @@ class NextOwner:
         self._waiting: dict[PartitionKey, tuple[Topic, PartitionLog]] = {}
 
     def look(self, topic: Topic, number: int) -> None:
-        """The partition, which this broker does not own, has changed: get ready, or give up."""
+        """The owner fact of a partition that this broker does not own has changed: prepare, or give
+        up."""
         key = (topic.id, number)
         owner = self._view.owners.get(key)
         is_next = (
@@ -84,7 +85,9 @@ class NextOwner:
                 if await self._facts.write(key, fact, owner) and self._is_waiting(key, waiting):
                     self._tasks.spawn(self._follow(waiting), f"follow {waiting.name}")
         except HeadraceError as error:
-            log.info("%s is taken over without being read ahead: %s", waiting.name, error)
+            log.info(
+                "%s could not be read ahead and is taken over as it is: %s", waiting.name, error
+            )
             if self._is_waiting(key, waiting):
                 self.drop(key, "it could not be read ahead")
 
@@ -92,8 +95,8 @@ class NextOwner:
     async def _follow(waiting: PartitionLog) -> None:
         try:
             await waiting.upkeep.follow_former()
-        except HeadraceError as error:  # it is read in this broker's turn instead
-            log.debug("%s: the former owner is not followed: %s", waiting.name, error)
+        except HeadraceError as error:  # it is read when this broker becomes the owner instead
+            log.debug("%s: not following the former owner: %s", waiting.name, error)
 
     def _is_waiting(self, key: PartitionKey, waiting: PartitionLog) -> bool:
         found = self._waiting.get(key)
@@ -104,8 +107,9 @@ class NextOwner:
             self._tasks.spawn(self._withdraw(key, waiting), f"withdraw from {waiting.name}")
 
     async def _withdraw(self, key: PartitionKey, waiting: PartitionLog) -> None:
-        """Wait no longer, and say so first: the former owner would name this broker together with
-        a ledger that it has given up. If it is faster, this broker's turn has come."""
+        """Stop waiting, and record that first: the former owner would otherwise name this broker
+        together with a ledger that it has discarded. If the former owner is faster, this broker is
+        the owner."""
         owner = self._view.owners.get(key)
         if (
             owner is not None
@@ -117,7 +121,9 @@ class NextOwner:
                 if not await self._facts.write(key, fact, owner) and self._is_mine(key):
                     return
             except HeadraceError as error:
-                log.info("%s: still announced for this broker: %s", waiting.name, error)
+                log.info(
+                    "%s: this broker is still announced as next owner: %s", waiting.name, error
+                )
         if self._is_waiting(key, waiting):
             self.drop(key, "it was not handed over in time")
 
@@ -126,7 +132,7 @@ class NextOwner:
         return owner is not None and owner.fact.broker == self._me
 
     def take(self, key: PartitionKey, leader_epoch: int) -> PartitionLog | None:
-        """The log that waits for its turn under this epoch, which it has now; or None."""
+        """The log that waits under this epoch, now to be served; None if there is none."""
         found = self._waiting.pop(key, None)
         if found is None:
             return None
@@ -137,7 +143,7 @@ class NextOwner:
         return None
 
     def drop(self, key: PartitionKey, why: str) -> None:
-        """Wait for the partition no longer."""
+        """Stop waiting for the partition."""
         topic, waiting = self._waiting.pop(key)
         waiting.upkeep.abandon(
             NotOwner(f"{waiting.name} is not served here: {why}; refresh the metadata")
@@ -146,6 +152,6 @@ class NextOwner:
             self._topics.leave(topic, key[1])
 
     def drop_all(self, why: str) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for all partitions."""
         for key in list(self._waiting):
             self.drop(key, why)

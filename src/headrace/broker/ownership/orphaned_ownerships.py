@@ -1,11 +1,11 @@
-"""Partitions that a broker was given, of topics that were deleted before it heard of them.
+"""Ownerships of partitions whose topic was deleted before the assigned broker learned of it.
 
-Invariants: a topic's first owners are written together with it, so one that is deleted at
-once may have owners who never knew it, and who would stand in the metadata for ever: the broker
-that deletes it waits for them, and where there is no sweep nothing else removes them. The metadata
-store is asked before one is given up: the news of a topic may be on their way, and the owners of
-one with thousands of partitions are written ahead of it. A partition that is given up too early is
-claimed.
+Invariants: a topic's first owners are written together with the topic, so a topic that is deleted
+at once may have owners that never knew it and would stay in the metadata for ever. The broker that
+deletes the topic waits for them, and without ledger garbage collection nothing else removes them.
+The metadata store is read before an ownership is given up: the event for the topic may still be in
+flight, and the owners of a topic with thousands of partitions are written before it. A partition
+that is given up too early is claimed again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.5
-"""For the news of the topic: they come some milliseconds after those of its owners, if at all."""
+"""For the event of the topic, which follows those of its owners within milliseconds, if at all."""
 
 
 class OrphanedOwnerships:
-    """Gives up what one life of a broker owns of topics that are not there."""
+    """Gives up ownerships that one incarnation of a broker holds for topics that do not exist."""
 
     def __init__(
         self, view: ClusterView, metadata: MetadataStore, incarnation: str, tasks: Tasks
@@ -46,7 +46,7 @@ class OrphanedOwnerships:
         self._is_looking = False
 
     def note(self, changed: Iterable[PartitionKey], known: Container[UUID]) -> None:
-        """Owners of these partitions have changed; the broker knows the topics in `known`."""
+        """The owners of these partitions have changed; the broker knows the topics in `known`."""
         for key in changed:
             if key[0] not in known and self._version_of(key) is not None:
                 self._waiting[key] = None
@@ -55,7 +55,7 @@ class OrphanedOwnerships:
             self._tasks.spawn(self._look(), "owners of unknown topics")
 
     def _version_of(self, key: PartitionKey) -> int | None:
-        """Of the fact that this broker owns the partition, None if it does not."""
+        """The version of the owner fact if this broker owns the partition, else None."""
         owner = self._view.owners.get(key)
         is_ours = owner is not None and owner.fact.incarnation == self._incarnation
         return owner.version if owner is not None and is_ours else None
@@ -67,13 +67,13 @@ class OrphanedOwnerships:
                 try:
                     await self._give_up()
                 except HeadraceError as error:
-                    log.info("owners of topics that are not known stay for now: %s", error)
+                    log.info("cannot remove the owners of unknown topics yet: %s", error)
         finally:
             self._is_looking = False
 
     async def _give_up(self) -> None:
-        """Raises MetadataUnavailable, VersionConflict, and why a topic cannot be read: it may be
-        the one."""
+        """Raises MetadataUnavailable, VersionConflict, and decoding errors of topic facts: an
+        unreadable topic may be the one in question."""
         asked = list(self._waiting)
         facts = [TopicFact.decode(one.value) for one in await self._metadata.list(TOPICS)]
         topics = {fact.id for fact in facts if not fact.is_deleted}

@@ -1,11 +1,11 @@
-"""Writes owners of partitions, those of one turn together.
+"""Writes owner facts, those of one loop turn together.
 
-Invariants: an owner is written by compare-and-set over the one that was known; a rival that was
-faster is taken over into the picture. Nothing is decided here.
+Invariants: an owner is written by compare-and-set over the known one; if another broker was faster,
+its fact enters the view. Nothing is decided here.
 
-How it works: what is asked for in one turn of the loop goes out as few transactions of the metadata
-store, since a takeover changes hundreds of owners at once and each round trip costs both ends. If
-one of a bundle has a rival, the bundle is undone as a whole, and each is written by itself.
+How it works: the writes of one turn of the loop share few metadata transactions, since a takeover
+changes hundreds of owners at once and each round trip costs both ends. If one write of a batch
+conflicts, the store rejects the whole batch, and each is written by itself.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from headrace.runtime.tasks import Tasks
 
 BUNDLE_MAX = 128
-"""Owners in one transaction: some 20 KB, which a server applies in a millisecond or two."""
+"""Owners per transaction: about 20 KB, which a server applies in a millisecond or two."""
 BUNDLE_BYTES_MAX = 256 << 10
-"""Of one transaction, unless one owner and its chain have more: a ZooKeeper refuses a request of
-1 MiB (`jute.maxbuffer`), and the chain of a partition with thousands of ledgers has hundreds of
-KiB."""
+"""Per transaction, unless one owner and its chain need more: ZooKeeper rejects a request of 1 MiB
+(`jute.maxbuffer`), and the chain of a partition with thousands of ledgers takes hundreds of KiB."""
 _OPERATION_BYTES = 64
-"""Of a request, besides key and value; ample."""
+"""Overhead of an operation besides key and value; a generous estimate."""
 
 
 class _Write(NamedTuple):
@@ -44,19 +43,19 @@ class _Write(NamedTuple):
 
     @property
     def operations(self) -> list[Operation]:
-        """That of the owner first."""
+        """The owner's operation first."""
         return [self.owner] if self.chain is None else [self.owner, self.chain]
 
     @property
     def size_bytes(self) -> int:
-        """What it adds to a request, about."""
+        """Approximate size in the request."""
         return sum(
             len(one.key) + len(one.value or b"") + _OPERATION_BYTES for one in self.operations
         )
 
 
 class OwnerFacts:
-    """The owners, as one broker writes them."""
+    """Writes owner facts for one broker."""
 
     def __init__(self, view: ClusterView, metadata: MetadataStore, tasks: Tasks) -> None:
         self._view = view
@@ -71,10 +70,10 @@ class OwnerFacts:
         known: Owner | None,
         chain: Operation | None = None,
     ) -> bool:
-        """Write an owner over the one that was known; False if a rival was faster.
+        """Write an owner over the known one; False if another broker was faster.
 
-        `chain`: a change of the partition's chain, which is made with that of the owner or not at
-        all. Raises MetadataUnavailable: it may have been written.
+        `chain`: a change of the partition's chain, applied atomically with the owner's. Raises
+        MetadataUnavailable: the write may have been applied.
         """
         loop = asyncio.get_running_loop()
         is_written: asyncio.Future[bool] = loop.create_future()
@@ -104,10 +103,11 @@ class OwnerFacts:
                     next(versions)
                 _tell(one, result=True)
         except HeadraceError as error:
-            for one in bundle:  # a copy: one instance would gather the tracebacks of all
+            # one exception each: a shared instance would collect the tracebacks of all
+            for one in bundle:
                 _fail(one, type(error)(str(error), **error.fields))
         finally:
-            for one in bundle:  # cancelled: the broker ends
+            for one in bundle:  # cancelled: the broker is stopping
                 one.is_written.cancel()
 
     async def _write_one(self, one: _Write) -> None:
@@ -128,7 +128,7 @@ class OwnerFacts:
 
 
 def _bundles(asked: Sequence[_Write]) -> list[list[_Write]]:
-    """Cut into what one transaction may hold."""
+    """Split into batches that fit into one transaction."""
     bundles: list[list[_Write]] = []
     room = 0
     for one in asked:

@@ -1,7 +1,7 @@
-"""Waits until the picture of owners shows what somebody was promised.
+"""Waits until the view of owners satisfies a condition.
 
-Invariants: reads a ClusterView and changes nothing. The code that acts on changes reports each
-round (`told`), after it has acted.
+Invariants: reads a ClusterView and changes nothing. The code that acts on changes calls `notify`
+after each round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SERVED_WAIT_S = 2.0
 
 
 class OwnershipWaiter:
-    """What may be waited for."""
+    """The conditions that callers wait for."""
 
     def __init__(self, view: ClusterView, me: int) -> None:
         self._view = view
@@ -30,7 +30,7 @@ class OwnershipWaiter:
         self._news = asyncio.Event()
 
     def notify(self) -> None:
-        """Another round of changes has been acted upon."""
+        """A round of changes has been applied."""
         self._news.set()
 
     async def wait_served(self, topic: Topic) -> None:
@@ -38,7 +38,7 @@ class OwnershipWaiter:
         if not await self._until(
             lambda: all(owner is not None for owner in self._owners(topic)), SERVED_WAIT_S
         ):
-            log.warning("topic %s has partitions without an owner yet", topic.name)
+            log.warning("topic %s still has partitions without an owner", topic.name)
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
         """See Ownership."""
@@ -50,12 +50,12 @@ class OwnershipWaiter:
         )
 
     def _owners(self, topic: Topic) -> list[Owner | None]:
-        """Of each partition, if it lives."""
+        """The owner of each partition, if it is live."""
         owners = [self._view.owners.get((topic.id, n)) for n in range(topic.fact.partition_count)]
         return [owner if owner and self._view.is_alive(owner.fact) else None for owner in owners]
 
     async def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until the picture shows `condition`; whether it did in time."""
+        """Wait until `condition` holds in the view; whether it did in time."""
         return await self._until(condition, timeout_s)
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:

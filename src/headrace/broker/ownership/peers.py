@@ -1,11 +1,11 @@
-"""Notices that another broker's process has died before its session ends.
+"""Detects that another broker's process has died before its session ends.
 
-Invariants: a witness, not a judge. Each broker keeps one idle connection to every other one.
-When a process dies its machine closes the connection at once and refuses the next one; then, and
-only then, the witness removes the dead broker's key, so that all brokers hear of it together. A
-broker that is only slow, paused or cut off looks different, and is left to its session. To be
-wrong would cost a needless move and no record: storage fences a broker that is taken over, and a
-broker that finds its own key gone puts it back.
+Invariants: a failure detector that only acts on certainty. Each broker keeps one idle connection to
+every other broker. When a process dies, its machine closes the connection at once and refuses the
+next one; only then is the dead broker's registration removed, so that all brokers learn of it at
+the same time. A broker that is slow, paused or partitioned looks different and is left to its
+session. A false positive would cost a needless move but no records: storage fences a broker whose
+partitions are taken over, and a broker that finds its registration removed restores it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 2.0
 RETRY_S = 5.0
-"""Until a peer that could not be reached is tried again."""
+"""Until an unreachable peer is tried again."""
 HELD_S = 1.0
-"""A connection that lasted so long was kept."""
+"""A connection that lasted this long was accepted for good."""
 PROBES = 2
 PROBE_GAP_S = 0.02
 
@@ -67,17 +67,17 @@ class Peers:
                 await self._witness(fact)
                 await asyncio.sleep(RETRY_S)
             elif loop.time() - began < HELD_S:
-                await asyncio.sleep(RETRY_S)  # it takes connections, and does not keep them
+                await asyncio.sleep(RETRY_S)  # it accepts connections and drops them
 
     async def _hold(self, fact: BrokerFact) -> bool:
-        """Connect and wait for the end of the connection; False if there was none."""
+        """Connect and wait for the connection to end; False if it could not be opened."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(fact.kafka_host, fact.kafka_port)
         except (OSError, TimeoutError):
             return False
         try:
-            await reader.read(1)  # nothing is ever asked, so nothing comes but the end
+            await reader.read(1)  # nothing is ever requested, so only the end can arrive
         except OSError:
             pass
         finally:
@@ -85,7 +85,7 @@ class Peers:
         return True
 
     async def _is_refused(self, fact: BrokerFact) -> bool:
-        """Whether connections to it are refused."""
+        """Whether the broker's address refuses connections."""
         for _ in range(PROBES):
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -108,4 +108,4 @@ class Peers:
             await self._metadata.delete(key, entry.version)
             log.warning("broker %d has died: its address refuses connections", fact.id)
         except HeadraceError as error:
-            log.info("broker %d seems dead, and its session will tell: %s", fact.id, error)
+            log.info("broker %d seems dead; waiting for its session to end: %s", fact.id, error)

@@ -1,6 +1,6 @@
-"""Where partitions should be, as all brokers compute it from the picture they have.
+"""Partition placement as every broker computes it from its view.
 
-Invariants: remembers what it computed until the picture of who may own something changes.
+Invariants: results are cached until the view of who may own what changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Placement:
-    """Of all topics, over the brokers of a view."""
+    """The placement of all topics on the brokers of a view."""
 
     def __init__(self, view: ClusterView, slots: Sequence[int]) -> None:
         """`slots`: see SharedOwnership."""
@@ -29,7 +29,7 @@ class Placement:
         self._slots = slots
         self._placed: dict[UUID, tuple[tuple[int, int, int], list[int]]] = {}
         self.without = -1
-        """A broker that is to own nothing, since it is about to leave."""
+        """A broker that gets no partitions because it is about to leave."""
 
     def target(self, topic: Topic, number: int) -> int:
         """The broker that should serve a partition, or NO_BROKER."""
@@ -44,7 +44,7 @@ class Placement:
         return self.by_count(topic, number)
 
     def by_count(self, topic: Topic, number: int) -> int:
-        """The broker that should serve a partition if load were not looked at, or NO_BROKER."""
+        """The broker that should serve a partition regardless of load, or NO_BROKER."""
         count = len(topic.partitions)
         stamp = (self._view.members_version, count, self.without)
         known = self._placed.get(topic.id)
@@ -58,7 +58,7 @@ class Placement:
         return place(topic_id, count, brokers, self._view.pins.get(topic_id, {}))
 
     def first_owners(self, fact: TopicFact) -> list[Operation]:
-        """See Ownership: of a topic that is to be made."""
+        """See Ownership: the first owners of a topic that is about to be created."""
         operations: list[Operation] = []
         for number, broker_id in enumerate(self.place(fact.id, fact.partition_count)):
             broker = self._view.brokers.get(broker_id)
@@ -75,6 +75,6 @@ class Placement:
         return fact is None or not fact.is_leaving
 
     def forget_all_but(self, topics: Container[UUID]) -> None:
-        """Forget what was computed for topics that are gone."""
+        """Drop the cached placement of deleted topics."""
         for topic_id in [topic_id for topic_id in self._placed if topic_id not in topics]:
             del self._placed[topic_id]

@@ -1,15 +1,15 @@
-"""Ownership where several brokers share the partitions: claim, serve, hand over, step down.
+"""Ownership of partitions that several brokers share: claim, serve, hand over, step down.
 
-Invariants: every broker computes the same placement from the same picture and acts on its
-own partitions alone; there is no controller. Each change of an owner is a compare-and-set of its
-fact, which raises the leader epoch. That settles who *may* serve; what keeps a former owner from
-writing is storage, which the log fences when it loads (`PartitionLog`). A claim needs no consent,
-since it is made only where the owner's life has ended; a living owner hands over by itself.
+Invariants: every broker computes the same placement from the same view and acts on its own
+partitions only; there is no controller. Each change of an owner is a compare-and-set of its fact,
+which raises the leader epoch. That settles who *may* serve; storage keeps a former owner from
+writing, because the log fences it when it loads (`PartitionLog`). A claim needs no consent, since
+it is made only after the owner's incarnation has ended; a live owner hands over by itself.
 
-How it works: whatever changes sets one event, and one task compares what is with what should be: of
-the partitions whose owner changed, and of all of them when brokers, topics or pins did. A partition
-is served by one PartitionLog for one tenure; afterwards another object stands in its place that
-says who is asked.
+How it works: every change sets one event, and one task reconciles the actual with the desired
+state: for the partitions whose owner changed, and for all of them when brokers, topics or pins did.
+A partition is served by one PartitionLog for one tenure; afterwards a `ForeignPartition` takes its
+place and refuses requests.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ log = logging.getLogger(__name__)
 CHANGES_AT_ONCE = 512
 RETRY_S = 0.2
 LEAVE_ROUNDS_MAX = 3
-"""Of a broker that stops: what was meant for a broker that died or stops, too, has another next
-owner in the next round."""
+"""Rounds of a stopping broker: partitions meant for a broker that died or is stopping, too, get
+another next owner in the next round."""
 LOADS_AT_ONCE = 32
-"""Of what no client has asked for yet: what one waits for is read at once, beside those."""
+"""Logs that no client has requested yet; a log that a client waits for is read at once in
+addition."""
 
 
 class SharedOwnership:
@@ -74,9 +75,8 @@ class SharedOwnership:
         tasks: Tasks,
         slots: Sequence[int] = (),
     ) -> None:
-        """`slots`: the ids of all brokers, alive or not, if each keeps its partitions in a folder
-        of its own: then a partition stays with its first owner, and waits for it if it must.
-        """
+        """`slots`: the ids of all brokers, live or not, if each keeps its ledgers in a folder of
+        its own: a partition then stays with its first owner and waits for it if necessary."""
         self._me = config.broker_id
         self._config = config
         self._metadata = metadata
@@ -93,7 +93,7 @@ class SharedOwnership:
         self._next = NextOwner(self._me, self.view, topics, self._facts, tasks)
         self._orphaned = OrphanedOwnerships(self.view, metadata, incarnation, tasks)
         self._is_all_due = True
-        """Whether all partitions have to be looked at; else those that the view calls dirty."""
+        """Whether all partitions must be examined; otherwise only those the view marks as dirty."""
         self._peers = Peers(self._me, metadata, tasks)
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
@@ -110,19 +110,19 @@ class SharedOwnership:
             )
         )
         self._ended: dict[PartitionKey, int] = {}
-        """The epochs of tenures that ended here: none is begun twice in one life, since steps of
-        its log may still be under way, and would take the new log's facts for their own."""
+        """Epochs of tenures that ended here. No epoch is begun twice in one incarnation: steps of
+        its log may still be running and would mistake the new log's facts for their own."""
         self._busy: set[PartitionKey] = set()
         self._idle = asyncio.Event()
         self.placement = Placement(self.view, slots)
         self._members_version = -1
         self._moves_at = 0.0
-        """When partitions may move between brokers that live: a little after the last change of
-        who lives, so that a broker that is restarted finds most of what it had."""
+        """When partitions may move between live brokers: some time after the last membership
+        change, so that a restarted broker keeps most of its partitions."""
         self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._is_leaving = False
-        self._leaving: asyncio.Timeout | None = None  # while all is handed over
+        self._leaving: asyncio.Timeout | None = None  # while partitions are handed over
         self.guard: SessionGuard | None
         self._guard = self.guard = SessionGuard(
             metadata.session, clock, self._step_down, self._step_up
@@ -138,7 +138,7 @@ class SharedOwnership:
             return Leader(NO_LEADER, -1)
         broker, epoch = owner.fact.broker, owner.fact.leader_epoch
         if not self.view.is_alive(owner.fact) or (
-            # This broker has stepped down since, and another one may have taken it over.
+            # This broker has stepped down since, and another one may have taken over.
             broker == self._me and self._ended.get(key, -1) >= epoch
         ):
             return Leader(NO_LEADER, epoch)
@@ -196,9 +196,10 @@ class SharedOwnership:
         self._look_at_all()
 
     async def leave(self) -> None:
-        """See Ownership: what cannot be handed over in time is claimed when this broker is gone."""
+        """See Ownership: partitions not handed over in time are claimed after this broker has
+        left."""
         self._is_leaving = True
-        self._next.drop_all("this broker stops")
+        self._next.drop_all("this broker is stopping")
         self.placement.without = self._me
         if self._slots:
             return
@@ -206,7 +207,7 @@ class SharedOwnership:
             async with asyncio.timeout(self._config.hand_over_timeout_ms / 1000) as self._leaving:
                 if self._membership is not None and self._guard.is_up:
                     await self._membership.announce_leave()
-                while self._busy and self._guard.is_up:  # one change of a partition at a time
+                while self._busy and self._guard.is_up:  # one change per partition at a time
                     self._idle.clear()
                     await self._idle.wait()
                 self._moving.hurry()
@@ -216,7 +217,7 @@ class SharedOwnership:
                 log.warning("%d partitions were not handed over in time", len(self._mine))
         finally:
             self._leaving = None
-            self._end_all("this broker stops")
+            self._end_all("this broker is stopping")
             if self._membership is not None:
                 await self._membership.leave()
 
@@ -252,13 +253,13 @@ class SharedOwnership:
             try:
                 await self._look()
             except Exception:
-                # Whatever it was: a broker that reacts to nothing any more would be worse.
-                log.exception("the owners of partitions were not settled; trying again")
+                # Whatever the error: a broker that stopped reacting to changes would be worse.
+                log.exception("cannot reconcile the owners of partitions: retrying")
                 await asyncio.sleep(RETRY_S)
                 self._look_at_all()
 
     async def _look(self) -> None:
-        """Take in what changed, and act on it."""
+        """Collect what changed and act on it."""
         loop = asyncio.get_running_loop()
         if self._members_version != self.view.members_version:
             self._members_version = self.view.members_version
@@ -277,9 +278,9 @@ class SharedOwnership:
             self._waiter.notify()
 
     def _step_down(self) -> None:
-        """The session may end before long: serve nothing, so that no client is led here."""
-        self._end_all("the session with the metadata store is over")
-        self._next.drop_all("the session with the metadata store is over")
+        """The session may end soon: serve nothing, so that no client is directed here."""
+        self._end_all("the session with the metadata store has expired")
+        self._next.drop_all("the session with the metadata store has expired")
         if self._leaving is not None and not self._leaving.expired():
             self._leaving.reschedule(asyncio.get_running_loop().time())
 
@@ -287,7 +288,7 @@ class SharedOwnership:
         self._look_at_all()
 
     def _reconcile(self) -> None:
-        """Begin whatever it takes for each partition of this broker; what is under way goes on."""
+        """Start the change that each partition of this broker needs; running changes continue."""
         is_moving = asyncio.get_running_loop().time() >= self._moves_at
         dirty, self.view.dirty = self.view.dirty, set()
         self._orphaned.note(dirty, self._topics.by_id)
@@ -309,12 +310,13 @@ class SharedOwnership:
         for key in [key for key in {**self._mine, **self._ended} if key[0] not in known]:
             self._ended.pop(key, None)
             served = self._mine.pop(key, None)
-            self._tasks.spawn(self._let_go(key, served), f"let go of deleted {key[0]}-{key[1]}")
+            self._tasks.spawn(self._let_go(key, served), f"release deleted {key[0]}-{key[1]}")
         self.placement.forget_all_but(known)
 
     async def _let_go(self, key: PartitionKey, served: PartitionLog | None) -> None:
-        """Own a partition of a deleted topic no longer, for who waits to see that."""
-        if served is not None and self._slots:  # over shared storage the sweep of orphans does it
+        """Give up the ownership of a deleted topic's partition, which other brokers wait for."""
+        # over shared storage the garbage collector deletes the ledgers
+        if served is not None and self._slots:
             await self._topics.clear([served], [partition_key(*key)])
         owner = self.view.owners.get(key)
         if owner is None or owner.fact.incarnation != self._incarnation:
@@ -322,11 +324,11 @@ class SharedOwnership:
         try:
             await self._metadata.delete(owner_key(*key), owner.version)
         except HeadraceError as error:
-            log.debug("the owner of a deleted partition stays for now: %s", error)
+            log.debug("cannot remove the owner of a deleted partition yet: %s", error)
 
     def _settle(self, topic: Topic, number: int, *, is_moving: bool) -> None:
         key = (topic.id, number)
-        if key in self._busy:  # looked at again when that is done
+        if key in self._busy:  # examined again when that change is done
             return
         target = self.placement.target(topic, number)
         owner = self.view.owners.get(key)
@@ -338,12 +340,12 @@ class SharedOwnership:
             elif mine is None or mine.leader_epoch < epoch:
                 self._begin(topic, number, epoch)
             elif isinstance(mine.failure, NotOwner):
-                # Storage names another owner, the facts name none: claim anew.
+                # Storage names another owner, the facts name none: claim again.
                 self._do(key, self._claim(topic, number))
             elif isinstance(mine.failure, ChainMissing):
                 if self._chains.is_back(key):
                     self._do(key, self._claim(topic, number))
-                else:  # a coordinator over it must not go on from memory
+                else:  # a coordinator over it must not continue from memory
                     self._resigned(topic, number)
             elif target not in {self._me, NO_BROKER} and is_moving:
                 self._do(key, self._hand_over(topic, number, target))
@@ -356,14 +358,14 @@ class SharedOwnership:
             self._next.look(topic, number)
 
     def _do(self, key: PartitionKey, change: Coroutine[None, None, None]) -> None:
-        """Run one change of a partition; nothing else is begun with it meanwhile."""
+        """Run one change of a partition; no other change of it starts meanwhile."""
         self._busy.add(key)
 
         async def run() -> None:
             try:
                 await change
             except HeadraceError as error:
-                log.warning("a change of the owner of %s-%d failed: %s", *key, error)
+                log.warning("cannot change the owner of %s-%d: %s", *key, error)
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._busy.discard(key)
@@ -371,7 +373,8 @@ class SharedOwnership:
                 self._look_at(key)
 
         task = self._tasks.start(run(), f"own {key[0]}-{key[1]}")
-        task.add_done_callback(lambda _: change.close())  # if it was cancelled before it began
+        # in case it was cancelled before it started
+        task.add_done_callback(lambda _: change.close())
 
     # --- a tenure ----------------------------------------------------------------------------
 
@@ -388,21 +391,25 @@ class SharedOwnership:
             self._begin(topic, number, epoch)
 
     async def _first_epoch(self, topic: Topic, number: int) -> int:
-        """The epoch of a partition without an owner fact: after its chain's, if that was lost."""
+        """The epoch of a partition without an owner fact: the one after its chain's, if the fact
+        was lost."""
         entry = await self._metadata.get(partition_key(topic.id, number))
         epoch = 0 if entry is None else PartitionFact.decode(entry.value).leader_epoch
-        if not epoch or epoch >= EPOCH_OF_DELETED:  # deleted: the log is refused when it is read
+        if not epoch or epoch >= EPOCH_OF_DELETED:  # deleted: reading the log refuses it
             return 0
         log.warning(
-            "the owner fact of %s-%d was lost: claimed after epoch %d", topic.name, number, epoch
+            "the owner fact of %s-%d was lost: claiming it after epoch %d",
+            topic.name,
+            number,
+            epoch,
         )
         return epoch + 1
 
     async def _warm(
         self, topic: Topic, number: int, served: PartitionLog, *, is_in_use: bool
     ) -> None:
-        """Read the log at once: the first client should not have to wait for it, nor for the
-        first ledger of a partition that is in use. What is in use is read without a slot."""
+        """Read the log at once: the first client should wait neither for it nor, in a partition
+        that is in use, for the first ledger. A partition in use needs no slot."""
         try:
             if is_in_use:
                 await served.wait_loaded()
@@ -412,8 +419,8 @@ class SharedOwnership:
                     await served.wait_loaded()
             if self.is_mine(topic, number) and served.high_watermark > served.log_start_offset:
                 self._loaded(topic, number)
-        except NotOwner as error:  # no fault, and one for each partition of a lost session
-            log.debug("%s is not read any more: %s", served.name, error)
+        except NotOwner as error:  # not a fault, and one for each partition of an expired session
+            log.debug("%s is no longer read: %s", served.name, error)
         except HeadraceError as error:
             log.warning("%s cannot be read yet: %s", served.name, error)
 
@@ -437,7 +444,7 @@ class SharedOwnership:
         log.debug("%s is served here since epoch %d", served.name, leader_epoch)
 
     def _end(self, topic: Topic, number: int, why: str) -> None:
-        """Serve the partition no longer; whatever is under way fails."""
+        """Stop serving the partition; operations in progress fail."""
         served = self._mine.pop((topic.id, number))
         self._ended[topic.id, number] = served.leader_epoch
         error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")

@@ -1,1 +1,1 @@
-"""What every face offers in its own protocol: services over topics, groups and logs."""
+"""Services over topics, groups and logs that every protocol face exposes."""

@@ -1,9 +1,9 @@
-"""Batches that the broker opens: where the topic stores another form, or has queue attributes.
+"""Opens batches that are stored in another form, or whose queue attributes take effect.
 
-Invariants: one pass over a batch's decompressed records finds everything that is asked about them.
-What a batch decompresses to is bounded, and so is the time that it takes from other requests: up
-to `INLINE_BYTES_MAX` the work is done at once, more in a thread, one batch after the other. A batch
-whose records are all for the log now keeps its bytes; only one that is split is written anew.
+Invariants: one pass over a batch's decompressed records collects everything that is needed. The
+decompressed size of a batch is bounded, and so is the time it takes from other requests: up to
+`INLINE_BYTES_MAX` the work is done at once, beyond that in a thread, one batch after the other. A
+batch whose records all go to the log now keeps its bytes; only a batch that is split is re-encoded.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Decompressed; half a millisecond."""
 DELAYED_BYTES_MAX: Final = 60 * 1024 * 1024
-"""Of the delayed records of one batch: a timer log stores them in one batch of at most 64 MiB."""
+"""For the delayed records of one batch: a timer log stores them in one batch of at most 64 MiB."""
 DELAYED_OVERHEAD_BYTES: Final = 100
-"""Of a record in a timer log, besides its bytes."""
+"""Per record in a timer log, besides its bytes."""
 _STORED_TWICE: Final = (HALF, MESSAGE_ID)
 GIVEN_BACK_BYTES_MIN: Final = 8 * 1024 * 1024
 SHOWN_MAX: Final = 3
@@ -67,20 +67,20 @@ Named: TypeAlias = "Sequence[tuple[int, NamedSequence]]"
 
 
 class Admitted(NamedTuple):
-    """A batch as it is to be stored."""
+    """A batch as it will be stored."""
 
     batch: bytes | memoryview
     header: BatchHeader | None
-    """None where no record is left for the log."""
+    """None if no record is left for the log."""
     delayed: DelayedBatch | None = None
     named: Named = ()
     has_unread_attributes: bool = False
-    """Whether the batch was opened, holds reserved headers, and its topic does not read them."""
+    """Whether the batch was opened, has reserved headers, and its topic ignores them."""
 
 
 def is_kept(header: BatchHeader, config: LogConfig) -> bool:
-    """Whether the topic stores the batch as it came, and nothing about it is doubtful."""
-    # Not `is_doubtful`: by name it takes 25 ns longer.
+    """Whether the topic stores the batch as received, and nothing about it needs checking."""
+    # Not `is_doubtful`: access by name takes 25 ns longer.
     return config.is_opaque and header[12] <= header[1]
 
 
@@ -92,13 +92,13 @@ def admit(
     bytes_max: int,
     named: Named = (),
 ) -> Admitted:
-    """The batch as the topic wants it stored, and its records that are not for the log now.
+    """The batch as the topic stores it, and the records that do not go to the log now.
 
-    `named`: the named sequences of a batch of the broker's own, whose other attributes are not
-    read; its records carry the same in their headers.
+    `named`: the named sequences of a batch of the broker's own, whose other attributes are ignored;
+    its records carry the same in their headers.
 
     Raises BatchCorrupt, also above `bytes_max`, RecordInvalid, and BatchTooLarge: a small batch may
-    decompress to much, which must not wait for its log to be ready.
+    decompress to a large one, which must not wait for its log to be ready.
     """
     batch: bytes | memoryview = records
     name = "none" if config.compression == "uncompressed" else config.compression
@@ -126,22 +126,22 @@ def admit(
         batch = log_append_time(batch, now_ms)
     if named:
         batch = mark_named(batch)
-    if batch is records:  # it was looked at alone
+    if batch is records:  # it was checked by itself
         return Admitted(records, header, None, named, is_unread)
     config.check_size(len(batch))
     return Admitted(batch, check_batch(batch), None, named, is_unread)
 
 
 def _check_keys(payload: bytes, header: BatchHeader) -> None:
-    """Raises RecordInvalid, which names the records that have no key."""
+    """Raise RecordInvalid, naming the records that have no key."""
     keyless = keyless_records(payload, header)
     if keyless:
         shown = ", ".join(map(str, keyless[:SHOWN_MAX]))
         more = ", ..." if len(keyless) > SHOWN_MAX else ""
         raise RecordInvalid(
-            "a topic with cleanup.policy=compact takes no records without a key, and"
-            f" {len(keyless)} of this batch have none (index {shown}{more}): nothing of it is"
-            " stored; give each record a key",
+            "a topic with cleanup.policy=compact requires a key on each record, and "
+            f"{len(keyless)} records of this batch have none (index {shown}{more}): the "
+            "batch is not stored; give each record a key",
             record_errors=[(index, "it has no key") for index in keyless],
         )
 
@@ -149,11 +149,11 @@ def _check_keys(payload: bytes, header: BatchHeader) -> None:
 def _attributes(
     found: Sequence[RecordAttributes], header: BatchHeader, now_ms: int
 ) -> tuple[dict[int, int], Named]:
-    """(index -> due time of the records that are not due yet, named ones). Raises RecordInvalid.
+    """(index -> due time of the records that are not due yet, named records). Raises RecordInvalid.
 
-    Half messages are not due before they are committed. Of an idempotent producer's batch, those
-    that are due already are taken, too: were they due later when it came for the first time, they
-    are kept already, and must not be appended beside that.
+    Half messages are not due before they are committed. In an idempotent producer's batch, records
+    that are already due are included as well: if they were not due when the batch first arrived,
+    they are already stored as delayed records and must not be appended to the log, too.
     """
     is_repeatable = header.producer_id != NO_PRODUCER_ID
     is_transactional = bool(header.attributes & TRANSACTIONAL)
@@ -168,23 +168,23 @@ def _attributes(
     if later and is_transactional:
         raise _refused(
             min(later),
-            "a record of a transaction cannot be delayed, nor be a half message: send it without a"
-            " transaction",
+            "a transactional record can be neither delayed nor a half message: send it "
+            "without a transaction",
         )
     named = [(item.batch_index, item.named) for item in found if item.named is not None]
     if named and (later or header.attributes & TRANSACTIONAL):
-        # An aborted record would count as appended; a delayed one comes out of its order.
+        # An aborted record would count as appended; a delayed one would be out of order.
         raise _refused(
             named[0][0],
-            "a named sequence (headrace-producer) goes neither with a transaction nor with delayed"
-            " records in the same batch: send it without them",
+            "a named sequence (headrace-producer) cannot be combined with a transaction "
+            "or with delayed records in the same batch: send it without them",
         )
     return later, named
 
 
 def _refused(index: int, reason: str) -> RecordInvalid:
     return RecordInvalid(
-        f"record {index} of the batch: {reason}; nothing of the batch is stored",
+        f"record {index} of the batch: {reason}; the batch is not stored",
         record_errors=[(index, reason)],
     )
 
@@ -198,9 +198,9 @@ def _split(
     codec: int | None,
     bytes_max: int,
 ) -> Admitted:
-    """Part the delayed records of a batch from those that are for the log now."""
+    """Split the delayed records of a batch from those that go to the log now."""
     records = decode_batch(batch, decompressed_bytes_max=bytes_max)
-    config.check_size(header.size)  # what it decompresses to is held until it is due
+    config.check_size(header.size)  # its decompressed records are kept until they are due
     origin = None
     if header.producer_id != NO_PRODUCER_ID:
         origin = BatchOrigin(header.producer_id, header.producer_epoch, header.base_sequence)
@@ -223,23 +223,23 @@ def _check_delayed_size(delayed: DelayedBatch) -> None:
     for _, _, record in delayed.records:
         headers = record.headers
         size += len(encode_body(record.key, record.value, headers)) + DELAYED_OVERHEAD_BYTES
-        # A half message is stored with its group and its id beside the body.
+        # A half message is stored with its group and id besides the body.
         size += sum(len(content or b"") for name, content in headers if name in _STORED_TWICE)
     if size > DELAYED_BYTES_MAX:
         raise BatchTooLarge(
-            f"the delayed records of the batch take {size} bytes, more than {DELAYED_BYTES_MAX}:"
-            " nothing of it is stored; send smaller batches",
+            f"the delayed records of the batch take {size} bytes, more than "
+            f"{DELAYED_BYTES_MAX}: the batch is not stored; send smaller batches",
             limit=DELAYED_BYTES_MAX,
             actual=size,
         )
 
 
 def without_records(header: BatchHeader, kept: Sequence[Record], codec: int | None) -> bytes | None:
-    """The batch of `header` with only the records in `kept`; None where nothing is to be stored.
+    """The batch of `header` with only the records in `kept`; None if nothing is to be stored.
 
-    A batch of an idempotent producer keeps its length in offsets and sequences, so that the next
-    one follows it, even if no record is left; its records have gaps between their offsets, as after
-    compaction.
+    A batch of an idempotent producer keeps its range of offsets and sequences, even without any
+    record, so that the next batch follows it; there are gaps between the offsets of its records, as
+    after compaction.
     """
     if codec is None:
         codec = header.attributes & COMPRESSION_MASK
@@ -251,19 +251,19 @@ def without_records(header: BatchHeader, kept: Sequence[Record], codec: int | No
 
 
 class Deduplicated(NamedTuple):
-    """An admitted batch without the records that its named sequences had already."""
+    """An admitted batch without the records that its named sequences already have."""
 
     batch: bytes | memoryview
     header: BatchHeader | None
-    """None where no record is left for the log."""
+    """None if no record is left for the log."""
     named: Sequence[NamedSequence]
-    """Those of the records that are left."""
+    """The named sequences of the remaining records."""
     duplicate_offset: int
-    """Up to which the duplicates are to be found, -1 without any."""
+    """The offset up to which the duplicates are stored, -1 without any."""
 
 
 def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Deduplicated:
-    """Leave out the records that are not beyond what their named sequences have."""
+    """Remove the records that do not advance their named sequences."""
     header = admitted.header
     assert header is not None, "named sequences and delayed records do not share a batch"
     new: list[NamedSequence] = []
@@ -292,7 +292,7 @@ def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Dedupli
 
 
 class Admission:
-    """Runs `admit`, where that takes long in a thread."""
+    """Runs `admit`, in a thread if it takes long."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -301,9 +301,9 @@ class Admission:
     def now(
         self, records: memoryview, header: BatchHeader, config: LogConfig, named: Named
     ) -> Admitted | None:
-        """The batch as it is to be stored; None where that takes the thread. Raises as `admit`.
+        """The batch as it will be stored; None if that requires the thread. Raises as `admit`.
 
-        None also for what is wrong about it, where that is known only once it is decompressed.
+        Also None for errors that only decompression reveals.
         """
         if len(records) > INLINE_BYTES_MAX:
             return None
@@ -311,7 +311,7 @@ class Admission:
             return admit(records, header, config, self._clock.now_ms(), INLINE_BYTES_MAX, named)
         except BatchCorrupt:
             if header.attributes & COMPRESSION_MASK:
-                return None  # perhaps it is too large only for here
+                return None  # it may be too large only for the inline path
             raise
 
     def later(
@@ -322,7 +322,7 @@ class Admission:
         named: Named,
         then: Callable[[Admitted | BaseException], None],
     ) -> None:
-        """The same in the thread; `then` gets it, or what was raised."""
+        """The same in the thread; `then` gets the result or the exception."""
         now_ms = self._clock.now_ms()
         future = asyncio.get_running_loop().run_in_executor(
             self._thread, _outcome, records, header, config, now_ms, named
@@ -330,14 +330,14 @@ class Admission:
 
         def done(ended: asyncio.Future[Admitted | BaseException]) -> None:
             if not ended.cancelled():
-                # Whatever it was: a request without an answer holds up all that follow it.
+                # Whatever the error: an unanswered request blocks all later ones.
                 fault = ended.exception()
                 then(ended.result() if fault is None else fault)
 
         future.add_done_callback(done)
 
     def close(self) -> None:
-        """Take no more; batches that wait are dropped, since none was acknowledged."""
+        """Accept no more; waiting batches are dropped, since none was acknowledged."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 

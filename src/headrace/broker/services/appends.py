@@ -1,11 +1,10 @@
-"""Admission of appends: the one way by which every face appends a batch to a partition's log.
+"""Admission of appends: the path by which every face appends a batch to a partition's log.
 
-Invariants: knows batches and logs, no protocol. A batch is appended in the turn of the loop in
-which it is handed over, in that order and without a task, unless it has to wait: for its log to be
-ready, for its transaction to be verified, to be opened in a thread (`admission`), or for its
-delayed records to be durable. Batches of the same partition that come meanwhile keep their order
-and wait with it; other partitions do not. A batch of a topic without queue attributes that is
-stored as it came is never opened.
+Invariants: knows batches and logs, no protocol. A batch is appended in the loop turn in which it
+arrives, in order and without a task, unless it has to wait: for its log to be ready, for its
+transaction to be verified, to be opened in a thread (`admission`), or for its delayed records to be
+durable. Later batches of the same partition keep their order and wait with it; other partitions do
+not wait. A batch of a topic without queue attributes that is stored as received is never opened.
 """
 
 from __future__ import annotations
@@ -55,15 +54,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 8
-"""How often a batch waits for its log to be ready; each time after a signal that it is."""
+"""How often a batch waits for its log to be ready; each time until it is signalled."""
 WAITING_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Of all batches that wait in order, as they came; more get a retriable error."""
+"""For all batches that wait in order, as received; further ones get a retriable error."""
 TOPICS_WARNED_MAX: Final = 1_000
 NO_OFFSET: Final = -1
 
 
 class Transaction(NamedTuple):
-    """What a face says of the transaction that a batch belongs to."""
+    """The transaction that a batch belongs to, as a face passes it."""
 
     transactional_id: str | None
     is_added: bool
@@ -76,9 +75,9 @@ class Placed(NamedTuple):
     """Where a batch was stored."""
 
     base_offset: int
-    """NO_OFFSET where nothing of it went to the log now."""
+    """NO_OFFSET if none of it went to the log now."""
     timestamp_ms: int
-    """That the log gave it; NO_TIMESTAMP where it keeps those of the producer."""
+    """Assigned by the log; NO_TIMESTAMP if it keeps the producer's."""
     log_start_offset: int
 
 
@@ -112,7 +111,7 @@ class _Write:
         self.then = then
         self.transaction = transaction
         self.named = named
-        """Of a batch of the broker's own; those of a client's are found when it is admitted."""
+        """Set for a batch of the broker's own; for a client's, found during admission."""
         self.attempts = ATTEMPTS_MAX
         self.admitted: Admitted | None = None
         self.delays_done = False
@@ -120,18 +119,18 @@ class _Write:
 
 
 def check_single(records: memoryview | None) -> Fields:
-    """The header's fields of a client's batch, once it is found whole and nothing follows it.
+    """Check that a client's batch is complete and the only one; returns its header fields.
 
     Raises BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat.
     """
     if records is None or not len(records):
-        raise BatchCorrupt("a Produce request without records")
+        raise BatchCorrupt("the Produce request has no records")
     header = check_fields(records)
     if header[1] + LOG_OVERHEAD != len(records):
-        raise RecordInvalid("Produce v3 and later take exactly one batch a partition (KIP-98)")
+        raise RecordInvalid("Produce v3 and later accept exactly one batch per partition (KIP-98)")
     if header[5] & (COMPRESSION_MASK | NAMED) >= len(CODEC_NAMES):
         if header[5] & NAMED:
-            raise RecordInvalid(f"attributes {header[5]:#x} have a bit that no producer sets")
+            raise RecordInvalid(f"attributes {header[5]:#x} contain a bit that no producer may set")
         raise RecordInvalid(f"unknown compression codec {header[5] & COMPRESSION_MASK}")
     return header
 
@@ -144,25 +143,25 @@ class Appends:
         self._verifications = verifications
         self._admission = Admission(clock)
         self.delays: Delays = NoDelays()
-        """Where delayed records go."""
+        """Stores delayed records."""
         self._queues: dict[PartitionLog, deque[_Write]] = {}
-        """Partitions with a batch that has to wait, and the batches after it."""
+        """Partitions with a waiting batch, and the batches after it."""
         self._waiting_bytes = 0
         self.records_total = 0
         self.bytes_total = 0
         self.batches_total = 0
         self.delayed_total = 0
-        """Records handed to `delays`."""
+        """Records passed to `delays`."""
         self.duplicates_total = 0
-        """Records that were left out, because their named sequences had them already."""
+        """Records dropped because their named sequences already have them."""
         self.unread_attributes_total = 0
-        """Batches with queue attributes on topics that do not read them, among those opened."""
+        """Opened batches with queue attributes on topics that ignore them."""
         self._warned: dict[str, None] = {}
 
     def append_now(
         self, partition: PartitionLog, records: memoryview, header: Fields
     ) -> Appended | None:
-        """Append a checked batch that is stored as it came; None where `append` has to be used.
+        """Append a checked batch that is stored as received; None if `append` must be used.
 
         Raises HeadraceError.
         """
@@ -188,9 +187,9 @@ class Appends:
         then: Callable[[Placed | BaseException], None],
         transaction: Transaction | None = None,
     ) -> None:
-        """Append a checked batch; `then` gets where it is once it is durable, or what went wrong.
+        """Append a checked batch; `then` gets its position once it is durable, or the error.
 
-        Raises HeadraceError, and does not call `then`, where it is refused at once.
+        If it is refused at once, raises HeadraceError and does not call `then`.
         """
         write = _Write(partition, records, header, then, transaction)
         if header.attributes & TRANSACTIONAL and self._is_held(write):
@@ -200,10 +199,10 @@ class Appends:
     async def append_own(
         self, partition: PartitionLog, batch: bytes, named: Sequence[NamedSequence] = ()
     ) -> Placed:
-        """Append a batch that the broker made; return once it is durable.
+        """Append a batch that the broker created; returns once it is durable.
 
-        Its attributes are not read. `named`: a sequence for each of its records, which carry the
-        same in their headers; duplicates are left out, on every topic. Raises HeadraceError.
+        Its attributes are ignored. `named`: a sequence for each of its records, which carry the
+        same in their headers; duplicates are dropped, on every topic. Raises HeadraceError.
         """
         await partition.wait_loaded()
         stored: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
@@ -222,7 +221,7 @@ class Appends:
         return await stored
 
     def close(self) -> None:
-        """Give up the batches that wait to be opened."""
+        """Drop the batches that wait to be opened."""
         self._admission.close()
 
     # --- transactions ------------------------------------------------------------------------
@@ -232,7 +231,8 @@ class Appends:
         transaction, header = write.transaction, write.header
         if transaction is None or transaction.transactional_id is None:
             raise TransactionalIdRefused(
-                "a transactional batch in a request without a transactional id is not stored"
+                "the request has a transactional batch but no transactional id: the batch is "
+                "not stored"
             )
         if not self._verifications.is_due(write.partition, header):
             return False
@@ -260,10 +260,10 @@ class Appends:
         return True
 
     def _check_transactional(self, write: _Write, header: BatchHeader) -> None:
-        """Raises what forbids to append a batch of a transaction now."""
+        """Raise the error that forbids appending a transactional batch now."""
         partition, transaction = write.partition, write.transaction
         if write.attempts < ATTEMPTS_MAX and self._verifications.is_due(partition, header):
-            # It was verified, and a marker may have come while it waited for the log.
+            # It was verified, but a marker may have arrived while it waited for the log.
             raise TransactionUnverified(f"{partition.name} was not ready: send the batch again")
         if (
             transaction is not None
@@ -274,14 +274,14 @@ class Appends:
             and not partition.retries.is_waiting(self._clock.now_ms())
         ):
             raise OutOfOrderSequence(
-                f"producer {header.producer_id}, of which {partition.name} knows nothing, begins"
-                f" with sequence {header.base_sequence} instead of 0"
+                f"producer {header.producer_id} is unknown to {partition.name} and begins "
+                f"with sequence {header.base_sequence} instead of 0"
             )
 
     # --- order -------------------------------------------------------------------------------
 
     def _enqueue(self, write: _Write) -> None:
-        """Go on with a batch, or after those of its partition that wait. Raises HeadraceError."""
+        """Process a batch, now or after those of its partition that wait. Raises HeadraceError."""
         queue = self._queues.get(write.partition)
         size = len(write.records)
         if queue is not None:
@@ -294,11 +294,11 @@ class Appends:
     def _check_room(self, size: int) -> None:
         if self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES_MAX:
             raise StorageUnavailable(
-                "too many batches wait to be opened, this one was not taken: send it again"
+                "too many batches wait to be opened: the batch was not stored, send it again"
             )
 
     def _advance(self, partition: PartitionLog) -> None:
-        """The batch that held up its partition has been dealt with: go on with the next ones."""
+        """The batch that blocked its partition is settled: process the next ones."""
         queue = self._queues[partition]
         while queue:
             write = queue.popleft()
@@ -311,15 +311,15 @@ class Appends:
         del self._queues[partition]
 
     def _begin_or_refuse(self, write: _Write) -> bool:
-        """As `_begin`. Raises HeadraceError, whatever else went wrong: a batch that ended without
-        an answer would hold up all later ones of its partition."""
+        """As `_begin`. Turns every other exception into a HeadraceError: a batch without an answer
+        would block all later ones of its partition."""
         try:
             return self._begin(write)
         except Exception as fault:
             raise _refusal(write, fault) from fault
 
     def _begin(self, write: _Write) -> bool:
-        """Open the batch if it must be, and append it; False if that takes until `_advance`.
+        """Open the batch if necessary and append it; False if that takes until `_advance`.
 
         Raises HeadraceError.
         """
@@ -364,8 +364,8 @@ class Appends:
         if topic not in self._warned and len(self._warned) < TOPICS_WARNED_MAX:
             self._warned[topic] = None
             log.warning(
-                "topic %s gets records with queue attributes (headrace-* headers), which have no"
-                " effect there: set headrace.message.attributes=true on the topic to use them",
+                "topic %s receives records with queue attributes (headrace-* headers), which "
+                "it ignores: set headrace.message.attributes=true on the topic to use them",
                 topic,
             )
 
@@ -379,7 +379,7 @@ class Appends:
             return True
 
     def _store(self, write: _Write) -> bool:
-        """Append an admitted batch; False if it has to wait, for its log or its delayed records.
+        """Append an admitted batch; False if it has to wait for its log or its delayed records.
 
         Raises HeadraceError.
         """
@@ -429,18 +429,18 @@ class Appends:
             self.delayed_total += len(admitted.delayed.records)
 
     def _wait_ready(self, write: _Write) -> None:
-        """Try again when the log is ready. Raises StorageUnavailable if it never seems to be."""
+        """Retry when the log is ready. Raises StorageUnavailable after too many attempts."""
         partition = write.partition
         if partition.ready is None or write.attempts <= 0 or partition.is_deleted:
             partition.retries.are_due = True
-            raise StorageUnavailable("the log is not ready")
+            raise StorageUnavailable("the log is not ready: send the batch again")
         write.attempts -= 1
         partition.ready.then(self._is_ready, write)
 
     def _is_ready(self, error: BaseException | None, write: _Write) -> None:
         partition = write.partition
         if error is not None:
-            # Those after it have waited for the same: one wait each would add up.
+            # Those after it have waited for the same; separate waits would add up.
             failed = [write, *self._queues.pop(partition)]
             self._waiting_bytes -= sum(len(waiting.records) for waiting in failed[1:])
             for waiting in failed:
@@ -454,15 +454,15 @@ class Appends:
     # --- delayed records ---------------------------------------------------------------------
 
     def _store_delayed(self, write: _Write, admitted: Admitted) -> bool:
-        """Hand over the delayed records; False while they are not durable. Raises HeadraceError."""
+        """Store the delayed records; False while they are not durable. Raises HeadraceError."""
         partition, header = write.partition, write.header
         assert admitted.delayed is not None
         if header.producer_id != NO_PRODUCER_ID:
             now_ms = self._clock.now_ms()
             if partition.retries.check(partition.producers, header, now_ms) is not None:
-                write.delays_done = True  # a batch that is stored, which means that they are, too
+                write.delays_done = True  # the batch is stored, and so are its delayed records
                 return True
-        if admitted.header is not None:  # refused later, its delayed records would be delivered
+        if admitted.header is not None:  # a refused batch must not have its delayed records stored
             partition.config.check_content(admitted.header, self._clock.now_ms())
         completion = self.delays.add(partition, admitted.delayed)
         if completion.done:
@@ -484,15 +484,13 @@ class Appends:
 
 
 def _refusal(write: _Write, fault: Exception) -> HeadraceError:
-    """What its producer is answered where a batch could not be admitted."""
+    """The error for the producer of a batch that could not be admitted."""
     if isinstance(fault, HeadraceError):
         return fault
-    log.error("%s: a batch could not be admitted", write.partition.name, exc_info=fault)
+    log.error("%s: cannot admit a batch", write.partition.name, exc_info=fault)
     if isinstance(fault, MemoryError):
-        return StorageUnavailable("there is no memory to open the batch: send it again later")
-    return RecordInvalid(
-        "the batch could not be opened, nothing of it is stored: the broker's log has the reason"
-    )
+        return StorageUnavailable("not enough memory to open the batch: send it again later")
+    return RecordInvalid("the batch could not be opened and is not stored: see the broker's log")
 
 
 def _stored(error: BaseException | None, context: tuple[_Write, Placed]) -> None:

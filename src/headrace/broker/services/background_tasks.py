@@ -1,8 +1,8 @@
-"""Work that goes on after the request that began it: searches, traces, redrives.
+"""Work that continues after the request that started it: searches, traces, redrives.
 
-Invariants: the number of tasks that run, that are kept after their end, and the results of each are
-bounded. A task is lost when its broker stops: what it has changed by then is durable, and what it
-does is begun again by its client. Knows nothing of what tasks do.
+Invariants: the number of running tasks, of finished tasks that are kept, and the size of each
+result are bounded. A broker that stops loses its tasks: their changes so far are durable, and
+clients start them again. Knows nothing of what tasks do.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 RUNNING_MAX: Final = 16
 KEPT_MAX: Final = 64
-"""After their end; the oldest is forgotten first."""
+"""After their end; the oldest is dropped first."""
 RESULTS_MAX: Final = 10_000
 RESULT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of all results of one task, by what it says of their sizes."""
+"""For all results of one task, by the sizes it reports."""
 
 RUNNING: Final = "running"
 DONE: Final = "done"
@@ -37,21 +37,21 @@ CANCELLED: Final = "cancelled"
 
 
 class TaskUnknown(Rejected):
-    """There is no such task: it never was, or it ended long ago, or the broker was restarted."""
+    """The task does not exist: it never did, it ended long ago, or the broker was restarted."""
 
 
 class TooManyTasks(Retriable):
-    """As many tasks run as may."""
+    """The maximum number of tasks is running."""
 
 
 @dataclass(slots=True)
 class BackgroundTask:
-    """One piece of work; it notes its own progress and results."""
+    """One piece of work, which records its own progress and results."""
 
     id: str
     kind: str
     asked: dict[str, Any]
-    """What the client asked for."""
+    """The client's request."""
     started_ms: int
     state: str = RUNNING
     ended_ms: int = -1
@@ -62,11 +62,11 @@ class BackgroundTask:
 
     @property
     def is_full(self) -> bool:
-        """Whether it may keep no further results."""
+        """Whether no further results fit."""
         return len(self.results) >= RESULTS_MAX or self.result_bytes >= RESULT_BYTES_MAX
 
     def add(self, result: dict[str, Any], size_bytes: int) -> None:
-        """Keep a result."""
+        """Add a result."""
         self.results.append(result)
         self.result_bytes += size_bytes
 
@@ -87,10 +87,11 @@ class BackgroundTasks:
         asked: dict[str, Any],
         work: Callable[[BackgroundTask], Awaitable[None]],
     ) -> BackgroundTask:
-        """Begin `work`. Raises TooManyTasks."""
+        """Start `work`. Raises TooManyTasks."""
         if len(self._running) >= RUNNING_MAX:
             raise TooManyTasks(
-                f"{RUNNING_MAX} tasks run on this broker: wait for one to end, or cancel one"
+                f"this broker is running its maximum of {RUNNING_MAX} tasks: wait for one to "
+                "end, or cancel one"
             )
         task = BackgroundTask(
             self._randomness.uuid().hex, kind, asked, started_ms=self._clock.now_ms()
@@ -113,12 +114,12 @@ class BackgroundTasks:
         except HeadraceError as error:
             task.state, task.error = FAILED, error
         except Exception:
-            log.exception("the %s %s met a fault of the broker", task.kind, task.id)
+            log.exception("internal error in %s %s", task.kind, task.id)
             task.state = FAILED
-            task.error = StorageUnavailable("the broker met a fault: its log says which")
+            task.error = StorageUnavailable("internal error: see the broker's log")
 
     def _ended(self, task: BackgroundTask) -> None:
-        if task.state == RUNNING:  # it was cancelled before it began
+        if task.state == RUNNING:  # cancelled before it started
             task.state = CANCELLED
         task.ended_ms = self._clock.now_ms()
         self._running.pop(task.id, None)
@@ -130,7 +131,7 @@ class BackgroundTasks:
             del self._known[one.id]
 
     def list(self, kind: str) -> list[BackgroundTask]:
-        """All tasks of a kind that are known, by id."""
+        """All known tasks of a kind, by id."""
         return sorted((t for t in self._known.values() if t.kind == kind), key=lambda t: t.id)
 
     def get(self, kind: str, task_id: str) -> BackgroundTask:
@@ -138,20 +139,20 @@ class BackgroundTasks:
         task = self._known.get(task_id)
         if task is None or task.kind != kind:
             raise TaskUnknown(
-                f"there is no {kind} {task_id[:40]!r} on this broker: tasks are kept in memory,"
-                f" {KEPT_MAX} of them after their end"
+                f"{kind} {task_id[:40]!r} does not exist on this broker: tasks are kept in "
+                f"memory, the last {KEPT_MAX} after they end"
             )
         return task
 
     async def cancel(self, kind: str, task_id: str) -> BackgroundTask:
-        """End a task that runs; one that has ended is forgotten. Raises TaskUnknown."""
+        """Cancel a running task, or drop a finished one. Raises TaskUnknown."""
         task = self.get(kind, task_id)
         is_over, running = task.state != RUNNING, self._running.get(task_id)
         if running is not None:
-            running.cancel()  # nothing happens if it is over
+            running.cancel()  # no effect if it has ended
             while task_id in self._running:
                 await asyncio.wait([running])
-                await asyncio.sleep(0)  # its end is noted by a callback
+                await asyncio.sleep(0)  # a callback records its end
         if is_over:
             self._known.pop(task_id, None)
         return task

@@ -1,8 +1,8 @@
-"""The records of one batch that are wanted, within bounds; large batches are read in a thread.
+"""Selects records of one batch, within bounds; large batches are read in a thread.
 
-Invariants: pure but for the thread; a batch is decompressed once, and what is kept of it is bounded
-by count and bytes, whatever it unfolds to. Batches come from clients: a small one may unfold to
-DECOMPRESSED_BYTES_MAX.
+Invariants: pure except for the thread. A batch is decompressed once, and the selected records are
+bounded by count and bytes, however large it becomes. Batches come from clients: a small one may
+decompress to DECOMPRESSED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 OFFSET_LAST: Final = 2**63 - 1
 OVERHEAD_BYTES: Final = 200
-"""Of a record in memory, besides its bytes."""
+"""Per record in memory, besides its bytes."""
 
 
 class Wanted(NamedTuple):
-    """What to keep of a batch; the last record may go beyond `bytes_max`."""
+    """The records to select from a batch; the last one may exceed `bytes_max`."""
 
     first: int
     """The first offset."""
@@ -38,13 +38,13 @@ class Wanted(NamedTuple):
     count_max: int
     bytes_max: int
     matches: Callable[[Record], bool] | None = None
-    """None: all."""
+    """None: all records."""
     needles: Sequence[bytes] = ()
-    """Texts that the batch must hold, else nothing of it matches."""
+    """Byte strings that a batch must contain to have any match."""
 
 
 async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
-    """The records of one batch that are wanted, from the first on, up to the bounds.
+    """The selected records of one batch, in order, up to the bounds.
 
     Raises BatchCorrupt, UnsupportedForMessageFormat.
     """
@@ -57,12 +57,12 @@ async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
         except BatchCorrupt:
             if not read_header(batch).attributes & COMPRESSION_MASK:
                 raise
-            # Perhaps it is too large only for here.
+            # It may be too large only for the inline path.
     return await asyncio.to_thread(_kept, batch, wanted, DECOMPRESSED_BYTES_MAX)
 
 
 def record_bytes(record: Record) -> int:
-    """What a record takes in memory, about."""
+    """Approximate size of a record in memory."""
     size = OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
     if record.headers:
         size += sum(len(name) + len(value or b"") for name, value in record.headers)

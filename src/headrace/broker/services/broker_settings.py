@@ -1,11 +1,10 @@
-"""The settings of this broker as they are now, and changes to them while brokers run.
+"""The current settings of this broker, and dynamic changes to them.
 
-Invariants: the metadata store holds what was changed: one fact for all brokers, one for each broker
-that differs. The order is Kafka's: this broker's change, the change for all brokers, what the
-broker was started with, the default. Every change is validated before it is stored; one that cannot
-be understood (a newer broker wrote it) is kept in its fact and has no effect here. BrokerConfig is
-updated in place, so code that reads it at each use sees changes at once; the rest subscribes with
-`on_change`.
+Invariants: the metadata store holds the changes: one fact for all brokers, and one for each broker
+that differs. The precedence is Kafka's: change for this broker, change for all brokers, start-up
+setting, default. Every change is validated before it is stored; one that cannot be parsed (written
+by a newer broker) stays in its fact and has no effect here. BrokerConfig is updated in place, so
+code that reads it on each use sees changes at once; other code subscribes with `on_change`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALL_BROKERS: Final = ""
-"""In place of a broker's id: the change is for every broker that has none of its own."""
+"""Replaces a broker id: the change applies to every broker without a change of its own."""
 _ATTEMPTS_MAX: Final = 10
 BROKER_ID_MAX: Final = 2**31 - 1
 ADVERTISED: Final = "advertised.listeners"
@@ -46,8 +45,8 @@ FIXED: Final[Mapping[str, str]] = {
     "default.replication.factor": "1",
     "log.cleanup.policy": "delete",
 }
-"""What is as it is, and what tools of Kafka's ask for."""
-_FIXED_DOCUMENTATION: Final = "Shown for tools that ask for it; it cannot be set."
+"""Constant settings that Kafka's tools ask for."""
+_FIXED_DOCUMENTATION: Final = "Shown for compatibility with Kafka's tools; read-only."
 
 
 class Source(IntEnum):
@@ -60,14 +59,14 @@ class Source(IntEnum):
 
 
 class ShownSetting(NamedTuple):
-    """One setting with its value, and where that comes from."""
+    """One setting with its value and source."""
 
     setting: BrokerSetting
     value: str | None
-    """None: not set, or not to be shown."""
+    """None: not set, or sensitive."""
     source: Source
     synonyms: Sequence[tuple[str | None, Source]]
-    """(value, source) of all that were set, the one that counts first."""
+    """(value, source) of all values that are set, in order of precedence."""
 
 
 class BrokerSettings:
@@ -76,7 +75,7 @@ class BrokerSettings:
     def __init__(
         self, config: BrokerConfig, metadata: MetadataStore, given: Mapping[str, str]
     ) -> None:
-        """`given`: what the broker was started with, by names; BrokerConfig says its own part."""
+        """`given`: start-up settings by name; BrokerConfig has its own part."""
         self._config = config
         self._metadata = metadata
         self._changing = asyncio.Lock()
@@ -105,8 +104,8 @@ class BrokerSettings:
     def attach(
         self, topic_defaults_changed: Callable[[], None], advertised: Callable[[], str]
     ) -> None:
-        """`topic_defaults_changed`: gives all topics new defaults; `advertised`: the listeners as
-        clients are told them."""
+        """`topic_defaults_changed`: applies new defaults to all topics; `advertised`: the
+        advertised listeners."""
         self._topic_defaults_changed = topic_defaults_changed
         self._advertised = advertised
 
@@ -117,7 +116,7 @@ class BrokerSettings:
     # --- what is stored ----------------------------------------------------------------------
 
     def apply(self, key: str, entry: Entry | None) -> None:
-        """Take over what is stored under a key. Raises DataCorrupt, FormatUnsupported."""
+        """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
         name = key.removeprefix(BROKER_CONFIGS)
         broker = ALL_BROKERS if key == broker_config_key(None) else name
         if entry is None:
@@ -127,7 +126,7 @@ class BrokerSettings:
         self._update()
 
     def overrides(self, broker: str) -> Mapping[str, str]:
-        """What was changed for a broker, or for ALL_BROKERS, while brokers run."""
+        """The dynamic changes for a broker, or for ALL_BROKERS."""
         fact = self._facts.get(broker)
         return {} if fact is None else fact[0]
 
@@ -143,7 +142,7 @@ class BrokerSettings:
             try:
                 value = setting.parse(text, "the metadata store")
             except ConfigInvalid as error:
-                log.warning("%s; this broker goes on with %s", error, self._now[name])
+                log.warning("%s; this broker continues with %s", error, self._now[name])
                 continue
             self._now[name] = text
             if setting.field is not None:
@@ -151,14 +150,14 @@ class BrokerSettings:
             elif (topic_setting := topic_default_of(setting)) is not None:
                 self._config.topic_defaults[topic_setting] = text
                 are_defaults_new = True
-            log.info("%s is %s now", name, text)
+            log.info("setting %s changed to %s", name, text)
             for listener in self._listeners:
                 listener(name, value)
         if are_defaults_new:
             self._topic_defaults_changed()
 
     def _set_values(self, setting: BrokerSetting) -> list[tuple[str | None, Source]]:
-        """All that were set for this broker, the one that counts first."""
+        """All values that are set for this broker, in order of precedence."""
         found: list[tuple[str | None, Source]] = []
         if setting.can_change:
             for broker, source in (
@@ -177,9 +176,9 @@ class BrokerSettings:
     # --- what is shown -----------------------------------------------------------------------
 
     def of_broker(self, broker: str) -> list[ShownSetting]:
-        """All settings of this broker; for ALL_BROKERS those that were changed for all.
+        """All settings of this broker; for ALL_BROKERS, the changes for all brokers.
 
-        Raises RequestInvalid for another broker: it knows what it was started with.
+        Raises RequestInvalid for another broker: only that one knows its start-up settings.
         """
         if broker == ALL_BROKERS:
             return [
@@ -189,8 +188,8 @@ class BrokerSettings:
             ]
         if broker != str(self._config.broker_id):
             raise RequestInvalid(
-                f"this is broker {self._config.broker_id}, which cannot show the settings of broker"
-                f" {broker[:50]!r}: ask that one"
+                f"this is broker {self._config.broker_id}, which does not know the settings "
+                f"of broker {broker[:50]!r}: send the request to that broker"
             )
         shown = [_shown(setting, self._set_values(setting)) for setting in SETTINGS.values()]
         fixed = {**FIXED, BROKER_ID: broker, ADVERTISED: self._advertised()}
@@ -214,7 +213,7 @@ class BrokerSettings:
     async def replace(
         self, broker: str, configs: Mapping[str, str], *, is_dry_run: bool = False
     ) -> None:
-        """Set these and no others. Raises what `change` does."""
+        """Set exactly these overrides. Raises what `change` raises."""
         await self._change(broker, lambda _: configs, is_dry_run=is_dry_run)
 
     async def _change(
@@ -238,14 +237,15 @@ class BrokerSettings:
                     version = await self._metadata.put(
                         key, BrokerConfigFact(after).encode(), version
                     )
-                except VersionConflict:  # another broker was faster: change what it left
+                except VersionConflict:  # another broker was faster: retry on top of its change
                     self.apply(key, await self._metadata.get(key))
                     continue
                 self._facts[broker] = after, version
                 self._update()
                 return
         raise MetadataUnavailable(
-            "the settings of brokers keep changing; nothing was changed by this request: try again"
+            "the settings of brokers are being changed concurrently: nothing was changed "
+            "by this request, try again"
         )
 
 
@@ -266,18 +266,20 @@ def _broker_id(broker: str) -> int | None:
     if broker == ALL_BROKERS:
         return None
     if not (broker.isascii() and broker.isdigit() and int(broker) <= BROKER_ID_MAX):
-        raise RequestInvalid(f"{broker[:50]!r} is not the id of a broker; nothing was changed")
+        raise RequestInvalid(
+            f"{broker[:50]!r} is not a broker id: use a number; nothing was changed"
+        )
     if broker != str(int(broker)):
         raise RequestInvalid(f"{broker[:50]!r}: write the broker's id without leading zeros")
     return int(broker)
 
 
 def _check(name: str, value: str | None) -> None:
-    """Raises ConfigInvalid unless the setting exists, can change, and takes the value."""
+    """Raise ConfigInvalid unless the setting exists, is dynamic, and accepts the value."""
     setting = setting_named(name)
     if not setting.can_change:
         raise ConfigInvalid(
-            f"{name} cannot be changed while a broker runs; nothing was changed. Start the broker"
-            f" with --{setting.option} instead"
+            f"{name} cannot be changed while the broker is running: nothing was changed. "
+            f"Restart the broker with --{setting.option}"
         )
     setting.parse(value, "the request")

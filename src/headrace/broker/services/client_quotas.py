@@ -1,8 +1,8 @@
-"""Client quotas of this broker: what is stored, what clients use, how long they are throttled.
+"""This broker's client quotas: what is stored, what clients use, how long they are throttled.
 
-Invariants: a quota holds for each broker on its own, as in Kafka; the metadata store holds it once
-for all. Without any quota a request costs one look at `is_active`. The state of a client is a
-token bucket for each quota that counts for it; at most CLIENTS_MAX are kept.
+Invariants: as in Kafka, a quota applies to each broker separately; the metadata store holds it once
+for all. Without quotas a request costs one check of `is_active`. The state of a client is a token
+bucket for each quota that applies to it; at most CLIENTS_MAX are kept.
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 10_000
-"""Clients with state of their own. The oldest begins anew: as much memory as ids are made up."""
+"""Clients with state of their own. The oldest starts over: memory stays bounded even if ids are
+invented."""
 BURST_S: Final = {PRODUCER: 1, CONSUMER: 1, REQUEST: 1, MUTATION: 11, CONNECTION: 11}
-"""How many seconds' worth may pass at once. Kafka's window of mutations and connections is 11 s."""
+"""Seconds' worth of quota that may be used at once. Kafka's window for mutations and connections is
+11 s."""
 _ATTEMPTS_MAX: Final = 10
 _PERCENT: Final = 100
 _PRODUCE: Final = 0
 _EXEMPT: Final = frozenset({18, 27, 83, 86, 87})
-"""ApiVersions, and what brokers ask of each other."""
+"""ApiVersions, and requests between brokers."""
 
 
 @dataclass(slots=True)
 class Throttled:
-    """What quotas of one kind have held up."""
+    """Throttling by quotas of one kind."""
 
     count: int = 0
     time_ms: int = 0
@@ -88,7 +90,7 @@ class ClientQuotas:
     # --- what is stored ----------------------------------------------------------------------
 
     def apply(self, key: str, entry: Entry | None) -> None:
-        """Take over what is stored under a key. Raises DataCorrupt, FormatUnsupported."""
+        """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
         entity = entity_of_key(key)
         if entry is None:
             self._quotas.pop(entity, None)
@@ -114,11 +116,11 @@ class ClientQuotas:
     def find(
         self, components: Sequence[Match] = (), *, is_strict: bool = False
     ) -> list[tuple[Entity, Rates]]:
-        """The quotas that a filter selects, sorted; all of them for an empty one that is not
+        """The quotas that a filter selects, sorted; all of them for an empty filter that is not
         strict. Raises RequestInvalid."""
         types = [component.type for component in components]
         if len(set(types)) < len(types):
-            raise RequestInvalid("a filter names each kind of entity once at most")
+            raise RequestInvalid("a filter may name each entity type only once")
         for component in components:
             entity_of([(component.type, None)])
         return sorted(
@@ -137,7 +139,8 @@ class ClientQuotas:
         *,
         is_dry_run: bool = False,
     ) -> Rates:
-        """Set some quotas of an entity, remove others (None); what it has, or would have, then.
+        """Set some quotas of an entity, remove others (None); returns its quotas after the change,
+        real or simulated.
 
         Raises RequestInvalid, MetadataUnavailable.
         """
@@ -156,15 +159,16 @@ class ClientQuotas:
                     return after.rates()
                 try:
                     await self._put(key, after, ABSENT if entry is None else entry.version)
-                except VersionConflict:  # another broker was faster: change what it left
+                except VersionConflict:  # another broker was faster: retry on top of its change
                     continue
                 return after.rates()
         raise MetadataUnavailable(
-            "the quota keeps changing; nothing was changed by this request: try again"
+            "the quota is being changed concurrently: nothing was changed by this "
+            "request, try again"
         )
 
     async def _put(self, key: str, fact: QuotaFact, version: int) -> None:
-        """Without quotas the fact stays, so that its version tells what is newer."""
+        """Store an empty fact rather than delete it, so that its version still orders changes."""
         value = fact.encode()
         self.apply(key, Entry(key, value, await self._metadata.put(key, value, version)))
 
@@ -180,7 +184,7 @@ class ClientQuotas:
         return max(throttle_ms, self.take(session, REQUEST, 0))
 
     def take(self, session: Session, key: str, amount: float) -> int:
-        """Charge one quota of a client; for how many milliseconds it is throttled."""
+        """Charge one quota of a client; returns for how many milliseconds it is throttled."""
         if not self.is_active:
             return 0
         bucket = self._bucket(session, key)
@@ -189,27 +193,28 @@ class ClientQuotas:
         return self._note(key, bucket.charge(amount, self._now_ns()))
 
     def spent(self, session: Session, api_key: int, time_ns: int) -> int:
-        """Charge the time of the broker's loop that a request took; see `take`."""
+        """Charge the time of the broker's event loop that a request took; see `take`."""
         return 0 if api_key in _EXEMPT else self.take(session, REQUEST, time_ns)
 
     def burst(self, session: Session, key: str) -> int | None:
-        """What may pass at once at most; None: not limited."""
+        """The largest amount that may be used at once; None: not limited."""
         if not self.is_active:
             return None
         bucket = self._bucket(session, key)
         return None if bucket is None else max(1, int(bucket.rate_per_s * BURST_S[key]))
 
     def check(self, session: Session, key: str) -> None:
-        """Raises QuotaExceeded while the client has used up a quota (KIP-599 for mutations)."""
+        """Raise QuotaExceeded while the client has exhausted a quota (KIP-599 for mutations)."""
         wait_ms = self.take(session, key, 0)
         if wait_ms:
             raise QuotaExceeded(
-                f"{key} is exceeded; nothing was done: try again in {wait_ms} ms",
+                f"{key} is exceeded: the request was not executed, try again in {wait_ms} ms",
                 throttle_ms=wait_ms,
             )
 
     def connected(self, client_host: str) -> int:
-        """Charge a new connection to its address; for how many milliseconds it is not served."""
+        """Charge a new connection to its address; returns for how many milliseconds it is not
+        served."""
         bucket = self._addresses.get(client_host)
         if bucket is None:
             for name in (client_host, None):

@@ -1,7 +1,7 @@
-"""The settings of topics and groups: shown and changed for every face.
+"""Topic and group settings: describe and alter, for every face.
 
-Invariants: knows no protocol. A change is checked as a whole and made as a whole, under the lock of
-the topic or group, so none of two concurrent changes is lost; a dry run stops after the checks.
+Invariants: knows no protocol. A change is validated and applied as a whole, under the lock of the
+topic or group, so concurrent changes are not lost; a dry run stops after validation.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-"""What a change does to a setting (KIP-339). Do not change: on Kafka's wire."""
+"""Operations on a setting (KIP-339). Do not change: on Kafka's wire."""
 NO_DEFAULTS: Final[Mapping[str, str]] = {}
 
 
 class ConfigChange(NamedTuple):
-    """One setting's change."""
+    """A change of one setting."""
 
     name: str
     operation: int
@@ -48,7 +48,7 @@ class ConfigChange(NamedTuple):
 
 
 class Definition(Protocol):
-    """What a change needs to know about a setting."""
+    """The part of a setting's definition that changes need."""
 
     @property
     def name(self) -> str:
@@ -67,11 +67,11 @@ class Definition(Protocol):
 
 
 class VersionMismatch(Rejected):
-    """The settings are not what the client took them for: nothing was changed."""
+    """The settings differ from those that the client expects: nothing was changed."""
 
 
 class Setting(NamedTuple):
-    """One setting as it is now."""
+    """The current state of one setting."""
 
     definition: ConfigDefinition
     value: str
@@ -114,10 +114,10 @@ class Configurations:
         is_dry_run: bool = False,
         version: str = "",
     ) -> None:
-        """Change some settings of a topic, leave the others.
+        """Change some settings of a topic and keep the others.
 
-        `version`: only if `version_of` its overrides is that. Raises TopicUnknown, ConfigInvalid,
-        RequestInvalid, PolicyViolation, VersionMismatch, MetadataUnavailable.
+        `version`: apply only if `version_of` the overrides equals it. Raises TopicUnknown,
+        ConfigInvalid, RequestInvalid, PolicyViolation, VersionMismatch, MetadataUnavailable.
         """
         change = partial(changed, changes, definitions=DEFINITIONS, check=check_config)
         await self._change_topic(name, _guarded(version, change), is_dry_run=is_dry_run)
@@ -125,7 +125,7 @@ class Configurations:
     async def replace_topic(
         self, name: str, configs: Mapping[str, str], *, is_dry_run: bool = False
     ) -> None:
-        """Set these overrides of a topic, and no others. Raises what `change_topic` does."""
+        """Set exactly these overrides of a topic. Raises what `change_topic` raises."""
         await self._change_topic(name, lambda _overrides: dict(configs), is_dry_run=is_dry_run)
 
     async def _change_topic(
@@ -138,8 +138,8 @@ class Configurations:
         topic = self._topics.get(name)
         if topic.is_internal:
             raise PolicyViolation(
-                f"{topic.name} is internal: its settings protect the coordinators' state, and"
-                " cannot be changed"
+                f"{topic.name} is an internal topic: its settings protect the coordinators' "
+                "state and cannot be changed"
             )
         await self._topics.change_configs(topic, change, is_validated_only=is_dry_run)
 
@@ -158,10 +158,10 @@ class Configurations:
         is_dry_run: bool = False,
         version: str = "",
     ) -> None:
-        """Change some settings of a group, leave the others.
+        """Change some settings of a group and keep the others.
 
-        `version`: only if `version_of` its overrides is that. Raises GroupIdInvalid, ConfigInvalid,
-        RequestInvalid, VersionMismatch, MetadataUnavailable.
+        `version`: apply only if `version_of` the overrides equals it. Raises GroupIdInvalid,
+        ConfigInvalid, RequestInvalid, VersionMismatch, MetadataUnavailable.
         """
         change = partial(changed, changes, definitions=GROUP_DEFINITIONS, check=check_group_config)
         await self._groups.change(group_id, _guarded(version, change), is_validated_only=is_dry_run)
@@ -173,24 +173,24 @@ class Configurations:
     async def replace_group(
         self, group_id: str, configs: Mapping[str, str], *, is_dry_run: bool = False
     ) -> None:
-        """Set these overrides of a group, and no others. Raises what `change_group` does."""
+        """Set exactly these overrides of a group. Raises what `change_group` raises."""
         await self._groups.change(
             group_id, lambda _overrides: dict(configs), is_validated_only=is_dry_run
         )
 
 
 def version_of(overrides: Mapping[str, str]) -> str:
-    """Names a state of overrides: equal ones have the same name, also after a change and back."""
+    """A hash of overrides: equal overrides have the same version, also after a change and back."""
     return sha256(json.dumps(sorted(overrides.items())).encode()).hexdigest()[:16]
 
 
 def _guarded(version: str, change: Change) -> Change:
-    """`change`, refused unless it finds overrides of this version."""
+    """`change`, refused unless the overrides have this version."""
 
     def guarded(overrides: Mapping[str, str]) -> Mapping[str, str]:
         if version and version_of(overrides) != version:
             raise VersionMismatch(
-                "the settings were changed in the meantime: read them again, and decide anew"
+                "the settings were changed in the meantime: read them again before changing them"
             )
         return change(overrides)
 
@@ -221,7 +221,9 @@ def changed(
     seen: set[str] = set()
     for name, operation, value in changes:
         if name in seen:
-            raise RequestInvalid(f"{name[:100]!r} is changed twice")
+            raise RequestInvalid(
+                f"{name[:100]!r} is changed twice in one request: name each setting once"
+            )
         seen.add(name)
         definition = definitions.get(name)
         if definition is None:
@@ -230,7 +232,7 @@ def changed(
             after.pop(name, None)
             continue
         if value is None:
-            raise RequestInvalid(f"{name} is to be set to null: delete it instead")
+            raise RequestInvalid(f"{name} cannot be set to null: delete it instead")
         if operation not in {SET, APPEND, SUBTRACT}:
             raise RequestInvalid(f"unknown operation {operation} on {name}")
         new = value if operation == SET else _edited_list(definition, after, operation, value)
@@ -244,7 +246,7 @@ def _edited_list(
 ) -> str:
     name = definition.name
     if definition.type != LIST:
-        raise ConfigInvalid(f"{name} is no list: nothing can be added or taken away")
+        raise ConfigInvalid(f"{name} is not a list: APPEND and SUBTRACT do not apply, use SET")
     current = [part for part in (overrides.get(name, definition.default) or "").split(",") if part]
     named = list(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if operation == APPEND:

@@ -1,7 +1,7 @@
-"""What a broker forgets with a topic: the progress of groups, share groups, and timers.
+"""Deletes a topic's dependent state on this broker: committed offsets, share groups, timers.
 
-Invariants: other brokers forget their own. Progress outlives a topic whose fact was lost, which is
-no deletion. Forgetting is repeated until storage takes it.
+Invariants: other brokers delete their own. Offsets are kept for a topic whose fact was lost, which
+is not a deletion. Deletion is retried until storage accepts it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RETRY_S = 1.0
 
 
 class DeletedTopics:
-    """Of one broker."""
+    """The dependent state of one broker."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class DeletedTopics:
         groups: Callable[[], GroupCoordinator],
         tasks: Tasks,
     ) -> None:
-        """`groups()`: the coordinator, which is made when the broker opens."""
+        """`groups()`: the coordinator, which is created when the broker opens."""
         self._topics = topics
         self._shares = shares
         self._timers = timers
@@ -50,52 +50,54 @@ class DeletedTopics:
         self._tasks = tasks
 
     def gone(self, topic: Topic, *, is_certain: bool) -> None:
-        """Another broker has deleted a topic; unless `is_certain`, its fact may just be lost."""
+        """Another broker has deleted a topic; unless `is_certain`, its fact may only have been
+        lost."""
         self._shares.forget_topic(topic.id)
         self._timers.forget_topic(topic.id)
         if is_certain:
             self._tasks.spawn(
-                self._forget_patiently(topic.name, topic.id), f"forget offsets of {topic.name}"
+                self._forget_patiently(topic.name, topic.id), f"delete offsets of {topic.name}"
             )
         else:
-            self._tasks.spawn(self._forget_if_deleted(topic), f"look after {topic.name}")
+            self._tasks.spawn(self._forget_if_deleted(topic), f"check deletion of {topic.name}")
 
     async def forget(self, name: str, topic_id: UUID) -> None:
-        """This broker has deleted a topic. Raises what a group's coordinator raises."""
+        """This broker has deleted a topic. Raises the group coordinator's errors."""
         self._shares.forget_topic(topic_id)
         self._timers.forget_topic(topic_id)
         self._tasks.spawn(self._forget_share_topic(topic_id), "a deleted topic's share groups")
         await self._groups().topic_deleted(name, topic_id)
 
     async def _forget_if_deleted(self, gone: Topic) -> None:
-        """Forget a topic's progress, unless only its fact was lost."""
+        """Delete a topic's offsets unless only its fact was lost."""
         while True:
             try:
                 if await self._topics.is_lost(gone.name):
                     log.error(
-                        "the fact of topic %s was lost: it is not served, and its ledgers and the"
-                        " groups' progress are kept; restore it with `headrace cluster repair`",
+                        "the fact of topic %s was lost: the topic is not served, its ledgers and "
+                        "committed offsets are kept; restore it with `headrace cluster repair`",
                         gone.name,
                     )
                     return
                 break
             except HeadraceError as error:
-                log.info("whether topic %s was deleted is not known yet: %s", gone.name, error)
+                log.info("cannot determine yet whether topic %s was deleted: %s", gone.name, error)
                 await asyncio.sleep(RETRY_S)
         await self._forget_patiently(gone.name, gone.id)
 
     async def _forget_patiently(self, name: str, topic_id: UUID) -> None:
-        """Have this broker's groups forget the topic: no other can; storage may be away."""
+        """Delete the topic's offsets in this broker's groups, which no other broker can do; retries
+        while storage is unavailable."""
         while True:
             try:
                 await self._groups().topic_deleted(name, topic_id)
                 return
             except HeadraceError as error:
-                log.info("offsets of the deleted topic %s stay for now: %s", name, error)
+                log.info("cannot delete the offsets of deleted topic %s yet: %s", name, error)
                 await asyncio.sleep(RETRY_S)
 
     async def _forget_share_topic(self, topic_id: UUID) -> None:
         try:
             await self._group_configs.forget_topic(topic_id)
-        except HeadraceError as error:  # harmless: what is not there is passed over
-            log.info("share groups still name the deleted topic %s: %s", topic_id, error)
+        except HeadraceError as error:  # harmless: deleted topics are skipped
+            log.info("share groups still refer to deleted topic %s: %s", topic_id, error)

@@ -1,7 +1,7 @@
-"""Listing, describing, moving and deleting groups: one service for every face.
+"""Lists, describes, moves and deletes groups, for every face.
 
-Invariants: knows no protocol. The rules of groups are in `coordination/groups`; here a request is
-checked against the topics that there are, and handed to the coordinators. This broker answers for
+Invariants: knows no protocol. The rules of groups are in `coordination/groups`; this module checks
+requests against the existing topics and passes them to the coordinators. This broker answers for
 the groups that it coordinates; for others the reply carries NotCoordinator.
 """
 
@@ -50,14 +50,14 @@ class GroupAdministration:
         self._shares = shares
 
     async def ensure_offsets_topic(self) -> None:
-        """Create the internal topic that holds all groups, unless it is there."""
+        """Create the internal topic that holds all groups if it does not exist."""
         if OFFSETS_TOPIC not in self._topics.by_name:
             await self._topics.ensure_internal(OFFSETS_TOPIC)
 
     async def list_groups(
         self, states: Sequence[str] = (), types: Sequence[str] = ()
     ) -> ListGroupsReply:
-        """The groups that this broker coordinates, sorted; no filter lets everything through."""
+        """The groups that this broker coordinates, sorted; without filters, all of them."""
         await self.ensure_offsets_topic()
         reply = await self._coordinator.list_groups(ListGroupsCommand([*states], [*types]))
         wanted_states, wanted_types = _lower(states), _lower(types)
@@ -102,9 +102,9 @@ class GroupAdministration:
         require_stable: bool = False,
         member: tuple[str, int] | None = None,
     ) -> FetchOffsetsReply:
-        """What the group has committed, for these partitions or (None) all.
+        """The group's committed offsets, for these partitions or (None) all.
 
-        `member`: who asks, by id and epoch, if it is a member of the new protocol.
+        `member`: id and epoch of the requester, if it is a member of the new protocol.
         """
         await self.ensure_offsets_topic()
         wanted = None if partitions is None else [*partitions]
@@ -114,10 +114,9 @@ class GroupAdministration:
         return await self._coordinator.fetch_offsets(command)
 
     async def commit(self, command: CommitCommand) -> CommitReply:
-        """Commit offsets of partitions that exist; results in the order of the command.
+        """Commit offsets of existing partitions; results in the order of the command.
 
-        An administrator commits with generation -1 and no member id, which an empty group
-        takes.
+        An administrator commits with generation -1 and no member id, which an empty group accepts.
         """
         await self.ensure_offsets_topic()
         results: dict[int, PartitionResult] = {}
@@ -138,6 +137,6 @@ class GroupAdministration:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> DeleteOffsetsReply:
-        """Forget what the group has committed for these partitions."""
+        """Delete the group's committed offsets of these partitions."""
         await self.ensure_offsets_topic()
         return await self._coordinator.delete_offsets(DeleteOffsetsCommand(group_id, [*partitions]))

@@ -1,8 +1,8 @@
-"""All groups of a cluster, whichever broker coordinates them.
+"""Lists all groups of a cluster, whichever broker coordinates them.
 
-Invariants: knows no protocol, changes nothing. A broker lists what it coordinates; the others are
-asked for theirs. Share groups are known to every broker by the metadata store, so one whose
-coordinator cannot be asked is listed, too, in the state `Unknown`.
+Invariants: knows no protocol, changes nothing. A broker lists the groups that it coordinates and
+asks the others for theirs. The metadata store lists share groups, so a share group whose
+coordinator cannot be reached is listed as well, in state `Unknown`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class GroupListings:
         self._broker_id = broker_id
 
     async def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> Listed:
-        """The groups of all brokers; no filter lets everything through. Raises what this broker
-        answers where it cannot list its own."""
+        """The groups of all brokers; without filters, all of them. Raises this broker's error if it
+        cannot list its own."""
         own = await self._groups.list_groups(states, types)
         if own.error is not None:
             raise own.error

@@ -1,8 +1,8 @@
-"""One wait for any of several partitions: what the long polls of every face stand on.
+"""A single wait for any of several partitions: the basis of every face's long polls.
 
-Invariants: a wait costs nothing until a source changes, and no task at all; however many sources
-change in one turn of the loop, what waits looks once, at the end of that turn. A wait ends by
-itself when its time is over, and leaves nothing behind at its sources.
+Invariants: a wait costs nothing until a source changes, and never a task; however many sources
+change in one turn of the loop, the waiter looks once, at the end of that turn. A wait ends by
+itself when its time is over, and unregisters from its sources.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from headrace.log.waiters import Waiters
 
 WAKE_LATE_MS: Final = 2
-"""A lock's end is acted on by the shard's timer, which comes a moment after it."""
+"""The shard's timer handles an expired lock shortly after its deadline."""
 
 
 class LongPoll:
-    """A wait at any number of sources. It looks by `look(is_over)`, until it is ended.
+    """A wait on any number of sources. Calls `look(is_over)` until it is ended.
 
-    `is_over`: the time is over; then it has ended by itself.
+    `is_over`: the time is over, and the wait has ended by itself.
     """
 
     __slots__ = ("_is_scheduled", "_look", "_loop", "_sources", "_timer", "has_ended")
@@ -41,7 +41,7 @@ class LongPoll:
         self.has_ended = False
 
     def watch(self, source: Waiters, isolation: int) -> None:
-        """Look whenever `source` changes for readers of this isolation."""
+        """Look whenever `source` changes for readers of this isolation level."""
         source.add(self, isolation)
         self._sources.append(source)
 
@@ -56,7 +56,7 @@ class LongPoll:
             self._loop.call_soon(self._look_again)
 
     def end(self) -> None:
-        """Look no more. May be called again."""
+        """Stop looking. May be called again."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -84,8 +84,8 @@ async def wait_for_records(
 ) -> None:
     """Return when one of the partitions may have more than a receive saw, or after `timeout_s`.
 
-    Also when one of them cannot be watched, as after a change of its owner: the next receive says
-    why. `session`: notified when what waits has ended.
+    Also when one of them cannot be watched, for example after a change of its owner: the next
+    receive returns the error. `session`: notifies when the waiting session has ended.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -100,7 +100,7 @@ async def wait_for_records(
 
     poll = LongPoll(loop, look)
     try:
-        # In one turn from here to the wait, so that nothing is missed.
+        # No await between here and the wait, so that nothing is missed.
         for partition, pause in watched:
             if partition.has_changed(pause):
                 return

@@ -1,9 +1,9 @@
-"""Who is asked for each partition of a queue, here and at other brokers: any broker serves it.
+"""Forwards queue requests to the owners of the partitions, so that any broker serves a queue.
 
 Invariants: knows no protocol and no records. Owners are looked up for each round, so a takeover
-changes who is asked, and nothing else. A receive at another broker whose outcome is unknown is
-followed by a release of what its member holds there. A wait delivers nothing, so it can be given up
-at any time. Waits of one queue at one broker share a call.
+only changes which broker is asked. A receive at another broker whose outcome is unknown is followed
+by a release of what its member holds there. A wait delivers nothing, so it can be abandoned at any
+time. Waits for one queue at one broker share a call.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 WATCH_S: Final = 5.0
-"""Of one wait at another broker: longer ones are asked for again, of the owners of that time."""
+"""For one wait at another broker: longer ones are repeated, with the owners of that time."""
 RETRY_S: Final = 1.0
-"""Until a broker that could not be waited at is asked again."""
+"""Until a broker at which a wait failed is asked again."""
 SUSPECT_S_MAX: Final = 3.0
-"""How long a broker that gave no answer is not asked at all: as long as that answer was waited for,
-so that one which is frozen does not hold up each receive."""
+"""How long a broker that did not answer is not asked: as long as the request waited for the answer,
+so that a frozen broker does not delay every receive."""
 MOVING_ROUNDS: Final = 5
 MOVING_S: Final = 0.1
 """Between two rounds of a call while the owners of its partitions change."""
 RELEASE_PAUSES_S: Final = (0.2, 1.0, 5.0)
 BEGUN_MAX: Final = 10_000
-"""Queues of which it is known where their groups have begun."""
+"""Queues whose groups are known to have begun."""
 
 
 class Owners(NamedTuple):
-    """Who serves the partitions of a topic."""
+    """The owners of a topic's partitions."""
 
     here: list[int]
     others: dict[int, list[int]]
     """By broker."""
     away: list[int]
-    """Those that no broker serves now."""
+    """Partitions that no broker serves now."""
 
 
 class QueueOwners:
@@ -82,12 +82,12 @@ class QueueOwners:
         self._brokers = brokers
         self._tasks = tasks
         self._suspects: dict[int, tuple[float, BrokerUnreachable]] = {}
-        """Broker -> until when it is not asked, and why."""
+        """Broker -> until when it is not asked, and the error."""
         self._watches: dict[tuple[int, UUID, str], asyncio.Task[None]] = {}
         self._begun: OrderedDict[tuple[UUID, str], set[int]] = OrderedDict()
 
     def of(self, topic: Topic) -> Owners:
-        """Who serves the topic's partitions now."""
+        """The current owners of the topic's partitions."""
         found = Owners([], {}, [])
         alive: set[int] | None = None
         for number in range(len(topic.partitions)):
@@ -148,8 +148,8 @@ class QueueOwners:
     async def _release(
         self, topic: Topic, group_id: str, member_id: str, numbers: Sequence[int]
     ) -> None:
-        """Whether the member got anything is not known: what it holds is available again, at once
-        if the owners can be asked, else when its locks end."""
+        """It is unknown whether the member received anything: make what it holds available again,
+        at once if the owners can be reached, else when its locks expire."""
         for pause_s in RELEASE_PAUSES_S:
             await asyncio.sleep(pause_s)
             owners = self.of(topic)
@@ -160,7 +160,12 @@ class QueueOwners:
                         broker, peers = self.peer(broker_id)
                         await peers.release(broker, topic.id, group_id, member_id, sorted(part))
             except HeadraceError as error:
-                log.info("%s of %s is not released yet: %s", member_id, topic.name, error)
+                log.info(
+                    "cannot release the records of member %s in %s yet: %s",
+                    member_id,
+                    topic.name,
+                    error,
+                )
             else:
                 return  # a partition that has moved since has no locks of the former tenure
 
@@ -170,7 +175,8 @@ class QueueOwners:
             if broker.id == broker_id and self.peers is not None:
                 return broker, self.peers
         raise BrokerUnreachable(
-            f"broker {broker_id} has left, or none serves this partition at the moment"
+            f"broker {broker_id} has left the cluster, or no broker serves this partition "
+            "at the moment: try again"
         )
 
     def _check_suspect(self, broker_id: int) -> None:
@@ -188,13 +194,13 @@ class QueueOwners:
         others: Mapping[int, tuple[Topic, Mapping[int, SeenPause]]],
         timeout_s: float,
     ) -> None:
-        """Return when one of the partitions may have more than was seen, or after the time."""
+        """Return when one of the partitions may have more than was seen, or after the timeout."""
         if not others:
             await wait_for_records(self._shares, here, timeout_s)
             return
         for _topic, seen in others.values():
             for pause, _epoch in seen.values():
-                if pause.wait_ms >= 0:  # here: the shared wait may have begun before it was known
+                if pause.wait_ms >= 0:  # here: the shared wait may have begun before this was known
                     timeout_s = min(timeout_s, (pause.wait_ms + WAKE_LATE_MS) / 1000)
         own: asyncio.Task[None] | None = None
         if here:
@@ -214,7 +220,7 @@ class QueueOwners:
     def _watch(
         self, broker_id: int, group_id: str, topic: Topic, seen: Mapping[int, SeenPause]
     ) -> asyncio.Task[None]:
-        """The wait at a broker that those who wait for this queue share. It may end too early."""
+        """The shared wait for this queue at one broker. It may end too early."""
         key = broker_id, topic.id, group_id
         task = self._watches.get(key)
         if task is None:
@@ -232,7 +238,7 @@ class QueueOwners:
             broker, peers = self.peer(broker_id)
             await peers.wait(broker, topic.id, seen, WATCH_S)
         except HeadraceError as error:
-            log.info("%s cannot be waited for at broker %d: %s", topic.name, broker_id, error)
+            log.info("cannot wait for %s at broker %d: %s", topic.name, broker_id, error)
             await asyncio.sleep(RETRY_S)
 
     # --- settle ------------------------------------------------------------------------------
@@ -242,7 +248,8 @@ class QueueOwners:
     ) -> list[Sequence[HeadraceError | None]]:
         """For each delivery, an error or None for each settlement, once it is durable.
 
-        What could not be asked for while owners change, or do not answer, gets BrokerUnreachable.
+        Settlements that could not be sent while owners change or do not answer get
+        BrokerUnreachable.
         """
         outcomes: dict[int, Sequence[HeadraceError | None] | HeadraceError] = {}
         left = list(range(len(deliveries)))
@@ -368,16 +375,16 @@ def _for_each(
         return outcome
     error = outcome
     if isinstance(error, GroupUnknown):
-        error = RecordStateInvalid("nothing of this partition was delivered to the group")
+        error = RecordStateInvalid("no record of this partition was delivered to the group")
     elif isinstance(error, NotOwner):
         error = away(topic, [delivery.partition])
     return [error] * len(delivery.settlements)
 
 
 def away(topic: Topic, numbers: Sequence[int]) -> BrokerUnreachable:
-    """That no broker serves these partitions now."""
+    """The error that no broker serves these partitions now."""
     shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
     return BrokerUnreachable(
-        f"no broker serves partition {shown} of {topic.name} at the moment: the owner has"
-        " stopped or is changing"
+        f"no broker serves partition {shown} of {topic.name} at the moment, because "
+        "its owner has stopped or is changing: try again"
     )

@@ -1,12 +1,13 @@
-"""Find messages: in the log, among delayed and half messages, and in dead letter topics.
+"""Finds messages in the log, among delayed and half messages, and in dead letter topics.
 
 Invariants: reads, never changes. Covers the partitions that this broker serves; a client asks each
-broker for its own (docs/decisions). One call ends at its limit of messages or of time, and says
-where the next one goes on; it holds no more than one page. Work is done in slices of one read, the
-loop has its turn after each, and at most RUNNING_MAX searches are in progress at a time.
-How it works: a batch is decompressed once (in a thread, if it is large) and its bytes are searched
-for the texts that a match must hold; only batches that hold them are decoded. There is no index:
-see docs/QUEUES.md for figures.
+broker for its own (docs/decisions). One call ends at its limit of messages or time and returns
+where to continue; it holds no more than one page. The work is sliced into single reads with a turn
+of the loop after each, and at most RUNNING_MAX searches run at a time.
+
+How it works: a batch is decompressed once (in a thread, if it is large), and its bytes are searched
+for the byte strings that a match must contain; only batches that contain them are decoded. There is
+no index: see docs/QUEUES.md for figures.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ if TYPE_CHECKING:
     from headrace.records.bodies import Body
 
 READ_BYTES: Final = 256 * 1024
-"""Of one slice: about a millisecond."""
+"""Per slice: about a millisecond."""
 RUNNING_MAX: Final = 4
 FOUND_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of the values of one page; the last one may go beyond."""
+"""For the values of one page; the last one may exceed it."""
 DELAYED_AT_ONCE: Final = 500
 LATE_MS: Final = 3_600_000
-"""How much older than records before it a record may be: a search up to a time reads on for that
-long, since clocks of producers differ."""
+"""How much older than its predecessors a record may be: producers' clocks differ, so a search up to
+a time reads this much further."""
 OFFSET_LAST: Final = 2**63 - 1
 
 LOG: Final = "log"
@@ -60,22 +61,22 @@ DELAYED: Final = "delayed"
 HALF: Final = "half"
 DEAD: Final = "dead"
 PLACES: Final = (LOG, DELAYED, HALF)
-"""Of one partition, in the order in which they are searched. The dead letter topics come last."""
+"""Of one partition, in search order. The dead letter topics come last."""
 
 
 class Place(NamedTuple):
-    """Where a search goes on: `topic` and `partition` of a log or its companions."""
+    """A search position: `topic` and `partition` of a log or its companions."""
 
     rank: int
     """0: the topic's partitions, 1: its dead letter topics."""
     topic: str
     partition: int
     kind: int
-    """Of PLACES."""
+    """One of PLACES."""
     at: int = -1
-    """The next offset; of delayed records the due time after which it goes on."""
+    """The next offset; for delayed records, the due time after which to continue."""
     then: int = -1
-    """Of delayed records: the offset in the companion after which it goes on."""
+    """For delayed records: the offset in the companion after which to continue."""
 
 
 FIRST: Final = Place(-1, "", -1, -1)
@@ -90,24 +91,24 @@ class Found(NamedTuple):
     partition: int
     record: Record
     due_ms: int
-    """Of a delayed one, else -1."""
+    """For a delayed record, else -1."""
     groups: Sequence[DeliveryState]
-    """Of one in the log."""
+    """For a record in the log."""
 
 
 @dataclass(slots=True)
 class Page:
-    """What one call found."""
+    """The result of one call."""
 
     found: list[Found] = field(default_factory=list)
     next: Place | None = None
-    """Where to go on; None: everything was searched."""
+    """Where to continue; None: the search is complete."""
     records: int = 0
     size_bytes: int = 0
     unreadable: int = 0
     """Batches that cannot be decoded."""
     up_to_ms: int = -1
-    """The newest timestamp of the batch that was searched last, -1: of none."""
+    """The newest timestamp of the batch searched last, -1: none."""
 
 
 class Bounds(NamedTuple):
@@ -127,13 +128,14 @@ class Search:
         timers: TimerPartitions,
         dead_letter_topics: Callable[[], AbstractSet[str]],
     ) -> None:
-        """`dead_letter_topics()`: the names of those of all groups of the cluster."""
+        """`dead_letter_topics()`: the names of the dead letter topics of all groups of the
+        cluster."""
         self._topics = topics
         self._shares = shares
         self._timers = timers
         self._dead_letter_topics = dead_letter_topics
         self.running = asyncio.Semaphore(RUNNING_MAX)
-        """Held by whatever reads on behalf of a search or a trace."""
+        """Held by each read on behalf of a search or a trace."""
 
     async def page(
         self,
@@ -145,7 +147,7 @@ class Search:
     ) -> Page:
         """Messages of `topic` from `start` on, in the order of places and offsets.
 
-        `partition`: of this one alone, without dead letters. Raises NotOwner where another broker
+        `partition`: search only this one, without dead letters. Raises NotOwner if another broker
         serves it, DataCorrupt, StorageUnavailable.
         """
         loop = asyncio.get_running_loop()
@@ -170,17 +172,17 @@ class Search:
         return [number for number in count if self._topics.ownership.is_mine(topic, number)]
 
     def topics(self, topic: Topic) -> list[Topic]:
-        """Those that a search of `topic` covers: itself, and all dead letter topics.
+        """The topics that a search of `topic` covers: itself, and all dead letter topics.
 
-        Of all groups: a group whose partitions of the topic are served by other brokers may have
-        dead letters here.
+        Those of all groups: a group may have dead letters here although other brokers serve its
+        partitions of the topic.
         """
         names = sorted(self._dead_letter_topics() - {"", topic.name})
         found = (self._topics.by_name.get(name) for name in names)
         return [topic, *(one for one in found if one is not None)]
 
     def served_places(self, topic: Topic) -> set[tuple[str, int]]:
-        """(topic, partition) of what a search of `topic` covers on this broker."""
+        """(topic, partition) pairs that a search of `topic` covers on this broker."""
         return {(one.name, number) for one in self.topics(topic) for number in self.served(one)}
 
     def _places(self, topic: Topic, partition: int | None) -> list[Place]:
@@ -188,7 +190,10 @@ class Search:
             topic.check_partition(partition)
         numbers = [n for n in self.served(topic) if partition in {None, n}]
         if partition is not None and not numbers:
-            raise NotOwner(f"{topic.name}-{partition} is served by another broker: ask that one")
+            raise NotOwner(
+                f"{topic.name}-{partition} is served by another broker: send the request to "
+                "that broker"
+            )
         kinds = range(len(PLACES))
         places = [Place(0, topic.name, number, kind) for number in numbers for kind in kinds]
         if partition is not None:
@@ -198,7 +203,7 @@ class Search:
         return places
 
     async def _search(self, run: _Run, place: Place, origin: Topic) -> Place | None:
-        """Where to go on in this place; None: it was searched to its end."""
+        """Search one place; returns where to continue in it, None if it is done."""
         topic = self._topics.by_name.get(place.topic)
         if topic is None or place.partition >= len(topic.partitions):
             return None  # deleted meanwhile
@@ -241,7 +246,7 @@ class Search:
     async def _range(
         self, log: PartitionLog, place: Place, condition: Condition
     ) -> tuple[int, int]:
-        """(the first offset to search, the one after the last)."""
+        """(the first offset to search, the end offset)."""
         end = log.visibility.bound(READ_COMMITTED).offset
         offset = max(place.at, log.log_start_offset)
         if condition.since_ms and place.at < 0:
@@ -301,7 +306,7 @@ class Search:
     # --- states ------------------------------------------------------------------------------
 
     async def _add_groups(self, page: Page) -> None:
-        """Say what became of the messages in the log, in each share group."""
+        """Add the state of the messages in the log for each share group."""
         wanted: dict[tuple[str, int], list[int]] = {}
         for index, one in enumerate(page.found):
             if one.state == LOG:
@@ -315,7 +320,7 @@ class Search:
 
 
 class _Within(NamedTuple):
-    """Which records of a log count."""
+    """The records of a log that qualify."""
 
     first: int
     end: int
@@ -348,26 +353,26 @@ class _Run:
 
     @property
     def is_full(self) -> bool:
-        """Whether the page has all that it may hold."""
+        """Whether the page is full."""
         return len(self.page.found) >= self._count_max or self._bytes_left <= 0
 
     @property
     def is_over(self) -> bool:
-        """Whether the call ends here; not before something was searched."""
+        """Whether the call ends here; never before something was searched."""
         is_late = self._now_s() >= self._deadline_s and self.page.records > 0
         return self.is_full or is_late
 
     def add_stored(
         self, state: str, place: Place, timestamp_ms: int, due_ms: int, body: Body, number: int
     ) -> None:
-        """Take a record of a companion, if it matches. `number` stands for its offset."""
+        """Add a record of a companion, if it matches. `number` takes the place of its offset."""
         condition = self.condition
         if condition.matches_time(timestamp_ms) and condition.matches(body.key, body.headers):
             record = Record(number, timestamp_ms, body.key, body.value, body.headers)
             self.add(Found(state, place.topic, place.partition, record, due_ms, ()))
 
     def add(self, found: Found) -> None:
-        """Take a message."""
+        """Add a message."""
         self.page.found.append(found)
         self._bytes_left -= record_bytes(found.record)
 

@@ -1,9 +1,9 @@
-"""Administering share groups: where they stand, moving them, deleting them.
+"""Administers share groups: describes, moves and deletes their positions.
 
-Invariants: knows no protocol. Asked of a group's coordinator, which knows its members; what the
-group has consumed is known by the owners of the partitions, here or at other brokers
-(`SharePeerCalls`). A group with members is never moved or deleted under them. A deletion that was
-interrupted is completed by asking again.
+Invariants: knows no protocol. Runs on a group's coordinator, which knows its members; the owners of
+the partitions, here or on other brokers (`SharePeerCalls`), know what the group has consumed. A
+group with members is never moved or deleted. An interrupted deletion is completed by repeating the
+request.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ EMPTY, STABLE = "Empty", "Stable"
 
 
 class SharePosition(NamedTuple):
-    """Where a share group stands on one partition."""
+    """A share group's position in one partition."""
 
     topic: str
     partition: int
     start_offset: int = START_UNKNOWN
-    """The first record that is not finished; START_UNKNOWN: the group has not begun here."""
+    """The first unfinished record; START_UNKNOWN: the group has not begun here."""
     lag: int = -1
-    """Records that are not finished, -1: unknown."""
+    """Unfinished records, -1: unknown."""
     leader_epoch: int = 0
     error: HeadraceError | None = None
 
@@ -81,19 +81,20 @@ class ShareGroupAdministration:
         """None: this broker owns every partition."""
 
     def has(self, group_id: str) -> bool:
-        """Whether there is such a share group, as far as its coordinator knows."""
+        """Whether the share group exists, as far as its coordinator knows."""
         return bool(self._known.share_topics(group_id)) or (
             group_id in self._groups.membership.groups
         )
 
     def begun(self) -> Sequence[str]:
-        """The share groups that have begun on a topic, whoever coordinates them; sorted."""
+        """The share groups that have begun on a topic, whichever broker coordinates them;
+        sorted."""
         return self._known.share_groups()
 
     async def check_is_free(self, group_id: str, coordinator: BrokerFact) -> None:
-        """Raises GroupUnknown where the id is that of a consumer group of another broker.
+        """Raise GroupUnknown if the id belongs to a consumer group that another broker coordinates.
 
-        Also raises BrokerUnreachable, and what the coordinator answers.
+        Also raises BrokerUnreachable, and the coordinator's error.
         """
         if self.peers is not None and await self.peers.has_consumer_group(coordinator, group_id):
             raise consumer_group_error(group_id)
@@ -117,7 +118,7 @@ class ShareGroupAdministration:
 
     def _require(self, group_id: str) -> None:
         if not self.has(group_id):
-            raise GroupUnknown(f"there is no share group {group_id[:100]!r}")
+            raise GroupUnknown(f"share group {group_id[:100]!r} does not exist")
 
     def _require_empty(self, group_id: str) -> None:
         """Raises NotCoordinator, GroupNotEmpty, GroupUnknown."""
@@ -129,11 +130,11 @@ class ShareGroupAdministration:
     async def positions(
         self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None
     ) -> Sequence[SharePosition]:
-        """Where the group stands on these partitions, or (None) wherever it has begun.
+        """The group's positions in these partitions, or (None) wherever it has begun.
 
         Raises NotCoordinator, GroupUnknown.
         """
-        self._groups.members_of(group_id)  # asks whether this broker is the coordinator
+        self._groups.members_of(group_id)  # checks that this broker is the coordinator
         self._require(group_id)
         everywhere = partitions is None
         wanted = dict.fromkeys(self._begun(group_id) if partitions is None else partitions)
@@ -187,7 +188,7 @@ class ShareGroupAdministration:
         return await self._at_owners(list(names), here, there)
 
     async def state_here(self, group_id: str, key: PartitionKey) -> ShareState:
-        """Where the group stands on a partition of this broker. Raises TopicIdUnknown, NotOwner,
+        """The group's position in a partition of this broker. Raises TopicIdUnknown, NotOwner,
         StorageUnavailable, CoordinatorLoading."""
         topic = self._topics.get_by_id(key[0])
         log = topic.require_log(key[1])
@@ -202,8 +203,8 @@ class ShareGroupAdministration:
     async def move(
         self, group_id: str, starts: Mapping[tuple[str, int], int], *, is_dry_run: bool = False
     ) -> Mapping[tuple[str, int], HeadraceError | None]:
-        """Let the group begin at these offsets; records in flight are forgotten. The group is
-        created where there is none.
+        """Reset the group to these offsets; records in flight are dropped. Creates the group if it
+        does not exist.
 
         Raises NotCoordinator, GroupNotEmpty, GroupIdInvalid.
         """
@@ -211,7 +212,9 @@ class ShareGroupAdministration:
         keys, failed = self._keys(starts)
         for one, start in starts.items():
             if start < 0:
-                failed[one] = RequestInvalid(f"a group cannot start at offset {start}")
+                failed[one] = RequestInvalid(
+                    f"a group cannot start at offset {start}: give an offset of 0 or more"
+                )
                 keys.pop(one, None)
         outcomes: Outcomes = {}
         if not is_dry_run:
@@ -226,14 +229,14 @@ class ShareGroupAdministration:
         return {one: failed[one] if one in failed else outcomes.get(keys[one]) for one in starts}
 
     async def move_here(self, group_id: str, key: PartitionKey, start: int) -> None:
-        """Let the group begin at `start` on a partition of this broker. Raises TopicIdUnknown,
+        """Reset the group to `start` in a partition of this broker. Raises TopicIdUnknown,
         NotOwner, RequestInvalid, StorageUnavailable, CoordinatorLoading."""
         await self._partitions.move_start(self._topics.get_by_id(key[0]), key[1], group_id, start)
 
     async def delete_positions(
         self, group_id: str, topics: Sequence[str]
     ) -> Mapping[str, HeadraceError | None]:
-        """Forget where the group stands in these topics.
+        """Delete the group's positions in these topics.
 
         Raises NotCoordinator, GroupNotEmpty, GroupUnknown.
         """
@@ -248,10 +251,10 @@ class ShareGroupAdministration:
         return results
 
     async def delete(self, group_id: str, *, is_dry_run: bool = False) -> None:
-        """Forget the group and where it stands; its settings stay, as Kafka's do.
+        """Delete the group and its positions; its settings stay, as in Kafka.
 
-        Raises NotCoordinator, GroupNotEmpty, GroupUnknown, and what an owner of its partitions
-        answered; then the group is still there, and is deleted by asking again.
+        Raises NotCoordinator, GroupNotEmpty, GroupUnknown, and errors of the partitions' owners;
+        the group then still exists, and repeating the request deletes it.
         """
         self._require_empty(group_id)
         if is_dry_run:
@@ -273,7 +276,7 @@ class ShareGroupAdministration:
         await self._known.end(group_id, {topic.id for topic in topics})
 
     async def forget_here(self, group_id: str, key: PartitionKey) -> None:
-        """Forget the group on a partition of this broker. Raises TopicIdUnknown, NotOwner,
+        """Delete the group in a partition of this broker. Raises TopicIdUnknown, NotOwner,
         StorageUnavailable, CoordinatorLoading."""
         await self._partitions.remove_group(self._topics.get_by_id(key[0]), key[1], group_id)
 
@@ -302,7 +305,7 @@ class ShareGroupAdministration:
             Awaitable[Mapping[PartitionKey, _T | HeadraceError]],
         ],
     ) -> dict[PartitionKey, _T | HeadraceError]:
-        """What the owners answer for each partition; all brokers are asked at once."""
+        """The owners' answer for each partition; all brokers are asked concurrently."""
         answers: dict[PartitionKey, _T | HeadraceError] = {}
         elsewhere: dict[int, list[PartitionKey]] = {}
         for key in keys:
@@ -319,12 +322,12 @@ class ShareGroupAdministration:
         async def ask(broker_id: int, part: Sequence[PartitionKey]) -> None:
             try:
                 if broker_id not in brokers:
-                    raise NotOwner("no broker serves this partition now: try again in a moment")
+                    raise NotOwner("no broker serves this partition at the moment: try again")
                 answers.update(await there(brokers[broker_id], part))
             except HeadraceError as error:
                 answers.update(dict.fromkeys(part, error))
             for key in part:
-                answers.setdefault(key, BrokerUnreachable("an answer lacks this partition"))
+                answers.setdefault(key, BrokerUnreachable("the response lacks this partition"))
 
         await asyncio.gather(*(ask(one, part) for one, part in elsewhere.items()))
         return answers

@@ -1,7 +1,7 @@
-"""Creating, growing and deleting topics: one service for every face.
+"""Creates, extends and deletes topics, for every face.
 
-Invariants: knows no protocol. A dry run makes every check that the change itself makes, and changes
-nothing. What the metadata store has to take is done by `Topics`.
+Invariants: knows no protocol. A dry run makes every check of the real change and changes nothing.
+`Topics` writes the metadata.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import TopicFact
 
 BROKER_DEFAULT = -1
-"""A partition count or replication factor that the broker's settings decide."""
+"""The broker's settings decide the partition count or replication factor."""
 
 Assignment = tuple[int, tuple[int, ...]]
-"""(partition, the brokers that are to hold it)"""
+"""(partition, the brokers assigned to it)"""
 
 
 class NewTopic(NamedTuple):
@@ -33,7 +33,7 @@ class NewTopic(NamedTuple):
     replication_factor: int = BROKER_DEFAULT
     configs: Mapping[str, str] | None = None
     assignments: Sequence[Assignment] = ()
-    """Instead of a partition count; every partition on this broker."""
+    """In place of a partition count; every partition on this broker."""
 
 
 class TopicAdministration:
@@ -45,7 +45,7 @@ class TopicAdministration:
         self._broker_id = broker_id
 
     async def create(self, new: NewTopic, *, is_dry_run: bool = False) -> TopicFact:
-        """Create a topic; what it was, or would be, created as.
+        """Create a topic; returns its fact, real or simulated.
 
         Raises TopicExists, TopicNameInvalid, PartitionsInvalid, ReplicationFactorInvalid,
         AssignmentInvalid, ConfigInvalid, RequestInvalid, PolicyViolation, MetadataUnavailable.
@@ -54,26 +54,26 @@ class TopicAdministration:
         if new.assignments:
             count, factor = self._assigned_count(new), 1
         if count < 1 and count != BROKER_DEFAULT:
-            raise PartitionsInvalid(f"{count} partitions are not possible: ask for at least 1")
+            raise PartitionsInvalid(f"{count} partitions are not possible: use at least 1")
         return await self._topics.create(
             new.name, count, factor, new.configs, is_validated_only=is_dry_run
         )
 
     def _assigned_count(self, new: NewTopic) -> int:
-        """The partition count that an explicit assignment means."""
+        """The partition count that an explicit assignment implies."""
         if (new.partition_count, new.replication_factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
             raise RequestInvalid("give either a partition count or an assignment, not both")
         numbers = sorted(number for number, _brokers in new.assignments)
         if numbers != list(range(len(numbers))):
-            raise AssignmentInvalid("an assignment names each partition from 0 on once")
+            raise AssignmentInvalid("an assignment must name each partition from 0 on exactly once")
         self._check_brokers(new.assignments)
         return len(numbers)
 
     def _check_brokers(self, assignments: Sequence[Assignment]) -> None:
         if any(brokers != (self._broker_id,) for _number, brokers in assignments):
             raise AssignmentInvalid(
-                f"the only broker to assign partitions to is {self._broker_id}: name it, or leave"
-                " the assignment out"
+                f"partitions can be assigned to broker {self._broker_id} only: name it, or "
+                "omit the assignment"
             )
 
     async def add_partitions(
@@ -95,14 +95,13 @@ class TopicAdministration:
     async def delete(
         self, name: str | None = None, topic_id: UUID | None = None, *, is_dry_run: bool = False
     ) -> tuple[str, UUID | None]:
-        """Delete a topic, named by its name or its id; (name, id) of what was deleted.
+        """Delete a topic by name or id; returns (name, id).
 
-        A deletion that was begun and not finished is finished, and has no id any more.
-        Raises TopicUnknown, TopicIdUnknown, RequestInvalid, PolicyViolation, StorageUnavailable,
-        MetadataUnavailable.
+        Finishes a deletion that was begun before, which no longer has an id. Raises TopicUnknown,
+        TopicIdUnknown, RequestInvalid, PolicyViolation, StorageUnavailable, MetadataUnavailable.
         """
         if (name is None) == (topic_id is None):
-            raise RequestInvalid("name a topic either by its name or by its id")
+            raise RequestInvalid("give either the name or the id of the topic")
         topics = self._topics
         if name is not None and name in topics.deletions:
             if not is_dry_run:

@@ -1,9 +1,10 @@
-"""The life of a message: sent, delayed, committed, delivered, acknowledged, dead, sent back.
+"""The history of a message: sent, delayed, committed, delivered, acknowledged, dead-lettered,
+redriven.
 
-Invariants: reads, never changes; finds by `Search`, so it covers the partitions that this broker
-serves, and is bounded as that is: journals are read within the same time and number of searches.
-What is told comes from the log, the journal of the share groups and the timers; what these do not
-hold is named, never guessed.
+Invariants: reads, never changes; finds messages through `Search`, so it covers the partitions that
+this broker serves, and is bounded like it: reading journals counts towards the same limits of time
+and concurrency. Events come from the log, the journal of the share groups and the timers;
+information that these do not hold is listed as missing, never guessed.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ if TYPE_CHECKING:
     from headrace.coordination.timers.state_records import Settled
 
 MESSAGES_MAX: Final = 100
-"""Of one id: the message, its copies among dead letters and what was sent back."""
+"""For one id: the message, its dead letter copies and redriven copies."""
 STEP_MS: Final = 500
 REDRIVES: Final = "headrace-redrives"
 UNKNOWN: Final = (
-    "who held a delivery that has ended, and when it began: a journal stores outcomes",
+    "the member and start time of a delivery that has ended: a journal stores outcomes only",
 )
 _WITHIN_MS: Final = {"stored": 0, "half_received": 0, "dead_letter_stored": 2, "dead_lettered": 3}
-"""The order of events of the same millisecond; others are in the second place."""
+"""The order of events of the same millisecond; others take the second place."""
 FINISHED_STATES: Final = frozenset({"acknowledged", "archived", "archiving", "finished"})
 
 
 @dataclass(slots=True)
 class Event:
-    """One step. `details` depends on the event."""
+    """One event. `details` depends on its kind."""
 
     at_ms: int
     event: str
@@ -62,14 +63,14 @@ class Event:
 
 @dataclass(slots=True)
 class Trace:
-    """What is known of one message."""
+    """The known history of one message."""
 
     messages: list[Found] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     unknown: list[str] = field(default_factory=lambda: list(UNKNOWN))
     is_complete: bool = True
     records: int = 0
-    """That were searched."""
+    """Records searched."""
 
 
 class Tracer:
@@ -86,7 +87,7 @@ class Tracer:
         self._timers = timers
 
     async def by_id(self, topic: Topic, message_id: str, time_ms: int, trace: Trace) -> None:
-        """Fill `trace` with the messages that carry this id; it ends reading after `time_ms`.
+        """Fill `trace` with the messages that carry this id; stops reading after `time_ms`.
 
         Raises StorageUnavailable, DataCorrupt.
         """
@@ -105,7 +106,8 @@ class Tracer:
                 trace.is_complete = False
                 break
         if served != self._search.served_places(topic):
-            trace.is_complete = False  # a partition that was lost or won meanwhile may be missing
+            # the messages of a partition lost or gained meanwhile may be missing
+            trace.is_complete = False
         for number in self._search.served(topic):
             _pending, settled = await self._timers.list_halves(topic, number)
             trace.events += [
@@ -123,7 +125,10 @@ class Tracer:
         deadline_s = asyncio.get_running_loop().time() + time_ms / 1000
         topic.check_partition(number)
         if number not in self._search.served(topic):
-            raise NotOwner(f"{topic.name}-{number} is served by another broker: ask that one")
+            raise NotOwner(
+                f"{topic.name}-{number} is served by another broker: send the request to that "
+                "broker"
+            )
         log = topic.require_log(number)
         await log.wait_loaded()
         check_offset(log, offset)
@@ -134,8 +139,8 @@ class Tracer:
         record = next((one for one in records if one.offset == offset), None)
         if record is None:
             raise OffsetOutOfRange(
-                f"{topic.name}-{number} has no record at {offset}: it is the end, a marker, was"
-                " compacted, or its transaction was aborted"
+                f"{topic.name}-{number} has no record at offset {offset}: it is the end of "
+                "the log or a marker, or the record was compacted or its transaction aborted"
             )
         (groups,) = await self._shares.states(topic, number, [offset])
         trace.messages.append(Found(LOG, topic.name, number, record, -1, groups))
@@ -172,13 +177,13 @@ class Tracer:
             if history.up_to_ms >= 0:
                 trace.is_complete = False
                 trace.unknown.append(
-                    f"deliveries in {topic.name}-{number} after {history.up_to_ms} ms: the time"
-                    " limit was reached before the journal was read to its end"
+                    f"deliveries in {topic.name}-{number} after {history.up_to_ms} ms: the time "
+                    "limit expired before the end of the journal"
                 )
             if journal.log_start_offset > 0:
                 trace.unknown.append(
-                    f"deliveries in {topic.name}-{number} before {history.since_ms} ms: the journal"
-                    " was compacted then"
+                    f"deliveries in {topic.name}-{number} before {history.since_ms} ms: the "
+                    "journal was compacted at that time"
                 )
         for found in some:
             trace.events += [_now(found, state) for state in found.groups
@@ -187,7 +192,7 @@ class Tracer:
 
 
 def _stored(found: Found) -> list[Event]:
-    """How a message came to where it is."""
+    """The events that stored a message where it is."""
     record, place = found.record, (found.topic, found.partition)
     if found.state == DELAYED:
         return [Event(record.timestamp_ms, "delayed", *place, -1, {"due_ms": found.due_ms})]
@@ -209,7 +214,7 @@ def _stored(found: Found) -> list[Event]:
 
 
 def _now(found: Found, state: DeliveryState) -> Event:
-    """Where a message stands in a group at present."""
+    """The present state of a message in a group."""
     details: dict[str, Any] = {"group": state.group_id, "state": state.state}
     if state.deliveries:
         details["attempt"] = state.deliveries
@@ -220,7 +225,7 @@ def _now(found: Found, state: DeliveryState) -> Event:
 
 
 def _settled(topic: str, number: int, one: Settled) -> list[Event]:
-    """The life of a half message that was settled."""
+    """The events of a half message that was settled."""
     word = {COMMITTED: "half_committed", EXPIRED: "half_expired"}.get(
         one.outcome, "half_rolled_back"
     )

@@ -1,8 +1,8 @@
-"""The kinds of values that a setting may have: what is accepted, and how it is written.
+"""The types of setting values: what is accepted, and how it is written.
 
 Invariants: text in, value out; no I/O. `parse` accepts what `format` writes, and raises ValueError
-on anything else; `expected` finishes the sentence "expected ..." of a message. Whole numbers are
-ASCII digits: what Python accepts beyond that (`1_000`, blanks) other tools cannot read back.
+on anything else; `expected` completes the sentence "expected ..." of a message. Integers are ASCII
+digits: other tools cannot read what Python accepts beyond that (`1_000`, blanks).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _OF_OTHER_SECURITY: Final = ("SSL", "SASL_")
 PORT_MAX: Final = 65_535
 TEXT_LENGTH_MAX: Final = 4_096
-"""Characters: a setting may be stored, and is shown with all others."""
+"""Characters: a setting may be stored, and is listed with all others."""
 
 Address = tuple[str, int]
 """Host and port."""
@@ -45,7 +45,7 @@ class Kind(Protocol):
         ...
 
     def parse(self, text: str) -> Any:
-        """The value. Raises ValueError."""
+        """Parse a text. Raises ValueError."""
         ...
 
     def format(self, value: Any) -> str:
@@ -54,7 +54,7 @@ class Kind(Protocol):
 
 
 class Whole:
-    """A whole number within bounds, both included."""
+    """An integer within inclusive bounds."""
 
     __slots__ = ("high", "low")
 
@@ -70,7 +70,7 @@ class Whole:
     @property
     def expected(self) -> str:
         """See Kind."""
-        return f"a whole number from {self.low} to {self.high}"
+        return f"an integer from {self.low} to {self.high}"
 
     def parse(self, text: str) -> int:
         """See Kind."""
@@ -126,11 +126,11 @@ class OneOf:
 
 
 class Text:
-    """Any text on one line."""
+    """Any single-line text."""
 
     __slots__ = ("metavar",)
     wire_type = STRING
-    expected = f"text on one line, at most {TEXT_LENGTH_MAX} characters"
+    expected = f"a single line of at most {TEXT_LENGTH_MAX} characters"
 
     def __init__(self, metavar: str = "TEXT") -> None:
         self.metavar = metavar
@@ -147,7 +147,7 @@ class Text:
 
 
 class PathName:
-    """The name of a file or folder on the broker's machine; never shown to clients."""
+    """The path of a file or folder on the broker's machine; never returned to clients."""
 
     __slots__ = ("is_folder",)
     wire_type = STRING
@@ -172,13 +172,13 @@ class PathName:
 
 
 class HostAndPort:
-    """Where to listen, or where clients connect."""
+    """An address to listen on or to connect to."""
 
     wire_type = STRING
     expected = "HOST:PORT, as in 127.0.0.1:9092"
 
     def parse(self, text: str) -> Address:
-        """See Kind. `:PORT` is loopback; IPv6 addresses may stand in brackets."""
+        """See Kind. `:PORT` is loopback; IPv6 addresses may be in brackets."""
         host, colon, port = text.rpartition(":")
         is_address = colon and _PORT.fullmatch(port) and int(port) <= PORT_MAX
         if not is_address or not host.isprintable() or set(host) & set(" ,/@"):
@@ -200,21 +200,21 @@ class Listener(NamedTuple):
 
 
 class Listeners:
-    """Addresses with names, as Kafka writes them."""
+    """Named addresses, as Kafka writes them."""
 
     wire_type = STRING
     expected = (
-        "HOST:PORT, as in 127.0.0.1:9092, or NAME://HOST:PORT,... with names that differ and"
-        " without TLS or SASL"
+        "HOST:PORT, as in 127.0.0.1:9092, or NAME://HOST:PORT,... with distinct "
+        "names and without TLS or SASL"
     )
 
     def parse(self, text: str) -> tuple[Listener, ...]:
-        """See Kind. An address without a name is PLAINTEXT's."""
+        """See Kind. An address without a name is the PLAINTEXT listener."""
         listeners: list[Listener] = []
         for item in text.split(","):
             name, separator, address = item.strip().rpartition("://")
             name = name if separator else PLAINTEXT
-            # A listener that is called SSL would be taken for an encrypted one.
+            # A listener named SSL would be mistaken for an encrypted one.
             if not _LISTENER_NAME.fullmatch(name) or name.startswith(_OF_OTHER_SECURITY):
                 raise ValueError(self.expected)
             try:
@@ -244,7 +244,9 @@ class QuorumSizes:
             raise ValueError(self.expected)
         ensemble, write, ack = map(int, parts)
         if not ensemble >= write >= ack >= 1:
-            raise ValueError(f"{self.expected}: the numbers must not grow, and not be below 1")
+            raise ValueError(
+                f"{self.expected}: no number may exceed the one before it or be below 1"
+            )
         return ensemble, write, ack
 
     def format(self, value: tuple[int, int, int]) -> str:

@@ -1,7 +1,7 @@
-"""What the definition of one broker setting says.
+"""The definition of one broker setting.
 
-Invariants: a value; no I/O. The option, the environment variable and the key of the configuration
-file follow from it by one rule.
+Invariants: a value; no I/O. The command-line option, the environment variable and the
+configuration-file key are derived from it by one rule.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class BrokerSetting:
     default: str | None = None
     """None: not set."""
     field: str | None = None
-    """The field of BrokerConfig that holds it; None: the server reads it at the start."""
+    """The field of BrokerConfig that holds it; None: the server reads it at start."""
     spelling: str | None = None
-    """The option without its dashes, where that is not derived from the name."""
+    """The option without its dashes, if it is not derived from the name."""
     section: str = SERVE
     can_change: bool = False
     """Whether it may change while the broker runs."""
     is_sensitive: bool = False
-    """Never shown to clients: secrets, and paths of the machine."""
+    """Never returned to clients: secrets, and paths of the machine."""
     is_common: bool = False
     """Whether `headrace serve --help` lists it; the reference page lists all."""
     negative: str | None = None
-    """Of a switch that is on by default: the option that turns it off."""
+    """For a switch that is on by default: the option that turns it off."""
 
     @property
     def option(self) -> str:
@@ -63,7 +63,7 @@ class BrokerSetting:
         return self.kind.wire_type
 
     def parse(self, text: str | None, source: str) -> Any:
-        """The value of `text`. Raises ConfigInvalid, which names `source`."""
+        """Parse `text`. Raises ConfigInvalid, which names `source`."""
         try:
             if text is None:
                 raise ValueError(self.kind.expected)
@@ -77,17 +77,18 @@ class BrokerSetting:
 
     @property
     def next_step(self) -> str:
-        """What to do about a value that is not accepted."""
+        """The hint for a value that is not accepted."""
         if self.default is None:
-            return "Give such a value, or remove the setting"
-        return f"Give such a value, or remove it to use the default, {self.default or 'empty'}"
+            return "Use a valid value, or remove the setting"
+        shown = self.default or "empty"
+        return f"Use a valid value, or remove the setting to use the default, {shown}"
 
 
 _CONFIG = BrokerConfig()
 
 
 def of_config(name: str, field: str, kind: Kind, documentation: str, **more: Any) -> BrokerSetting:
-    """A setting whose default BrokerConfig states."""
+    """A setting whose default is defined in BrokerConfig."""
     value = getattr(_CONFIG, field)
     default = None if value is None else kind.format(value)
     return BrokerSetting(name, kind, documentation, default, field, **more)

@@ -1,11 +1,11 @@
-"""Records that were taken, appended to their partition's log in order, each once.
+"""Appends due records to their partition's log, in order and exactly once.
 
-Invariants: one task appends for one partition, so sequences come in order. Before it appends, it
-asks the log which sequences that has: what is there already is not appended again, whether it came
-before a crash, a takeover or a failed append.
-The limits of the topic are those of the time at which a record was accepted: a record that was
-acknowledged is delivered, also where the topic would refuse it now. A record that cannot be read
-any more is refused after a minute (log, metric), and its sequence is kept by an empty batch.
+Invariants: one task appends for one partition, so sequences are in order. Before it appends, it
+reads which sequences the log already has: those are not appended again, whether they were appended
+before a crash, a takeover or a failed append. The topic limits of the time at which a record was
+accepted apply: an acknowledged record is delivered even if the topic would refuse it now. A record
+that has become unreadable is refused after a minute (log, metric), and an empty batch takes its
+sequence.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 256 * 1024
-"""Of one batch; a record that is larger gets a batch of its own."""
+"""Of one batch; a larger record gets a batch of its own."""
 CHUNK_RECORDS: Final = 500
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 2.0
 REFUSED_AFTER: Final = 30
-"""Attempts to read a record, about a minute: the storage may yet recover."""
+"""Attempts to read a record, about a minute: the storage may recover."""
 REFUSED_LISTED_MAX: Final = 100
 LATE_MS: Final = 1_000
 """A record that is later than this gets the time of its delivery, from which retention counts."""
@@ -69,7 +69,7 @@ class RefusedRecord(NamedTuple):
 
 
 class DeliveryFigures:
-    """Of all partitions of a broker. `lateness`: in ns, of each record."""
+    """Figures of all partitions of a broker. `lateness`: in ns, of each record."""
 
     __slots__ = ("delivered_total", "lateness", "refused_total")
 
@@ -77,11 +77,11 @@ class DeliveryFigures:
         self.lateness = Histogram()
         self.delivered_total = 0
         self.refused_total = 0
-        """Records that were due and could not be read any more."""
+        """Records that were due and have become unreadable."""
 
 
 class Deliveries:
-    """Of one partition."""
+    """The deliveries of one partition."""
 
     def __init__(
         self,
@@ -100,23 +100,23 @@ class Deliveries:
         self._is_running = False
         self._is_closed = False
         self._unread_rounds = 0
-        """Attempts in a row that failed because a record could not be read."""
+        """Consecutive attempts that failed because a record could not be read."""
         self._refused: dict[int, str] = {}
-        """Offsets of the records of this round that take part as placeholders, and why."""
+        """Offsets of the records that placeholders replace in this round, with the reason."""
         self.refused: deque[RefusedRecord] = deque(maxlen=REFUSED_LISTED_MAX)
         """The newest ones of this tenure."""
         self._expected: int | None = None
-        """The last sequence in the log, as long as no append of this round has failed."""
+        """The last sequence in the log, unless an append of this round has failed."""
 
     def add(self, effect: Deliver, done: Callable[[int], None]) -> None:
-        """Append the records of `effect`; `done(upto)` when they are durable."""
+        """Append the records of `effect`; calls `done(upto)` when they are durable."""
         self._queue.append((effect, done))
         if not self._is_running and not self._is_closed:
             self._is_running = True
             self._tasks.spawn(self._run(), f"{self._data.name} delayed records")
 
     def close(self) -> None:
-        """Append nothing any more."""
+        """Stop appending."""
         self._is_closed = True
         self._queue.clear()
 
@@ -128,12 +128,16 @@ class Deliveries:
                 try:
                     await self._deliver([effect for effect, _ in round_])
                 except (NotOwner, TopicUnknown) as error:
-                    log.info("%s: delayed records are another broker's: %s", self._data.name, error)
+                    log.info(
+                        "%s: another broker delivers the delayed records now: %s",
+                        self._data.name,
+                        error,
+                    )
                     self.close()
                     return
                 except HeadraceError as error:
                     log.warning(
-                        "%s: %d delayed records that are due wait: %s",
+                        "%s: %d due records wait to be delivered: %s",
                         self._data.name,
                         sum(len(effect.offsets) for effect, _ in self._queue),
                         error,
@@ -142,7 +146,8 @@ class Deliveries:
                     retry_s = min(retry_s * 2, RETRY_S_MAX)
                     continue
                 retry_s, self._unread_rounds = RETRY_S, 0
-                if self._is_closed:  # meanwhile: the queue is empty, and the state another's
+                # closed meanwhile: the queue is empty, and another broker owns the state
+                if self._is_closed:
                     return
                 for _ in round_:
                     self._queue.popleft()
@@ -162,7 +167,7 @@ class Deliveries:
         self._figures.delivered_total += len(effect.offsets) - len(refused)
 
     async def _deliver(self, effects: Sequence[Deliver]) -> None:
-        """Append what the log lacks of `effects`, and wait until it is durable."""
+        """Append the records of `effects` that the log lacks, and wait until they are durable."""
         completions: list[Completion] = []
         await self._data.wait_loaded()
         self._expected = self._data.producers.last_sequence(effects[0].producer_id)
@@ -174,10 +179,10 @@ class Deliveries:
         for completion in completions:
             await completion.wait()
         if not completions:
-            await self._data.settled()  # appended before, perhaps a moment ago
+            await self._data.settled()  # already appended, perhaps a moment ago
 
     def _count_there(self, effect: Deliver) -> int:
-        """How many records of `effect` the log has already."""
+        """How many records of `effect` the log already has."""
         last = self._data.producers.last_sequence(effect.producer_id)
         if last is None:
             return 0
@@ -186,7 +191,7 @@ class Deliveries:
 
     @staticmethod
     def _count_far(count: int) -> int:
-        """Of a last sequence outside the effect: it lies before it, or all of it is there."""
+        """For a last sequence outside the effect: none of it is in the log, or all of it."""
         return 0 if count > SEQUENCE_END // 2 else 2**62
 
     async def _read(self, offsets: Sequence[int]) -> list[StoredTimer | None]:
@@ -209,8 +214,9 @@ class Deliveries:
         except (DataCorrupt, Rejected) as error:
             self._refused[offset] = str(error)
             log.error(  # noqa: TRY400 - the reason is in the message
-                "%s: the delayed record at offset %d of its timer log is not delivered, because it"
-                " cannot be read: %s; those after it are delivered; send it again if it is needed",
+                "%s: the delayed record at offset %d of its timer log cannot be read and is "
+                "not delivered: %s; later records are delivered; send the record again if it "
+                "is needed",
                 self._data.name,
                 offset,
                 error,
@@ -253,7 +259,7 @@ class Deliveries:
         is_append_time, codec = config.is_log_append_time, _codec(config)
         batch = encode_bodies(timed, producer, codec, log_append=is_append_time)
         if len(batch) > config.max_message_bytes and not codec:
-            # It was within the limit when it came, perhaps compressed.
+            # It was within the limit when it arrived, perhaps compressed.
             batch = encode_bodies(timed, producer, LZ4, log_append=is_append_time)
         return batch
 
@@ -269,19 +275,21 @@ class Deliveries:
                 return appended.completion
             ready = self._data.ready
             if ready is None or self._is_closed:
-                raise StorageUnavailable(f"{self._data.name} cannot be written now")
+                raise StorageUnavailable(
+                    f"{self._data.name} does not accept writes at the moment: try again"
+                )
             await ready.wait()
 
 
 def _placeholder(producer_id: int, first: int) -> bytes:
-    """A batch without records that takes the sequence of one that is refused."""
+    """A batch without records that takes the sequence of a refused record."""
     producer = Sequenced(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
     body = encode_body(None, None, [])
     return empty_batch(read_header(encode_bodies([(0, body)], producer, 0, log_append=False)))
 
 
 def _delivered(body: bytes, due_ms: int) -> bytes:
-    """The body without headers that would hold the record back once more if it were sent again."""
+    """The body without the headers that would delay the record again if it were sent once more."""
     if _HALF not in body and _DELAY not in body:
         return body
     key, value, headers = decode_body(body)

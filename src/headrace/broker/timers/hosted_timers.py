@@ -1,7 +1,7 @@
 """The timers of one partition that this broker serves, for one tenure.
 
-Invariants: the machine's shard, the companion log it is journaled to, the records in it, and what
-delivers them belong together and end together.
+Invariants: the machine's shard, its journal in the companion log, the stored records, and their
+deliveries start and end together.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TimerShard = CoordinatorShard[TimerCommand, TimerRecord, AnyTimerReply]
 
 
 class CalendarClock:
-    """The calendar for both readings: what is due is due by the calendar, also where it is set."""
+    """The wall clock for both readings: due times follow the wall clock even if it is set."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -62,7 +62,7 @@ class CalendarClock:
         return self._clock.now_ms()
 
     def now_ns(self) -> int:
-        """See Clock; unlike there, it goes back with the calendar."""
+        """See Clock; unlike there, it moves back with the wall clock."""
         return self._clock.now_ms() * 1_000_000
 
 
@@ -96,7 +96,7 @@ class HostedTimers:
                 checks_due(effect.groups)
 
         def make_machine() -> TimerMachine:
-            # Outcomes and checks go by the topic's settings from the first record on.
+            # Outcomes and check-backs follow the topic's settings from the first record on.
             machine = TimerMachine()
             machine.state.halves.config = half_config(topic.fact.configs)
             return machine
@@ -114,7 +114,7 @@ class HostedTimers:
 
     @property
     def state(self) -> TimerState | None:
-        """What the machine knows; None while it is loaded."""
+        """The machine's state; None while it is loading."""
         machine = self.shard.machine
         return machine.state if isinstance(machine, TimerMachine) else None
 
@@ -124,19 +124,19 @@ class HostedTimers:
 
     @property
     def is_open(self) -> bool:
-        """Whether records can be added, or will be as soon as the log is read."""
+        """Whether records can be added, now or once the log has been read."""
         state = self.state
         return state is None or state.producer_id >= 0
 
     async def ask(self, command: TimerCommand) -> Any:
-        """The reply to a command. Raises its error, as one that a producer's client knows."""
+        """The reply to a command. Raises its error, translated to one that producers know."""
         reply = await self.shard.submit(command)
         if reply.error is not None:
             raise translated(reply.error)
         return reply
 
     async def look_ahead(self) -> None:
-        """Read what is due soon. Raises HeadraceError."""
+        """Read the records that are due soon. Raises HeadraceError."""
         state = self.state
         if state is None:
             return
@@ -150,23 +150,23 @@ class HostedTimers:
         await self.bodies.read_ahead(offsets)
 
     async def look_at_clock(self) -> None:
-        """Tick where the calendar was set back: the deadline lies in what is the future again."""
+        """Tick if the wall clock was set back: the deadline is in the future again."""
         state = self.state
         if state is not None and self._clock.now_ms() < state.last_tick_ms:
             self._looked_at = Entry(-1, -1)
             await self.ask(TickCommand())
 
     def close(self, error: HeadraceError) -> None:
-        """End the tenure; what waits gets `error`."""
+        """End the tenure; waiting requests get `error`."""
         self.deliveries.close()
         self.shard.close(error)
         self.companion.abandon(NotOwner(str(error)))
 
 
 def translated(error: HeadraceError) -> HeadraceError:
-    """The error in terms of partitions: producers know no coordinator of timers."""
+    """The error in terms of partitions: producers know no timer coordinator."""
     if isinstance(error, CoordinatorLoading | CoordinatorUnavailable):
-        return StorageUnavailable(f"the partition's delayed records cannot be reached: {error}")
+        return StorageUnavailable(f"the partition's delayed records are not available: {error}")
     if isinstance(error, NotCoordinator):
         return NotOwner("the partition is served by another broker: refresh the metadata")
     return error

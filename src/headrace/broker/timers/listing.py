@@ -1,6 +1,6 @@
-"""The delayed records of one partition with their bodies, a bounded part in memory at a time.
+"""Lists the delayed records of one partition with their bodies, a bounded part in memory at a time.
 
-Invariants: reads, never changes. What was delivered or cancelled meanwhile is left out.
+Invariants: reads, never changes. Records delivered or cancelled meanwhile are omitted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from headrace.broker.timers.hosted_timers import HostedTimers
 
 LISTED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of one listing; the last record may go beyond."""
+"""Per listing; the last record may exceed it."""
 SHOWN_AT_ONCE: Final = 500
 SCAN_PARTS: Final = 20
-"""Parts of a schedule that are searched before others have their turn: 10 ms."""
+"""Parts of a schedule searched per turn of the loop: 10 ms."""
 
 
 class Delayed(NamedTuple):
@@ -42,7 +42,7 @@ class Delayed(NamedTuple):
 
 
 async def shown(hosted: HostedTimers, entries: list[Entry]) -> list[Delayed]:
-    """The first of these, up to LISTED_BYTES_MAX."""
+    """The first of these records, up to LISTED_BYTES_MAX."""
     offsets = [entry.offset for entry in entries]
     found = await hosted.bodies.leading(offsets, LISTED_BYTES_MAX)
     return [
@@ -78,5 +78,5 @@ async def tagged(hosted: HostedTimers, message_id: str) -> list[Entry]:
 
 
 def tag_of(message_id: str) -> int:
-    """By which a message is found by its id. Do not change: stored."""
+    """The hash by which a message is found by its id. Do not change: stored."""
     return crc32(message_id.encode()) & TAG_MASK if message_id else 0

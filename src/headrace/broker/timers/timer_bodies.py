@@ -1,8 +1,9 @@
-"""The records that wait in a timer companion: found by their offsets, a few of them in memory.
+"""Reads the records that wait in a timer companion, by offset, and caches some of them.
 
-Invariants: reads the companion log, never writes it. What is kept in memory is bounded by bytes.
-How it works: records that are added with a short delay stay in memory, and those that are due soon
-are read ahead in the order in which they lie, so that what is due is seldom read one by one.
+Invariants: reads the companion log, never writes it. The cache is bounded by bytes.
+
+How it works: records with a short delay stay in memory, and those that are due soon are read ahead
+in log order, so that due records are seldom read one by one.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ CACHE_BYTES: Final = 16 * 1024 * 1024
 """Of one partition."""
 READ_BYTES: Final = 256 * 1024
 LEADING_COUNT: Final = 16
-"""Records that are read at first where only bytes bound their number; then twice as many."""
+"""Records read at first where only bytes limit their number; then twice as many."""
 OVERHEAD_BYTES: Final = 200
-"""Of an entry in memory, besides its body."""
+"""Per entry in memory, besides its body."""
 
 
 class StoredTimer(NamedTuple):
-    """A record as it lies in the companion."""
+    """A record as stored in the companion."""
 
     due_ms: int
-    """0 of a half message that is due as soon as it is committed."""
+    """0 for a half message that is due as soon as it is committed."""
     timestamp_ms: int
     tag: int
     number: int
@@ -51,7 +52,7 @@ class TimerBodies:
         self._cached_bytes = 0
 
     def keep(self, offset: int, timer: StoredTimer) -> bool:
-        """Keep a record in memory, where there is room; whether it is kept."""
+        """Cache a record if there is room; whether it is cached."""
         size = len(timer.body) + OVERHEAD_BYTES
         if offset in self._cached:
             return True
@@ -62,14 +63,14 @@ class TimerBodies:
         return True
 
     def forget(self, offsets: Sequence[int]) -> None:
-        """These records are needed no more."""
+        """These records are no longer needed."""
         for offset in offsets:
             timer = self._cached.pop(offset, None)
             if timer is not None:
                 self._cached_bytes -= len(timer.body) + OVERHEAD_BYTES
 
     async def read_ahead(self, offsets: Sequence[int]) -> None:
-        """Keep in memory as many of these records as there is room for."""
+        """Cache as many of these records as there is room for."""
         wanted = sorted(offset for offset in offsets if offset not in self._cached)
         if wanted and self._cached_bytes < CACHE_BYTES // 2:
             found = await self._read(wanted, CACHE_BYTES // 2)
@@ -92,7 +93,7 @@ class TimerBodies:
         return found
 
     async def leading(self, offsets: Sequence[int], bytes_max: int) -> list[StoredTimer]:
-        """The records at the first of these offsets that take up to `bytes_max`; at least one.
+        """The records at the first of these offsets, up to `bytes_max`; at least one.
 
         Raises DataCorrupt, and what reading raises.
         """
@@ -106,7 +107,7 @@ class TimerBodies:
                 held |= await self._read(wanted, bytes_max)
             for offset in some:
                 if offset not in held or bytes_max <= 0:
-                    # They do not lie in this order, and what comes first did not fit.
+                    # The log has them in a different order, and the first one did not fit.
                     return found or [*(await self.get([offset])).values()]
                 found.append(held[offset])
                 bytes_max -= len(held[offset].body) + OVERHEAD_BYTES
@@ -114,7 +115,7 @@ class TimerBodies:
         return found
 
     async def _read(self, wanted: Sequence[int], bytes_max: int = 2**62) -> dict[int, StoredTimer]:
-        """Those of the records at `wanted`, ascending, that take up to `bytes_max`."""
+        """Those of the records at `wanted`, ascending, that fit into `bytes_max`."""
         found: dict[int, StoredTimer] = {}
         at = size = 0
         while at < len(wanted) and size < bytes_max:
@@ -142,7 +143,8 @@ class TimerBodies:
 
 
 def stored_timer(offset: int, key: bytes | None, value: bytes | None) -> StoredTimer | None:
-    """What a record of the companion keeps; None where it keeps none. Raises RecordInvalid."""
+    """Decode a record of the companion; None if it stores no delayed record. Raises
+    RecordInvalid."""
     if not key:
         raise RecordInvalid("a record of a timer companion has no key")
     if key[0] not in {state_records.SCHEDULED, state_records.HALF, state_records.MOVED}:

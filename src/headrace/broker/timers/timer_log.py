@@ -1,8 +1,8 @@
 """The timer companion of a partition, as the shard of its machine needs it.
 
 Invariants: a replay begins at the newest complete checkpoint, which the last record of the log
-names, and first says at which offset that is. There are no snapshots: checkpoints take their place,
-and `timer_space` trims the log.
+names, and first reports its offset. There are no snapshots: checkpoints take their place, and
+`timer_space` trims the log.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class TimerLog:
 
     def begin_snapshot(self) -> int:
         """See ShardLog."""
-        raise AssertionError("timers have checkpoints")
+        raise AssertionError("timers use checkpoints, not snapshots")
 
     async def end_snapshot(self, needed_from: int) -> None:
         """See ShardLog."""
-        raise AssertionError("timers have checkpoints")
+        raise AssertionError("timers use checkpoints, not snapshots")

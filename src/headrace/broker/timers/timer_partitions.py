@@ -1,9 +1,9 @@
 """Delayed records and half messages of the partitions that this broker serves.
 
-Invariants: what waits, and what is due, is decided by the machine of the partition
-(`coordination.timers`), whose journal is a companion log. A partition that has such a log is hosted
-as soon as this broker serves it, since what is due is delivered without a request. Nothing here
-knows a protocol. Errors are raised as HeadraceErrors.
+Invariants: the machine of the partition (`coordination.timers`), whose journal is a companion log,
+decides what waits and what is due. A partition with such a log is hosted as soon as this broker
+serves it, since due records are delivered without a request. Nothing here knows a protocol. Errors
+are raised as HeadraceErrors.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-"""Between two looks for partitions that are served here since, and for records due soon."""
+"""Interval between checks for newly served partitions and for records due soon."""
 SPACE_LOOKS: Final = 10
-"""Looks between two of them at the space."""
+"""Checks between two evaluations of disk space."""
 SOON_MS: Final = 60_000
-"""A record that is due within this time stays in memory, where there is room."""
+"""A record that is due within this time stays in memory if there is room."""
 POLLED_AT_ONCE: Final = 16
-"""Half messages that are given to a poll at a time, since their sizes are not known before."""
+"""Half messages given to a poll at a time, since their sizes are not known in advance."""
 
 
 class HalfShown(NamedTuple):
@@ -111,7 +111,7 @@ class TimerPartitions:
     # --- hosting -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Host the partitions that have timers, and tend to them, for ever."""
+        """Host the partitions that have timers and maintain them, until cancelled."""
         if self._is_standalone:
             await self._load_all()
         looks = 0
@@ -126,11 +126,11 @@ class TimerPartitions:
                         await self._configure(hosted)
                         await keep_small(hosted)
                 except HeadraceError as error:
-                    log.info("%s: its timers are tended to later: %s", hosted.data.name, error)
+                    log.info("%s: cannot maintain its timers yet: %s", hosted.data.name, error)
             await asyncio.sleep(LOOK_S)
 
     async def _load_all(self) -> None:
-        """Load the partitions that have timers: no client may ask for them before they are due."""
+        """Load the partitions that have timers: no client may use them before records are due."""
         for entry in await self._environment.metadata.list(PARTITIONS):
             topic_id, number = partition_of_key(entry.key)
             topic = self._topics.by_id.get(topic_id)
@@ -141,7 +141,7 @@ class TimerPartitions:
                 data.load()
 
     def _look(self) -> None:
-        """Host what was loaded since, and open again what was fenced."""
+        """Host newly loaded partitions, and reopen fenced ones."""
         loaded = self._environment.companioned
         if loaded is None:
             return
@@ -160,7 +160,7 @@ class TimerPartitions:
                 self._environment.tasks.spawn(self._open(topic, number), f"timers {data.name}")
 
     def _is_hosted(self, topic: Topic, number: int, data: PartitionLog) -> bool:
-        """Whether its timers run: those whose companion was fenced are opened again."""
+        """Whether its timers run; those whose companion was fenced are reopened."""
         hosted = self._hosted.get((topic.id, number))
         return hosted is not None and hosted.serves(data)
 
@@ -172,7 +172,7 @@ class TimerPartitions:
         try:
             await self._host(topic, number)
         except HeadraceError as error:
-            log.info("the timers of %s-%d are opened later: %s", topic.name, number, error)
+            log.info("cannot open the timers of %s-%d yet: %s", topic.name, number, error)
 
     async def _host(self, topic: Topic, number: int) -> HostedTimers:
         data = topic.require_log(number)
@@ -199,7 +199,7 @@ class TimerPartitions:
             self._environment, topic, number, kind, is_owned=not self._is_standalone
         )
         if topic.log(number) is not data:
-            raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
+            raise NotOwner(f"{data.name} has a new owner: refresh the metadata")
         hosted = HostedTimers(topic, number, companion, self._environment, self.figures, self._wake)
         self._hosted[topic.id, number] = hosted
         return hosted
@@ -218,22 +218,22 @@ class TimerPartitions:
             await hosted.ask(ConfigureCommand(config))
 
     def resign(self, topic: Topic, number: int) -> None:
-        """This broker serves the partition no longer."""
+        """This broker no longer serves the partition."""
         hosted = self._hosted.pop((topic.id, number), None)
         if hosted is not None:
             hosted.close(NotOwner(f"{hosted.data.name} is served by another broker now"))
 
     def forget_topic(self, topic_id: UUID) -> None:
-        """The topic was deleted, and what waited with it."""
+        """The topic was deleted, with its waiting records."""
         for key in [key for key in self._hosted if key[0] == topic_id]:
             hosted = self._hosted.pop(key)
             hosted.close(TopicUnknown("the topic was deleted"))
 
     def close(self) -> None:
-        """Refuse what waits, stop the timers."""
+        """Refuse waiting requests and stop the timers."""
         for hosted in self._hosted.values():
             hosted.deliveries.close()
-            hosted.shard.close(NotOwner("the broker is stopping"))
+            hosted.shard.close(NotOwner("the broker is stopping: refresh the metadata"))
 
     def hosted(self) -> Iterator[HostedTimers]:
         """For metrics."""
@@ -254,17 +254,17 @@ class TimerPartitions:
         return completion
 
     def _check(self, topic: Topic, batch: DelayedBatch) -> None:
-        """Raises RecordInvalid where a record is due too late."""
+        """Raise RecordInvalid if a record's delay is too long."""
         bound_ms = delay_max_ms(topic.fact.configs)
         latest_ms = self._environment.clock.now_ms() + bound_ms
         reason = (
-            f"it is due more than headrace.delay.max.ms={bound_ms} from now: send an earlier time,"
-            " or raise the limit of the topic"
+            f"its delay exceeds headrace.delay.max.ms={bound_ms}: use an earlier time, or "
+            "raise the limit of the topic"
         )
         late = [one.batch_index for one in batch.records if one.due_ms > latest_ms]
         if late:
             raise RecordInvalid(
-                f"record {late[0]} of the batch: {reason}; nothing of the batch is stored",
+                f"record {late[0]} of the batch: {reason}; the batch is not stored",
                 record_errors=[(index, reason) for index in late],
             )
 
@@ -277,10 +277,12 @@ class TimerPartitions:
         except HeadraceError as error:
             completion.fail(translated(error))
         except asyncio.CancelledError:
-            completion.fail(StorageUnavailable("the broker is stopping"))
+            completion.fail(StorageUnavailable("the broker is stopping: send the batch again"))
             raise
         except Exception as fault:
-            log.exception("delayed records of %s-%d met a fault of the broker", topic.name, number)
+            log.exception(
+                "internal error while storing delayed records of %s-%d", topic.name, number
+            )
             completion.fail(fault)
         else:
             completion.succeed()
@@ -300,9 +302,9 @@ class TimerPartitions:
     async def list_delayed(
         self, topic: Topic, number: int, after: Entry, count_max: int
     ) -> list[Delayed]:
-        """Records that wait, by due time, after `after`; without those that are due right now.
+        """Waiting records by due time, after `after`, without those that are due right now.
 
-        No more than take LISTED_BYTES_MAX; none: there are no more.
+        At most LISTED_BYTES_MAX; an empty list: there are no more.
         """
         hosted = await self._hosted_or_none(topic, number)
         state = None if hosted is None else hosted.state
@@ -312,19 +314,19 @@ class TimerPartitions:
         return await listing.shown(hosted, entries)
 
     async def list_refused(self, topic: Topic, number: int) -> list[RefusedRecord]:
-        """The newest records that were due and could not be read, since this broker has the
+        """The newest records that were due and unreadable, since this broker took over the
         partition."""
         hosted = await self._hosted_or_none(topic, number)
         return [] if hosted is None else list(hosted.deliveries.refused)
 
     async def cancel(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
-        """Do not deliver the record with this due time and number; False if it does not wait."""
+        """Cancel the record with this due time and number; False if it is not waiting."""
         hosted = await self._hosted_or_none(topic, number)
         state = None if hosted is None else hosted.state
         if hosted is None or state is None:
             return False
         entries = [Entry(due_ms, timer_number)]
-        if not state.schedule.has(due_ms, timer_number):  # it may have been written again
+        if not state.schedule.has(due_ms, timer_number):  # it may have been stored again
             same = []
             for entry in state.schedule.after(Entry(due_ms, timer_number)):
                 if entry.due_ms != due_ms:
@@ -338,7 +340,7 @@ class TimerPartitions:
         return await self._cancel(hosted, entries) > 0
 
     async def cancel_by_id(self, topic: Topic, number: int, message_id: str) -> int:
-        """Cancel the waiting records that carry this message id; how many."""
+        """Cancel the waiting records that carry this message id; returns how many."""
         hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return 0
@@ -391,7 +393,7 @@ class TimerPartitions:
     # --- half messages -----------------------------------------------------------------------
 
     async def list_halves(self, topic: Topic, number: int) -> tuple[list[Half], list[Settled]]:
-        """(pending half messages, outcomes that are kept) of a partition, the oldest first."""
+        """(pending half messages, outcomes still kept) of a partition, oldest first."""
         hosted = await self._hosted_or_none(topic, number)
         state = None if hosted is None else hosted.state
         if state is None:
@@ -403,7 +405,7 @@ class TimerPartitions:
     ) -> list[tuple[Half, StoredTimer]]:
         """The first of these half messages that are still pending, up to LISTED_BYTES_MAX.
 
-        None: all were settled meanwhile.
+        An empty list: all were settled meanwhile.
         """
         hosted = await self._hosted_or_none(topic, number)
         state = None if hosted is None else hosted.state
@@ -414,9 +416,10 @@ class TimerPartitions:
         return list(zip(pending, found, strict=False))
 
     async def settle(self, topic: Topic, number: int, command: SettleCommand) -> Settled | None:
-        """Commit or roll back a half message; its outcome, None where it is not of this partition.
+        """Commit or roll back a half message; returns its outcome, None if it is not in this
+        partition.
 
-        Raises RecordStateInvalid where it has the other outcome already.
+        Raises RecordStateInvalid if it already has the other outcome.
         """
         hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
@@ -430,9 +433,9 @@ class TimerPartitions:
         return outcome
 
     async def poll_checks(self, group: str, count_max: int, wait_s: float) -> list[HalfShown]:
-        """Half messages whose producer group is asked what became of them.
+        """Half messages whose producer group is due for a check-back.
 
-        Waits up to `wait_s` for the first one. Each check is given to one caller.
+        Waits up to `wait_s` for the first one. Each check-back goes to one caller.
         """
         event = asyncio.Event()
         self._polls.setdefault(group, []).append(event)

@@ -1,10 +1,10 @@
-"""Checkpoints of a timer companion, and the space of records that are needed no more.
+"""Writes checkpoints of a timer companion, and reclaims the space of obsolete records.
 
-Invariants: the log is trimmed only before the newest complete checkpoint, and only of what is
-neither scheduled, nor a pending half message, nor on its way to the partition's log. What is still
-needed there is written again first, together with what follows it in the same millisecond, so that
-the order of arrival stays (up to TOGETHER_BYTES of one millisecond). Both are done in small steps,
-between which others have their turn.
+Invariants: the log is trimmed only before the newest complete checkpoint, and only of records that
+are neither scheduled, nor pending half messages, nor being delivered. Records still needed there
+are first rewritten at the end, together with those that follow in the same millisecond, so that the
+order of arrival is kept (up to TOGETHER_BYTES per millisecond). Both work in small steps, between
+which the loop does other work.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from headrace.coordination.timers.timer_state import TimerState
 
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
-"""Of the log since the last checkpoint, at least; a replay reads about as much."""
+"""Minimum size of the log since the last checkpoint; a replay reads about as much."""
 ENTRY_BYTES: Final = 8
 PARTS_AT_ONCE: Final = 4
 STEP_BYTES: Final = 256 * 1024
 TOGETHER_BYTES: Final = 512 * 1024
-"""Of the records that move besides those of a step: both fit into one batch of the log."""
+"""Records rewritten in addition to those of a step: both fit into one batch of the log."""
 ATTEMPTS_MAX: Final = 4
 SPACE_BYTES: Final = 32 * 1024 * 1024
-"""A log that is smaller is left as it is."""
+"""A smaller log is left as it is."""
 TRIM_RECORDS: Final = 50_000
-"""Between two trims, each of which is a write of metadata."""
+"""Between two trims, each of which is a metadata write."""
 
 
 async def keep_small(hosted: HostedTimers) -> None:
-    """Write a checkpoint and free space, where either is due. Raises HeadraceError."""
+    """Write a checkpoint and reclaim space, where either is due. Raises HeadraceError."""
     state = hosted.state
     if state is None:
         return
@@ -69,7 +69,7 @@ def _span(hosted: HostedTimers, state: TimerState) -> int:
 
 
 def _is_wasteful(hosted: HostedTimers, state: TimerState) -> bool:
-    """Whether more than half of what the log holds is needed no more."""
+    """Whether more than half of the log is obsolete."""
     if hosted.companion.size_bytes < SPACE_BYTES:
         return False
     return 2 * _live(state) < _span(hosted, state)
@@ -80,7 +80,7 @@ def _is_checkpoint_old(hosted: HostedTimers, state: TimerState) -> bool:
 
 
 async def write_checkpoint(hosted: HostedTimers) -> None:
-    """Write the state anew, so that a replay begins here. Raises HeadraceError."""
+    """Write the whole state, so that a replay begins here. Raises HeadraceError."""
     reply = await hosted.ask(BeginCheckpointCommand())
     while reply.is_done:
         reply = await hosted.ask(SavePartsCommand(PARTS_AT_ONCE))
@@ -88,7 +88,7 @@ async def write_checkpoint(hosted: HostedTimers) -> None:
 
 
 async def free_space(hosted: HostedTimers) -> None:
-    """Trim the log's oldest part, as long as most of it is needed no more. Raises HeadraceError."""
+    """Trim the log's oldest part while most of it is obsolete. Raises HeadraceError."""
     companion, state = hosted.companion, hosted.state
     if state is None:
         return
@@ -102,11 +102,11 @@ async def free_space(hosted: HostedTimers) -> None:
         start = min(offset, limit, *outstanding)
         await companion.trim(max(start, companion.log_start_offset))
         if start < offset:
-            return  # later: these are on their way to the partition's log
+            return  # later: these are being delivered
 
 
 async def _move(hosted: HostedTimers, offset: int) -> int:
-    """Write again what is needed of a stretch of the log; where the next one begins."""
+    """Rewrite the records of a section that are still needed; returns where the next one begins."""
     data = await hosted.companion.reader.read(offset, STEP_BYTES)
     copies: list[Copy] = []
     end = offset
@@ -123,9 +123,9 @@ async def _move(hosted: HostedTimers, offset: int) -> int:
 
 
 async def _write_again(hosted: HostedTimers, copies: list[Copy]) -> None:
-    """Write again what is needed of the copies, with what has to stay after it in its millisecond.
+    """Rewrite the needed copies, with the records that must stay after them in their millisecond.
 
-    Where that is more than TOGETHER_BYTES of one millisecond, it loses its order.
+    If those exceed TOGETHER_BYTES for one millisecond, their order is lost.
     """
     together = copies
     for _ in range(ATTEMPTS_MAX):  # records may be added for the same millisecond meanwhile
@@ -146,7 +146,7 @@ async def _write_again(hosted: HostedTimers, copies: list[Copy]) -> None:
 
 
 async def _read(hosted: HostedTimers, offsets: Sequence[int]) -> list[Copy] | None:
-    """Copies of the records at these offsets; None where they are too large to move at once."""
+    """Copies of the records at these offsets; None if they are too large to move at once."""
     if len(offsets) > MISSING_MAX:
         return None
     found = await hosted.bodies.leading(offsets, TOGETHER_BYTES)

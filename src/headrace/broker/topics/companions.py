@@ -1,10 +1,11 @@
-"""Logs beside a partition's own: the journal of its share groups, its timers.
+"""Companion logs of a partition: the journal of its share groups, its timers.
 
 Invariants: a companion belongs to the broker that owns its partition, under the same leader epoch;
-a broker that takes the partition over fences the companion by loading it. It has a chain of ledgers
-like any log, under the partition's number with its kind in the high bits, so it is found, swept and
-deleted with the topic. That it exists is noted in the partition's own chain before its first
-record, so that a companion's chain which is missing later was lost. None exists until it is used.
+a broker that takes over the partition fences the companion by loading it. It has a chain of ledgers
+like any log, under the partition's number with its kind in the high bits, so it is found,
+garbage-collected and deleted with the topic. Its existence is recorded in the partition's own chain
+before its first record, so that a companion whose chain is missing later is known to be lost. A
+companion is created on first use.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 COMPANION_SEGMENT_BYTES = 16 * MIB
 COMPANION_BATCH_BYTES = 64 * MIB
-"""Snapshots are cut into pieces far below this."""
+"""Snapshots are split into pieces far below this."""
 
 
 async def open_companion(
@@ -29,8 +30,8 @@ async def open_companion(
 ) -> PartitionLog:
     """The companion log of a partition that this broker serves, not yet loaded.
 
-    `is_owned`: other brokers may own the partition at other times, so the log is fenced.
-    Raises what loading the partition raises, and MetadataUnavailable, NotOwner.
+    `is_owned`: other brokers may own the partition at other times, so the log is fenced. Raises
+    what loading the partition raises, and MetadataUnavailable, NotOwner.
     """
     data = topic.require_log(number)
     await data.wait_loaded()

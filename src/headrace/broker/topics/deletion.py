@@ -1,14 +1,14 @@
-"""What follows when a topic is deleted: its partitions are no longer served, their ledgers are
+"""Finishes the deletion of topics: their partitions are no longer served, their ledgers are
 deleted.
 
-Invariants: over what is left of the topic; `Topics` has forgotten it. Brokers hear of a
-deletion one after another. One that has not yet heard could take records for the next topic of that
-name, acknowledge them, and lose them a moment later; and it could show the old ones. So a topic is
-marked first, and its name is free when that is over: over shared storage their logs are fenced,
-which stops writers, and their owners are waited for, so that reads end; where each worker has
-ledgers of its own, there is only the waiting. Any broker may finish what another has begun, and so
-does a request that needs the name. The key keeps a fact that says so, and with it its version: a
-broker that is late with this topic must not change the next one of this name.
+Invariants: works on what is left of a topic that `Topics` no longer contains. Brokers learn of a
+deletion one after another. A broker that has not learned of it yet could accept records for the
+next topic of that name, acknowledge them and lose them a moment later; or it could return old
+records. So a topic is first marked as deleted, and its name is free only after that: over shared
+storage the logs are fenced, which stops writers, and the owners are waited for, which ends reads;
+where each worker has ledgers of its own, owners are waited for. Any broker may finish a deletion
+that another one began, and so does a request that needs the name. The key keeps a fact that records
+this, and with it its version: a broker that lags must not change the next topic of this name.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ HEARD_WAIT_S = 3.0
 PARTITIONS_AT_ONCE = 64
 TRIES_MAX = 60
 FREE_KEPT_MS = 600_000
-"""Longer than a broker that may write hears nothing of a change: its session would be over."""
+"""Longer than a broker that may write can miss a change: its session would have expired."""
 RETRY_S = 1.0
 
 
 async def clear(
     environment: Environment, partitions: Sequence[PartitionLog], keys: Sequence[str]
 ) -> None:
-    """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
+    """Delete the ledgers of a deleted topic's partitions, then the facts that name these
+    ledgers."""
     for partition in partitions:
         await partition.delete()
     for key in keys:
@@ -55,38 +56,40 @@ async def clear(
 
 
 class _Ending:
-    """One deletion that this broker is about to finish."""
+    """One deletion that this broker is finishing."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self.why: object = "it takes long"
+        self.why: object = "it is still running"
         """What was in its way last."""
         self.task: asyncio.Task[bool]
 
 
 class Deletions:
-    """Topics that are marked as deleted, and names that became free, as this broker sees them."""
+    """Topics marked as deleted, and names that became free, as this broker sees them."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._marked: dict[str, Topic] = {}
         self._free: dict[str, tuple[int, int]] = {}
-        """Names whose last topic has ended: (version of the fact that is left, when it ended)."""
+        """Names whose last topic is fully deleted: (version of the remaining fact, time of the
+        end)."""
         self._endings: dict[UUID, _Ending] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._marked
 
     def holds(self, topic_id: UUID) -> bool:
-        """Whether it is a marked topic's: what is heard of it now is older than the mark."""
+        """Whether the topic is marked as deleted: events about it are older than the mark."""
         return any(topic.id == topic_id for topic in self._marked.values())
 
     def marked(self, topic: Topic) -> None:
-        """The store has taken the mark, by this broker or another."""
+        """The store has accepted the mark, from this broker or another."""
         self._marked[topic.name] = topic
 
     def ended(self, name: str, free: tuple[int, int] | None = None) -> None:
-        """The name is free, or another topic's. `free`: (version, time) of a fact that is left."""
+        """The name is free or belongs to another topic. `free`: (version, time) of the remaining
+        fact."""
         self._marked.pop(name, None)
         if free is None:
             self._free.pop(name, None)
@@ -94,11 +97,11 @@ class Deletions:
             self._free[name] = free
 
     def version_of_free(self, name: str) -> int:
-        """The version that the key of this name has while no topic has the name."""
+        """The version of this name's key while no topic has the name."""
         return self._free[name][0] if name in self._free else ABSENT
 
     async def forget_old(self) -> None:
-        """Delete the facts of topics that ended so long ago that every broker knows."""
+        """Delete the facts of topics whose deletion ended so long ago that every broker knows."""
         before_ms = self._environment.clock.now_ms() - FREE_KEPT_MS
         for name, (version, ended_ms) in list(self._free.items()):
             if ended_ms >= before_ms:
@@ -108,13 +111,15 @@ class Deletions:
             except VersionConflict:  # another topic has the name
                 continue
             except HeadraceError as error:
-                log.info("the fact of the deleted topic %s stays for now: %s", name, error)
+                log.info("cannot remove the fact of deleted topic %s yet: %s", name, error)
                 return
 
     async def finish(self, name: str, ownership: Ownership) -> None:
-        """On return no broker takes records for a marked topic of this name, which is free.
+        """Finish the deletion of a marked topic: on return no broker accepts records for it, and
+        its name is free.
 
-        Raises StorageUnavailable where one might: then the name is not free. It is gone on with.
+        Raises StorageUnavailable if a broker still might; the name is then not free, and the
+        deletion continues in the background.
         """
         topic = self._marked.get(name)
         if topic is None:
@@ -130,13 +135,13 @@ class Deletions:
         task = ending.task
         if not task.done() or task.cancelled() or not task.result():
             raise StorageUnavailable(
-                f"topic {name!r} is deleted, but a broker that has not heard of it may take records"
-                f" that go with it ({ending.why}): another topic of this name can be made when that"
-                " is over; delete it again to see whether it is"
+                f"topic {name!r} is deleted, but a broker that has not been notified may "
+                f"still accept records, which will be lost ({ending.why}): its name can be "
+                "reused once that has ended; repeat the deletion to check"
             )
 
     async def finish_all(self, ownership: Ownership) -> None:
-        """Finish what brokers that are gone have begun."""
+        """Finish deletions that other brokers began and left."""
         for name in list(self._marked):
             try:
                 await self.finish(name, ownership)
@@ -144,23 +149,23 @@ class Deletions:
                 log.warning("%s", error)
 
     async def _end(self, ending: _Ending, ownership: Ownership) -> bool:
-        """Whether the topic has ended."""
+        """Whether the topic is fully deleted."""
         topic = ending.topic
         try:
             if self._environment.is_shared:
                 await self._shut_out_all(ending)
             if not await ownership.wait_ended(topic, HEARD_WAIT_S):
                 if not self._environment.is_shared:
-                    ending.why = "a worker has not answered"
+                    ending.why = "a worker has not confirmed it"
                     return False
-                log.warning("a broker may still show records of the deleted topic %s", topic.name)
+                log.warning("a broker may still serve records of deleted topic %s", topic.name)
             now_ms = self._environment.clock.now_ms()
             ended = replace(topic.fact, configs={}, ended_ms=now_ms)
             key = topic_key(topic.name)
             version = await self._environment.metadata.put(key, ended.encode(), topic.version)
             free = version, now_ms
         except VersionConflict:
-            log.debug("another broker has finished the deletion of topic %s", topic.name)
+            log.debug("another broker has finished deleting topic %s", topic.name)
             free = None
         except HeadraceError as error:
             ending.why = error
@@ -170,7 +175,8 @@ class Deletions:
         return True
 
     async def _shut_out_all(self, ending: _Ending) -> None:
-        """Fence all writers of the topic. Raises why some may write, after a minute of trying."""
+        """Fence all writers of the topic. Raises the error that prevents it, after retrying for a
+        minute."""
         at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
         async def persist(number: int) -> None:

@@ -1,7 +1,7 @@
-"""What the overrides of a topic mean to its logs and timers.
+"""Translates topic configuration overrides for logs and timers.
 
-Invariants: pure. Values were checked when they were set (`topic_config`); what is not overridden
-has the default of that table.
+Invariants: pure. Values were validated when they were set (`topic_config`); unset ones take the
+defaults of that table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def copies_of(configs: Mapping[str, str]) -> Copies | None:
-    """How a topic wants its ledgers kept; None where it does not say."""
+    """The replication of a topic's ledgers; None if the topic does not set it."""
     return parse_copies(configs.get(QUORUM, ""))
 
 
@@ -31,12 +31,12 @@ def is_remote(configs: Mapping[str, str]) -> bool:
 
 
 def delay_max_ms(configs: Mapping[str, str]) -> int:
-    """How far ahead a record of the topic may be due."""
+    """How far in the future a record of the topic may be due."""
     return int(configs.get("headrace.delay.max.ms", DEFINITIONS["headrace.delay.max.ms"].default))
 
 
 def half_config(configs: Mapping[str, str]) -> HalfConfig:
-    """How the topic keeps half messages."""
+    """The topic's settings for half messages."""
     names = ("check.first.ms", "check.interval.ms", "check.max", "audit.ms")
     values = [configs.get(f"headrace.half.{name}") for name in names]
     return HalfConfig._make(
@@ -46,7 +46,7 @@ def half_config(configs: Mapping[str, str]) -> HalfConfig:
 
 
 def log_config(configs: Mapping[str, str]) -> LogConfig:
-    """What a topic's overrides mean to its logs."""
+    """The log settings for a topic's overrides."""
 
     def value(name: str) -> str:
         return configs.get(name, DEFINITIONS[name].default)
@@ -86,7 +86,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
 def shared_log_config(
     configs: tuple[tuple[str, str], ...], ledger_bytes_max: int | None
 ) -> LogConfig:
-    """One object for all partitions with the same overrides, which may be very many."""
+    """One shared object for all partitions with the same overrides, of which there may be many."""
     config = log_config(dict(configs))
     if ledger_bytes_max is None:
         return config

@@ -1,6 +1,6 @@
-"""Who owns which partition: what the faces ask, and the answer of a broker that is alone.
+"""The ownership interface that protocol faces use, and its stand-alone implementation.
 
-Invariants: the seam. `SharedOwnership` answers where several brokers share the partitions.
+Invariants: the seam. `SharedOwnership` implements it where several brokers share the partitions.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ NO_LEADER = -1
 
 
 class Leader(NamedTuple):
-    """Which broker serves a partition (NO_LEADER: none now), since which epoch."""
+    """The broker that serves a partition (NO_LEADER: none at the moment), and its leader epoch."""
 
     broker: int
     leader_epoch: int
 
 
 class Ownership(Protocol):
-    """Who owns which partition."""
+    """Partition ownership."""
 
     @property
     def guard(self) -> SessionGuard | None:
-        """Whether this broker may answer as an owner now; None: it always may."""
+        """Decides whether this broker may answer as an owner now; None: it always may."""
         ...
 
     async def join(self, fact: BrokerFact) -> None:
-        """Tell the cluster where this broker is reached; from now on it may own partitions."""
+        """Register this broker with the cluster; from now on it may own partitions."""
         ...
 
     async def leave(self) -> None:
-        """Hand over what this broker owns."""
+        """Hand over the partitions that this broker owns."""
         ...
 
     def leader(self, topic: Topic, partition: int) -> Leader:
-        """Who serves a partition."""
+        """The broker that serves a partition."""
         ...
 
     def is_mine(self, topic: Topic, partition: int) -> bool:
@@ -57,24 +57,24 @@ class Ownership(Protocol):
         ...
 
     def topics_changed(self) -> None:
-        """Topics or partitions came or went."""
+        """Topics or partitions were created or deleted."""
         ...
 
     def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
-        """What to write together with a new topic, so that it has owners when it is there."""
+        """Operations to write together with a new topic, so that it has owners from the start."""
         ...
 
     async def wait_served(self, topic: Topic) -> None:
-        """Wait, within reason, until each partition of a new topic has an owner."""
+        """Wait, up to a limit, until each partition of a new topic has an owner."""
         ...
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
-        """Wait until no other living broker serves a deleted topic; whether it was in time."""
+        """Wait until no other live broker serves a deleted topic; whether it ended in time."""
         ...
 
 
 class SoleOwnership:
-    """Of a broker that is alone: it serves everything."""
+    """The ownership of a stand-alone broker, which serves every partition."""
 
     def __init__(self, broker_id: int, metadata: MetadataStore) -> None:
         self._broker_id = broker_id

@@ -1,8 +1,8 @@
 """One topic as this broker sees it.
 
 Invariants: a value with its partitions; `topics` and `ownership` change it. A partition has a log
-here while this broker serves it, or gets ready to. Of all others, which may be thousands, nothing
-is kept but what it takes to refuse a request.
+here while this broker serves it or prepares to. For all other partitions, of which there may be
+thousands, only what is needed to refuse a request is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ForeignPartition:
-    """A partition that another broker serves, or no broker at the moment."""
+    """A partition that another broker, or no broker at the moment, serves."""
 
     __slots__ = ("_number", "_topic_name")
 
@@ -31,7 +31,7 @@ class ForeignPartition:
 
     @property
     def failure(self) -> NotOwner:
-        """Why it cannot be served here."""
+        """The error that refuses requests for it."""
         return NotOwner(
             f"{self._topic_name}-{self._number} is not served by this broker: refresh the metadata"
         )
@@ -61,31 +61,31 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether Headrace itself writes it."""
+        """Whether only Headrace itself writes to it."""
         return self.fact.name in INTERNAL_TOPICS
 
     @property
     def logs(self) -> Iterator[tuple[int, PartitionLog]]:
-        """The partitions that have a log here, and their numbers."""
+        """The partitions that have a log on this broker, with their numbers."""
         for number, partition in enumerate(self.partitions):
             if not isinstance(partition, ForeignPartition):
                 yield number, partition
 
     def check_partition(self, number: int) -> None:
-        """Raises TopicUnknown where there is no such partition."""
+        """Raise TopicUnknown if there is no such partition."""
         if not 0 <= number < len(self.partitions):
             raise TopicUnknown(f"topic {self.name} has no partition {number}")
 
     def require_log(self, number: int) -> PartitionLog:
-        """The log of one partition. Raises TopicUnknown; NotOwner where it has none here."""
+        """The log of one partition. Raises TopicUnknown; NotOwner if it has none here."""
         if not 0 <= number < len(self.partitions):
-            self.check_partition(number)  # says so
+            self.check_partition(number)  # raises the specific error
         partition = self.partitions[number]
         if isinstance(partition, ForeignPartition):
             raise partition.failure
         return partition
 
     def log(self, number: int) -> PartitionLog | None:
-        """The log of one partition, None where it has none here."""
+        """The log of one partition, None if it has none here."""
         partition = self.partitions[number] if 0 <= number < len(self.partitions) else None
         return None if isinstance(partition, ForeignPartition) else partition

@@ -1,8 +1,8 @@
-"""The configuration of topics: names, defaults and checks.
+"""Topic configuration: names, defaults and validation.
 
-Invariants: one table, Kafka's names and meanings. A name that Kafka knows and Headrace has
-no use for is taken and kept (`is_inert`), so that tools which set it work; an unknown name is
-refused. `flush.ms` is the one default that differs: 0, so what is acknowledged is synced.
+Invariants: one table with Kafka's names and meanings. A setting that Kafka has and Headrace does
+not use is accepted and stored (`is_inert`), so that tools which set it work; an unknown name is
+refused. `flush.ms` is the one default that differs: 0, so acknowledged records are synced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = range(1, 10)
 
 @dataclass(slots=True, frozen=True)
 class ConfigDefinition:
-    """One setting: its type on the wire, default and check."""
+    """One setting: its type on the wire, default and validation."""
 
     name: str
     type: int
@@ -45,7 +45,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 def _integer(low: int, high: int) -> Callable[[str], bool]:
     def check(text: str) -> bool:
-        # Python would take `1_000`, blanks and the digits of other scripts; other tools would not.
+        # Python accepts `1_000`, blanks and the digits of other scripts; other tools do not.
         return bool(_INTEGER.fullmatch(text)) and low <= int(text) <= high
 
     return check
@@ -53,12 +53,12 @@ def _integer(low: int, high: int) -> Callable[[str], bool]:
 
 _THREE = re.compile(r"([0-9]{1,3}),([0-9]{1,3}),([0-9]{1,3})")
 ENSEMBLE_MAX = 32
-"""More bookies for one ledger than anybody has asked for; each is a connection of every broker."""
+"""A sanity limit: each bookie of a ledger is a connection of every broker."""
 QUORUM = "headrace.quorum"
 ATTRIBUTES = "headrace.message.attributes"
 ONE_COPY = "1,1,1"
 _CLEANUPS = 2
-"""Each once: a list without end would be kept with the topic."""
+"""Each policy once: an unbounded list would be stored with the topic."""
 
 
 def _fraction(text: str) -> bool:
@@ -82,7 +82,7 @@ def _quorum(text: str) -> bool:
 
 
 def parse_copies(text: str) -> Copies | None:
-    """What `E,W,A` says; None where it says nothing that can be."""
+    """Parse `E,W,A`; None if it is not valid."""
     found = _THREE.fullmatch(text)
     if found is None:
         return None
@@ -106,23 +106,24 @@ _USED = (
         "compression.type",
         STRING,
         "producer",
-        "The codec in which batches are stored; producer: as they come.",
+        "The compression codec of stored batches; producer: keep the producer's codec.",
         _one_of(*_COMPRESSIONS),
     ),
     ConfigDefinition(
         "delete.retention.ms",
         LONG,
         "86400000",
-        "With compaction: how long tombstones and transaction markers stay after the first round"
-        " that has kept them.",
+        "With compaction: how long tombstones and transaction markers are kept after "
+        "the first round that has retained them.",
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
         "flush.ms",
         LONG,
         "0",
-        "0: every acknowledged record is synced to disk first. More: acknowledge at once, and sync"
-        " within this time; a power loss may then cost that much.",
+        "0: sync every record to disk before acknowledging it. Larger: acknowledge "
+        "at once and sync within this time; a power failure may then lose the "
+        "records of that time.",
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
@@ -130,69 +131,71 @@ _USED = (
         BOOLEAN,
         "false",
         "Read queue attributes from record headers (headrace-delay, headrace-priority and others);"
-        " batches are opened for it. false: batches are stored unopened, and these headers have no"
-        " effect.",
+        " this requires decompressing batches. false: batches are stored unopened, "
+        "and these headers have no effect.",
         _boolean,
     ),
     ConfigDefinition(
         "headrace.message.ttl.ms",
         LONG,
         "-1",
-        "Share groups skip or dead-letter (headrace.share.expired) records older than this; -1:"
-        " never. headrace-expire-at of a record counts where it comes first.",
+        "Share groups skip or dead-letter (headrace.share.expired) records older "
+        "than this; -1: never. An earlier headrace-expire-at of a record takes "
+        "precedence.",
         _integer(-1, INT64_MAX),
     ),
     ConfigDefinition(
         QUORUM,
         STRING,
         ONE_COPY,
-        "Over BookKeeper: E,W,A, the bookies a ledger is spread over, those that get each entry,"
-        " and how many of these must have synced it before it is acknowledged; E >= W >= A >= 1."
-        " It counts from the next ledger on. By default the broker's --quorum.",
+        "With BookKeeper: E,W,A, that is ensemble size, write quorum and ack quorum "
+        "of a ledger; E >= W >= A >= 1. A change applies to the next ledger. "
+        "Default: the broker's --quorum.",
         _quorum,
     ),
     ConfigDefinition(
         "headrace.delay.max.ms",
         LONG,
         str(10 * 366 * DAY_MS),
-        "How far ahead a record may be due (headrace-deliver-at, headrace-delay); a later one is"
-        " refused.",
+        "The maximum delivery delay of a record (headrace-deliver-at, "
+        "headrace-delay); longer delays are refused.",
         _integer(0, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.audit.ms",
         LONG,
         str(HalfConfig().audit_ms),
-        "How long the outcome of a half message can be listed.",
+        "How long the outcome of a half message is kept for listing.",
         _integer(0, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.check.first.ms",
         LONG,
         str(HalfConfig().first_check_ms),
-        "How long after its arrival a half message's producer group is first asked about it.",
+        "The delay between the arrival of a half message and its first check-back.",
         _integer(1, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.check.interval.ms",
         LONG,
         str(HalfConfig().check_interval_ms),
-        "The time between two checks of a half message.",
+        "The interval between check-backs of a half message.",
         _integer(1, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.check.max",
         INT,
         str(HalfConfig().checks_max),
-        "After so many checks without an answer a half message is rolled back.",
+        "The number of unanswered check-backs after which a half message is rolled back.",
         _integer(1, 10_000),
     ),
     ConfigDefinition(
         "local.retention.bytes",
         LONG,
         "-2",
-        "With remote.storage.enable: drop the oldest local copies of offloaded ledgers while a"
-        " partition holds more than this here; -1: never; -2: as retention.bytes.",
+        "With remote.storage.enable: drop the oldest local copies of offloaded "
+        "ledgers while those of a partition exceed this size; -1: never; -2: as "
+        "retention.bytes.",
         _integer(-2, INT64_MAX),
     ),
     ConfigDefinition(
@@ -207,49 +210,50 @@ _USED = (
         "max.compaction.lag.ms",
         LONG,
         str(INT64_MAX),
-        "With compaction: a record is compacted after this time at the latest, however few are.",
+        "With compaction: the maximum time until a record is compacted, regardless "
+        "of the dirty ratio.",
         _integer(1, INT64_MAX),
     ),
     ConfigDefinition(
         "max.message.bytes",
         INT,
         str(MIB + 12),
-        "The largest record batch, as it is stored.",
+        "The maximum size of a stored record batch.",
         _integer(0, INT32_MAX),
     ),
     ConfigDefinition(
         "message.timestamp.type",
         STRING,
         "CreateTime",
-        "Whose clock gives a record its timestamp: the producer's, or the broker's.",
+        "Whether records carry the producer's timestamp or the broker's append time.",
         _one_of("CreateTime", "LogAppendTime"),
     ),
     ConfigDefinition(
         "message.timestamp.before.max.ms",
         LONG,
         str(INT64_MAX),
-        "How far in the past a timestamp may lie.",
+        "How far in the past a record's timestamp may be.",
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
         "message.timestamp.after.max.ms",
         LONG,
         "3600000",
-        "How far in the future a timestamp may lie.",
+        "How far in the future a record's timestamp may be.",
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
         "min.cleanable.dirty.ratio",
         DOUBLE,
         "0.5",
-        "With compaction: a round begins when more than this part of the bytes is uncompacted.",
+        "With compaction: a round begins when more than this fraction of the bytes is uncompacted.",
         _fraction,
     ),
     ConfigDefinition(
         "min.compaction.lag.ms",
         LONG,
         "0",
-        "With compaction: a ledger stays as it is until its newest record is older than this.",
+        "With compaction: a ledger is not compacted until its newest record is older than this.",
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
@@ -263,7 +267,7 @@ _USED = (
         "retention.bytes",
         LONG,
         "-1",
-        "Drop the oldest ledgers of a partition while it holds more than this; -1: never.",
+        "Drop the oldest ledgers of a partition while its size exceeds this; -1: never.",
         _integer(-1, INT64_MAX),
     ),
     ConfigDefinition(
@@ -277,21 +281,28 @@ _USED = (
         "segment.bytes",
         INT,
         str(1024 * MIB),
-        "Begin a new ledger when one holds this much.",
+        "Begin a new ledger when the open one reaches this size.",
         _integer(14, INT32_MAX),
     ),
     ConfigDefinition(
         "segment.ms",
         LONG,
         str(7 * 24 * 3600 * 1000),
-        "Begin a new ledger when one is this old.",
+        "Begin a new ledger when the open one reaches this age.",
         _integer(1, INT64_MAX),
     ),
 )
 
 
 def _inert(name: str, kind: int, default: str, check: Callable[[str], bool]) -> ConfigDefinition:
-    return ConfigDefinition(name, kind, default, "Kept for tools; no effect here.", check, True)
+    return ConfigDefinition(
+        name,
+        kind,
+        default,
+        "Accepted for compatibility with Kafka's tools; has no effect.",
+        check,
+        True,
+    )
 
 
 _LONG = _integer(0, INT64_MAX)
@@ -315,13 +326,13 @@ DEFINITIONS: Mapping[str, ConfigDefinition] = {
 
 
 def check_config(name: str, value: str | None) -> None:
-    """Raises ConfigInvalid unless `name` exists and takes `value`."""
+    """Raise ConfigInvalid unless `name` exists and accepts `value`."""
     definition = DEFINITIONS.get(name)
     if definition is None:
         raise ConfigInvalid(
-            f"unknown topic configuration {name[:100]!r}: see `headrace topic describe` for those"
-            " there are"
+            f"unknown topic configuration {name[:100]!r}: `headrace topic describe` lists "
+            "the valid ones"
         )
     if value is None or not definition.check(value):
         shown = None if value is None else value[:100]
-        raise ConfigInvalid(f"{name}={shown!r} is out of range: {definition.documentation}")
+        raise ConfigInvalid(f"{name}={shown!r} is not valid: {definition.documentation}")

@@ -1,7 +1,7 @@
-"""How the facts of a topic and of its partitions are written.
+"""Writes the facts of a topic and of its partitions.
 
-Invariants: in steps of the metadata store that are bounded, the topic's own fact in the last one: a
-topic that is seen has all its partitions. What a write that was cut short leaves is not seen.
+Invariants: written in bounded steps, the topic's own fact in the last one, so a visible topic has
+all its partitions. The remains of an interrupted write are invisible.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ PARTS_AT_ONCE = 1_000
 
 
 def first_chains(fact: TopicFact, numbers: range) -> list[Operation]:
-    """What to write with new partitions, so that a chain which is missing later was lost."""
+    """Chains to create with new partitions, so that a chain that is missing later is known to be
+    lost."""
     value = PartitionFact().encode()
     return [Operation(partition_key(fact.id, number), value, ABSENT) for number in numbers]
 
 
 async def put_topic(metadata: MetadataStore, step: Operation, parts: Sequence[Operation]) -> int:
-    """Write a topic's fact after, or together with, the facts of its partitions; its version.
+    """Write a topic's fact after, or together with, the facts of its partitions; returns its
+    version.
 
     Raises VersionConflict, MetadataUnavailable.
     """

@@ -1,10 +1,9 @@
-"""The topics this broker knows, and what may be done to them.
+"""The topics this broker knows, and the operations on them.
 
-Invariants: the metadata store holds the truth; this is its picture in memory, changed only
-after the store has taken a change, by this broker or, as `apply` hears, by another. `version`
-counts changes, so that encoded answers can be kept.
-Topics are found by name and by id; a topic made again under its old name has a new id, new
-partitions and new ledgers, so old data can never show through.
+Invariants: the metadata store holds the truth; this is a cached copy, changed only after the store
+has accepted a change, by this broker or, through `apply`, by another. `version` counts changes, so
+that encoded responses can be cached. Topics are found by name and by id; a topic recreated under
+the same name has a new id, new partitions and new ledgers, so old data never reappears.
 """
 
 from __future__ import annotations
@@ -78,7 +77,8 @@ class Topics:
         *,
         is_standalone: bool = True,
     ) -> None:
-        """`is_alone`: this broker serves every partition, so each has its log from the start."""
+        """`is_standalone`: this broker serves every partition, so each has its log from the
+        start."""
         self._environment = environment
         self._config = config
         self._is_standalone = is_standalone
@@ -86,7 +86,7 @@ class Topics:
         self.ownership: Ownership
         self.randomness = randomness
         self.forget_progress: Callable[[str, UUID], Awaitable[None]]
-        """Has the groups of this broker forget their progress in a topic that is gone."""
+        """Deletes the offsets that this broker's groups have committed for a deleted topic."""
         self._changing = asyncio.Lock()
         self.deletions = Deletions(environment)
         self.by_name: dict[str, Topic] = {}
@@ -94,7 +94,7 @@ class Topics:
         self.ids: dict[str, UUID] = {}
         self.version = 0
         self._vanished: dict[str, UUID] = {}
-        """Topics whose fact went without a mark that was seen: deleted, or lost."""
+        """Topics whose fact disappeared without a mark: deleted, or lost."""
 
     async def load(self) -> None:
         """Read all topics from the metadata store."""
@@ -102,8 +102,8 @@ class Topics:
             self.apply(entry.key, entry)
 
     def apply(self, key: str, entry: Entry | None) -> Topic | None:
-        """Take over what is stored under a topic's key, None for nothing; the topic that is gone
-        by that, deleted, or deleted and made again before this broker looked.
+        """Apply the entry stored under a topic's key, None if the key was deleted. Returns the
+        topic that this removes: deleted, or deleted and recreated before this broker noticed.
 
         Raises DataCorrupt, FormatUnsupported.
         """
@@ -137,7 +137,7 @@ class Topics:
         return gone
 
     async def is_lost(self, name: str) -> bool:
-        """Whether there was a topic of this name whose fact was lost, not deleted.
+        """Whether a topic of this name existed whose fact was lost, not deleted.
 
         Only over shared storage, where a deletion closes the chains. Raises MetadataUnavailable,
         StorageUnavailable.
@@ -154,12 +154,12 @@ class Topics:
         return name in await evidence.lost_names(name)
 
     async def refresh(self, name: str) -> None:
-        """Take over what the store says of one topic. Raises MetadataUnavailable."""
+        """Apply what the store holds for one topic. Raises MetadataUnavailable."""
         key = topic_key(name)
         self.apply(key, await self._environment.metadata.get(key))
 
     def _remove(self, topic: Topic) -> None:
-        """Forget the topic; what is under way in its logs fails."""
+        """Remove the topic; operations in progress in its logs fail."""
         del self.by_name[topic.name]
         del self.by_id[topic.id]
         del self.ids[topic.name]
@@ -170,7 +170,7 @@ class Topics:
         self.version += 1
 
     def _extend(self, topic: Topic) -> None:
-        """Give the topic the partitions that its fact says it has."""
+        """Create the partitions that the topic's fact has in addition."""
         for number in range(len(topic.partitions), topic.fact.partition_count):
             topic.partitions.append(self._first(topic.fact, number))
         self.version += 1
@@ -184,7 +184,7 @@ class Topics:
         )
 
     def leave(self, topic: Topic, number: int) -> None:
-        """The partition has no log here any more."""
+        """The partition no longer has a log here."""
         if self.by_id.get(topic.id) is topic:
             topic.partitions[number] = ForeignPartition(topic.name, number)
             self.version += 1
@@ -202,7 +202,8 @@ class Topics:
     def new_log(
         self, fact: TopicFact, number: int, leader_epoch: int | None = None
     ) -> PartitionLog:
-        """The log of a partition, served under `leader_epoch` (None: by no other broker ever)."""
+        """Create the log of a partition, served under `leader_epoch` (None: only this broker ever
+        owns it)."""
         made = PartitionLog(
             f"{fact.name}-{number}",
             fact.id,
@@ -215,7 +216,7 @@ class Topics:
         return made
 
     def defaults_changed(self) -> None:
-        """Give all logs the new defaults of topic settings, which the config holds by now."""
+        """Apply the new defaults of topic settings, already in the config, to all logs."""
         for topic in self.by_id.values():
             for _, partition in topic.logs:
                 partition.config = self._log_config(topic.name, topic.fact.configs)
@@ -223,9 +224,9 @@ class Topics:
 
     def _log_config(self, name: str, configs: Mapping[str, str]) -> LogConfig:
         defaults = self._config.topic_defaults
-        if defaults and name not in INTERNAL_TOPICS:  # these have what coordinators need
+        if defaults and name not in INTERNAL_TOPICS:  # the internal topics' settings are fixed
             configs = {**defaults, **configs}
-        # Over shared storage, who takes over a ledger reads all that it holds.
+        # Over shared storage, a broker that takes over a ledger reads all of it.
         ledger_bytes_max = SHARED_LEDGER_BYTES_MAX if self._environment.is_shared else None
         return shared_log_config(tuple(configs.items()), ledger_bytes_max)
 
@@ -233,14 +234,14 @@ class Topics:
         """The topic. Raises TopicUnknown."""
         topic = self.by_name.get(name)
         if topic is None:
-            raise TopicUnknown(f"there is no topic {name[:249]!r}: create it, or check the name")
+            raise TopicUnknown(f"topic {name[:249]!r} does not exist: create it, or check the name")
         return topic
 
     def get_by_id(self, topic_id: UUID) -> Topic:
         """The topic. Raises TopicIdUnknown."""
         topic = self.by_id.get(topic_id)
         if topic is None:
-            raise TopicIdUnknown(f"there is no topic with the id {topic_id}")
+            raise TopicIdUnknown(f"no topic has id {topic_id}: refresh the metadata")
         return topic
 
     def names(self) -> list[str]:
@@ -258,9 +259,11 @@ class Topics:
         *,
         is_validated_only: bool = False,
     ) -> TopicFact:
-        """Make a topic; -1 stands for the broker's default. Raises what `TopicChecks` says."""
+        """Create a topic; -1 stands for the broker's default. Raises what `TopicChecks` raises."""
         if name in INTERNAL_TOPICS and name not in self.by_name:
-            raise PolicyViolation(f"{name} is internal: it is created when a client first needs it")
+            raise PolicyViolation(
+                f"{name} is an internal topic: it is created when a client first needs it"
+            )
         for is_last in (False, True):
             if not is_validated_only:
                 await self.deletions.finish(name, self.ownership)
@@ -273,9 +276,9 @@ class Topics:
                     is_validated_only=is_validated_only,
                 )
             except TopicExists:
-                if is_last or name not in self.deletions:  # else it was just heard of
+                if is_last or name not in self.deletions:  # otherwise the event has just arrived
                     raise
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def _create(
         self,
@@ -293,12 +296,12 @@ class Topics:
         overrides = dict(configs or {})
         if name not in self.by_name and await self.is_lost(name):
             raise FactMissing(
-                f"topic {name!r} cannot be made: one of this name has lost its fact, and its"
-                " records would be hidden; restore it with `headrace cluster repair`",
+                f"cannot create topic {name!r}: a topic of this name has lost its fact, and "
+                "its records would be hidden; restore it with `headrace cluster repair`",
                 topic=name,
             )
         async with self._changing:
-            await self.refresh(name)  # what is left of a topic that had the name has a version
+            await self.refresh(name)  # the fact that remains of an earlier topic has a version
             self._checks.check_new(
                 name, partition_count, replication_factor, overrides, self.by_name
             )
@@ -325,7 +328,7 @@ class Topics:
         return fact
 
     async def _put_new(self, fact: TopicFact, parts: Sequence[Operation]) -> int:
-        """Store a new topic; its version. Raises TopicExists, MetadataUnavailable."""
+        """Store a new topic; returns its version. Raises TopicExists, MetadataUnavailable."""
         name = fact.name
         expected = self.deletions.version_of_free(name)
         try:
@@ -333,12 +336,14 @@ class Topics:
             return await put_topic(self._environment.metadata, step, parts)
         except VersionConflict as error:
             await self.refresh(name)
-            if name in self.by_name or name in self.deletions:  # a rival was faster
-                raise TopicExists(f"topic {name!r} is there already") from error
-            raise MetadataUnavailable(f"another topic {name!r} came and went: try again") from error
+            if name in self.by_name or name in self.deletions:  # another request was faster
+                raise TopicExists(f"topic {name!r} already exists") from error
+            raise MetadataUnavailable(
+                f"another topic {name!r} was created and deleted meanwhile: try again"
+            ) from error
 
     async def ensure_internal(self, name: str) -> Topic:
-        """The internal topic, made now if it is not there yet."""
+        """The internal topic, created if it does not exist."""
         if name not in self.by_name:
             counts = {
                 OFFSETS_TOPIC: self._config.offsets_partition_count,
@@ -346,20 +351,23 @@ class Topics:
             }
             try:
                 await self._create(name, counts[name], 1, _INTERNAL_CONFIGS)
-            except TopicExists:  # made in the meantime
-                log.debug("internal topic %s was made by a rival", name)
+            except TopicExists:  # created in the meantime
+                log.debug("another broker has created internal topic %s", name)
         return self.by_name[name]
 
     @staticmethod
     def check_deletable(topic: Topic) -> None:
-        """Raises PolicyViolation."""
+        """Raise PolicyViolation for internal topics."""
         if topic.is_internal:
-            raise PolicyViolation(f"{topic.name} is internal: it holds the state of coordinators")
+            raise PolicyViolation(
+                f"{topic.name} is an internal topic and cannot be deleted: it holds the state "
+                "of coordinators"
+            )
 
     async def delete(self, topic: Topic) -> None:
-        """Remove the topic and all its records; on return no broker accepts any for it.
+        """Delete the topic and all its records; on return no broker accepts records for it.
 
-        Raises StorageUnavailable where it is gone, but that cannot be made sure of.
+        Raises StorageUnavailable if it is deleted but that cannot be confirmed.
         """
         self.check_deletable(topic)
         async with self._changing:
@@ -371,41 +379,46 @@ class Topics:
                 deleted_ms = self._environment.clock.now_ms()
                 await self._put(topic, replace(topic.fact, deleted_ms=deleted_ms))
                 self.deletions.marked(topic)
-            if self.by_id.get(topic.id) is topic:  # the store's own news may have been faster
+            if self.by_id.get(topic.id) is topic:  # the store's own event may have been faster
                 self._remove(topic)
             try:
                 await self.forget_progress(topic.name, topic.id)
             except HeadraceError as error:
                 log.warning(
-                    "offsets of the deleted topic %s stay, and are found stale: %s",
+                    "cannot delete offsets committed for deleted topic %s; they are dropped when "
+                    "read: %s",
                     topic.name,
                     error,
                 )
         log.info("deleted topic %s", topic.name)
         if self._is_standalone:
-            # Behind the answer's back; a crash leaves it to the next start's `collect_orphans`.
+            # In the background, after the response; after a crash, `collect_orphans` of the next
+            # start does it.
             clearing = self._clear_alone(topic, numbers)
             self._environment.tasks.spawn(clearing, f"delete {topic.name}")
-        else:  # the sweep of orphans deletes ledgers when they can no longer be written to
+        else:  # the garbage collector deletes ledgers once they can no longer be written to
             self.ownership.topics_changed()
             await self.deletions.finish(topic.name, self.ownership)
-            self._environment.tasks.spawn(self.deletions.forget_old(), "facts of ended topics")
+            self._environment.tasks.spawn(
+                self.deletions.forget_old(), "remove facts of deleted topics"
+            )
 
     async def _clear_alone(self, topic: Topic, numbers: range) -> None:
         keys = [partition_key(topic.id, number) for number in numbers]
         await self.clear([log for _, log in topic.logs], keys)
-        # What is left are companions: the journals of share groups and the like.
+        # What remains are companions: the journals of share groups and the like.
         for entry in await self._environment.metadata.list(partitions_prefix(topic.id)):
             companion = self.new_log(topic.fact, partition_of_key(entry.key)[1])
             await self.clear([companion], [entry.key])
 
     async def finish_deletions(self) -> None:
-        """Finish deletions that other brokers left, and forget what ended long ago."""
+        """Finish deletions that other brokers left, and remove the facts of old ones."""
         await self.deletions.finish_all(self.ownership)
         await self.deletions.forget_old()
 
     async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
-        """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
+        """Delete the ledgers of a deleted topic's partitions, then the facts that name these
+        ledgers."""
         await clear(self._environment, partitions, keys)
 
     async def add_partitions(
@@ -417,12 +430,12 @@ class Topics:
             self._checks.check_partition_count(count)
             if count <= topic.fact.partition_count:
                 raise PartitionsInvalid(
-                    f"topic {topic.name!r} has {topic.fact.partition_count} partitions already,"
-                    f" and {count} are not more: partitions are never taken away"
+                    f"topic {topic.name!r} has {topic.fact.partition_count} partitions, and "
+                    f"{count} is not more: the number of partitions cannot be reduced"
                 )
             if topic.is_internal:
                 raise PolicyViolation(
-                    f"{topic.name} is internal: keys would change their partition"
+                    f"{topic.name} is an internal topic: more partitions would move its keys"
                 )
             if is_validated_only:
                 return
@@ -431,12 +444,13 @@ class Topics:
         await self.ownership.wait_served(topic)
 
     async def _add_partitions(self, topic: Topic, count: int) -> None:
-        """Store the new number, and the chains of the partitions that come with it."""
+        """Store the new number and the chains of the additional partitions."""
         fact = replace(topic.fact, partition_count=count)
-        if fact.chain_count == topic.fact.partition_count:  # no earlier version had a hand in it
+        # no earlier version of Headrace has changed it
+        if fact.chain_count == topic.fact.partition_count:
             fact.chain_count = count
         metadata = self._environment.metadata
-        # Some are there where an attempt was cut short.
+        # Some exist if an earlier attempt was interrupted.
         known = {entry.key for entry in await metadata.list(partitions_prefix(fact.id))}
         added = first_chains(fact, range(topic.fact.partition_count, count))
         await self._put(topic, fact, [step for step in added if step.key not in known])
@@ -448,7 +462,8 @@ class Topics:
         *,
         is_validated_only: bool = False,
     ) -> None:
-        """Let `change` make the overrides, so that none of two is lost. Raises ConfigInvalid."""
+        """Apply `change` to the overrides, so that concurrent changes are not lost. Raises
+        ConfigInvalid."""
         async with self._changing:
             self._check_current(topic)
             configs = change(topic.fact.configs)
@@ -461,14 +476,14 @@ class Topics:
             self.version += 1
 
     def _check_current(self, topic: Topic) -> None:
-        """Raises TopicUnknown if `topic` went: its name may be another topic's by now."""
+        """Raise TopicUnknown if `topic` was deleted: another topic may have its name."""
         if self.by_id.get(topic.id) is not topic:
             raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
 
     async def _put(
         self, topic: Topic, fact: TopicFact | None, parts: Sequence[Operation] = ()
     ) -> None:
-        """Store the topic's fact; None removes it. Raises TopicUnknown, MetadataUnavailable."""
+        """Store the topic's fact; None deletes it. Raises TopicUnknown, MetadataUnavailable."""
         value = None if fact is None else fact.encode()
         try:
             step = Operation(topic_key(topic.name), value, topic.version)
@@ -476,6 +491,8 @@ class Topics:
         except VersionConflict as error:  # another broker was faster
             await self.refresh(topic.name)
             self._check_current(topic)
-            raise MetadataUnavailable(f"topic {topic.name!r} was changed: try again") from error
+            raise MetadataUnavailable(
+                f"topic {topic.name!r} was changed meanwhile: try again"
+            ) from error
         if fact is not None:
             topic.version, topic.fact = version, fact

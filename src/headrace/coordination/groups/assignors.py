@@ -1,10 +1,10 @@
-"""The assignors of the new consumer protocol: which member is to have which partition.
+"""The assignors of the new consumer protocol, which assign partitions to members.
 
-Invariants: pure functions of their arguments, whose results do not depend on the order of a set.
-Every partition of a topic that a member subscribes to goes to exactly one of its subscribers.
-`uniform` keeps what members have as far as the balance allows, then prefers a member in the rack of
-the partition's owner. `range` gives each member consecutive partitions of each topic, so topics
-with as many partitions and the same subscribers are co-partitioned.
+Invariants: pure functions of their arguments, with results independent of set order. Every
+partition of a subscribed topic is assigned to exactly one of its subscribers. `uniform` keeps
+existing assignments as far as the balance allows, then prefers a member in the rack of the
+partition's owner. `range` assigns consecutive partitions of each topic to each member, so topics
+with equal partition counts and the same subscribers are co-partitioned.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ASSIGNORS: Final = (UNIFORM, RANGE)
 """The first is the default, as in Kafka's group.consumer.assignors."""
 
 Partition = tuple[int, int]
-"""(index of the topic, number)"""
+"""(index of the topic, partition number)"""
 
 
 class Subscriber(NamedTuple):
-    """A member, as an assignor sees it."""
+    """A member as an assignor sees it."""
 
     member_id: str
     instance_id: str | None
@@ -42,7 +42,7 @@ def assign(
     shapes: Mapping[UUID, TopicShape],
     previous: Mapping[str, Mapping[UUID, tuple[int, ...]]],
 ) -> dict[str, dict[UUID, tuple[int, ...]]]:
-    """The target of every subscriber: partitions by topic, sorted."""
+    """The target assignment of every subscriber: partitions by topic, sorted."""
     if assignor == RANGE:
         return _assign_ranges(subscribers, shapes)
     topics = sorted(shapes, key=lambda topic_id: topic_id.int)
@@ -78,7 +78,7 @@ def _assign_ranges(
 
 
 class _Uniform:
-    """One computation of the uniform assignor. Members and topics are numbers here."""
+    """One computation of the uniform assignor. Members and topics are represented by indexes."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Uniform:
                         self._has[taker].add(partition)
 
     def assign(self) -> list[set[Partition]]:
-        """What each subscriber is to have."""
+        """The assignment of each subscriber."""
         if self._is_uniform:
             self._drop_surplus()
         free = self._free()
@@ -121,14 +121,14 @@ class _Uniform:
         return self._has
 
     def _quota(self) -> tuple[int, int]:
-        """How many each is to have at least, and how many may have one more."""
+        """The minimum number per member, and how many members may have one more."""
         total = sum(s.partition_count for s, t in zip(self._shapes, self._takers, strict=True) if t)
         return divmod(total, len(self._has)) if self._has else (0, 0)
 
     def _drop_surplus(self) -> None:
-        """Take from those that have more than their share, the highest numbers first."""
+        """Take surplus partitions away, highest numbers first."""
         least, extra = self._quota()
-        # Those that have more keep one more, so that least moves.
+        # Members with a surplus keep one extra partition, so that fewest move.
         for taker in sorted(range(len(self._has)), key=lambda t: (-len(self._has[t]), t)):
             has = self._has[taker]
             allowed = least
@@ -140,7 +140,7 @@ class _Uniform:
                     del self._owner[partition]
 
     def _free(self) -> list[Partition]:
-        """Partitions without an owner; those with the fewest possible takers first."""
+        """Unassigned partitions; those with the fewest possible subscribers first."""
         order = sorted(range(len(self._shapes)), key=lambda i: (len(self._takers[i]), i))
         return [
             (index, number)
@@ -151,7 +151,7 @@ class _Uniform:
         ]
 
     def _give_by_rack(self, free: list[Partition]) -> list[Partition]:
-        """Give partitions to members in their rack that have room; what is left over."""
+        """Assign partitions to members in their rack that have room; returns the rest."""
         least, extra = self._quota()
         extra -= sum(len(has) > least for has in self._has)
         left: list[Partition] = []
@@ -173,7 +173,7 @@ class _Uniform:
         self._owner[partition] = taker
 
     def _give(self, free: list[Partition]) -> None:
-        """Give each partition to the one of its takers that has the fewest."""
+        """Assign each partition to the least loaded of its subscribers."""
         heap: list[tuple[int, int]] = []
         heap_of = -1
         for partition in free:
@@ -188,9 +188,9 @@ class _Uniform:
             heapreplace(heap, (size + 1, taker))
 
     def _balance(self) -> None:
-        """Move partitions from those that have more to those that have two fewer and may take them.
+        """Move partitions from members with at least two more to members that can take them.
 
-        Each move makes the counts more even, so it ends; the bound is on the time it may take.
+        Each move evens out the counts, so this terminates; the bound limits its running time.
         """
         moves_left = len(self._owner) + len(self._has)
         heap = [(-len(has), taker) for taker, has in enumerate(self._has)]
@@ -211,7 +211,8 @@ class _Uniform:
             heapreplace(heap, (-len(self._has[taker]), taker))
 
     def _best_move(self, taker: int) -> tuple[Partition, int] | None:
-        """What this member should give to whom; None: nothing makes it more even."""
+        """The best partition for this member to give away, and its recipient; None: no move
+        helps."""
         has = self._has[taker]
         best: tuple[int, int, int] | None = None
         for index in sorted({index for index, _ in has}):

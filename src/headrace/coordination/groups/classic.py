@@ -1,9 +1,9 @@
 """Kafka's classic consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Invariants: each function decides one command; it changes nothing (see `machine.py`).
-Sources: Kafka's GroupCoordinator, KIP-62 (rebalance timeout), KIP-345 and KIP-814 (static
-members), KIP-394 (member id required). Cooperative rebalancing (KIP-429) needs nothing from the
-coordinator: a member that gives something up simply joins anew.
+Invariants: each function decides one command and changes nothing (see `machine.py`). Sources:
+Kafka's GroupCoordinator, KIP-62 (rebalance timeout), KIP-345 and KIP-814 (static members), KIP-394
+(member id required). Cooperative rebalancing (KIP-429) needs nothing from the coordinator: a member
+that gives up partitions simply joins again.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from headrace.coordination.groups.config import GroupConfig
 
 NAME_SIZE_MAX = STRING_SIZE_MAX - 64
-"""Bytes of a client or instance id: a member id made from it must fit a stored string."""
+"""Bytes of a client or instance id: a member id derived from it must fit into a stored string."""
 
 
 def check_member(group: Group, member_id: str, instance_id: str | None) -> HeadraceError | None:
-    """Say what is wrong with a command of this member, if anything is."""
+    """The error in a command of this member, if any."""
     if instance_id is not None:
         owner = group.static.get(instance_id)
         if owner is not None and owner != member_id:
@@ -81,7 +81,9 @@ def decide_join(
         return refused(command, error)
     if group is None:
         if command.member_id:
-            return refused(command, MemberUnknown("there is no such group: join without an id"))
+            return refused(
+                command, MemberUnknown("the group does not exist: join without a member id")
+            )
         group = Group(command.group_id, timestamp_ms=now_ms)
     if not _has_room(group, command.member_id, config):
         return refused(command, GroupFull(limit=config.group_size_max))
@@ -92,7 +94,12 @@ def decide_join(
         return _join_as_newcomer(draft, command)
     if command.member_id in group.pending:
         if command.group_instance_id is not None:
-            return refused(command, MemberUnknown("this member id was not given to an instance"))
+            return refused(
+                command,
+                MemberUnknown(
+                    "this member id was not assigned to a static member: join without a member id"
+                ),
+            )
         return _add_member(draft, command, command.member_id)
     error = check_member(group, command.member_id, command.group_instance_id)
     if error is not None:
@@ -101,7 +108,7 @@ def decide_join(
 
 
 def check_join(command: JoinCommand, config: GroupConfig) -> HeadraceError | None:
-    """Say what is wrong with a join by itself, if anything is."""
+    """The error in a join by itself, if any."""
     limits = config.session_timeout_min_ms, config.session_timeout_max_ms
     if not limits[0] <= command.session_timeout_ms <= limits[1]:
         return SessionTimeoutInvalid(limit=limits, actual=command.session_timeout_ms)
@@ -110,17 +117,20 @@ def check_join(command: JoinCommand, config: GroupConfig) -> HeadraceError | Non
     names = [command.client_id, command.client_host, command.protocol_type]
     names += [name for name, _ in command.protocols]
     names.append(command.group_instance_id or "")
-    # len first: 4 bytes is the most that a character takes
+    # len first: a character takes at most 4 bytes.
     if any(len(name) > NAME_SIZE_MAX // 4 and len(name.encode()) > NAME_SIZE_MAX for name in names):
-        return RequestInvalid(f"a name of the member is longer than {NAME_SIZE_MAX} bytes")
+        return RequestInvalid(f"the client or instance id is longer than {NAME_SIZE_MAX} bytes")
     if sum(len(data) for _, data in command.protocols) > config.member_metadata_bytes_max:
-        return RequestInvalid(f"metadata above {config.member_metadata_bytes_max} bytes")
+        return RequestInvalid(
+            f"the member's metadata exceeds {config.member_metadata_bytes_max} bytes"
+        )
     return None
 
 
 def _has_room(group: Group, member_id: str, config: GroupConfig) -> bool:
-    """Who is in stays in. Kafka counts, while members gather, only those who have come, and so
-    may push out a member that comes back late for a stranger who came early; we do not."""
+    """Existing members keep their place. While members join, Kafka counts only those that have
+    rejoined, so an early new member can displace an existing one that rejoins late; this
+    implementation does not allow that."""
     return member_id in group.members or len(group.members) < config.group_size_max
 
 
@@ -178,7 +188,7 @@ def _add_member(draft: Draft, command: JoinCommand, member_id: str) -> GroupDeci
 
 
 def _join_again(draft: Draft, command: JoinCommand) -> GroupDecision:
-    """A known member joins: it may only have missed its answer, or want a new generation."""
+    """An existing member joins: it may only have missed its response, or want a new generation."""
     group = draft.group
     member = draft.edit(command.member_id)
     is_same = member.protocols == tuple(command.protocols)
@@ -195,7 +205,9 @@ def _join_again(draft: Draft, command: JoinCommand) -> GroupDecision:
 
 
 def _park_join(draft: Draft, member: Member, command: JoinCommand) -> None:
-    draft.refuse_join(member, RebalanceInProgress("the member has sent another join since"))
+    draft.refuse_join(
+        member, RebalanceInProgress("the member has sent another JoinGroup request since")
+    )
     _update(member, command)
     member.join_ticket = command.ticket
 
@@ -209,11 +221,12 @@ def _update(member: Member, command: JoinCommand) -> None:
 
 
 def _take_over(draft: Draft, command: JoinCommand, member_id: str) -> GroupDecision:
-    """A static member is back under a new member id: the old id is fenced (KIP-345).
+    """A static member returns with a new member id: the old id is fenced (KIP-345).
 
-    In a stable group whose protocol stays the same there is no rebalance: the member gets the
-    assignment that its instance had. A leader that knows KIP-814 learns this from SkipAssignment,
-    and leads on; an older one is told its old id as the leader's, so that it does not assign anew.
+    In a stable group whose protocol does not change there is no rebalance: the member gets the
+    assignment of its instance. A leader that knows KIP-814 learns this from SkipAssignment and
+    stays leader; an older one gets its old id as the leader's, so that it does not compute an
+    assignment.
     """
     group = draft.group
     instance_id = command.group_instance_id
@@ -221,7 +234,7 @@ def _take_over(draft: Draft, command: JoinCommand, member_id: str) -> GroupDecis
     old_id = group.static[instance_id]
     old_leader = group.leader or ""
     member = draft.edit(old_id)
-    fenced = InstanceIdFenced(f"instance id {instance_id!r} was taken over")
+    fenced = InstanceIdFenced(f"instance id {instance_id!r} was taken over by a newer member")
     draft.refuse_join(member, fenced)
     draft.refuse_sync(member, fenced)
     del group.members[old_id]
@@ -258,9 +271,9 @@ def _take_over(draft: Draft, command: JoinCommand, member_id: str) -> GroupDecis
 def decide_sync(
     group: Group | None, command: SyncCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """Sync: parked until the leader has brought the assignment."""
+    """Sync: parked until the leader has sent the assignment."""
     if group is None:
-        return refused(command, MemberUnknown("there is no such group: join again"))
+        return refused(command, MemberUnknown("the group does not exist: join again"))
     error = _check_sync(group, command, config)
     if error is not None:
         return refused(command, error)
@@ -273,7 +286,9 @@ def decide_sync(
             group.phase_deadline_ms = None
         member.deadline_ms = now_ms + member.session_timeout_ms
         return draft.decision(_sync_reply(group, member))
-    draft.refuse_sync(member, RebalanceInProgress("the member has sent another sync since"))
+    draft.refuse_sync(
+        member, RebalanceInProgress("the member has sent another SyncGroup request since")
+    )
     member.sync_ticket = command.ticket
     if command.member_id == group.leader:
         _assign(draft, dict(command.assignments))
@@ -293,7 +308,7 @@ def _check_sync(group: Group, command: SyncCommand, config: GroupConfig) -> Head
     if group.state == PREPARING:
         return RebalanceInProgress("the group began a new rebalance: join again")
     if sum(len(data) for _, data in command.assignments) > config.assignment_bytes_max:
-        return RequestInvalid(f"assignments above {config.assignment_bytes_max} bytes")
+        return RequestInvalid(f"the assignments exceed {config.assignment_bytes_max} bytes")
     return None
 
 
@@ -302,7 +317,8 @@ def _sync_reply(group: Group, member: Member) -> SyncReply:
 
 
 def _assign(draft: Draft, assignments: dict[str, bytes]) -> None:
-    """The leader has decided: the generation is whole. Ids that are no members are ignored."""
+    """The leader has assigned partitions: the generation is complete. Unknown member ids are
+    ignored."""
     group = draft.group
     draft.move_to(STABLE)
     if not group.pending_sync:
@@ -321,9 +337,9 @@ def _assign(draft: Draft, assignments: dict[str, bytes]) -> None:
 
 
 def decide_heartbeat(group: Group | None, command: HeartbeatCommand, now_ms: int) -> GroupDecision:
-    """Heartbeat: lengthens the session; a rebalance is news, not an error of the member."""
+    """Heartbeat: extends the session, and reports a rebalance through its error code."""
     if group is None:
-        return refused(command, MemberUnknown("there is no such group: join again"))
+        return refused(command, MemberUnknown("the group does not exist: join again"))
     error = check_member(group, command.member_id, command.group_instance_id)
     if error is not None:
         return refused(command, error)
@@ -335,7 +351,7 @@ def decide_heartbeat(group: Group | None, command: HeartbeatCommand, now_ms: int
 
 
 def seen(member: Member, now_ms: int) -> MemberSeen:
-    """The record that lengthens the member's session. A wait that is bounded stays so."""
+    """The record that extends the member's session. A bounded wait stays bounded."""
     if member.is_new:
         return MemberSeen(member, member.deadline_ms)
     return MemberSeen(member, now_ms + member.session_timeout_ms)
@@ -344,9 +360,9 @@ def seen(member: Member, now_ms: int) -> MemberSeen:
 def decide_leave(
     group: Group | None, command: LeaveCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """Leave: each member is answered for itself; one rebalance follows for all of them."""
+    """Leave: each member gets its own result; one rebalance follows for all of them."""
     if group is None:
-        return refused(command, MemberUnknown("there is no such group"))
+        return refused(command, MemberUnknown("the group does not exist"))
     draft = Draft(group, now_ms, config)
     left = [LeftMember(m[0], m[1], _remove_leaver(draft, m)) for m in command.members]
     reply = LeaveReply(None, left)

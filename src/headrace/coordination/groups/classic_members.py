@@ -1,9 +1,9 @@
-"""Members of the classic protocol in a consumer group of the new one (KIP-848, online migration).
+"""Classic-protocol members of a consumer group of the new protocol (KIP-848, online migration).
 
-Invariants: as in `classic.py`. Such a member sees a group that rebalances whenever its target has
-changed: its heartbeat says so, it joins again with what it owns, and gets its assignment when it
-syncs, from the broker. It is never the leader. What it says that it owns when it joins is all that
-it has: it takes nothing more before its next sync.
+Invariants: as in `classic.py`. To such a member, the group rebalances whenever its target has
+changed: its heartbeat reports so, it joins again with the partitions it owns, and gets its
+assignment from the broker in its sync. It is never the leader. The owned partitions in its join are
+complete: it takes no others before its next sync.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ CONSUMER: Final = "consumer"
 def decide_join(
     home: Group, consumer: ConsumerGroup, command: JoinCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """Join: answered at once, for no member waits for the others."""
+    """Join: answered at once, since no member waits for the others."""
     try:
         error = check_join(command, config)
         if error is not None:
@@ -93,7 +93,7 @@ def _join(home: Group, draft: ConsumerDraft, command: JoinCommand) -> GroupDecis
         or subscription is None
         or not _has_common_protocol(consumer, command)
     ):
-        raise InconsistentProtocol("the group takes consumers that share a protocol alone")
+        raise InconsistentProtocol("the group accepts only consumers with a common protocol")
     member_id = command.member_id
     if not member_id:
         member_id = f"{command.group_instance_id or command.client_id}-{command.fresh_id}"
@@ -102,7 +102,7 @@ def _join(home: Group, draft: ConsumerDraft, command: JoinCommand) -> GroupDecis
             return Decision([], JoinReply(MemberIdRequired(), member_id))
     before = _enter(draft, command, member_id)
     if before is None and any(subscription.owned.values()):
-        # It was removed and does not know yet: what it has may be with others by now.
+        # It was removed and does not know yet: its partitions may have other owners by now.
         raise MemberUnknown("the member is not in the group: give up all partitions and join again")
     stored = _stored(draft, command, member_id, subscription)
     known = consumer.members.get(member_id)
@@ -128,7 +128,7 @@ def _join(home: Group, draft: ConsumerDraft, command: JoinCommand) -> GroupDecis
 
 
 def _has_common_protocol(consumer: ConsumerGroup, command: JoinCommand) -> bool:
-    """Whether the classic members could go on alone if those of the new protocol left."""
+    """Whether the classic members could continue alone if those of the new protocol left."""
     common = {name for name, _ in command.protocols}
     for member_id, member in consumer.members.items():
         classic = member.stored.classic
@@ -140,7 +140,7 @@ def _has_common_protocol(consumer: ConsumerGroup, command: JoinCommand) -> bool:
 def _enter(
     draft: ConsumerDraft, command: JoinCommand, member_id: str
 ) -> ConsumerMemberStored | None:
-    """The member that joins, as it was; None: it is new."""
+    """The previous state of the joining member; None: it is new."""
     group = draft.group
     instance_id = command.group_instance_id
     known = group.members.get(member_id)
@@ -203,7 +203,7 @@ def _by_id(owned: Mapping[str, tuple[int, ...]], topics: TopicView) -> dict[UUID
 
 
 def decide_sync(consumer: ConsumerGroup, command: SyncCommand, now_ms: int) -> GroupDecision:
-    """Sync: the assignment that the broker has made."""
+    """Sync: the assignment that the broker has computed."""
     try:
         member, current, classic = _find(
             consumer, command.member_id, command.group_instance_id, command.generation
@@ -235,7 +235,7 @@ def decide_sync(consumer: ConsumerGroup, command: SyncCommand, now_ms: int) -> G
 def decide_heartbeat(
     consumer: ConsumerGroup, command: HeartbeatCommand, now_ms: int
 ) -> GroupDecision:
-    """Heartbeat: tells the member to join again when there is something to give up or to get."""
+    """Heartbeat: asks the member to rejoin when it has partitions to give up or to take."""
     try:
         member, current, classic = _find(
             consumer, command.member_id, command.group_instance_id, command.generation
@@ -297,7 +297,7 @@ def _touched(
 def decide_leave(
     home: Group, consumer: ConsumerGroup, command: LeaveCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """Leave, of members of both protocols: an administrator removes them in this way."""
+    """Leave, for members of both protocols: an administrator removes them in this way."""
     draft = ConsumerDraft(consumer, now_ms, config, None)
     left = [LeftMember(m[0], m[1], _remove(draft, m)) for m in command.members]
     reply = LeaveReply(None, left)

@@ -1,10 +1,10 @@
-"""What a group coordinator is asked, and what it answers: one command and one reply per API.
+"""The commands and replies of a group coordinator: one pair per API.
 
-Invariants: plain slotted dataclasses, no behaviour but `refused`, which makes the reply
+Invariants: plain slotted dataclasses without behaviour except `refused`, which creates the reply
 that carries one error. Times are int milliseconds. An error is an instance of a HeadraceError or
-None; where Kafka answers per partition or per member, so do these. Fields that the host fills
-(`ticket`, `fresh_id`, `topics`) come last and have defaults; a face leaves them alone. What the
-host itself asks is in `host_commands.py`.
+None; where Kafka answers per partition or per member, so do these. Fields that the host sets
+(`ticket`, `fresh_id`, `topics`) come last and have defaults; a face does not set them. Commands of
+the host itself are in `host_commands.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_LEADER_EPOCH = -1
 
 
 class OffsetToCommit(NamedTuple):
-    """One partition's progress, as a client asks to store it."""
+    """One partition's offset, as a client commits it."""
 
     topic: str
     partition: int
@@ -34,11 +34,11 @@ class OffsetToCommit(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str | None = ""
     topic_id: UUID | None = None
-    """Of the topic that is meant; None: of whichever has the name."""
+    """Of the intended topic; None: any topic of that name."""
 
 
 class FetchedOffset(NamedTuple):
-    """One partition's stored progress; offset -1 where nothing is stored."""
+    """One partition's committed offset; offset -1 if there is none."""
 
     topic: str
     partition: int
@@ -50,7 +50,7 @@ class FetchedOffset(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What became of one partition of a request."""
+    """The result for one partition of a request."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class PartitionResult(NamedTuple):
 
 
 class GroupResult(NamedTuple):
-    """What became of one group of a request."""
+    """The result for one group of a request."""
 
     group_id: str
     error: HeadraceError | None
@@ -73,7 +73,8 @@ class JoinMember(NamedTuple):
 
 
 class LeavingMember(NamedTuple):
-    """Who leaves: by member id, or by instance id with an empty member id (an admin's way)."""
+    """A leaving member: by member id, or (for administrators) by instance id with an empty member
+    id."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -81,7 +82,7 @@ class LeavingMember(NamedTuple):
 
 
 class LeftMember(NamedTuple):
-    """What became of one leaving member."""
+    """The result for one leaving member."""
 
     member_id: str
     group_instance_id: str | None
@@ -89,7 +90,7 @@ class LeftMember(NamedTuple):
 
 
 class GroupListing(NamedTuple):
-    """One group of a list: `state` and `group_type` in Kafka's words (`Stable`, `classic`)."""
+    """One listed group: `state` and `group_type` in Kafka's terms (`Stable`, `classic`)."""
 
     group_id: str
     protocol_type: str
@@ -110,7 +111,7 @@ class MemberDescription(NamedTuple):
 
 @dataclass(slots=True)
 class JoinReply:
-    """Answers a JoinCommand; `members` is filled for the leader alone.
+    """Answers a JoinCommand; `members` is set for the leader only.
 
     With MemberIdRequired, `member_id` is the id to join again with.
     """
@@ -130,8 +131,8 @@ class JoinCommand:
     """JoinGroup. Protocols come in the member's order of preference, as (name, metadata).
 
     `is_member_id_required`: the client knows KIP-394 (JoinGroup v4 and later).
-    `can_skip_assignment`: the client knows KIP-814 (JoinGroup v9 and later).
-    A v0 client has no rebalance timeout: give it its session timeout.
+    `can_skip_assignment`: the client knows KIP-814 (JoinGroup v9 and later). A v0 client has no
+    rebalance timeout: use its session timeout.
     """
 
     group_id: str
@@ -167,7 +168,7 @@ class SyncReply:
 
 @dataclass(slots=True)
 class SyncCommand:
-    """SyncGroup. The leader brings assignments as (member id, bytes); others bring none.
+    """SyncGroup. The leader sends assignments as (member id, bytes); others send none.
 
     Protocol type and name are None for clients before v5.
     """
@@ -212,8 +213,8 @@ class HeartbeatCommand:
 class LeaveReply:
     """Answers a LeaveCommand; `members` in the order of the request.
 
-    `error` is set when no member was looked at (then every member carries it as well). A client
-    before v3 sees `error`, or else the error of its only member.
+    `error` is set when no member was processed (then every member carries it as well). A client
+    before v3 gets `error`, or else the error of its only member.
     """
 
     error: HeadraceError | None = None
@@ -249,7 +250,7 @@ class CommitCommand:
     group_instance_id: str | None
     offsets: list[OffsetToCommit]
     topic_ids: Mapping[str, UUID] | None = None
-    """The topics that there are, by name, as the host knows them when it decides."""
+    """The existing topics by name, as the host knows them when it decides."""
 
     def refused(self, error: HeadraceError) -> CommitReply:
         """The reply that carries `error` for every partition."""
@@ -258,7 +259,7 @@ class CommitCommand:
 
 @dataclass(slots=True)
 class TransactionalCommitCommand:
-    """TxnOffsetCommit: offsets that count when the producer's transaction commits.
+    """TxnOffsetCommit: offsets that take effect when the producer's transaction commits.
 
     Clients before v3 know no generation (-1) and no member id: they are not checked.
     """
@@ -279,7 +280,7 @@ class TransactionalCommitCommand:
 
 @dataclass(slots=True)
 class FetchOffsetsReply:
-    """Answers a FetchOffsetsCommand; on `error` there are no offsets."""
+    """Answers a FetchOffsetsCommand; with `error` there are no offsets."""
 
     error: HeadraceError | None = None
     offsets: list[FetchedOffset] = field(default_factory=list)
@@ -289,15 +290,15 @@ class FetchOffsetsReply:
 class FetchOffsetsCommand:
     """OffsetFetch of (topic, partition) pairs, or of all that is stored (None).
 
-    `require_stable`: what an open transaction has committed anew is refused, not answered with the
-    offset before it.
+    `require_stable`: a partition with an offset pending in an open transaction is refused instead
+    of answered with the previous offset.
     """
 
     group_id: str
     partitions: list[tuple[str, int]] | None = None
     require_stable: bool = False
     member_id: str | None = None
-    """Of a member of the new protocol, with its epoch; None (or -1): not checked."""
+    """For a member of the new protocol, with its epoch; None (or -1): not checked."""
     member_epoch: int = NO_GENERATION
 
     def refused(self, error: HeadraceError) -> FetchOffsetsReply:
@@ -307,7 +308,7 @@ class FetchOffsetsCommand:
 
 @dataclass(slots=True)
 class DeleteOffsetsReply:
-    """Answers a DeleteOffsetsCommand; on `error` there are no results."""
+    """Answers a DeleteOffsetsCommand; with `error` there are no results."""
 
     error: HeadraceError | None = None
     results: list[PartitionResult] = field(default_factory=list)
@@ -346,7 +347,7 @@ class DeleteGroupsCommand:
 
 @dataclass(slots=True)
 class ListGroupsReply:
-    """Answers a ListGroupsCommand. With an `error` the list may lack groups."""
+    """Answers a ListGroupsCommand. With an `error` the list may be incomplete."""
 
     error: HeadraceError | None = None
     groups: list[GroupListing] = field(default_factory=list)
@@ -354,7 +355,7 @@ class ListGroupsReply:
 
 @dataclass(slots=True)
 class ListGroupsCommand:
-    """ListGroups; an empty filter lets everything through, names are compared without case."""
+    """ListGroups; an empty filter matches everything, names are compared case-insensitively."""
 
     states: list[str] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
@@ -366,7 +367,7 @@ class ListGroupsCommand:
 
 @dataclass(slots=True)
 class GroupDescription:
-    """One described group. A group that is not there has state `Dead` and error GroupUnknown.
+    """One described group. A group that does not exist has state `Dead` and error GroupUnknown.
 
     Kafka hides that error from clients before DescribeGroups v6.
     """

@@ -1,7 +1,7 @@
-"""What members and administrators ask of a consumer group of the new protocol, and the answers.
+"""Commands and replies for consumer groups of the new protocol.
 
-Invariants: as in `commands.py`. What the host adds (`topics`, `fresh_id`, times) comes last and has
-defaults; a face leaves it alone.
+Invariants: as in `commands.py`. Fields that the host sets (`topics`, `fresh_id`, times) come last
+and have defaults; a face does not set them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNCHANGED_MS = -1
 
 @dataclass(slots=True)
 class ConsumerHeartbeatReply:
-    """Answers a ConsumerHeartbeatCommand; `assignment` is None where it has not changed."""
+    """Answers a ConsumerHeartbeatCommand; `assignment` is None if it has not changed."""
 
     error: HeadraceError | None = None
     member_id: str = ""
@@ -33,9 +33,9 @@ class ConsumerHeartbeatReply:
 
 @dataclass(slots=True)
 class ConsumerHeartbeatCommand:
-    """ConsumerGroupHeartbeat: join (epoch 0), stay, leave (-1), leave for a moment (-2).
+    """ConsumerGroupHeartbeat: join (epoch 0), stay, leave (-1), leave temporarily (-2).
 
-    None (and -1 for the timeout) stands for what has not changed since the last heartbeat.
+    None (and -1 for the timeout) means unchanged since the last heartbeat.
     """
 
     group_id: str
@@ -51,9 +51,9 @@ class ConsumerHeartbeatCommand:
     assignor: str | None = None
     owned: Mapping[UUID, frozenset[int]] | None = None
     pattern_error: HeadraceError | None = None
-    """Why the pattern cannot be used, if the host has found that."""
+    """Why the pattern is not usable, if the host has found that."""
     fresh_id: str = ""
-    """The id of a member that brings none."""
+    """The id for a member that has none."""
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     topics: TopicView = field(default_factory=NoTopics)
@@ -81,7 +81,7 @@ class ConsumerMemberDescription(NamedTuple):
 
 @dataclass(slots=True)
 class ConsumerGroupDescription:
-    """One described group; `Dead` with an error where there is no group of this type."""
+    """One described group; `Dead` with an error if there is no group of this type."""
 
     group_id: str
     error: HeadraceError | None = None

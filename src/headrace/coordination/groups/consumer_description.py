@@ -1,7 +1,7 @@
-"""How a consumer group of the new protocol looks to administrators.
+"""Descriptions of consumer groups of the new protocol for administrators.
 
-Invariants: pure; only looks. A tool that knows the classic protocol alone sees such a group, too,
-in its own words: Kafka answers that the group is not there.
+Invariants: pure and read-only. A tool that knows only the classic protocol sees such a group as
+well, in its own terms: Kafka answers that the group does not exist.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _CONSUMER: Final = "consumer"
 def decide_describe(
     groups: Mapping[str, Group], command: DescribeConsumerGroupsCommand
 ) -> GroupDecision:
-    """Describe groups, in the order asked for."""
+    """Describe groups, in the requested order."""
     described: list[ConsumerGroupDescription] = []
     for group_id in command.group_ids:
         group = groups.get(group_id)
         if group is None or group.consumer is None:
-            what = "no such group" if group is None else "this is not a consumer group"
+            what = "the group does not exist" if group is None else "this is not a consumer group"
             error = GroupUnknown(f"{what}: {group_id[:100]!r}", group=group_id)
             described.append(ConsumerGroupDescription(group_id, error))
         else:
@@ -93,7 +93,7 @@ def _assignor(consumer: ConsumerGroup) -> str:
 def _named(
     partitions: Mapping[UUID, Iterable[int]], topics: TopicView
 ) -> list[tuple[UUID, str, tuple[int, ...]]]:
-    """Partitions with their topics' names; those of deleted topics are left out."""
+    """Partitions with their topics' names; those of deleted topics are omitted."""
     found: list[tuple[UUID, str, tuple[int, ...]]] = []
     for topic_id, numbers in partitions.items():
         name = topics.name_of(topic_id)
@@ -103,7 +103,7 @@ def _named(
 
 
 def describe_as_classic(consumer: ConsumerGroup, topics: TopicView) -> GroupDescription:
-    """The group as DescribeGroups shows it."""
+    """The group as DescribeGroups returns it."""
     members: list[MemberDescription] = []
     for member_id, member in consumer.members.items():
         stored, current = member.stored, consumer.current.get(member_id)

@@ -1,7 +1,7 @@
-"""One command's work on one consumer group: copies to change, and the records it amounts to.
+"""One command's changes to one consumer group: working copies, and the resulting records.
 
-Invariants: the group itself is not changed. A draft raises the group's epoch once at most, and
-writes each record once. Durable records come before volatile ones.
+Invariants: the group itself is not changed. A draft raises the group's epoch at most once, and
+writes each record once. Durable records precede volatile ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConsumerDraft:
     def __init__(
         self, group: ConsumerGroup, now_ms: int, config: GroupConfig, topics: TopicView | None
     ) -> None:
-        """`topics` None: nothing is known of the topics, so nothing is assigned."""
+        """`topics` None: the topics are unknown, so nothing is assigned."""
         self.group = group
         self.now_ms = now_ms
         self.config = config
@@ -67,24 +67,25 @@ class ConsumerDraft:
     # --- members -----------------------------------------------------------------------------
 
     def put_member(self, stored: ConsumerMemberStored) -> None:
-        """Add a member, or change what it subscribes to."""
+        """Add a member, or change its subscription."""
         self.members[stored.member_id] = stored
         self._records.append(stored)
 
     def put_current(self, current: CurrentStored) -> None:
-        """Change what a member has."""
+        """Change a member's current assignment."""
         if self.current.get(current.member_id) != current:
             self.current[current.member_id] = current
             self._records.append(current)
 
     def put_target(self, member_id: str, partitions: Mapping[UUID, tuple[int, ...]]) -> None:
-        """Change what a member is to have."""
+        """Change a member's target assignment."""
         if self.target.get(member_id) != partitions:
             self.target[member_id] = partitions
             self._records.append(TargetStored(self.group.group_id, member_id, partitions))
 
     def drop_member(self, member_id: str) -> None:
-        """Remove a member with all that it has. `bump` must follow, unless another takes over."""
+        """Remove a member with its assignment. `bump` must follow, unless another member takes
+        over."""
         group_id = self.group.group_id
         self._dropped[member_id] = None
         self._touched.pop(member_id, None)
@@ -96,7 +97,7 @@ class ConsumerDraft:
         self._records.append(ConsumerRecordRemoved(MEMBER_KEY, group_id, member_id))
 
     def replace_static(self, old_id: str, new_id: str) -> None:
-        """Give what an instance had to its new member id; the member itself must be put."""
+        """Transfer an instance's assignment to its new member id; the member itself must be put."""
         current, target = self.current.get(old_id), self.target.get(old_id)
         self.drop_member(old_id)
         if target is not None:
@@ -109,7 +110,7 @@ class ConsumerDraft:
             )
 
     def current_of(self, member_id: str) -> CurrentStored:
-        """What a member has; nothing at epoch 0 where it has just come."""
+        """A member's current assignment; empty at epoch 0 for a new member."""
         found = self.current.get(member_id)
         if found is not None:
             return found
@@ -123,7 +124,7 @@ class ConsumerDraft:
             self.epoch += 1
 
     def follow_topics(self) -> None:
-        """Raise the epoch if the subscribed topics are others than the epoch was made for."""
+        """Raise the epoch if the subscribed topics have changed since it was raised last."""
         topics = self._topics
         assert topics is not None
         if topics.version == self._topics_version and self.epoch == self.group.epoch:
@@ -135,7 +136,7 @@ class ConsumerDraft:
             self.bump()
 
     def names_of(self, stored: ConsumerMemberStored) -> list[str]:
-        """The topics that a member subscribes to, those that do not exist too."""
+        """The topics that a member subscribes to, including ones that do not exist."""
         if not stored.pattern or self._topics is None:
             return list(stored.topics)
         return sorted({*stored.topics, *self._topics.matching(stored.pattern)})
@@ -151,7 +152,7 @@ class ConsumerDraft:
         return found
 
     def assign(self) -> None:
-        """Compute the target for the group's epoch, unless that was done a moment ago."""
+        """Compute the target for the group's epoch, unless one was computed a moment ago."""
         if self.target_epoch >= self.epoch or self._topics is None or not self.members:
             return
         waited_ms = self.now_ms - self._assigned_ms
@@ -184,7 +185,7 @@ class ConsumerDraft:
         has_nothing: bool = False,
         is_complete: bool = False,
     ) -> CurrentStored:
-        """Bring a member as near to the target as it can be brought now: see `reconcile`."""
+        """Bring a member as close to its target as possible now: see `reconcile`."""
         owners, dropped = self.group.owners, self._dropped
 
         def is_free(topic_id: UUID, number: int) -> bool:
@@ -211,11 +212,11 @@ class ConsumerDraft:
         deadlines: MemberDeadlines,
         reported: Mapping[UUID, frozenset[int]] | None = None,
     ) -> None:
-        """Set what of a member is not stored."""
+        """Set the volatile state of a member."""
         self._touched[member_id] = TouchedMember(member_id, deadlines, reported)
 
     def revoke_deadline_ms(self, member_id: str) -> int | None:
-        """When a member must have revoked what it was asked to; None: nothing."""
+        """The deadline for a member's outstanding revocation; None: there is none."""
         current, before = self.current_of(member_id), self.group.current.get(member_id)
         if current.state != UNREVOKED:
             return None
@@ -248,7 +249,7 @@ class ConsumerDraft:
 
 
 def preferred_assignor(members: Mapping[str, ConsumerMemberStored]) -> str:
-    """The assignor that most members ask for; the default one wins a tie, and without a wish."""
+    """The assignor that most members request; the default wins ties and the absence of requests."""
     votes = dict.fromkeys(assignors.ASSIGNORS, 0)
     for stored in members.values():
         if stored.assignor in votes:
@@ -257,7 +258,7 @@ def preferred_assignor(members: Mapping[str, ConsumerMemberStored]) -> str:
 
 
 def _hash_of(shapes: Mapping[str, TopicShape]) -> int:
-    """A number that stands for these topics. Do not change: stored."""
+    """A hash of these topics. Do not change: stored."""
     if not shapes:
         return 0
     digest = hashlib.blake2b(digest_size=_HASH_SIZE)

@@ -1,8 +1,9 @@
-"""A consumer group of the new protocol (KIP-848) as it stands in memory.
+"""The in-memory state of a consumer group of the new protocol (KIP-848).
 
-Invariants: durable records alone change what is durable, in any order that a compacted log may
-have; rules never change a group, they work on a `ConsumerDraft` (`consumer_draft.py`). A partition
-is with one member at a time: `owners` says with which, and follows from the current assignments.
+Invariants: durable state changes through durable records only, in any order that a compacted log
+may have; rules never change a group, they work on a `ConsumerDraft` (`consumer_draft.py`). A
+partition belongs to one member at a time: `owners` maps it to that member, and is derived from the
+current assignments.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ STATE_STABLE: Final = "Stable"
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """One member. What is not in `stored` is not in the log."""
+    """One member. Everything outside `stored` is not logged."""
 
     stored: ConsumerMemberStored
     deadline_ms: int = 0
-    """When its session ends."""
+    """When its session expires."""
     revoke_deadline_ms: int | None = None
-    """When it must have given up what it was asked to; None: nothing."""
+    """When it must have revoked partitions; None: nothing to revoke."""
     reported: Mapping[UUID, frozenset[int]] | None = None
-    """The partitions that it said last that it has; None: it has not said so here."""
+    """The partitions that it last reported as owned; None: not reported to this coordinator."""
     sync_deadline_ms: int | None = None
-    """Of a classic member: when it must have joined again or synced; None: no need to."""
+    """For a classic member: when it must have joined again or synced; None: no need to."""
 
 
 @dataclass(slots=True)
@@ -70,14 +71,14 @@ class ConsumerGroup:
     static: dict[str, str] = field(default_factory=dict)
     owners: dict[UUID, dict[int, str]] = field(default_factory=dict)
     topics_version: int = -1
-    """Of the topics that `metadata_hash` was compared with last."""
+    """The version of the topics that `metadata_hash` was last compared with."""
     assigned_ms: int = -1
-    """When the target was computed last."""
+    """When the target was last computed."""
     changed_ms: int = -1
-    """When the epoch rose last."""
+    """When the epoch was last raised."""
 
     def state(self) -> str:
-        """Kafka's word for what the group is doing."""
+        """Kafka's name of the group's state."""
         if not self.members:
             return STATE_EMPTY
         if self.epoch > self.target_epoch:
@@ -87,7 +88,7 @@ class ConsumerGroup:
         return STATE_RECONCILING
 
     def is_settled(self, member_id: str) -> bool:
-        """Whether the member has what the target gives it, or is away for a moment."""
+        """Whether the member has reached its target, or is temporarily away."""
         current = self.current.get(member_id)
         if current is None:
             return False
@@ -96,7 +97,7 @@ class ConsumerGroup:
         )
 
     def next_deadline_ms(self) -> int | None:
-        """The first moment at which time alone changes the group."""
+        """The first time at which the group changes without a command."""
         deadline_ms: int | None = None
         for member in self.members.values():
             for one in (member.deadline_ms, member.revoke_deadline_ms, member.sync_deadline_ms):
@@ -109,7 +110,7 @@ class ConsumerGroup:
         return sum(member.stored.classic is None for member in self.members.values())
 
     def state_records(self) -> Iterator[ConsumerRecord]:
-        """Durable records that by themselves rebuild the group, each as it is when asked for."""
+        """Durable records that by themselves rebuild the group, each taken when requested."""
         group_id = self.group_id
         for member_id in list(self.members):
             if (member := self.members.get(member_id)) is not None:
@@ -124,7 +125,7 @@ class ConsumerGroup:
                 yield current
 
     def removals(self) -> list[ConsumerRecord]:
-        """The records that take the whole group away."""
+        """The records that remove the whole group."""
         group_id = self.group_id
         return [
             *(ConsumerRecordRemoved(CURRENT_KEY, group_id, m) for m in self.current),
@@ -137,7 +138,7 @@ class ConsumerGroup:
     # --- changing ----------------------------------------------------------------------------
 
     def apply(self, record: ConsumerRecord) -> None:
-        """Take one durable record into the state."""
+        """Apply one durable record to the state."""
         match record:
             case ConsumerGroupStored():
                 self.epoch, self.metadata_hash = record.epoch, record.metadata_hash
@@ -204,7 +205,7 @@ class ConsumerGroup:
                 del self.static[instance_id]
 
     def touch(self, record: ConsumerTouched) -> None:
-        """Take over what is not in the log."""
+        """Apply volatile state."""
         self.topics_version = record.topics_version
         self.assigned_ms, self.changed_ms = record.assigned_ms, record.changed_ms
         for member_id, deadlines, reported in record.members:
@@ -215,7 +216,7 @@ class ConsumerGroup:
 
 
 class MemberDeadlines(NamedTuple):
-    """When a member's session, its revocation and its sync are over."""
+    """When a member's session, its revocation and its sync time out."""
 
     session_ms: int
     revoke_ms: int | None = None
@@ -223,7 +224,7 @@ class MemberDeadlines(NamedTuple):
 
 
 class TouchedMember(NamedTuple):
-    """What is known of a member, not stored."""
+    """The volatile state of a member."""
 
     member_id: str
     deadlines: MemberDeadlines
@@ -231,7 +232,7 @@ class TouchedMember(NamedTuple):
 
 
 class ConsumerTouched(NamedTuple):
-    """Volatile: what of a group is not in the log. Comes last of a decision's records."""
+    """Volatile: the state of a group that is not logged. Last among a decision's records."""
 
     group_id: str
     topics_version: int
@@ -241,7 +242,7 @@ class ConsumerTouched(NamedTuple):
 
 
 def loaded(group: ConsumerGroup, now_ms: int, config: GroupConfig) -> ConsumerTouched:
-    """Every stored member gets one whole session to be heard of again, and one to revoke."""
+    """Grant every stored member one full session, and one for its revocation."""
     members: list[TouchedMember] = []
     for member_id, member in group.members.items():
         classic = member.stored.classic

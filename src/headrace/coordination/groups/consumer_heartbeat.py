@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat: how members join, stay in and leave a consumer group (KIP-848).
 
-Invariants: each function decides one command and changes nothing. A heartbeat without news costs
-no copy of the group. Every answer to a member carries its epoch; the next heartbeat must bring it,
-or the one before it if the answer was lost.
+Invariants: each function decides one command and changes nothing. A heartbeat without changes does
+not copy the group. Every response carries the member's epoch; the next heartbeat must carry it, or
+the previous one if the response was lost.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 
 NAME_SIZE_MAX: Final = STRING_SIZE_MAX - 64
 TOPICS_MAX: Final = 100_000
-"""Of one member's subscription: the record of a member must stay readable."""
+"""Per member's subscription: the record of a member must stay readable."""
 
 
 def decide_heartbeat(
     group: Group | None, command: ConsumerHeartbeatCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """Join, stay or leave, by the epoch that the command brings."""
+    """Join, stay or leave, depending on the command's epoch."""
     consumer = None if group is None else group.consumer
     if consumer is not None:
         quick = _decide_without_news(consumer, command, now_ms)
@@ -73,7 +73,7 @@ def decide_heartbeat(
             return _leave(group, command, now_ms, config)
         if consumer is None:
             if command.member_epoch != JOIN_EPOCH:
-                raise MemberUnknown("there is no such consumer group: join with epoch 0")
+                raise MemberUnknown("the consumer group does not exist: join with epoch 0")
             consumer = ConsumerGroup(command.group_id)
         return _stay(consumer, command, now_ms, config)
     except HeadraceError as error:
@@ -83,7 +83,7 @@ def decide_heartbeat(
 def _decide_without_news(
     consumer: ConsumerGroup, command: ConsumerHeartbeatCommand, now_ms: int
 ) -> GroupDecision | None:
-    """The heartbeat of a member that has what it is to have, and says nothing; else None."""
+    """The heartbeat of a member that has reached its target and reports no change; else None."""
     current = consumer.current.get(command.member_id)
     if (
         current is None
@@ -109,8 +109,8 @@ def _decide_without_news(
 
 SETTLING_MS: Final = 3_000
 SETTLING_INTERVAL_MS: Final = 300
-"""How often members send heartbeats while their group changes: what takes each of them one
-heartbeat takes this long then, not a whole interval."""
+"""Heartbeat interval while a group changes: steps that take each member one heartbeat then take
+this long rather than a whole interval."""
 
 
 def _interval_ms(
@@ -125,32 +125,32 @@ def _check(command: ConsumerHeartbeatCommand) -> None:
     """Raises RequestInvalid, AssignorUnsupported, RegularExpressionInvalid."""
     epoch = command.member_epoch
     if epoch < LEAVE_STATIC_EPOCH:
-        raise RequestInvalid(f"member epoch {epoch} cannot be: 0 joins, -1 and -2 leave")
+        raise RequestInvalid(f"member epoch {epoch} is not valid: 0 joins, -1 and -2 leave")
     if not command.member_id and (epoch != JOIN_EPOCH or not command.fresh_id):
         raise RequestInvalid("a member id must not be empty")
     if command.instance_id == "" or command.rack == "":
-        raise RequestInvalid("an instance id or rack id that is given must not be empty")
+        raise RequestInvalid("an instance id or rack id must be null or not empty")
     if epoch == LEAVE_STATIC_EPOCH and command.instance_id is None:
-        raise RequestInvalid("only a member with an instance id leaves with epoch -2")
+        raise RequestInvalid("only a member with an instance id may leave with epoch -2")
     if epoch == JOIN_EPOCH:
         if command.rebalance_timeout_ms < 0:
-            raise RequestInvalid("a member that joins says its rebalance timeout")
+            raise RequestInvalid("a member that joins must send its rebalance timeout")
         if command.owned is None or any(command.owned.values()):
-            raise RequestInvalid("a member that joins owns no partitions, and says so")
+            raise RequestInvalid("a member that joins must send an empty list of owned partitions")
         if command.topic_names is None and command.pattern is None:
-            raise RequestInvalid("a member that joins says what it subscribes to")
+            raise RequestInvalid("a member that joins must send its subscription")
     if command.assignor is not None and command.assignor not in ASSIGNORS:
         raise AssignorUnsupported(
-            f"there is no assignor {command.assignor[:100]!r}: use one of {', '.join(ASSIGNORS)}"
+            f"unknown assignor {command.assignor[:100]!r}: use one of {', '.join(ASSIGNORS)}"
         )
     if command.pattern_error is not None:
         raise command.pattern_error
     if len(command.topic_names or ()) > TOPICS_MAX:
-        raise RequestInvalid(f"a member subscribes to at most {TOPICS_MAX} topics")
+        raise RequestInvalid(f"a member can subscribe to at most {TOPICS_MAX} topics")
     names = [command.member_id, command.client_id, command.client_host, command.pattern or ""]
     names += [command.instance_id or "", command.rack or "", *(command.topic_names or ())]
     if any(len(n) * 4 > NAME_SIZE_MAX and len(n.encode()) > NAME_SIZE_MAX for n in names):
-        raise RequestInvalid(f"a name of the member is longer than {NAME_SIZE_MAX} bytes")
+        raise RequestInvalid(f"a name in the request is longer than {NAME_SIZE_MAX} bytes")
 
 
 # --- joining and staying -------------------------------------------------------------------------
@@ -199,13 +199,13 @@ def _reconcile(
     command: ConsumerHeartbeatCommand,
     reported: Mapping[UUID, frozenset[int]] | None,
 ) -> CurrentStored:
-    """Bring the member nearer to its target. `reported`: what it reported last that it owns.
+    """Bring the member closer to its target. `reported`: the owned partitions it last reported.
 
-    Without a list in the heartbeat the member owns what it owned: nothing is released. A list that
-    may come after a lost answer (a full heartbeat) may come from before the revocation: a partition
-    that the member was given, and has never reported, may be one that it is about to take. Where
-    only such partitions are waited for, the member would not report again: it is fenced, and joins
-    again without partitions. Raises MemberEpochFenced.
+    A heartbeat without a list releases nothing: the member owns what it owned. A list sent after a
+    lost response (a full heartbeat) may predate the revocation: a partition that was assigned to
+    the member, and that it has never reported, may be one that it is about to take. If only such
+    partitions are awaited, the member would not report again: it is fenced, and joins again without
+    partitions. Raises MemberEpochFenced.
     """
     member_id, owned = had.member_id, command.owned
     if command.member_epoch == JOIN_EPOCH:
@@ -216,8 +216,8 @@ def _reconcile(
     current = draft.reconcile(member_id, may_own, is_complete=True)
     if current.state == UNREVOKED and not still_has(owned, current.revoking):
         raise MemberEpochFenced(
-            f"member {member_id[:100]!r} must give up partitions, and may not know it because an"
-            " answer was lost: give up all partitions and join again"
+            f"member {member_id[:100]!r} must give up partitions but may not know it, "
+            "because a response was lost: give up all partitions and join again"
         )
     return current
 
@@ -229,7 +229,7 @@ def _numbers(assigned: object) -> object:
 
 
 def _is_full(command: ConsumerHeartbeatCommand) -> bool:
-    """Whether the member says everything anew: it may have missed its last answer."""
+    """Whether the heartbeat is complete: the member may have missed its last response."""
     return (
         command.owned is not None
         and command.rebalance_timeout_ms != UNCHANGED_MS
@@ -238,16 +238,17 @@ def _is_full(command: ConsumerHeartbeatCommand) -> bool:
 
 
 def _subscription(stored: ConsumerMemberStored) -> tuple[object, ...]:
-    """What of a member the assignment depends on."""
+    """The properties of a member that the assignment depends on."""
     return stored.topics, stored.pattern, stored.rack, stored.assignor, stored.instance_id
 
 
 def _enter(
     draft: ConsumerDraft, command: ConsumerHeartbeatCommand, config: GroupConfig
 ) -> ConsumerMemberStored | None:
-    """The member that joins, as it was; None: it is new. Raises GroupFull, InstanceIdUnreleased.
+    """The previous state of the joining member; None: it is new. Raises GroupFull,
+    InstanceIdUnreleased.
 
-    A static member that has left for a moment is replaced by the one that joins.
+    A static member that has left temporarily is replaced by the one that joins.
     """
     group = draft.group
     member_id = command.member_id or command.fresh_id
@@ -257,8 +258,8 @@ def _enter(
     if holder is not None and holder != member_id:
         if draft.current_of(holder).epoch != LEAVE_STATIC_EPOCH:
             raise InstanceIdUnreleased(
-                f"instance id {instance_id!r} is in use by a member that has not left: stop that"
-                " one, or wait until its session ends"
+                f"instance id {instance_id!r} is in use by another member: stop that member, "
+                "or wait for its session to expire"
             )
         if known is not None:
             raise RequestInvalid("the member has joined without this instance id")
@@ -271,14 +272,15 @@ def _enter(
         return known.stored
     if len(group.members) >= config.consumer_group_size_max:
         raise GroupFull(
-            f"group {group.group_id[:100]!r} has {config.consumer_group_size_max} members already",
+            f"group {group.group_id[:100]!r} already has {config.consumer_group_size_max} "
+            "members: raise group.consumer.max.size, or start fewer members",
             limit=config.consumer_group_size_max,
         )
     return None
 
 
 def _unknown_member(group_id: str, member_id: str) -> ConsumerMemberStored:
-    """A member of which nothing is known yet."""
+    """A member without any state yet."""
     return ConsumerMemberStored(group_id, member_id, None, None, "", "", (), None, 0, None)
 
 
@@ -318,9 +320,9 @@ def _known(group: ConsumerGroup | None, command: ConsumerHeartbeatCommand) -> Co
 def _updated(
     before: ConsumerMemberStored, command: ConsumerHeartbeatCommand
 ) -> ConsumerMemberStored:
-    """The member with what the command says of it."""
+    """The member, updated from the command."""
     names, pattern = command.topic_names, command.pattern
-    if command.member_epoch == JOIN_EPOCH:  # who joins says all of it
+    if command.member_epoch == JOIN_EPOCH:  # a joining member sends everything
         names, pattern = names or [], pattern or ""
     timeout_ms = command.rebalance_timeout_ms
     return before._replace(
@@ -359,14 +361,14 @@ def _leave(
         records, answers = finish(home, draft)
         return Decision(records, reply, answers)
     if member.stored.instance_id is None:
-        raise RequestInvalid("only a member with an instance id leaves with epoch -2")
+        raise RequestInvalid("only a member with an instance id may leave with epoch -2")
     draft.put_current(_away(draft.current_of(command.member_id)))
     draft.touch(command.member_id, MemberDeadlines(now_ms + command.session_timeout_ms))
     return Decision([*draft.finish()], reply)
 
 
 def _away(current: CurrentStored) -> CurrentStored:
-    """A static member that is to be back soon: it keeps what it has but for what it must revoke."""
+    """A static member that is temporarily away: it keeps its partitions except those to revoke."""
     return current._replace(
         epoch=LEAVE_STATIC_EPOCH, previous_epoch=current.epoch, state=STABLE, revoking={}
     )
@@ -375,7 +377,7 @@ def _away(current: CurrentStored) -> CurrentStored:
 def expire(
     home: Group, consumer: ConsumerGroup, now_ms: int, config: GroupConfig
 ) -> tuple[list[GroupRecord], list[tuple[int, GroupReply]]]:
-    """Remove the members whose session has ended, or that have not revoked in time."""
+    """Remove members whose session has expired, or that have not revoked in time."""
     draft = ConsumerDraft(consumer, now_ms, config, None)
     for member_id, member in consumer.members.items():
         deadlines = (member.deadline_ms, member.revoke_deadline_ms, member.sync_deadline_ms)

@@ -1,9 +1,8 @@
-"""Who may commit and fetch offsets in a consumer group of the new protocol.
+"""Checks of offset commits and fetches in consumer groups of the new protocol.
 
 Invariants: pure checks. A member commits with its epoch, or with an older one that is not below the
-epoch at which the partition was assigned to it (KIP-1251): a commit that was sent before a
-heartbeat's answer came is as good as one sent after it, a commit from before the partition was with
-another member is not.
+epoch at which the partition was assigned to it (KIP-1251): a commit sent just before the response
+to a heartbeat arrives is valid, a commit from before another member owned the partition is not.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 def check_member_epoch(
     consumer: ConsumerGroup, member_id: str, epoch: int, instance_id: str | None
 ) -> HeadraceError | None:
-    """Say what is wrong with a commit of this member, if anything is."""
+    """The error in a commit of this member, if any."""
     if epoch < 0 and not consumer.members:
-        return None  # an administrator, or a consumer that assigns itself
+        return None  # an administrator, or a consumer that assigns partitions itself
     error = member_epochs.check_member(consumer.members, consumer.static, member_id, instance_id)
     if error is not None:
         return error
@@ -47,7 +46,7 @@ def check_member_epoch(
 def partition_check(
     group: Group | None, command: CommitCommand | TransactionalCommitCommand
 ) -> Callable[[str, UUID | None, int], bool] | None:
-    """What says whether a partition may be committed at an older epoch; None: all may."""
+    """Returns the check whether a partition may be committed at an older epoch; None: all may."""
     if group is not None and group.streams is not None:
         return streams_offsets.partition_check(group.streams, command.member_id, command.generation)
     if group is None or group.consumer is None:
@@ -68,11 +67,11 @@ def partition_check(
 
 
 def check_fetch(group: Group | None, member_id: str, epoch: int) -> HeadraceError | None:
-    """Say what is wrong with a fetch of this member, if anything is."""
+    """The error in a fetch of this member, if any."""
     if group is not None and group.streams is not None:
         return streams_offsets.check_fetch(group.streams, member_id, epoch)
     if group is not None and group.consumer is None:
-        return None  # a classic group: its members are not checked
+        return None  # a classic group does not check its members
     consumer = None if group is None else group.consumer
     if consumer is None:
         return member_epochs.check_fetch((), member_id, epoch, None)

@@ -1,8 +1,9 @@
-"""The bytes that classic consumers exchange through their group: subscriptions and assignments.
+"""The embedded protocol of classic consumers: subscriptions and assignments.
 
-Invariants: pure bytes. Read are versions 0 to 3 of Kafka's ConsumerProtocolSubscription and
-ConsumerProtocolAssignment, and of later ones what version 3 has. A broker opens these bytes only
-where members of the classic and of the new protocol share a group, and to show an assignment.
+Invariants: pure bytes. Reads versions 0 to 3 of Kafka's ConsumerProtocolSubscription and
+ConsumerProtocolAssignment, and of later versions the fields of version 3. A broker decodes these
+bytes only where members of the classic and of the new protocol share a group, and to display an
+assignment.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NONE: Final = -1
 
 
 class Subscription(NamedTuple):
-    """What a classic consumer says when it joins."""
+    """The subscription that a classic consumer sends when it joins."""
 
     version: int
     topics: tuple[str, ...]
@@ -31,7 +32,7 @@ class Subscription(NamedTuple):
 
 
 def read_subscription(data: bytes) -> Subscription | None:
-    """The subscription in a member's metadata; None if it is not of that form."""
+    """The subscription in a member's metadata; None if it is malformed."""
     try:
         reader = StoredReader(data)
         version = reader.int16()
@@ -49,7 +50,7 @@ def read_subscription(data: bytes) -> Subscription | None:
 
 
 def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
-    """The partitions in a member's assignment; none if it is not of that form."""
+    """The partitions in a member's assignment; none if it is malformed."""
     try:
         reader = StoredReader(data)
         if reader.int16() < 0:
@@ -60,7 +61,7 @@ def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
 
 
 def write_assignment(partitions: Iterable[tuple[str, Iterable[int]]], version: int = 0) -> bytes:
-    """An assignment as its member reads it."""
+    """An assignment in the form that its member reads."""
     topics = list(partitions)
     parts = [INT16.pack(min(version, VERSION_MAX)), INT32.pack(len(topics))]
     for name, numbers in topics:
@@ -70,7 +71,7 @@ def write_assignment(partitions: Iterable[tuple[str, Iterable[int]]], version: i
 
 
 def write_subscription(topics: Iterable[str]) -> bytes:
-    """A subscription of version 0, as a tool that asks for a group's members reads it."""
+    """A subscription of version 0, as tools that list a group's members read it."""
     names = list(topics)
     parts = [INT16.pack(0), INT32.pack(len(names)), *map(stored_string, names)]
     return b"".join((*parts, _NULL))

@@ -1,9 +1,9 @@
-"""The durable state of consumer groups of the new protocol, as Kafka stores it.
+"""The durable state of consumer groups of the new protocol, in Kafka's format.
 
-Invariants: pure bytes and tuples. Do not change: stored. Keys 3 and 5 to 8 of
-`__consumer_offsets`, each with value version 0 (Kafka 4.3, KIP-848): the group's epoch, a member's
-subscription, the epoch of the target assignment, a member's target, a member's current assignment.
-Resolved regular expressions (key 16) are not stored: they follow from the topics that there are.
+Invariants: pure bytes and tuples. Do not change: stored. Keys 3 and 5 to 8 of `__consumer_offsets`,
+each with value version 0 (Kafka 4.3, KIP-848): the group's epoch, a member's subscription, the
+epoch of the target assignment, a member's target, a member's current assignment. Resolved regular
+expressions (key 16) are not stored: they are derived from the existing topics.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MEMBER_KEYS: Final = frozenset({MEMBER_KEY, TARGET_KEY, CURRENT_KEY})
 
 _METADATA_HASH_TAG: Final = 0
 _EMPTIED_TAG: Final = 1_000
-"""Ours: when the last member left. Readers skip what they do not know."""
+"""Headrace's own tag: when the last member left. Readers skip unknown tags."""
 _CLASSIC_TAG: Final = 0
 _UUID_SIZE: Final = 16
 _TOPIC_SIZE_MIN: Final = _UUID_SIZE + 2
@@ -55,7 +55,8 @@ _PROTOCOL_SIZE_MIN: Final = 3
 
 
 class ConsumerGroupStored(NamedTuple):
-    """The epoch of a group: it rises with each change of members, subscriptions or topics."""
+    """The epoch of a group, which is raised with each change of members, subscriptions or
+    topics."""
 
     group_id: str
     epoch: int
@@ -65,14 +66,14 @@ class ConsumerGroupStored(NamedTuple):
 
 
 class ClassicSide(NamedTuple):
-    """What a member that speaks the classic protocol has said in its last JoinGroup."""
+    """The last JoinGroup request of a member that speaks the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class ConsumerMemberStored(NamedTuple):
-    """A member and what it subscribes to."""
+    """A member and its subscription."""
 
     group_id: str
     member_id: str
@@ -88,14 +89,14 @@ class ConsumerMemberStored(NamedTuple):
 
 
 class TargetEpochStored(NamedTuple):
-    """The group epoch that the target assignment was made for."""
+    """The group epoch for which the target assignment was computed."""
 
     group_id: str
     epoch: int
 
 
 class TargetStored(NamedTuple):
-    """What a member is to have: partitions by topic, sorted."""
+    """A member's target assignment: partitions by topic, sorted."""
 
     group_id: str
     member_id: str
@@ -103,7 +104,8 @@ class TargetStored(NamedTuple):
 
 
 class CurrentStored(NamedTuple):
-    """What a member has, at which epoch; `revoking` is still with it and must be given up.
+    """A member's current assignment and its epoch; the member still owns `revoking` and must give
+    it up.
 
     Partitions come with the member epoch at which they were assigned (KIP-1251).
     """
@@ -118,7 +120,7 @@ class CurrentStored(NamedTuple):
 
 
 class ConsumerRecordRemoved(NamedTuple):
-    """The record under this key is no longer kept; `member_id` is None for keys of a group."""
+    """The record under this key is deleted; `member_id` is None for keys of a group."""
 
     key_type: int
     group_id: str
@@ -183,7 +185,7 @@ def _member_value(record: ConsumerMemberStored) -> bytes:
     tags: dict[int, bytes] = {}
     if record.classic is not None:
         timeout_ms, protocols = record.classic
-        # A structure that may be null begins with a byte that says that it is there.
+        # A nullable structure begins with a byte that tells whether it is present.
         inner = [INT8.pack(1), INT32.pack(timeout_ms), uvarint(len(protocols) + 1)]
         for name, metadata in protocols:
             inner += (compact_string(name), compact_data(metadata), NO_TAGS)
@@ -206,9 +208,10 @@ def _current_value(record: CurrentStored) -> bytes:
 
 
 def decode(key_type: int, key: StoredReader, value: bytes | None) -> ConsumerRecord | None:
-    """The record of a key of this protocol, whose type is read already; None: not understood.
+    """Decode a key of this protocol whose type has been read; None: unknown version.
 
-    Raises RecordInvalid when a known version is cut, has a lying length, or bytes left over.
+    Raises RecordInvalid if a known version is truncated, has an invalid length, or has trailing
+    bytes.
     """
     if key_type not in GROUP_KEYS | MEMBER_KEYS:
         return None

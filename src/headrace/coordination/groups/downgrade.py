@@ -1,7 +1,7 @@
-"""A consumer group whose last member of the new protocol has gone becomes a classic one.
+"""Converts a consumer group into a classic one when its last member of the new protocol leaves.
 
-Invariants: the members that are left keep their ids and sessions; their generation is the group's
-epoch, so that none is used twice. They are told to join anew, as after any change of members.
+Invariants: the remaining members keep their ids and sessions; their generation is the group's
+epoch, so that no generation is used twice. They have to rejoin, as after any change of members.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONSUMER: Final = "consumer"
 def finish(
     home: Group, draft: ConsumerDraft
 ) -> tuple[list[GroupRecord], list[tuple[int, GroupReply]]]:
-    """What a draft amounts to: records, and answers to what was parked."""
+    """The outcome of a draft: records, and answers to parked commands."""
     if not draft.members or any(stored.classic is None for stored in draft.members.values()):
         return [*draft.finish()], []
     group = Group(

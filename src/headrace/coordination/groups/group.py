@@ -1,8 +1,8 @@
-"""A classic group as it stands in memory, and the table of its states.
+"""The in-memory state of a classic group, and its state transition table.
 
-Invariants: values and questions about them. A Group that a machine holds is never
-changed by a rule: rules work on a `Draft`, which copies the group, and each member on its first
-change; the finished copy travels in a volatile `GroupChanged` record.
+Invariants: values and queries. A rule never changes a Group that a machine holds: rules work on a
+`Draft`, which copies the group, and each member on its first change; the finished copy travels in a
+volatile `GroupChanged` record.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ DEAD = "Dead"
 
 TRANSITIONS: dict[tuple[str, str], str] = {
     (EMPTY, PREPARING): "first member joins",
-    (PREPARING, COMPLETING): "all joined, or time is over",
-    (PREPARING, EMPTY): "no member is left",
-    (COMPLETING, STABLE): "the leader brings the assignment",
-    (COMPLETING, PREPARING): "a member joins anew, leaves, expires, or does not sync in time",
-    (STABLE, PREPARING): "a member joins, changes, leaves or expires; the leader joins anew",
-    (EMPTY, DEAD): "deleted, or nothing left to keep",
+    (PREPARING, COMPLETING): "all members have joined, or the join phase has timed out",
+    (PREPARING, EMPTY): "the last member has left",
+    (COMPLETING, STABLE): "the leader sends the assignment",
+    (COMPLETING, PREPARING): "a member rejoins, leaves, expires, or does not sync in time",
+    (STABLE, PREPARING): "a member joins, changes, leaves or expires; the leader rejoins",
+    (EMPTY, DEAD): "deleted, or empty without offsets",
 }
-"""Every change of state there is, and its cause. docs/GROUPS.md is drawn from it."""
+"""Every state transition and its cause. The diagram in docs/GROUPS.md is generated from it."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Member:
     is_new: bool = False
 
     def copy(self) -> Member:
-        """A copy that may be changed."""
+        """A mutable copy."""
         return Member(
             self.member_id,
             self.group_instance_id,
@@ -95,14 +95,15 @@ class Member:
         )
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member said for this protocol; empty if it does not speak it."""
+        """The member's metadata for this protocol; empty if it does not support it."""
         for name, data in self.protocols:
             if name == protocol_name:
                 return data
         return b""
 
     def expires_ms(self) -> int | None:
-        """When its session ends; None while it waits for us (then it cannot heartbeat)."""
+        """When its session expires; None while it waits for the coordinator (then it cannot
+        heartbeat)."""
         if self.sync_ticket or (self.join_ticket and not self.is_new):
             return None
         return self.deadline_ms
@@ -112,11 +113,11 @@ class Member:
 class Group:
     """One group.
 
-    `consumer` is there while it is a group of the new protocol, `streams` while it is a streams
-    group; then its classic side is as empty as a new group's. `offsets` and `open_commits` are
-    shared by all copies: they belong to the machine, and durable records alone change them.
-    `record` is what the log knows of the group, None if nothing. `delay_left_ms` is not negative
-    while the first members gather (initial delay); `phase_deadline_ms` ends the join phase, or the
+    `consumer` is set while it is a group of the new protocol, `streams` while it is a streams
+    group; its classic part is then as empty as a new group's. `offsets` and `open_commits` are
+    shared by all copies: they belong to the machine, and change through durable records only.
+    `record` is the group's durable state, None if there is none. `delay_left_ms` is not negative
+    while the first members join (initial delay); `phase_deadline_ms` ends the join phase, or the
     time in which members must sync.
     """
 
@@ -141,7 +142,7 @@ class Group:
     streams: StreamsGroup | None = None
 
     def copy(self) -> Group:
-        """A copy whose own fields may be changed; members are still those of the original."""
+        """A copy whose own fields may be changed; it shares the members with the original."""
         return Group(
             self.group_id,
             self.state,
@@ -165,7 +166,7 @@ class Group:
         )
 
     def has_members(self) -> bool:
-        """Whether somebody works in the group, or is about to."""
+        """Whether the group has members, or a member is about to join."""
         if self.consumer is not None:
             return bool(self.consumer.members)
         if self.streams is not None:
@@ -173,7 +174,7 @@ class Group:
         return self.state != EMPTY or bool(self.pending)
 
     def next_deadline_ms(self) -> int | None:
-        """The first moment at which time alone changes the group."""
+        """The first time at which the group changes without a command."""
         if self.consumer is not None:
             return self.consumer.next_deadline_ms()
         if self.streams is not None:
@@ -189,11 +190,11 @@ class Group:
         return deadline
 
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take to join."""
+        """The longest rebalance timeout of any member."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def common_protocols(self) -> list[str]:
-        """Protocols that every member speaks, in the order of the first member."""
+        """Protocols that every member supports, in the order of the first member."""
         common: list[str] | None = None
         for member in self.members.values():
             names = [name for name, _ in member.protocols]
@@ -212,7 +213,7 @@ class Group:
         return max(common, key=votes.__getitem__)
 
     def is_forgettable(self) -> bool:
-        """Whether nothing would be lost, on disk or in memory, if it were not there."""
+        """Whether dropping the group would lose nothing, durable or volatile."""
         return (
             self.state == EMPTY
             and self.consumer is None
@@ -222,14 +223,14 @@ class Group:
         )
 
     def current_members(self) -> list[JoinMember]:
-        """The members as the leader gets to see them."""
+        """The members as the leader sees them."""
         return [
             JoinMember(m.member_id, m.group_instance_id, m.metadata(self.protocol_name))
             for m in self.members.values()
         ]
 
     def current_join_reply(self, member_id: str) -> JoinReply:
-        """The answer of the generation that stands, for one of its members."""
+        """The join response of the current generation, for one of its members."""
         return JoinReply(
             None,
             member_id,
@@ -241,7 +242,7 @@ class Group:
         )
 
     def stored(self, leader: str | None) -> GroupStored:
-        """The durable record of the group as it stands, with this leader."""
+        """The durable record of the group's current state, with this leader."""
         members = tuple(
             StoredMember(
                 m.member_id,
@@ -267,10 +268,11 @@ class Group:
 
 
 def group_from_record(record: GroupStored, known: Group | None) -> Group:
-    """The group as the log knows it; deadlines start when the machine is told that it is loaded.
+    """Rebuild the group from the log; deadlines start when the machine is told that loading is
+    complete.
 
-    A generation without a leader was never assigned: its members must join anew, which is what
-    PreparingRebalance tells them. `known`: the group so far, whose progress stays.
+    A generation without a leader was never assigned: its members must rejoin, as PreparingRebalance
+    requires. `known`: the previous group, whose offsets are kept.
     """
     state = STABLE if record.leader is not None else PREPARING
     group = Group(
@@ -302,27 +304,27 @@ def group_from_record(record: GroupStored, known: Group | None) -> Group:
 
 
 class GroupChanged(NamedTuple):
-    """Volatile: from now on the group is this. `rebalances` counts generations it began."""
+    """Volatile: replaces the group. `rebalances` counts generations it began."""
 
     group: Group
     rebalances: int
 
 
 class MemberSeen(NamedTuple):
-    """Volatile: the member was heard of; its session ends at `deadline_ms`."""
+    """Volatile: the member sent a heartbeat; its session expires at `deadline_ms`."""
 
     member: Member | ConsumerMember | StreamsMember
     deadline_ms: int
 
 
 class GroupForgotten(NamedTuple):
-    """Volatile: a group of which nothing is stored has gone."""
+    """Volatile: a group without stored state is dropped."""
 
     group_id: str
 
 
 class DeadlinesPassed(NamedTuple):
-    """Volatile: every deadline up to `now_ms` has been dealt with."""
+    """Volatile: every deadline up to `now_ms` has been handled."""
 
     now_ms: int
 
@@ -354,7 +356,7 @@ GroupDecision = Decision[GroupRecord, GroupReply]
 
 
 class Draft:
-    """One command's work on one group: a copy to change, and what has come of it so far."""
+    """One command's changes to one group: a working copy, and the results so far."""
 
     __slots__ = ("_own", "answers", "config", "group", "now_ms", "rebalances", "records")
 
@@ -368,7 +370,7 @@ class Draft:
         self._own: dict[str, None] = {}
 
     def edit(self, member_id: str) -> Member:
-        """The member, to be changed."""
+        """A mutable copy of the member."""
         member = self.group.members[member_id]
         if member_id not in self._own:
             member = member.copy()
@@ -376,7 +378,7 @@ class Draft:
         return member
 
     def add(self, member: Member) -> None:
-        """Put a member in that is in no other group."""
+        """Add a member that is new to the group."""
         self.group.members[member.member_id] = member
         self._own[member.member_id] = None
 
@@ -387,7 +389,7 @@ class Draft:
         self.group.timestamp_ms = self.now_ms
 
     def store(self, leader: str | None) -> None:
-        """Make the group as it stands durable."""
+        """Make the current state of the group durable."""
         record = self.group.stored(leader)
         self.group.record = record
         self.records.append(record)
@@ -406,7 +408,7 @@ class Draft:
             member.sync_ticket = 0
 
     def decision(self, reply: GroupReply | None) -> GroupDecision:
-        """What it all amounts to. Durable records come first: see `machine.py`."""
+        """The resulting decision. Durable records come first: see `machine.py`."""
         self.records.append(GroupChanged(self.group, self.rebalances))
         return Decision(self.records, reply, self.answers)
 

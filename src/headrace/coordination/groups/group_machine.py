@@ -1,9 +1,9 @@
 """The machine of one shard: all groups of one partition of `__consumer_offsets`.
 
-Invariants: `decide` finds the group and hands the command to its rule; `apply` is the only
-function that changes anything. Deadlines lie in one heap, one live entry per group: a heartbeat
-only ever moves a session's end further away, so it touches no heap; an entry that turns out to be
-early is looked at once and put back.
+Invariants: `decide` finds the group and passes the command to its rule; `apply` is the only method
+that changes state. Deadlines are in one heap, with one live entry per group: a heartbeat only ever
+extends a session, so it does not touch the heap; an entry that comes up early is checked and put
+back.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
 
 class GroupMachine:
-    """See the module. `skipped_count`: records of the log that were not understood."""
+    """See the module. `skipped_count`: records of the log that could not be decoded."""
 
     def __init__(self, config: GroupConfig) -> None:
         self.groups: dict[str, Group] = {}
@@ -102,18 +102,18 @@ class GroupMachine:
         self._deadlines = Deadlines[str]()
         self._cleanup_ms: int | None = None
         self._open: dict[int, dict[str, None]] = {}
-        """Producer id -> the groups that its open transaction has committed offsets of."""
+        """Producer id -> the groups in which its open transaction has committed offsets."""
         self._removals = 0
-        """Of groups, and of offsets of groups."""
+        """Removals of groups, and of offsets of groups."""
         self._last_order = 0
-        """Counts the commits of transactions, in the order of the log."""
+        """Counts transactional commits, in log order."""
 
     # --- deciding ----------------------------------------------------------------------------
 
     def decide(self, command: GroupCommand, now_ms: int) -> GroupDecision:
         """See Machine."""
         groups, config = self.groups, self._config
-        # The two that come most often first: 0.1 us each for every test they are spared.
+        # The two most frequent commands first: each preceding test costs 0.1 us.
         if isinstance(command, HeartbeatCommand):
             return migration.decide_heartbeat(groups.get(command.group_id), command, now_ms)
         if isinstance(command, CommitCommand):
@@ -251,7 +251,7 @@ class GroupMachine:
             assert_never(record)
 
     def _take_pending(self, pending: OffsetPending) -> None:
-        """A commit within a transaction: it waits for the marker."""
+        """A transactional commit waits for its marker."""
         self._last_order += 1
         producer_id = pending.transaction.producer_id
         group = self._group(pending.stored.group_id)
@@ -259,7 +259,7 @@ class GroupMachine:
         self._open.setdefault(producer_id, {})[group.group_id] = None
 
     def _remove_group(self, group_id: str) -> None:
-        """The classic group's record is gone; what else there is of the group stays."""
+        """The classic group's record is deleted; any other state of the group stays."""
         self._removals += 1
         known = self.groups.pop(group_id, None)
         if known is None:
@@ -289,7 +289,7 @@ class GroupMachine:
         return group
 
     def _take_consumer_record(self, record: ConsumerRecord | ConsumerTouched) -> None:
-        """What there is of a group of the new protocol; stored records make it one."""
+        """Apply a record of a group of the new protocol; a stored record converts the group."""
         group = self.groups.get(record.group_id)
         if isinstance(record, ConsumerTouched):
             if group is not None and group.consumer is not None:
@@ -313,7 +313,7 @@ class GroupMachine:
         group.consumer.apply(record)
 
     def _take_streams_record(self, record: StreamsRecord | StreamsTouched) -> None:
-        """What there is of a streams group; stored records make it one."""
+        """Apply a record of a streams group; a stored record converts the group."""
         group = self.groups.get(record.group_id)
         streams = None if group is None else group.streams
         if isinstance(record, StreamsTouched):
@@ -338,7 +338,7 @@ class GroupMachine:
         streams.apply(record)
 
     def _take_offset(self, record: OffsetStored) -> None:
-        """A commit outside of transactions, or a snapshot's repetition of what is in force."""
+        """A non-transactional commit, or a snapshot's copy of an offset in force."""
         group = self._group(record.group_id)
         place = record.topic, record.partition
         if record.is_repeated:
@@ -348,7 +348,7 @@ class GroupMachine:
         group.offsets[place] = record
 
     def _end_transaction(self, ended: TransactionEnded) -> None:
-        """A marker: the commits of the transaction are in force, unless later ones are."""
+        """A marker: the transaction's commits take effect, unless later ones have."""
         for group_id in self._open.pop(ended.producer_id, ()):
             group = self.groups.get(group_id)
             if group is None:
@@ -392,7 +392,7 @@ class GroupMachine:
         return None
 
     def decode(self, key: bytes | None, value: bytes | None) -> GroupRecord | None:
-        """See Machine. What cannot be read is skipped: one bad record must not stop all groups."""
+        """See Machine. Undecodable records are skipped: one bad record must not stop all groups."""
         record: GroupRecord | None = decode_or_none(decode, key, value)
         if record is None:
             self.skipped_count += 1
@@ -405,7 +405,7 @@ class GroupMachine:
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None
     ) -> GroupRecord | None:
-        """See Machine: a transaction holds offsets alone."""
+        """See Machine: transactions contain only offsets."""
         record = self.decode(key, value)
         return OffsetPending(transaction, record) if isinstance(record, OffsetStored) else None
 
@@ -414,9 +414,9 @@ class GroupMachine:
         return ended
 
     def state_records(self) -> list[GroupRecord]:
-        """See Machine: what the log knows, which is not always what stands in memory."""
+        """See Machine: the logged state, which may differ from the state in memory."""
         return [record for part in self.state_parts() for record in part]
 
     def state_parts(self) -> Iterator[list[GroupRecord]]:
-        """See Machine. A group's offsets may lie in several parts."""
+        """See Machine. A group's offsets may be spread over several parts."""
         return parts_of(self.groups, lambda: self._removals)

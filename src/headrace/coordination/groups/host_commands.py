@@ -1,4 +1,4 @@
-"""What the host of a group machine asks it, and the closed unions of all commands and replies."""
+"""Commands of a group machine's host, and the closed unions of all commands and replies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ForgetTopicsCommand:
-    """These topics, by name and id, are gone: drop what is committed for them, in every group."""
+    """These topics, by name and id, were deleted: drop their committed offsets in every group."""
 
     topics: list[tuple[str, UUID]]
 

@@ -1,6 +1,6 @@
-"""What administrators ask about groups: list, describe, delete.
+"""Administrative commands on groups: list, describe, delete.
 
-Invariants: pure; list and describe only look. States and types carry Kafka's names.
+Invariants: pure; list and describe are read-only. States and types carry Kafka's names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CONSUMER = "consumer"
 
 
 def decide_list(groups: Mapping[str, Group], command: ListGroupsCommand) -> GroupDecision:
-    """List the groups that pass both filters, sorted by id."""
+    """List the groups that match both filters, sorted by id."""
     states = [state.lower() for state in command.states]
     types = [name.lower() for name in command.types]
     listed = [_listing(group) for _, group in sorted(groups.items())]
@@ -72,7 +72,7 @@ def _listing(group: Group) -> GroupListing:
 
 
 def decide_describe(groups: Mapping[str, Group], command: DescribeGroupsCommand) -> GroupDecision:
-    """Describe groups, in the order asked for."""
+    """Describe groups, in the requested order."""
     described = [
         _describe(group_id, groups.get(group_id), command.topics) for group_id in command.group_ids
     ]
@@ -105,7 +105,8 @@ def _describe(group_id: str, group: Group | None, topics: TopicView) -> GroupDes
 def decide_delete_groups(
     groups: Mapping[str, Group], command: DeleteGroupsCommand
 ) -> GroupDecision:
-    """Delete empty groups with all their offsets. A group named twice is unknown by then."""
+    """Delete empty groups with all their offsets. A second mention of a group yields
+    GroupUnknown."""
     records: list[GroupRecord] = []
     results: list[GroupResult] = []
     deleted: dict[str, None] = {}
@@ -114,7 +115,11 @@ def decide_delete_groups(
         if group is None:
             results.append(GroupResult(group_id, GroupUnknown(group=group_id)))
         elif group.has_members():
-            results.append(GroupResult(group_id, GroupNotEmpty("the group has members")))
+            results.append(
+                GroupResult(
+                    group_id, GroupNotEmpty("the group has members: stop its consumers first")
+                )
+            )
         else:
             deleted[group_id] = None
             places = dict.fromkeys([*group.offsets, *sorted(group.open_commits.places())])

@@ -1,9 +1,9 @@
-"""Groups of either protocol, and how they pass from one to the other (KIP-848).
+"""Conversion of groups between the classic and the new protocol (KIP-848).
 
 Invariants: a group keeps its committed offsets. An empty group takes the protocol of the next
-member that joins. A classic group whose members are consumers becomes one of the new protocol when
-a member of that joins, and goes back when the last one has left (`downgrade.py`); in between its
-classic members work on as they are (`classic_members.py`).
+member that joins. A classic group of consumers is converted when a member of the new protocol
+joins, and converted back when the last such member has left (`downgrade.py`); in between its
+classic members continue unchanged (`classic_members.py`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def decide_consumer_heartbeat(
 def decide_streams_heartbeat(
     group: Group | None, command: StreamsHeartbeatCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """StreamsGroupHeartbeat. There is no way from consumers to streams while there are members."""
+    """StreamsGroupHeartbeat. A consumer group with members cannot become a streams group."""
     if group is None or group.streams is not None or command.member_epoch != JOIN_EPOCH:
         return heartbeat.decide_heartbeat(group, command, now_ms, config)
     if group.has_members():
@@ -99,8 +99,8 @@ def decide_streams_heartbeat(
 
 def _other_kind(group: Group, what: str) -> GroupUnknown:
     return GroupUnknown(
-        f"group {group.group_id[:100]!r} is {what} with members: choose another id, or stop them"
-        " first",
+        f"group {group.group_id[:100]!r} is {what} with members: choose another group "
+        "id, or stop its members first",
         group=group.group_id,
     )
 
@@ -149,7 +149,7 @@ def decide_leave(
 
 
 def _without_protocol(group: Group) -> tuple[Group, list[GroupRecord]]:
-    """The group without members and protocol, and the records that make it so."""
+    """The group without members and protocol, and the records that produce it."""
     bare = Group(group.group_id, offsets=group.offsets, open_commits=group.open_commits)
     if group.consumer is not None:
         return bare, [*group.consumer.removals()]
@@ -164,12 +164,12 @@ def _without_protocol(group: Group) -> tuple[Group, list[GroupRecord]]:
 def _upgraded(
     group: Group, topics: TopicView, now_ms: int
 ) -> tuple[ConsumerGroup, list[ConsumerRecord], ConsumerTouched]:
-    """The classic group as one of the new protocol, with the same members and assignments.
+    """Convert the classic group to the new protocol, with the same members and assignments.
 
     Raises InconsistentProtocol, CoordinatorLoading (while it rebalances).
     """
     if group.state != STABLE:
-        raise CoordinatorLoading("the classic members of the group rebalance: try again")
+        raise CoordinatorLoading("the classic members of the group are rebalancing: try again")
     consumer = ConsumerGroup(group.group_id)
     records: list[ConsumerRecord] = []
     touched: list[TouchedMember] = []
@@ -197,7 +197,7 @@ def _taken(
     topics: TopicView,
     given: dict[tuple[UUID, int], None],
 ) -> dict[UUID, dict[int, int]]:
-    """Of `partitions`, what was not given out yet: now it is."""
+    """Those of `partitions` that are not assigned yet; marks them as assigned."""
     found: dict[UUID, dict[int, int]] = {}
     for name, numbers in partitions.items():
         shape = topics.shape(name)
@@ -219,13 +219,14 @@ def _upgraded_member(
 ) -> list[ConsumerRecord]:
     """A classic member's records.
 
-    What a member of a cooperative protocol had when it joined and was not given again, it may still
-    have: it must say first that it does not.
+    A member of a cooperative protocol may still own partitions that it had when it joined and that
+    were not assigned to it again: it must first report that it does not.
     """
     subscription = read_subscription(member.metadata(group.protocol_name))
     if group.protocol_type != classic_members.CONSUMER or subscription is None:
         raise InconsistentProtocol(
-            "the group has members that are no consumers: it cannot take the new protocol"
+            "the group has members that are not consumers: it cannot be converted to the "
+            "new protocol"
         )
     generation = group.generation
     revoking = _taken(subscription.owned, group, topics, given)

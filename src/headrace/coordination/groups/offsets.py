@@ -1,10 +1,9 @@
 """Committed offsets: commit, fetch, delete, expiry.
 
-Invariants: each function decides one command and changes nothing. Offsets change through
-durable records alone; a commit answers per partition. Progress belongs to a topic's id, for another
-topic may come to have its name: which ids there are, the host says. Retention counts from the
-moment the group became empty; for a consumer that never was in a group, from its last commit
-(KIP-211).
+Invariants: each function decides one command and changes nothing. Offsets change through durable
+records only; a commit has a result per partition. Offsets belong to a topic id, since another topic
+may get the same name; the host supplies the existing ids. Retention counts from the moment the
+group became empty; for a consumer that was never in a group, from its last commit (KIP-211).
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ TOPIC_NAME_LENGTH_MAX = 249
 def decide_commit(
     group: Group | None, command: CommitCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """Commit: everything or nothing by membership, then partition by partition."""
+    """Commit: membership is checked once for all, the rest per partition."""
     error = _check_commit(group, command)
     if error is not None:
         return refused(command, error)
@@ -112,7 +111,7 @@ def decide_transactional_commit(
 
 
 def decide_marker(command: WriteMarkerCommand) -> GroupDecision:
-    """A transaction ends: what it has committed counts, or does not."""
+    """A transaction ends: its commits take effect or are dropped."""
     marker = command.marker
     ended = TransactionEnded(marker.producer_id, marker.is_commit)
     return Decision([ended], DoneReply(), batch=marker)
@@ -124,7 +123,7 @@ def _checked_offsets(
     now_ms: int,
     config: GroupConfig,
 ) -> tuple[list[OffsetStored], list[PartitionResult]]:
-    """What may be stored of a commit, and what became of each partition."""
+    """The valid part of a commit, and the result for each partition."""
     stored: list[OffsetStored] = []
     results: list[PartitionResult] = []
     group_id = command.group_id
@@ -141,7 +140,7 @@ def _checked_offsets(
         elif ids is not None and (
             (topic_id := ids.get(topic)) is None or (meant_id or topic_id) != topic_id
         ):
-            # It was deleted between the request's arrival and this moment.
+            # Deleted between the arrival of the request and now.
             error = TopicUnknown("the topic was deleted: refresh the metadata", topic=topic)
         elif check is not None and not check(
             topic, meant_id if ids is None else ids[topic], partition
@@ -167,7 +166,8 @@ def _check_commit(
 ) -> HeadraceError | None:
     generation = command.generation
     if group is None:
-        # A group of its own making is not ours to know: a simple consumer may always commit.
+        # A group that the consumer manages itself is unknown here: a simple consumer may always
+        # commit.
         return None if generation < 0 else IllegalGeneration(actual=generation)
     if group.consumer is not None:
         return check_member_epoch(
@@ -192,7 +192,7 @@ def _check_commit(
 
 
 def decide_fetch(group: Group | None, command: FetchOffsetsCommand) -> GroupDecision:
-    """Fetch: unknown groups and partitions have offset -1, which is no error."""
+    """Fetch: unknown groups and partitions have offset -1, which is not an error."""
     if command.member_id is not None and command.member_epoch >= 0:
         error = check_fetch(group, command.member_id, command.member_epoch)
         if error is not None:
@@ -207,8 +207,7 @@ def decide_fetch(group: Group | None, command: FetchOffsetsCommand) -> GroupDeci
         found = stored.get((topic, partition))
         if open_commits and open_commits.is_open((topic, partition)):
             unstable = OffsetCommitUnstable(
-                "a transaction has committed an offset of this partition and has not ended yet: try"
-                " again",
+                "an open transaction has committed an offset of this partition: try again",
                 topic=topic,
                 partition=partition,
             )
@@ -243,7 +242,9 @@ def decide_delete(group: Group | None, command: DeleteOffsetsCommand) -> GroupDe
         topics = {} if topology is None else topology.topics()
     elif group.state != EMPTY:
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return refused(command, GroupNotEmpty("the group has members"))
+            return refused(
+                command, GroupNotEmpty("the group has members: stop its consumers first")
+            )
         topics = subscribed_topics(group)
     records: list[GroupRecord] = []
     results: list[PartitionResult] = []
@@ -259,7 +260,7 @@ def decide_delete(group: Group | None, command: DeleteOffsetsCommand) -> GroupDe
 
 
 def subscribed_topics(group: Group) -> dict[str, None] | None:
-    """Every topic that a member subscribes to; None when a member's metadata cannot be read."""
+    """Every topic that a member subscribes to; None if a member's metadata is malformed."""
     topics: dict[str, None] = {}
     for member in group.members.values():
         for _, metadata in member.protocols:
@@ -271,9 +272,9 @@ def subscribed_topics(group: Group) -> dict[str, None] | None:
 
 
 def decide_forget_topics(groups: Iterable[Group], command: ForgetTopicsCommand) -> GroupDecision:
-    """A deleted topic's offsets must not greet a topic that is made again under its name.
+    """Drop a deleted topic's offsets, so that they do not apply to a new topic of that name.
 
-    What was stored without an id goes with the name; what was stored for another id stays.
+    Offsets stored without an id are dropped by name; offsets stored for another id stay.
     """
     gone = set(command.topics)
     names = {name for name, _ in gone}
@@ -290,9 +291,9 @@ def decide_forget_topics(groups: Iterable[Group], command: ForgetTopicsCommand) 
 
 
 def find_expired(groups: Iterable[Group], now_ms: int, config: GroupConfig) -> list[GroupRecord]:
-    """Tombstones for what retention has ended: offsets of empty groups, then the groups.
+    """Tombstones for expired offsets of empty groups, and then for the groups.
 
-    At most `expired_offsets_per_tick_max` records, give or take one group's.
+    At most `expired_offsets_per_tick_max` records, rounded up to whole groups.
     """
     records: list[GroupRecord] = []
     for group in groups:
@@ -322,7 +323,7 @@ def _kept_since_ms(group: Group, stored: OffsetStored) -> int:
 
 
 def removals(group: Group) -> list[GroupRecord]:
-    """The records that take the group itself away."""
+    """The records that remove the group itself."""
     if group.consumer is not None:
         return [*group.consumer.removals()]
     if group.streams is not None:

@@ -1,10 +1,9 @@
-"""The offsets that transactions have committed in one group, and that await their markers.
+"""Offsets that transactions have committed in one group and that await their markers.
 
-Invariants: of all commits of one partition's progress the one whose record came last in the log
-counts, wherever its marker lies. So a commit outside of transactions puts out of force what
-transactions committed before it, and a marker puts out of force what came before its own commit.
-Such a commit stays open, without a value, until its marker comes: the partition is unstable until
-then.
+Invariants: of all commits for one partition, the one whose record is last in the log wins, wherever
+its marker is. So a non-transactional commit supersedes earlier transactional commits, and a marker
+supersedes everything before its own commit. A superseded commit stays open, without a value, until
+its marker arrives: the partition is unstable until then.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Place = tuple[str, int]
 
 
 class OffsetPending(NamedTuple):
-    """Durable, within a transaction's batch: an offset that counts if the transaction commits."""
+    """Durable, in a transaction's batch: an offset that takes effect if the transaction commits."""
 
     transaction: InTransaction
     stored: OffsetStored
@@ -30,9 +29,9 @@ class OffsetPending(NamedTuple):
 
 class _Open(NamedTuple):
     order: int
-    """Grows with the place in the log."""
+    """Increases with the position in the log."""
     stored: OffsetStored | None
-    """None: a later commit of the same partition is in force already."""
+    """None: a later commit of the same partition is already in force."""
 
 
 class OpenCommits:
@@ -52,7 +51,7 @@ class OpenCommits:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def picture(self) -> dict[Place, tuple[list[int], list[tuple[int, OffsetStored]]]]:
-        """By partition: the producers whose commit is not in force, and what is, in its order."""
+        """By partition: the producers whose commit is superseded, and the open ones, in order."""
         shown: dict[Place, tuple[list[int], list[tuple[int, OffsetStored]]]] = {}
         for place in sorted(self.places()):
             found = sorted(
@@ -75,11 +74,11 @@ class OpenCommits:
         return {place for commits in self._by_producer.values() for place in commits}
 
     def is_open(self, place: Place) -> bool:
-        """Whether a transaction has committed progress here and has not ended."""
+        """Whether an open transaction has committed an offset here."""
         return any(place in commits for commits in self._by_producer.values())
 
     def in_force(self) -> Iterator[OffsetStored]:
-        """Each commit that would count."""
+        """Each commit that is not superseded."""
         for commits in self._by_producer.values():
             for commit in commits.values():
                 if commit.stored is not None:
@@ -91,20 +90,21 @@ class OpenCommits:
         commits[stored.topic, stored.partition] = _Open(order, stored)
 
     def supersede(self, place: Place, order: int | None = None) -> None:
-        """A commit in force comes after what is open here (before `order`; None: all of it)."""
+        """A later commit supersedes what is open here (before `order`; None: all of it)."""
         for commits in self._by_producer.values():
             found = commits.get(place)
             if found is not None and (order is None or found.order < order):
                 commits[place] = _Open(found.order, None)
 
     def remove(self, place: Place) -> None:
-        """The progress here is deleted, what is open of it, too."""
+        """The offset here is deleted, including open commits."""
         for producer_id, commits in list(self._by_producer.items()):
             if commits.pop(place, None) is not None and not commits:
                 del self._by_producer[producer_id]
 
     def end(self, producer_id: int) -> list[tuple[int, OffsetStored]]:
-        """Take out a producer's transaction: what it would put in force, with its order."""
+        """Remove a producer's transaction; returns the commits that would take effect, with their
+        order."""
         commits = self._by_producer.pop(producer_id, {})
         return [
             (found.order, found.stored) for found in commits.values() if found.stored is not None

@@ -1,4 +1,4 @@
-"""What the passing of time does to groups: sessions end, phases end, offsets expire.
+"""Time-driven changes of groups: sessions expire, phases end, offsets expire.
 
 Invariants: pure; a decision changes nothing.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.coordination.groups.host_commands import GroupReply
 
 CLEANUP_AGAIN_MS = 1_000
-"""The pause between two helpings of an expiry wave."""
+"""Pause between two parts of an expiry wave."""
 
 
 def decide_tick(
@@ -38,9 +38,9 @@ def decide_tick(
     *,
     is_cleanup_due: bool,
 ) -> GroupDecision:
-    """End the sessions and phases that are over, of the groups that are `due`.
+    """End the expired sessions and phases of the groups that are `due`.
 
-    `is_cleanup_due`: look for offsets that are kept too long as well.
+    `is_cleanup_due`: also look for expired offsets.
     """
     durable: list[GroupRecord] = []
     volatile: list[GroupRecord] = []
@@ -78,7 +78,7 @@ def decide_tick(
 
 
 def decide_loaded(groups: Mapping[str, Group], now_ms: int, config: GroupConfig) -> GroupDecision:
-    """Every stored member gets one whole session to be heard of again."""
+    """Grant every stored member one full session."""
     records: list[GroupRecord] = []
     for group in groups.values():
         if group.consumer is not None:

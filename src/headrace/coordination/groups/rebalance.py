@@ -1,14 +1,16 @@
-"""The rebalance: how a group goes from one generation to the next.
+"""The rebalance: how a group gets from one generation to the next.
 
-Invariants: works on a Draft, never on the machine's own group. Nothing here answers a
-command directly; it parks, and answers what was parked.
-How it works: `prepare` opens the join phase, `try_complete` closes it as soon as everybody has
-joined, `expire` closes it (or the sync phase, or a session) when time is over.
+Invariants: works on a Draft, never on the machine's own group. Nothing here answers a command
+directly; commands are parked, and parked ones answered.
 
-A generation is stored twice: when its join phase closes, before anybody is told its number, and
-when the leader has assigned it. The first record has no leader. Without it a crash between the
-two would hand out the same generation number again to other members, and the assignment of the
-first could be taken for the second's. It costs one more append per rebalance.
+How it works: `prepare` opens the join phase, `try_complete` closes it as soon as all members have
+joined, `expire` closes it (or the sync phase, or a session) when its time is over.
+
+A generation is stored twice: when its join phase closes, before its number is returned to any
+member, and when the leader has assigned partitions. The first record has no leader. Without it, a
+crash between the two would assign the same generation number to other members, and an assignment
+for the first generation could be mistaken for one of the second. It costs one more append per
+rebalance.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def prepare(draft: Draft) -> None:
             member = draft.edit(member_id)
             member.assignment = b""
             if member.sync_ticket:
-                draft.refuse_sync(member, RebalanceInProgress("the group began a new rebalance"))
+                draft.refuse_sync(
+                    member, RebalanceInProgress("the group began a new rebalance: rejoin")
+                )
                 member.deadline_ms = draft.now_ms + member.session_timeout_ms
     draft.move_to(PREPARING)
     group.pending_sync.clear()
@@ -65,7 +69,7 @@ def try_complete(draft: Draft) -> None:
 
 
 def remove_member(draft: Draft, member_id: str, error: HeadraceError) -> None:
-    """Take a member out; what it waits for is answered with `error`. `rejoin` must follow."""
+    """Remove a member; its parked commands are answered with `error`. `rejoin` must follow."""
     group = draft.group
     member = draft.edit(member_id)
     draft.refuse_join(member, error)
@@ -80,22 +84,27 @@ def remove_member(draft: Draft, member_id: str, error: HeadraceError) -> None:
 
 
 def rejoin(draft: Draft) -> None:
-    """Members have changed: open the join phase where there is a generation; close it if it can."""
+    """Members have changed: start a rebalance if there is a generation, and complete it if
+    possible."""
     if draft.group.state in (STABLE, COMPLETING):
         prepare(draft)
     try_complete(draft)
 
 
 def _complete(draft: Draft) -> None:
-    """Close the join phase: those who did not come are out, unless they are static members."""
+    """Close the join phase and remove members that did not join, except static ones."""
     group = draft.group
     for member in list(group.members.values()):
         if not member.join_ticket and member.group_instance_id is None:
-            remove_member(draft, member.member_id, MemberUnknown("joined too late"))
+            remove_member(
+                draft,
+                member.member_id,
+                MemberUnknown("the member did not join in time: join again"),
+            )
     group.delay_left_ms = NOT_DELAYED
     group.has_newcomer = False
     if group.members and not _elect_leader(draft):
-        # Only static members that are away: their sessions decide, not this phase.
+        # Only absent static members are left: their sessions decide, not this phase.
         group.phase_deadline_ms = draft.now_ms + max(group.rebalance_timeout_ms(), 1)
         return
     group.generation += 1
@@ -112,7 +121,7 @@ def _complete(draft: Draft) -> None:
 
 
 def _elect_leader(draft: Draft) -> bool:
-    """Keep the leader if it has joined, else take the first that has; False if none has."""
+    """Keep the leader if it has joined, else pick the first that has; False if none has."""
     group = draft.group
     if group.leader is not None and group.members[group.leader].join_ticket:
         return True
@@ -144,14 +153,18 @@ def _begin_generation(draft: Draft) -> None:
 
 
 def expire(draft: Draft) -> None:
-    """Do what time alone does to the group at `draft.now_ms`."""
+    """Apply time-driven changes of the group at `draft.now_ms`."""
     group, now_ms = draft.group, draft.now_ms
     for member_id in [m for m, deadline_ms in group.pending.items() if deadline_ms <= now_ms]:
         del group.pending[member_id]
     for member in list(group.members.values()):
         expires_ms = member.expires_ms()
         if expires_ms is not None and expires_ms <= now_ms:
-            remove_member(draft, member.member_id, MemberUnknown("the session has expired"))
+            remove_member(
+                draft,
+                member.member_id,
+                MemberUnknown("the member's session has expired: join again"),
+            )
             if group.state != PREPARING:
                 prepare(draft)
     try_complete(draft)
@@ -174,11 +187,13 @@ def _expire_join_phase(draft: Draft) -> None:
 
 
 def _expire_sync_phase(draft: Draft) -> None:
-    """Those who joined and never asked for their assignment are out."""
+    """Remove members that joined but did not request their assignment."""
     group = draft.group
     late = list(group.pending_sync)
     for member_id in late:
-        remove_member(draft, member_id, MemberUnknown("did not sync in time"))
+        remove_member(
+            draft, member_id, MemberUnknown("the member did not sync in time: join again")
+        )
     group.pending_sync.clear()
     group.phase_deadline_ms = None
     if late or group.state == COMPLETING:

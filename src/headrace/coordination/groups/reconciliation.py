@@ -1,11 +1,10 @@
-"""How a member gets from what it has to what it is to have (KIP-848).
+"""Moves a member from its current to its target assignment (KIP-848).
 
-Invariants: pure. A partition is revoked before another member gets it: what a member must give up
-stays with it (`revoking`) until it says that it does not have it any more, and its epoch stays
-until then, too. A heartbeat without a list of owned partitions releases nothing, as in Kafka: the
-member owns what it owned. A list counts as an answer to a revocation only if it was sent after
-that: a partition that a member was given a moment ago may be missing from a list that is on its
-way (`possibly_owned`).
+Invariants: pure. A partition is revoked before another member gets it: a member keeps a partition
+that it must give up (`revoking`) until it reports that it no longer owns it, and keeps its epoch
+until then as well. A heartbeat without a list of owned partitions releases nothing, as in Kafka. A
+list confirms a revocation only if it was sent after it: a partition assigned a moment ago may be
+missing from a list in flight (`possibly_owned`).
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ def reconcile(
     has_nothing: bool = False,
     is_complete: bool = False,
 ) -> CurrentStored:
-    """The member's next assignment; `current` itself where nothing changes.
+    """The member's next assignment; `current` itself if nothing changes.
 
-    `reported`: the partitions that the member reports with this request; None: it reports nothing
-    new, so it still owns what it owned. `is_free` says whether no other member has a partition.
-    `has_nothing`: the member begins anew, and owns no partition. `is_complete`: it takes nothing
-    beyond what is reported before it hears the answer.
+    `reported`: the partitions that the member reports with this request; None: no report, so it
+    still owns what it owned. `is_free` tells whether no other member owns a partition.
+    `has_nothing`: the member starts over and owns no partition. `is_complete`: it takes nothing
+    beyond what it reports before it gets the response.
     """
     if current.state == UNREVOKED:
         if not has_nothing and still_has(reported, current.revoking):
@@ -67,7 +66,7 @@ def reconcile(
 def still_has(
     reported: Mapping[UUID, frozenset[int]] | None, revoking: Mapping[UUID, Mapping[int, int]]
 ) -> bool:
-    """Whether a member that reported this has something of `revoking`; it has if it is unknown."""
+    """Whether a member with this report still owns any of `revoking`; true if unknown."""
     if reported is None:
         return True
     return any(
@@ -83,10 +82,11 @@ def possibly_owned(
     reported: Mapping[UUID, frozenset[int]] | None,
     member_epoch: int,
 ) -> dict[UUID, frozenset[int]]:
-    """What a member may own by the time of the answer that reports `owned` after a lost answer.
+    """What a member may own by the time of the response if it reports `owned` after a lost
+    response.
 
-    Of what it was given, it may be about to take all that it can know of (assigned at the epoch
-    that it brings, or before) and did not own before (`reported`; None: that is unknown).
+    It may be about to take every partition assigned to it that it can know of (assigned at the
+    epoch that it sends, or before) and did not own before (`reported`; None: unknown).
     """
     found = dict(owned)
     for side in (current.assigned, current.revoking):
@@ -100,7 +100,7 @@ def possibly_owned(
 def _split(
     assigned: Mapping[UUID, Mapping[int, int]], target: Mapping[UUID, tuple[int, ...]]
 ) -> tuple[Owned, Owned]:
-    """What stays, and what goes."""
+    """Split into partitions to keep and partitions to revoke."""
     kept: Owned = {}
     revoking: Owned = {}
     for topic_id, epochs in assigned.items():
@@ -114,7 +114,7 @@ def _split(
 def is_within(
     reported: Mapping[UUID, frozenset[int]], assigned: Mapping[UUID, Mapping[int, int]]
 ) -> bool:
-    """Whether all that is reported is assigned."""
+    """Whether all reported partitions are assigned."""
     return all(
         number in assigned.get(topic_id, ())
         for topic_id, numbers in reported.items()

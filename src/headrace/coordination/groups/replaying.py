@@ -1,11 +1,12 @@
-"""Committed offsets read back from the log in their usual form, a million at a time.
+"""Fast replay of committed offsets in their usual encoding, a million at a time.
 
-Invariants: gives the state that decoding and applying each record by itself gives, and leaves all
-else to that. What is remembered of a group here is forgotten with every record that is no plain
-offset, since that may replace the group; of a group with open transactions nothing is remembered.
-How it works: records of one group and topic share all of the key but its last four bytes, so two
-names are looked up at once; a value without metadata has a fixed size, and is unpacked at once; its
-end, which is the topic's id, is looked up.
+Invariants: produces the same state as decoding and applying each record, and leaves all other
+records to that. Cached groups are dropped at every record that is not a plain offset, since it may
+replace the group; a group with open transactions is never cached.
+
+How it works: records of one group and topic share all of the key except its last four bytes, so one
+lookup finds both names; a value without metadata has a fixed size and is unpacked at once; its end,
+the topic id, is looked up.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
     from headrace.coordination.machine import KeyValue
 
 _PLAIN_VALUE: Final = Struct(">hqiBq19s")
-"""Version 4 without metadata, with the topic's id as the only tagged field."""
+"""Version 4 without metadata, with the topic id as the only tagged field."""
 _PARTITION: Final = Struct(">i")
 _VERSION, _NO_METADATA, _TOPIC_ID_HEAD = 4, 1, bytes((1, 0, 16))
 _KNOWN_MAX: Final = 100_000
-"""Of groups and their topics: some 30 MB while a log is read."""
+"""Of groups and their topics: about 30 MB while a log is read."""
 
 _Known = tuple[dict[tuple[str, int], OffsetStored], str, str]
 
 
 class OffsetReplay:
-    """See the module. Lives as long as a log is read, for one machine."""
+    """See the module. Lives as long as one log is read, for one machine."""
 
     def __init__(self, machine: GroupMachine) -> None:
         self._machine = machine
@@ -40,12 +41,12 @@ class OffsetReplay:
         self._topic_ids: dict[bytes, UUID] = {}
 
     def __call__(self, records: list[KeyValue]) -> None:
-        """Apply what the log holds next, in its order."""
+        """Apply the next records of the log, in order."""
         known, topic_ids = self._known, self._topic_ids
         size, unpack, partition_of = _PLAIN_VALUE.size, _PLAIN_VALUE.unpack, _PARTITION.unpack
         new = tuple.__new__
         for key, value in records:
-            # Written out: a call costs as much as a tenth of what a record may take here.
+            # Inlined: a call would cost a tenth of the budget per record.
             if value is not None and len(value) == size and key is not None:
                 found = known.get(key[:-4])
                 if found is not None:

@@ -1,7 +1,7 @@
 """The state of all groups of a shard in parts, for a snapshot that is written while it changes.
 
-Invariants: each record is as the state is when its part is asked for, so what comes later in the
-log is newer. A large group lies in several parts, and ends early where it was replaced meanwhile.
+Invariants: each record reflects the state when its part is requested, so later changes are later in
+the log. A large group is split into several parts, and ends early if it was replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PART_RECORDS = 500
 
 
 def parts_of(groups: dict[str, Group], removals: Callable[[], int]) -> Iterator[list[GroupRecord]]:
-    """Durable records that rebuild `groups`; `removals()` counts what was ever removed from it, and
-    offsets from its groups."""
+    """Durable records that rebuild `groups`; `removals()` counts all removals of groups, and of
+    offsets from groups."""
     part: list[GroupRecord] = []
     for group_id in keys_in_pieces(groups, removals):
         group = groups.get(group_id)
@@ -55,7 +55,7 @@ def parts_of(groups: dict[str, Group], removals: Callable[[], int]) -> Iterator[
 def _member_parts(
     groups: dict[str, Group], members: ConsumerGroup | StreamsGroup, part: list[GroupRecord]
 ) -> Iterator[list[GroupRecord]]:
-    """Parts of a group whose coordinator assigns; the records of the last go into `part`."""
+    """Parts of a group whose coordinator assigns; the last records go into `part`."""
     for record in members.state_records():
         part.append(record)
         if len(part) >= PART_RECORDS:

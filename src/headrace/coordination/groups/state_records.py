@@ -1,15 +1,15 @@
-"""The durable state of groups, in the bytes that Kafka keeps in `__consumer_offsets`.
+"""The durable state of groups, in the encoding of Kafka's `__consumer_offsets`.
 
 Invariants: pure bytes and tuples. Do not change: stored, and read by Kafka's own tools
 (`kafka-console-consumer --formatter ...OffsetsMessageFormatter`, exporters, mirror makers).
-Written: OffsetCommitKey 1 with OffsetCommitValue 4 (3 where the topic's id is not known),
-GroupMetadataKey 2 with GroupMetadataValue 3; no value (a tombstone) removes what the key names.
-Read besides: the older values 0 to 2. Value 4 is that of Kafka 4.1: the first flexible one, with
-the topic's id as tagged field 0. Groups of the new protocol have other keys (`consumer_records`).
+Written: OffsetCommitKey 1 with OffsetCommitValue 4 (3 if the topic id is unknown), GroupMetadataKey
+2 with GroupMetadataValue 3; no value (a tombstone) deletes what the key names. Also read: the older
+values 0 to 2. Value 4 is that of Kafka 4.1: the first flexible one, with the topic id as tagged
+field 0. Groups of the new protocol have other keys (`consumer_records`).
 
-One habit of ours lies within the format: a group value with members but no leader is a
-generation whose assignment was not yet made when it was written. Kafka never writes one, since
-it stores a generation only once it is assigned; see `rebalance.py` for why we do.
+One convention of ours stays within the format: a group value with members but no leader is a
+generation that was not yet assigned when it was written. Kafka never writes one, since it stores a
+generation only after it is assigned; see `rebalance.py` for the reason.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ GROUP_VALUE_VERSION = 3
 _OFFSET_HEAD = Struct(">hqi")
 _TOPIC_ID_TAG = 0
 _REPEATED_TAG = 1_000
-"""Ours: far above the numbers that Kafka gives out one by one. Readers skip what they do not know.
-Do not change: stored."""
+"""Headrace's own: far above the numbers that Kafka allocates sequentially. Readers skip unknown
+tags. Do not change: stored."""
 _TOPIC_ID_SIZE = 16
 _OFFSET_KEY_HEAD = b"\0\x01"
 _TOPIC_ID_HEAD = bytes((1, _TOPIC_ID_TAG, _TOPIC_ID_SIZE))
@@ -57,11 +57,11 @@ _i16 = INT16.pack
 _i32 = INT32.pack
 
 MEMBER_SIZE_MIN = 18
-"""Bytes of the smallest member that any version stores: bounds a count that lies."""
+"""Bytes of the smallest member in any version: bounds a malformed count."""
 
 
 class OffsetStored(NamedTuple):
-    """A group's progress in one partition."""
+    """A group's committed offset in one partition."""
 
     group_id: str
     topic: str
@@ -71,13 +71,13 @@ class OffsetStored(NamedTuple):
     metadata: str
     timestamp_ms: int
     topic_id: UUID | None = None
-    """Of the topic that the progress was made in; None: stored before ids were."""
+    """The topic that the offset was committed for; None: stored before ids were."""
     is_repeated: bool = False
-    """Of a snapshot: commits of transactions that are open come after it, wherever they lie."""
+    """From a snapshot: commits of open transactions supersede it, wherever they are in the log."""
 
 
 class OffsetRemoved(NamedTuple):
-    """The progress in one partition is no longer kept."""
+    """The committed offset of one partition is deleted."""
 
     group_id: str
     topic: str
@@ -110,7 +110,7 @@ class GroupStored(NamedTuple):
 
 
 class GroupRemoved(NamedTuple):
-    """The group has gone; its offsets have tombstones of their own."""
+    """The group is deleted; its offsets have tombstones of their own."""
 
     group_id: str
 
@@ -131,9 +131,10 @@ def encode(record: DurableRecord) -> tuple[bytes, bytes | None]:
 def decode(
     key: bytes, value: bytes | None
 ) -> DurableRecord | ConsumerRecord | StreamsRecord | None:
-    """The record that `key` and `value` hold; None for a version that we do not know.
+    """The record that `key` and `value` encode; None for an unknown version.
 
-    Raises RecordInvalid when a known version is cut, has a lying length, or bytes left over.
+    Raises RecordInvalid if a known version is truncated, has an invalid length, or has trailing
+    bytes.
     """
     if value is not None:
         plain = _decode_plain_offset(key, value)
@@ -161,9 +162,10 @@ def decode(
 
 
 def _decode_plain_offset(key: bytes, value: bytes) -> OffsetStored | None:
-    """An offset in the form that is written most, at a fifth of the time; None: look closer.
+    """Decode an offset in its most frequent form in a fifth of the time; None: use the general
+    path.
 
-    A coordinator reads back a million of them. Names are shared, which also spares memory.
+    A coordinator reads back a million of them. Names are shared, which also saves memory.
     """
     if key[:2] != _OFFSET_KEY_HEAD:
         return None
@@ -225,7 +227,7 @@ def _offset_value(record: OffsetStored) -> bytes:
         compact_string(metadata),
         INT64.pack(timestamp_ms),
     )
-    if topic_id is not None and not is_repeated:  # what is written most
+    if topic_id is not None and not is_repeated:  # the most frequent form
         return b"".join((*parts, _TOPIC_ID_HEAD, topic_id.bytes))
     fields = {_REPEATED_TAG: b""} if is_repeated else {}
     if topic_id is not None:
@@ -271,7 +273,7 @@ def _decode_offset(
     metadata = reader.compact_string() if is_flexible else reader.string()
     timestamp_ms = reader.int64()
     if version == 1:
-        reader.int64()  # an expiry of its own, dropped by Kafka 2.1 (KIP-211)
+        reader.int64()  # an expiry timestamp, dropped by Kafka 2.1 (KIP-211)
     tags = reader.tagged_fields() if is_flexible else {}
     reader.end()
     return OffsetStored(
@@ -336,9 +338,9 @@ def _decode_member(reader: StoredReader, version: int) -> StoredMember:
 
 
 def read_subscribed_topics(subscription: bytes) -> list[str] | None:
-    """The topics in the metadata of a `consumer` protocol; None if it is not of that form.
+    """The topics in the metadata of a `consumer` protocol; None if it is malformed.
 
-    Versions 0 to 3 and above all begin alike: version, topics; what follows does not matter here.
+    Versions 0 to 3 and above all begin with version and topics; the rest is not needed here.
     """
     try:
         reader = StoredReader(subscription)

@@ -1,1 +1,1 @@
-"""Which broker should serve which partition."""
+"""Partition placement on brokers."""

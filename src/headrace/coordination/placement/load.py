@@ -1,15 +1,13 @@
-"""Which partition should move because one broker has more to do than the others.
+"""Chooses a partition to move from an overloaded broker.
 
-Invariants: pure. It is told what every broker carries, in bytes a second, and which of that
-may be moved; it answers with one move or none. Who asks, how often and how patiently is decided
-elsewhere.
+Invariants: pure. Input is what every broker carries, in bytes per second, and which part of it may
+be moved; the result is one move or none. The caller decides when and how often to ask.
 
 How it works: a move goes from the broker that carries most to the one that carries least, and only
-if the busier of the two carries clearly less afterwards. So no broker ever ends above the one that
-gave, none ends below the one that took, and the difference between the most and the least that any
-broker carries never grows. The sum of squares falls with each move by a part of the mean's square,
-so that steady loads come to rest. Of the partitions that would do, the one is taken after which the
-two are closest.
+if the busier of the two carries clearly less afterwards. So no broker ever ends above the source,
+none ends below the target, and the difference between the highest and the lowest load never grows.
+The sum of squares falls with each move by a fraction of the mean's square, so steady loads
+converge. Of the suitable partitions, the one is chosen after which the two loads are closest.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ PartitionKey = tuple["UUID", int]
 
 @dataclass(slots=True)
 class BrokerLoad:
-    """What a broker carries, in bytes a second, and the part of it that may go elsewhere."""
+    """A broker's load in bytes per second, and the part of it that may move."""
 
     bytes_per_s: int
     movable: Mapping[PartitionKey, int]
-    """Partition -> bytes a second, which are among those above."""
+    """Partition -> bytes per second, included in the load above."""
 
 
 class Move(NamedTuple):
@@ -42,7 +40,7 @@ class Move(NamedTuple):
 
 
 def overloaded(loads: Mapping[int, BrokerLoad], threshold_percent: int) -> int | None:
-    """The broker that carries most, if that is more than `threshold_percent` of the mean."""
+    """The broker with the highest load, if that exceeds `threshold_percent` of the mean."""
     if len(loads) < 2:
         return None
     busiest = max(sorted(loads), key=lambda broker: loads[broker].bytes_per_s)
@@ -52,10 +50,10 @@ def overloaded(loads: Mapping[int, BrokerLoad], threshold_percent: int) -> int |
 
 
 def choose_move(loads: Mapping[int, BrokerLoad], source: int, gain_percent: int) -> Move | None:
-    """The move away from `source`, the busiest, that evens out most; None where none is worth it.
+    """The best move away from `source`, the busiest broker; None if none is worth it.
 
-    A move is worth it if the busier of its two brokers carries less afterwards than `source` does
-    now, by `gain_percent` of what a broker carries on average, and by a byte at least.
+    A move is worth it if the busier of its two brokers then carries less than `source` does now, by
+    `gain_percent` of the mean load and at least one byte.
     """
     others = sorted(broker for broker in loads if broker != source)
     if not others:
@@ -73,5 +71,5 @@ def choose_move(loads: Mapping[int, BrokerLoad], source: int, gain_percent: int)
 
 
 def _by_key(movable: Mapping[PartitionKey, int]) -> Sequence[tuple[PartitionKey, int]]:
-    """In an order that all brokers would find."""
+    """In an order that is the same on all brokers."""
     return sorted(movable.items(), key=lambda item: (item[0][0].bytes, item[0][1]))

@@ -1,12 +1,12 @@
-"""Which broker should own each partition of a topic, as every broker computes it for itself.
+"""Computes which broker should own each partition of a topic, on every broker independently.
 
-Invariants: pure. The answer follows from the topic's id, the brokers that may own something
-and the operators' pins, so brokers that see the same cluster agree without talking.
+Invariants: pure. The result depends on the topic id, the eligible brokers and the operators' pins,
+so brokers with the same view of the cluster agree without communication.
 
-How it works: rendezvous hashing (Thaler and Ravishankar, 1998) with a bound on the load: each
-partition in turn takes its highest-ranked broker which has not yet its share of the topic, rounded
-up. Without the bound six partitions on two brokers may well lie five to one. When a broker leaves,
-its partitions go to their next choices and few others move.
+How it works: rendezvous hashing (Thaler and Ravishankar, 1998) with bounded load: each partition in
+turn takes its highest-ranked broker that has not reached its share of the topic, rounded up.
+Without the bound, six partitions on two brokers may well be placed five to one. When a broker
+leaves, its partitions go to their next choices and few others move.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_BROKER = -1
 
 
 def rank(topic_id: UUID, partition: int, broker: int) -> bytes:
-    """How much a broker is meant for a partition: the highest rank wins.
+    """The rank of a broker for a partition: the highest wins.
 
     Do not change: during a rolling upgrade old and new brokers must agree.
     """
@@ -31,16 +31,16 @@ def rank(topic_id: UUID, partition: int, broker: int) -> bytes:
 
 
 def one_of(duty: UUID, brokers: Sequence[int]) -> int:
-    """The broker with a duty that only one may have; NO_BROKER where there are no brokers."""
+    """The broker elected for a cluster-wide duty; NO_BROKER if there are no brokers."""
     return place(duty, 1, brokers, {})[0]
 
 
 def place(
     topic_id: UUID, partition_count: int, brokers: Sequence[int], pins: Mapping[int, int]
 ) -> list[int]:
-    """The broker for each partition of one topic; NO_BROKER for all where there are no brokers.
+    """The broker for each partition of one topic; NO_BROKER for all if there are no brokers.
 
-    `pins` (partition -> broker) win while their broker is among `brokers`.
+    `pins` (partition -> broker) take precedence while their broker is among `brokers`.
     """
     candidates = sorted(set(brokers))
     if not candidates:

@@ -1,1 +1,1 @@
-"""Client quotas: whom one concerns, and how a rate is kept."""
+"""Client quotas: entities, and rate limiting."""

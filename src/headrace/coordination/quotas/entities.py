@@ -1,7 +1,7 @@
-"""Whom a quota concerns, which quotas there are, and which one counts for a client.
+"""Quota entities, quota types, and the quota that applies to a client.
 
-Invariants: pure. An entity is what Kafka calls one (KIP-546): a user, a client id, both, or an IP
-address, each by its name or as the default. The order of precedence is Kafka's.
+Invariants: pure. An entity is Kafka's (KIP-546): a user, a client id, both, or an IP address, each
+by name or as the default. The order of precedence is Kafka's.
 """
 
 from __future__ import annotations
@@ -51,18 +51,22 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
     entity = tuple(sorted(parts, key=lambda part: part[0]))
     types = [kind for kind, _ in entity]
     if not types:
-        raise RequestInvalid("a quota needs a user, a client id or an IP address; none was given")
+        raise RequestInvalid(
+            "a quota requires a user, a client id or an IP address, and none was given"
+        )
     for kind, name in entity:
         if kind not in {USER, CLIENT_ID, IP}:
             raise RequestInvalid(
-                f"{kind[:50]!r} is not a kind of quota entity: use {USER}, {CLIENT_ID} or {IP}"
+                f"{kind[:50]!r} is not a quota entity type: use {USER}, {CLIENT_ID} or {IP}"
             )
         if name is not DEFAULT and not 0 < len(name) <= NAME_LENGTH_MAX:
-            raise RequestInvalid(f"the name of a {kind} has 1 to {NAME_LENGTH_MAX} characters")
+            raise RequestInvalid(
+                f"the name of a {kind} must have 1 to {NAME_LENGTH_MAX} characters"
+            )
         if name is not DEFAULT and kind == IP:
             _check_address(name)
     if len(set(types)) < len(types):
-        raise RequestInvalid("a quota entity names each kind once at most")
+        raise RequestInvalid("a quota entity may name each type only once")
     if IP in types and len(types) > 1:
         raise RequestInvalid("a quota of an IP address cannot be combined with a user or client id")
     return entity
@@ -76,7 +80,7 @@ def _check_address(name: str) -> None:
 
 
 def check_rate(entity: Entity, key: str, value: float | None) -> None:
-    """Raises RequestInvalid unless the entity can have this quota. None: it is removed."""
+    """Raise RequestInvalid unless the entity can have this quota. None: delete it."""
     allowed = (CONNECTION,) if entity[0][0] == IP else CLIENT_KEYS
     if key not in allowed:
         raise RequestInvalid(
@@ -87,21 +91,21 @@ def check_rate(entity: Entity, key: str, value: float | None) -> None:
     if not isfinite(value) or value <= 0:
         raise RequestInvalid(f"{key} must be greater than 0; {value} was given")
     if key in INTEGRAL and value != int(value):
-        raise RequestInvalid(f"{key} is a whole number; {value} was given")
+        raise RequestInvalid(f"{key} must be an integer; {value} was given")
     limit = INT32_MAX if key == CONNECTION else INT64_MAX
     if value > limit:
         raise RequestInvalid(f"{key} must be at most {limit}; {value} was given")
 
 
 def describe(entity: Entity) -> str:
-    """For people: `user 'a', default client-id`."""
+    """For messages: `user 'a', default client-id`."""
     return ", ".join(
         f"default {kind}" if name is DEFAULT else f"{kind} {name[:100]!r}" for kind, name in entity
     )
 
 
 def candidates(user: str, client_id: str) -> Iterator[tuple[Entity, Entity]]:
-    """(entity whose quota may count, whose bucket is charged then), in Kafka's order."""
+    """(entity whose quota may apply, entity whose bucket it charges), in Kafka's order."""
     yield ((CLIENT_ID, client_id), (USER, user)), ((CLIENT_ID, client_id), (USER, user))
     yield ((CLIENT_ID, DEFAULT), (USER, user)), ((CLIENT_ID, client_id), (USER, user))
     yield ((USER, user),), ((USER, user),)
@@ -115,7 +119,7 @@ def candidates(user: str, client_id: str) -> Iterator[tuple[Entity, Entity]]:
 def quota_of(
     quotas: Mapping[Entity, Rates], key: str, user: str, client_id: str
 ) -> tuple[Entity, float] | None:
-    """(whose bucket is charged, the rate) for a client; None: it is not limited."""
+    """(entity whose bucket is charged, the rate) for a client; None: it is not limited."""
     for entity, bucket in candidates(user, client_id):
         rate = quotas.get(entity, {}).get(key)
         if rate is not None:
@@ -124,7 +128,7 @@ def quota_of(
 
 
 def matches(entity: Entity, components: Iterable[Match], *, is_strict: bool) -> bool:
-    """Whether a filter selects the entity. Strict: it has no other part than those named."""
+    """Whether a filter selects the entity. Strict: it has no parts other than those named."""
     parts = dict(entity)
     count = 0
     for component in components:

@@ -1,8 +1,8 @@
-"""The rate of one client: a token bucket that may go into debt.
+"""Rate limiting of one client: a token bucket that may go into debt.
 
-Invariants: pure; the time is a parameter. What a request costs is often known only after it was
-served, so a charge is always taken, and the debt is what the client waits for. Over any window of
-N seconds at most `rate * N + burst` is let through, and the one charge that led into debt.
+Invariants: pure; the time is a parameter. The cost of a request is often known only after it was
+served, so a charge always succeeds, and the client waits until the debt is paid. Over any window of
+N seconds at most `rate * N + burst` passes, plus the one charge that led into debt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 NS_PER_S: Final = 1_000_000_000
 MS_PER_S: Final = 1_000
 WAIT_MS_MAX: Final = 30_000
-"""Clients give up a request after 30 s (`request.timeout.ms`): none is held up for longer."""
+"""Clients time out after 30 s (`request.timeout.ms`): none is throttled for longer."""
 
 
 class TokenBucket:
@@ -22,7 +22,7 @@ class TokenBucket:
     __slots__ = ("_at_ns", "_burst", "_level", "rate_per_s")
 
     def __init__(self, rate_per_s: float, burst: float, now_ns: int) -> None:
-        """Full: `burst` may pass at once."""
+        """Starts full: `burst` may pass at once."""
         assert rate_per_s > 0, "a quota is positive"
         self.rate_per_s = rate_per_s
         self._burst = self._level = burst
@@ -35,19 +35,19 @@ class TokenBucket:
             self._at_ns = now_ns
 
     def charge(self, amount: float, now_ns: int) -> int:
-        """Take `amount`; for how many milliseconds the client is throttled from now on."""
+        """Take `amount`; returns for how many milliseconds the client is throttled from now on."""
         self._refill(now_ns)
         self._level -= amount
         return self.wait_ms(now_ns)
 
     def wait_ms(self, now_ns: int) -> int:
-        """How long until the debt is paid, WAIT_MS_MAX at most; 0 without debt."""
+        """How long until the debt is paid, at most WAIT_MS_MAX; 0 without debt."""
         self._refill(now_ns)
         if self._level >= 0:
             return 0
         return min(ceil(-self._level / self.rate_per_s * MS_PER_S), WAIT_MS_MAX)
 
     def is_full(self, now_ns: int) -> bool:
-        """Whether it says no more than a new one would."""
+        """Whether it is equivalent to a new bucket."""
         self._refill(now_ns)
         return self._level >= self._burst

@@ -1,11 +1,11 @@
-"""The sticky assignor of streams groups: which member is to have which task.
+"""The sticky assignor of streams groups, which assigns tasks to members.
 
-Invariants: a pure function of its arguments, whose results do not depend on the order of a set.
-Each task is active on one member, and the numbers of active tasks differ by 1 at most. What members
-have stays as far as that allows, then a member that has a task's state (a standby, formerly) gets
-it, then the member with the fewest tasks. Each task with state has `standby_count` standbys, in
-other processes than its active task and than each other, as far as there are processes. No warm-up
-tasks are assigned, as in Kafka 4.3.
+Invariants: a pure function of its arguments, with results independent of set order. Each task is
+active on one member, and the numbers of active tasks differ by at most 1. Existing assignments are
+kept as far as that allows; then a task goes to a member that has its state (a standby, or a former
+owner), then to the member with the fewest tasks. Each stateful task has `standby_count` standbys,
+in processes that differ from its active task's and from each other, as far as there are processes.
+No warm-up tasks are assigned, as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class StreamsAssignee(NamedTuple):
-    """A member, as the assignor sees it."""
+    """A member as the assignor sees it."""
 
     member_id: str
     process_id: str
 
 
 class SubtopologyShape(NamedTuple):
-    """A subtopology, as the assignor sees it."""
+    """A subtopology as the assignor sees it."""
 
     task_count: int
     has_state: bool
@@ -39,14 +39,15 @@ def assign_tasks(
     previous: Mapping[str, Tasks],
     standby_count: int,
 ) -> dict[str, Tasks]:
-    """The target of every member."""
+    """The target assignment of every member."""
     if not members:
         return {}
     return _Assignment(members, subtopologies, previous).assign(standby_count)
 
 
 class _Assignment:
-    """One computation. Members and processes are numbers here, in the order of their ids."""
+    """One computation. Members and processes are represented by indexes, in the order of their
+    ids."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class _Assignment:
                 self._was_standby.setdefault(task, []).append(number)
 
     def assign(self, standby_count: int) -> dict[str, Tasks]:
-        """The target of every member."""
+        """The target assignment of every member."""
         tasks = [
             (one, number)
             for one, shape in sorted(self._shapes.items())
@@ -131,11 +132,12 @@ class _Assignment:
         return self._relative_load(self._process_of[number]), self._size(number), number
 
     def _spread(self, tasks: list[Task]) -> None:
-        """Give each task to the member with the fewest, in the least loaded process of these."""
+        """Assign each task to the member with the fewest, in the least loaded process among
+        these."""
         heap = [self._by_size(number) for number in range(len(self._ids))]
         heapify(heap)
         for task in tasks:
-            # Loads only grow: an entry that is out of date lies too early, and is put right here.
+            # Loads only grow: a stale entry comes up too early and is updated here.
             while (now := self._by_size(heap[0][2])) != heap[0]:
                 heapreplace(heap, now)
             number = heap[0][2]
@@ -166,7 +168,7 @@ class _Assignment:
                 quota.took(self._size(number))
 
     def _keep_standbys(self, task: Task, count: int, quota: _Quota) -> int:
-        """Leave the task's state where it is: with its former active member, then its standbys."""
+        """Keep the task's state where it is: with its former active member, then its standbys."""
         kept = 0
         former = self._was_active.get(task)
         holders = [*([] if former is None else [former]), *self._was_standby.get(task, ())]
@@ -182,7 +184,7 @@ class _Assignment:
 
 
 class _Quota:
-    """How many tasks a member may keep, so that all get as many, or one less."""
+    """How many tasks a member may keep, so that counts differ by at most one."""
 
     def __init__(self, task_count: int, member_count: int) -> None:
         self._floor, self._wide_left = divmod(task_count, member_count)
@@ -192,7 +194,7 @@ class _Quota:
         return size < self._floor or (size == self._floor and self._wide_left > 0)
 
     def took(self, size: int) -> None:
-        """A member has `size` tasks now, one more than before."""
+        """A member now has `size` tasks, one more than before."""
         if size == self._floor + 1:
             self._wide_left -= 1
 

@@ -1,7 +1,7 @@
-"""What members and administrators ask of a streams group, and the answers.
+"""Commands and replies for streams groups.
 
-Invariants: as in `groups/commands.py`. What the host adds (`topics` and what follows) comes last
-and has defaults; a face leaves it alone.
+Invariants: as in `groups/commands.py`. Fields that the host sets (`topics` and later ones) come
+last and have defaults; a face does not set them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNCHANGED_MS = -1
 
 
 class EndpointPartitions(NamedTuple):
-    """What a process holds that answers interactive queries: partitions by topic."""
+    """The partitions of a process that serves interactive queries, by topic."""
 
     endpoint: tuple[str, int]
     active: dict[str, tuple[int, ...]]
@@ -33,7 +33,7 @@ class EndpointPartitions(NamedTuple):
 
 @dataclass(slots=True)
 class StreamsHeartbeatReply:
-    """Answers a StreamsHeartbeatCommand; None stands for what has not changed.
+    """Answers a StreamsHeartbeatCommand; None means unchanged.
 
     `missing` is for the host: the internal topics that it has to create.
     """
@@ -51,9 +51,9 @@ class StreamsHeartbeatReply:
 
 @dataclass(slots=True)
 class StreamsHeartbeatCommand:
-    """StreamsGroupHeartbeat: join (epoch 0), stay, leave (-1), leave for a moment (-2).
+    """StreamsGroupHeartbeat: join (epoch 0), stay, leave (-1), leave temporarily (-2).
 
-    None (and -1 for the timeout) stands for what has not changed since the last heartbeat.
+    None (and -1 for the timeout) means unchanged since the last heartbeat.
     """
 
     group_id: str
@@ -93,7 +93,7 @@ class StreamsMemberDescription(NamedTuple):
 
 @dataclass(slots=True)
 class StreamsGroupDescription:
-    """One described group; `Dead` with an error where there is no group of this type."""
+    """One described group; `Dead` with an error if there is no group of this type."""
 
     group_id: str
     error: HeadraceError | None = None

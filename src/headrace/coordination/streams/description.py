@@ -1,6 +1,6 @@
-"""How a streams group looks to administrators, and to clients that ask its processes for state.
+"""Descriptions of streams groups, for administrators and for clients that query state.
 
-Invariants: pure; only looks.
+Invariants: pure and read-only.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _CLASSIC_STATES: Final = {
 def decide_describe(
     groups: Mapping[str, Group], command: DescribeStreamsGroupsCommand
 ) -> GroupDecision:
-    """Describe groups, in the order asked for."""
+    """Describe groups, in the requested order."""
     described: list[StreamsGroupDescription] = []
     for group_id in command.group_ids:
         group = groups.get(group_id)
         if group is None or group.streams is None:
-            what = "no such group" if group is None else "this is not a streams group"
+            what = "the group does not exist" if group is None else "this is not a streams group"
             error = GroupUnknown(f"{what}: {group_id[:100]!r}", group=group_id)
             described.append(StreamsGroupDescription(group_id, error))
         else:
@@ -82,7 +82,7 @@ def _describe(group: StreamsGroup) -> StreamsGroupDescription:
 
 
 def describe_as_classic(group: StreamsGroup) -> GroupDescription:
-    """The group as DescribeGroups shows it: its members without their tasks."""
+    """The group as DescribeGroups returns it: its members without their tasks."""
     members = [
         MemberDescription(
             member_id,
@@ -112,7 +112,8 @@ def endpoints_of(
     topology: Topology,
     configured: Configured,
 ) -> list[EndpointPartitions]:
-    """Which partitions each process has whose threads said where it answers queries."""
+    """The partitions of each process whose threads advertise an endpoint for interactive
+    queries."""
     inputs = {one.id: one.inputs() for one in topology.subtopologies}
     found: dict[tuple[str, int], tuple[dict[str, set[int]], dict[str, set[int]]]] = {}
     for stored in members:

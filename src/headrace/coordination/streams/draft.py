@@ -1,7 +1,7 @@
-"""One command's work on one streams group: copies to change, and the records it amounts to.
+"""One command's changes to one streams group: working copies, and the resulting records.
 
-Invariants: the group itself is not changed. A draft raises the group's epoch once at most, and
-writes each record once. Durable records come before volatile ones.
+Invariants: the group itself is not changed. A draft raises the group's epoch at most once, and
+writes each record once. Durable records precede volatile ones.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ STANDBY_COUNT: Final = "num.standby.replicas"
 """Kafka's name in the stored settings of an assignment."""
 EMPTY_TARGET_EPOCH: Final = 1
 """A new group begins with an empty target of this epoch. Its members are at this epoch until tasks
-can be assigned: a client that is at epoch 0 after an answer does not know that it has joined."""
+can be assigned: a client that is still at epoch 0 after a response does not know that it has
+joined."""
 _ANY: Final = 3
-"""Not a role: the task in whichever role."""
+"""Not a role: the task in any role."""
 
 
 class StreamsDraft:
@@ -53,7 +54,7 @@ class StreamsDraft:
     def __init__(
         self, group: StreamsGroup, now_ms: int, config: GroupConfig, topics: TopicView | None
     ) -> None:
-        """`topics` None: nothing is known of the topics, so nothing is assigned."""
+        """`topics` None: the topics are unknown, so nothing is assigned."""
         self.group = group
         self.now_ms = now_ms
         self.config = config
@@ -71,28 +72,28 @@ class StreamsDraft:
 
     @property
     def epoch(self) -> int:
-        """Of the group."""
+        """The group's epoch."""
         return (self.group.epoch or EMPTY_TARGET_EPOCH) + self._is_bumped
 
     @property
     def configured(self) -> Configured | None:
-        """The topology with the topics as they are; None: not looked at yet."""
+        """The topology configured with the present topics; None: not evaluated yet."""
         return self.volatile.configured
 
     # --- members -----------------------------------------------------------------------------
 
     def put_member(self, stored: StreamsMemberStored) -> None:
-        """Add a member, or change what is known of it."""
+        """Add a member, or change its properties."""
         self.members[stored.member_id] = stored
         self._records.append(stored)
 
     def gather(self, delay_ms: int) -> None:
-        """Assign nothing to the first members until others had time to join."""
+        """Delay the first assignment until other members have had time to join."""
         if not self.group.members:
             self.volatile = self.volatile._replace(gather_until_ms=self.now_ms + delay_ms)
 
     def put_current(self, current: StreamsCurrentStored) -> None:
-        """Change what a member has."""
+        """Change a member's current assignment."""
         before = self.current.get(current.member_id)
         if before != current:
             self.current[current.member_id] = current
@@ -107,7 +108,8 @@ class StreamsDraft:
             self.volatile = self.volatile._replace(endpoint_epoch=epoch & 0x7FFF_FFFF)
 
     def drop_member(self, member_id: str) -> None:
-        """Remove a member with all that it has. `bump` must follow, unless another takes over."""
+        """Remove a member with its assignment. `bump` must follow, unless another member takes
+        over."""
         group_id = self.group.group_id
         self._endpoint_changed(member_id)
         self._touched.pop(member_id, None)
@@ -119,7 +121,7 @@ class StreamsDraft:
         self._records.append(StreamsRecordRemoved(MEMBER_KEY, group_id, member_id))
 
     def replace_static(self, old_id: str, new: StreamsMemberStored) -> None:
-        """Give what an instance had to its new member."""
+        """Transfer an instance's assignment to its new member."""
         current, target = self.current.get(old_id), self.target.get(old_id)
         self.drop_member(old_id)
         self.members[new.member_id] = new
@@ -138,7 +140,7 @@ class StreamsDraft:
             )
 
     def current_of(self, member_id: str) -> StreamsCurrentStored:
-        """What a member has; nothing at epoch 0 where it has just come."""
+        """A member's current assignment; empty at epoch 0 for a new member."""
         found = self.current.get(member_id)
         if found is not None:
             return found
@@ -146,7 +148,7 @@ class StreamsDraft:
         return StreamsCurrentStored(group_id, member_id, 0, 0, STABLE, NOTHING_HELD, NOTHING_HELD)
 
     def ask_shutdown(self, member_id: str) -> None:
-        """All members are to end."""
+        """Ask all members to shut down."""
         self.volatile = self.volatile._replace(shutdown_by=member_id)
 
     # --- topology, epochs, target, reconciliation ---------------------------------------------
@@ -156,14 +158,14 @@ class StreamsDraft:
         self._is_bumped = True
 
     def put_topology(self, topology: Topology) -> None:
-        """Change what the application processes."""
+        """Change the application's topology."""
         self.topology = topology
         self.volatile = self.volatile._replace(configured=None)
         self._records.append(StreamsTopologyStored(self.group.group_id, topology))
         self.bump()
 
     def configure(self, standby_count: int) -> None:
-        """Look at the topics, and raise the epoch if they, or settings, are others than before.
+        """Evaluate the topics, and raise the epoch if they or the settings have changed.
 
         Raises StreamsTopologyInvalid.
         """
@@ -190,7 +192,7 @@ class StreamsDraft:
         if self.target_epoch >= self.epoch or not self.members or topology is None:
             return
         if configured is None or configured.status is not None:
-            return  # members keep what they have until the topics are as they must be
+            return  # members keep their tasks until the topics are valid
         if self.now_ms < self.volatile.gather_until_ms:
             return
         waited_ms = self.now_ms - self.volatile.assigned_ms
@@ -222,7 +224,7 @@ class StreamsDraft:
     def reconcile(
         self, member_id: str, reported: Tasks | None, *, has_nothing: bool
     ) -> StreamsCurrentStored:
-        """Bring a member as near to the target as it can be brought now: see `reconcile`."""
+        """Bring a member as close to its target as possible now: see `reconcile`."""
         in_the_way: set[tuple[int, str, int]] | None = None
 
         def is_free(role: int, subtopology_id: str, number: int) -> bool:
@@ -245,9 +247,10 @@ class StreamsDraft:
         return following
 
     def _held_by_others(self, member_id: str) -> set[tuple[int, str, int]]:
-        """Active tasks of other members, and (as _ANY) all tasks of others in the same process.
+        """Active tasks of other members, and (as _ANY) all tasks of other members in the same
+        process.
 
-        The tasks of one process share a folder: only one of its threads can have a task's state.
+        The tasks of one process share a folder: only one of its threads can hold a task's state.
         """
         process_id = self.members[member_id].process_id
         found: set[tuple[int, str, int]] = set()
@@ -265,12 +268,13 @@ class StreamsDraft:
     # --- what it amounts to -------------------------------------------------------------------
 
     def touch(self, member_id: str, session_ms: int, reported: Tasks | None = None) -> None:
-        """Set what of a member is not stored."""
+        """Set the volatile state of a member."""
         revoke_ms = self._revoke_deadline_ms(member_id)
         self._touched[member_id] = TouchedStreamsMember(member_id, session_ms, revoke_ms, reported)
 
     def _revoke_deadline_ms(self, member_id: str) -> int | None:
-        """When a member must have revoked what it was asked to, or confirmed what it was given."""
+        """The deadline for revoking the tasks a member must give up, or confirming those it was
+        assigned."""
         current, before = self.current_of(member_id), self.group.current.get(member_id)
         is_awaited = current.state == UNREVOKED or 0 < current.epoch < self.target_epoch
         if not is_awaited:
@@ -302,7 +306,7 @@ class StreamsDraft:
 
 
 def away(current: StreamsCurrentStored, epoch: int) -> StreamsCurrentStored:
-    """A static member that is to be back soon: it keeps what it has but for what it must revoke."""
+    """A static member that is temporarily away: it keeps its tasks except those to revoke."""
     return current._replace(
         epoch=epoch,
         previous_epoch=current.epoch,

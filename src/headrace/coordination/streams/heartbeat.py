@@ -1,8 +1,8 @@
 """StreamsGroupHeartbeat: how members join, stay in and leave a streams group (KIP-1071).
 
-Invariants: each function decides one command and changes nothing. A heartbeat without news costs
-no copy of the group. Every answer to a member carries its epoch; the next heartbeat must bring it,
-or the one before it if the answer was lost.
+Invariants: each function decides one command and changes nothing. A heartbeat without changes does
+not copy the group. Every response carries the member's epoch; the next heartbeat must carry it, or
+the previous one if the response was lost.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ if TYPE_CHECKING:
 
 NAME_SIZE_MAX: Final = STRING_SIZE_MAX - 64
 TAGS_MAX: Final = 100
-"""Of one member's client tags."""
+"""Client tags per member."""
 SETTLING_MS: Final = 3_000
 SETTLING_INTERVAL_MS: Final = 300
-"""How often members send heartbeats while their group changes: see `groups/consumer_heartbeat`."""
+"""Heartbeat interval while a group changes: see `groups/consumer_heartbeat`."""
 
 
 def decide_heartbeat(
     group: Group | None, command: StreamsHeartbeatCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """Join, stay or leave, by the epoch that the command brings."""
+    """Join, stay or leave, depending on the command's epoch."""
     streams = None if group is None else group.streams
     if streams is not None:
         quick = _decide_without_news(streams, command, now_ms)
@@ -78,7 +78,7 @@ def decide_heartbeat(
             return _leave(streams, command, now_ms, config)
         if streams is None:
             if command.member_epoch != JOIN_EPOCH:
-                raise MemberUnknown("there is no such streams group: join with epoch 0")
+                raise MemberUnknown("the streams group does not exist: join with epoch 0")
             streams = StreamsGroup(command.group_id)
         return _stay(streams, command, now_ms, config)
     except HeadraceError as error:
@@ -88,7 +88,7 @@ def decide_heartbeat(
 def _decide_without_news(
     streams: StreamsGroup, command: StreamsHeartbeatCommand, now_ms: int
 ) -> GroupDecision | None:
-    """The heartbeat of a member that has what it is to have, and says nothing; else None."""
+    """The heartbeat of a member that has reached its target and reports no change; else None."""
     current = streams.current.get(command.member_id)
     volatile = streams.volatile
     if (
@@ -142,48 +142,48 @@ def _check(command: StreamsHeartbeatCommand, config: GroupConfig) -> None:
     """Raises RequestInvalid, StreamsTopologyInvalid."""
     epoch = command.member_epoch
     if epoch < LEAVE_STATIC_EPOCH:
-        raise RequestInvalid(f"member epoch {epoch} cannot be: 0 joins, -1 and -2 leave")
+        raise RequestInvalid(f"member epoch {epoch} is not valid: 0 joins, -1 and -2 leave")
     if not command.member_id:
         raise RequestInvalid("a member id must not be empty")
     if command.instance_id == "" or command.rack == "":
-        raise RequestInvalid("an instance id or rack id that is given must not be empty")
+        raise RequestInvalid("an instance id or rack id must be null or not empty")
     if epoch == LEAVE_STATIC_EPOCH and command.instance_id is None:
-        raise RequestInvalid("only a member with an instance id leaves with epoch -2")
+        raise RequestInvalid("only a member with an instance id may leave with epoch -2")
     if epoch == JOIN_EPOCH:
         _check_join(command)
     elif command.topology is not None:
-        raise RequestInvalid("only a member that joins sends its topology")
+        raise RequestInvalid("only a member that joins may send a topology")
     host = "" if command.endpoint is None else command.endpoint[0]
     names = [command.member_id, command.client_id, command.client_host, host]
     names += [command.instance_id or "", command.rack or "", command.process_id or ""]
     names += [text for pair in command.tags or () for text in pair]
     if len(command.tags or ()) > TAGS_MAX:
-        raise RequestInvalid(f"a member has at most {TAGS_MAX} client tags")
+        raise RequestInvalid(f"a member can have at most {TAGS_MAX} client tags")
     if any(len(n) * 4 > NAME_SIZE_MAX and len(n.encode()) > NAME_SIZE_MAX for n in names):
-        raise RequestInvalid(f"a name of the member is longer than {NAME_SIZE_MAX} bytes")
+        raise RequestInvalid(f"a name in the request is longer than {NAME_SIZE_MAX} bytes")
     if command.topology is not None:
         check_topology(command.topology)
         size = len(write_topology(command.topology))
         if size > config.member_metadata_bytes_max:
             raise StreamsTopologyInvalid(
-                f"the topology takes {size} bytes: at most {config.member_metadata_bytes_max} are"
-                " stored"
+                f"the topology takes {size} bytes, and the limit is "
+                f"{config.member_metadata_bytes_max}"
             )
 
 
 def _check_join(command: StreamsHeartbeatCommand) -> None:
     if command.rebalance_timeout_ms < 0:
-        raise RequestInvalid("a member that joins says its rebalance timeout")
+        raise RequestInvalid("a member that joins must send its rebalance timeout")
     if command.topology is None:
-        raise RequestInvalid("a member that joins sends its topology")
+        raise RequestInvalid("a member that joins must send its topology")
     if not command.process_id:
-        raise RequestInvalid("a member that joins says which process it is part of")
+        raise RequestInvalid("a member that joins must send its process id")
     if command.owned is None or command.owned != NO_TASKS:
-        raise RequestInvalid("a member that joins has no tasks, and says so")
+        raise RequestInvalid("a member that joins must send empty lists of tasks")
 
 
 def _check_owned(draft: StreamsDraft, owned: Tasks) -> None:
-    """Raises RequestInvalid where a task is not one of the topology's."""
+    """Raise RequestInvalid if a task is not part of the topology."""
     configured = draft.configured
     if configured is None or configured.status is not None:
         return
@@ -211,7 +211,7 @@ def _stay(
     else:
         stored = _find(streams, command).stored
         if command.process_id not in (None, stored.process_id):
-            raise RequestInvalid("a member that is in the group cannot change its process")
+            raise RequestInvalid("a member cannot change its process id after it has joined")
         _put_if_changed(draft, stored, _updated(stored, command))
     draft.configure(command.standby_count)
     if command.owned is not None:
@@ -223,7 +223,7 @@ def _stay(
     had = draft.current_of(member_id)
     draft.assign()
     is_early = had.state == UNREVOKED and command.member_epoch != had.epoch
-    # A list that comes with the epoch before was sent before the member knew what to give up.
+    # A list sent with the previous epoch was sent before the member knew what to give up.
     current = draft.reconcile(member_id, None if is_early else reported, has_nothing=is_joining)
     draft.touch(member_id, now_ms + command.session_timeout_ms, reported)
     if command.is_shutdown_asked:
@@ -232,12 +232,12 @@ def _stay(
     if is_joining or current.assigned.plain() != had.assigned.plain():
         reply.tasks = current.assigned.plain()
     elif command.owned is not None and command.owned != current.assigned.plain():
-        reply.tasks = current.assigned.plain()  # it may have missed an answer
+        reply.tasks = current.assigned.plain()  # the member may have missed a response
     return Decision([*draft.finish()], reply)
 
 
 def _reply(draft: StreamsDraft, command: StreamsHeartbeatCommand) -> StreamsHeartbeatReply:
-    """The answer to a member, without its tasks."""
+    """The response to a member, without its tasks."""
     group, member_id = draft.group, command.member_id
     current, configured = draft.current_of(member_id), draft.configured
     assert configured is not None
@@ -268,15 +268,15 @@ def _reply(draft: StreamsDraft, command: StreamsHeartbeatCommand) -> StreamsHear
     if configured.status is not None:
         reply.statuses.append(configured.status)
     if draft.volatile.shutdown_by is not None:
-        detail = f"member {draft.volatile.shutdown_by} asked for the end of the application"
+        detail = f"member {draft.volatile.shutdown_by} requested shutdown of the application"
         reply.statuses.append(Status(SHUTDOWN_APPLICATION, detail))
     return reply
 
 
 def _take_topology(draft: StreamsDraft, command: StreamsHeartbeatCommand) -> None:
-    """Compare the topology of a member that joins with the group's. Raises RequestInvalid.
+    """Compare the topology of a joining member with the group's. Raises RequestInvalid.
 
-    A group without members takes it over: Kafka takes no other one for a group that has had one.
+    A group without members adopts it; Kafka accepts no other topology for a group that has had one.
     """
     wanted, has = command.topology, draft.topology
     assert wanted is not None
@@ -286,15 +286,15 @@ def _take_topology(draft: StreamsDraft, command: StreamsHeartbeatCommand) -> Non
         draft.put_topology(wanted)
     elif wanted.epoch >= has.epoch:
         raise RequestInvalid(
-            "the members of the group have another topology: stop all of them before one with a"
-            " new topology joins"
+            "the members of the group have another topology: stop all of them before a "
+            "member with a new topology joins"
         )
 
 
 def _enter(draft: StreamsDraft, command: StreamsHeartbeatCommand, config: GroupConfig) -> None:
-    """Put the member that joins. Raises GroupFull, InstanceIdUnreleased, RequestInvalid.
+    """Put the joining member. Raises GroupFull, InstanceIdUnreleased, RequestInvalid.
 
-    A static member that has left for a moment is replaced by the one that joins.
+    A static member that has left temporarily is replaced by the one that joins.
     """
     group, member_id, instance_id = draft.group, command.member_id, command.instance_id
     known = group.members.get(member_id)
@@ -302,8 +302,8 @@ def _enter(draft: StreamsDraft, command: StreamsHeartbeatCommand, config: GroupC
     if holder is not None and holder != member_id:
         if draft.current_of(holder).epoch != LEAVE_STATIC_EPOCH:
             raise InstanceIdUnreleased(
-                f"instance id {instance_id!r} is in use by a member that has not left: stop that"
-                " one, or wait until its session ends"
+                f"instance id {instance_id!r} is in use by another member: stop that member, "
+                "or wait for its session to expire"
             )
         if known is not None:
             raise RequestInvalid("the member has joined without this instance id")
@@ -320,7 +320,8 @@ def _enter(draft: StreamsDraft, command: StreamsHeartbeatCommand, config: GroupC
         return
     if len(group.members) >= config.streams_group_size_max:
         raise GroupFull(
-            f"group {group.group_id[:100]!r} has {config.streams_group_size_max} members already",
+            f"group {group.group_id[:100]!r} already has {config.streams_group_size_max} "
+            "members: raise group.streams.max.size, or start fewer members",
             limit=config.streams_group_size_max,
         )
     draft.gather(command.initial_delay_ms)
@@ -338,7 +339,7 @@ def _put_if_changed(
 
 
 def _assignment_inputs(stored: StreamsMemberStored) -> tuple[object, ...]:
-    """What of a member the assignment depends on."""
+    """The properties of a member that the assignment depends on."""
     return stored.process_id, stored.topology_epoch, stored.instance_id
 
 
@@ -377,7 +378,7 @@ def _known(group: StreamsGroup | None, command: StreamsHeartbeatCommand) -> Stre
 
 
 def _updated(before: StreamsMemberStored, command: StreamsHeartbeatCommand) -> StreamsMemberStored:
-    """The member with what the command says of it."""
+    """The member, updated from the command."""
     timeout_ms, topology = command.rebalance_timeout_ms, command.topology
     is_joining = command.member_epoch == JOIN_EPOCH
     endpoint = before.endpoint if command.endpoint is None else command.endpoint
@@ -389,7 +390,7 @@ def _updated(before: StreamsMemberStored, command: StreamsHeartbeatCommand) -> S
         rebalance_timeout_ms=before.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
         topology_epoch=before.topology_epoch if topology is None else topology.epoch,
         process_id=before.process_id if command.process_id is None else command.process_id,
-        # A member that joins says all of it.
+        # A joining member sends everything.
         endpoint=command.endpoint if is_joining else endpoint,
         tags=before.tags if command.tags is None else command.tags,
     )
@@ -409,7 +410,7 @@ def _leave(
     member_id, epoch = command.member_id, command.member_epoch
     draft = StreamsDraft(streams, now_ms, config, None)
     if epoch == LEAVE_STATIC_EPOCH and member.stored.instance_id is None:
-        raise RequestInvalid("only a member with an instance id leaves with epoch -2")
+        raise RequestInvalid("only a member with an instance id may leave with epoch -2")
     if command.is_shutdown_asked:
         draft.ask_shutdown(member_id)
     if epoch == LEAVE_EPOCH:
@@ -423,7 +424,7 @@ def _leave(
 
 
 def expire(streams: StreamsGroup, now_ms: int, config: GroupConfig) -> list[GroupRecord]:
-    """Remove the members whose session has ended, or that have not revoked in time."""
+    """Remove members whose session has expired, or that have not revoked in time."""
     draft = StreamsDraft(streams, now_ms, config, None)
     for member_id, member in streams.members.items():
         deadlines = (member.deadline_ms, member.revoke_deadline_ms)

@@ -1,8 +1,8 @@
-"""The internal topics of a streams group: how many partitions they need, and which are missing.
+"""The internal topics of a streams group: their partition counts, and which are missing.
 
-Invariants: pure; a function of the topology and of the topics that exist. Partition counts follow
-from the source topics and from what the topology fixes, never from an internal topic that exists:
-one that has another count is an error, since its keys lie in other partitions.
+Invariants: pure; a function of the topology and of the existing topics. Partition counts are
+derived from the source topics and from counts fixed in the topology, never from an existing
+internal topic: a different count there is an error, since its keys are in other partitions.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ MISSING_INTERNAL_TOPICS: Final = 3
 SHUTDOWN_APPLICATION: Final = 4
 
 TASKS_MAX: Final = 20_000
-"""Of a group: they are assigned in a fraction of a second, and the records can be stored."""
+"""Per group: they are assigned in a fraction of a second, and the records fit into the log."""
 _SHOWN_MAX: Final = 20
 _HASH_SIZE: Final = 8
 
 
 class Status(NamedTuple):
-    """What keeps a group, or a member, from working as it should; Kafka's codes."""
+    """A condition that keeps a group or a member from working; Kafka's codes."""
 
     code: int
     detail: str
 
 
 class Configured(NamedTuple):
-    """A topology with the topics as they are. Tasks can be assigned only without a `status`."""
+    """A topology with the present topics. Tasks can be assigned only without a `status`."""
 
     task_counts: Mapping[str, int]
-    """By subtopology; empty where they are not known."""
+    """By subtopology; empty if unknown."""
     partition_counts: Mapping[str, int]
-    """Of the topics that tasks read."""
+    """For the topics that tasks read."""
     missing: tuple[InternalTopic, ...] = ()
-    """What the broker has to create."""
+    """The topics that the broker has to create."""
     status: Status | None = None
     metadata_hash: int = 0
-    """Stands for the topics that were looked at. Do not change: stored."""
+    """A hash of the topics that were evaluated. Do not change: stored."""
 
 
 class _NotPossibleError(Exception):
-    """The topics do not fit the topology; carries the status."""
+    """The topics do not match the topology; carries the status."""
 
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(detail)
@@ -60,7 +60,7 @@ class _NotPossibleError(Exception):
 
 
 def configure(topology: Topology, topics: TopicView) -> Configured:
-    """Decide on partition counts. Raises StreamsTopologyInvalid where none can be decided."""
+    """Determine partition counts. Raises StreamsTopologyInvalid if that is impossible."""
     found_hash = _hash_of(topology, topics)
     try:
         counts = _source_counts(topology, topics)
@@ -72,8 +72,7 @@ def configure(topology: Topology, topics: TopicView) -> Configured:
         if sum(task_counts.values()) > TASKS_MAX:
             raise _NotPossibleError(
                 INCORRECTLY_PARTITIONED_TOPICS,
-                f"the topology has {sum(task_counts.values())} tasks: at most {TASKS_MAX} are"
-                " possible",
+                f"the topology has {sum(task_counts.values())} tasks, and the limit is {TASKS_MAX}",
             )
         missing = _missing(topology, topics, counts, task_counts)
     except _NotPossibleError as error:
@@ -98,7 +97,7 @@ def _repartition(topology: Topology) -> dict[str, InternalTopic]:
 
 
 def _source_counts(topology: Topology, topics: TopicView) -> dict[str, int]:
-    """Partition counts of the source topics that are not internal, and of what is fixed."""
+    """Partition counts of the external source topics, and of topics with a fixed count."""
     internal = _repartition(topology)
     counts: dict[str, int] = {}
     lacking: dict[str, None] = {}
@@ -155,7 +154,7 @@ def _enforce_copartition(topology: Topology, counts: dict[str, int]) -> None:
                 shown = ", ".join(f"{name} has {count}" for name, count in sorted(given.items()))
                 raise _NotPossibleError(
                     INCORRECTLY_PARTITIONED_TOPICS,
-                    "topics that are joined must have the same number of partitions:"
+                    "co-partitioned topics must have the same number of partitions:"
                     f" {shown[:2_000]}",
                 )
             if flexible:
@@ -185,9 +184,9 @@ def _missing(
         elif shape.partition_count != topic.partition_count:
             raise _NotPossibleError(
                 INCORRECTLY_PARTITIONED_TOPICS,
-                f"the internal topic {name} has {shape.partition_count} partitions, and needs"
-                f" {topic.partition_count}: reset the application, or give its source topics as"
-                " many partitions as they had",
+                f"internal topic {name} has {shape.partition_count} partitions but requires "
+                f"{topic.partition_count}: reset the application, or restore the former "
+                "partition counts of its source topics",
             )
     return tuple(missing)
 
@@ -202,7 +201,7 @@ def _hash_of(topology: Topology, topics: TopicView) -> int:
 
 
 def with_problem(statuses: list[Status], problem: str) -> list[Status]:
-    """The statuses with the reason why internal topics could not be created, if there is one."""
+    """The statuses, with the reason why internal topics could not be created, if any."""
     if not problem:
         return statuses
     return [

@@ -1,4 +1,4 @@
-"""Who may commit and fetch offsets in a streams group.
+"""Checks of offset commits and fetches in streams groups.
 
 Invariants: pure checks, as for a consumer group of the new protocol: a member commits with its
 epoch, or with an older one that is not below the epoch at which the active task that reads the
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def check_member_epoch(
     group: StreamsGroup, member_id: str, epoch: int, instance_id: str | None
 ) -> HeadraceError | None:
-    """Say what is wrong with a commit of this member, if anything is."""
+    """The error in a commit of this member, if any."""
     if epoch < 0 and not group.members:
-        return None  # an administrator, or a consumer that assigns itself
+        return None  # an administrator, or a consumer that assigns partitions itself
     error = member_epochs.check_member(group.members, group.static, member_id, instance_id)
     if error is not None:
         return error
@@ -35,7 +35,7 @@ def check_member_epoch(
 def partition_check(
     group: StreamsGroup, member_id: str, epoch: int
 ) -> Callable[[str, UUID | None, int], bool] | None:
-    """What says whether a partition may be committed at an older epoch; None: all may."""
+    """Returns the check whether a partition may be committed at an older epoch; None: all may."""
     current, topology = group.current.get(member_id), group.topology
     if current is None or epoch < 0 or epoch == current.epoch or topology is None:
         return None
@@ -56,7 +56,7 @@ def partition_check(
 
 
 def check_fetch(group: StreamsGroup, member_id: str, epoch: int) -> HeadraceError | None:
-    """Say what is wrong with a fetch of this member, if anything is."""
+    """The error in a fetch of this member, if any."""
     current = group.current.get(member_id)
     current_epoch = None if current is None else current.epoch
     return member_epochs.check_fetch(group.members, member_id, epoch, current_epoch)

@@ -1,11 +1,11 @@
-"""How a member of a streams group gets from the tasks it has to those it is to have.
+"""Moves a member of a streams group from its current to its target tasks.
 
-Invariants: pure. A task is revoked before another member gets it: what a member must give up stays
-with it (`revoking`) until a list of its tasks comes without it, and its epoch stays until then.
-Nothing is revoked from a member that has not confirmed yet what it was given: a list that it sent
-before it took a task cannot be told from one that it sent after it gave the task up, and a client
-sends no list when it is back where it was (`reported`: its last list; None: none since the
-coordinator was loaded). So a list that lacks a revoked task was sent after the revocation.
+Invariants: pure. A task is revoked before another member gets it: a member keeps a task that it
+must give up (`revoking`) until it sends a list of its tasks without it, and keeps its epoch until
+then. Nothing is revoked from a member that has not yet confirmed its assignment: a list sent before
+it took a task cannot be distinguished from one sent after it gave the task up, and a client sends
+no list when it is back where it was (`reported`: its last list; None: none since the coordinator
+was loaded). So a list that lacks a revoked task was sent after the revocation.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def reconcile(
     *,
     has_nothing: bool = False,
 ) -> StreamsCurrentStored:
-    """The member's next assignment; `current` itself where nothing changes.
+    """The member's next assignment; `current` itself if nothing changes.
 
-    `is_free(role, subtopology, partition)` says whether no other member is in the way.
-    `has_nothing`: the member begins anew, and has no task.
+    `is_free(role, subtopology, partition)` tells whether no other member is in the way.
+    `has_nothing`: the member starts over, without tasks.
     """
     if not has_nothing:
         if current.state == UNREVOKED:
@@ -72,7 +72,7 @@ def reconcile(
 def _filled_active(
     kept: EpochSet, target: Tasks, epoch: int, is_free: Callable[[int, str, int], bool]
 ) -> tuple[EpochSet, bool]:
-    """`kept` and what of the target is free; whether that is all of it."""
+    """`kept` and the free part of the target; whether that is all of it."""
     found, is_whole = _filled(
         ACTIVE, {one: tuple(epochs) for one, epochs in kept.items()}, target.active, is_free
     )
@@ -99,7 +99,7 @@ def _filled(
 
 
 def _split(assigned: HeldTasks, target: Tasks) -> tuple[HeldTasks, HeldTasks]:
-    """What stays, and what goes."""
+    """Split into tasks to keep and tasks to revoke."""
     kept_active: EpochSet = {}
     revoked_active: EpochSet = {}
     for one, epochs in assigned.active.items():
@@ -130,7 +130,7 @@ def _split_set(assigned: TaskSet, target: TaskSet) -> tuple[TaskSet, TaskSet]:
 
 
 def is_within(reported: Tasks, held: HeldTasks) -> bool:
-    """Whether all that is reported is held."""
+    """Whether all reported tasks are held."""
     return all(
         number in theirs.get(one, ())
         for mine, theirs in zip(reported.roles(), held.roles(), strict=True)

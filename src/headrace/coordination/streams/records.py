@@ -1,8 +1,8 @@
-"""The durable state of streams groups, as Kafka stores it (KIP-1071).
+"""The durable state of streams groups, in Kafka's format (KIP-1071).
 
 Invariants: pure bytes and tuples. Do not change: stored. Keys 17 and 19 to 23 of
 `__consumer_offsets`, each with value version 0 (Kafka 4.3): the group's epoch, a member, the epoch
-of the target assignment, a member's target, what a member has, the topology.
+of the target assignment, a member's target, a member's current assignment, the topology.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_TOPOLOGY_EPOCH: Final = -1
 _VALIDATED_TAG: Final = 0
 _CONFIGS_TAG: Final = 1
 _EMPTIED_TAG: Final = 1_000
-"""Ours: when the last member left. Readers skip what they do not know."""
+"""Headrace's own tag: when the last member left. Readers skip unknown tags."""
 _ASSIGNED_TAG: Final = 0
 _TASKS_SIZE_MIN: Final = 3
 _PAIR_SIZE_MIN: Final = 3
@@ -57,7 +57,7 @@ _UINT16_MASK: Final = 0xFFFF
 
 
 class StreamsGroupStored(NamedTuple):
-    """The epoch of a group: it rises with each change of members, topology, topics or settings."""
+    """The epoch of a group, raised with each change of members, topology, topics or settings."""
 
     group_id: str
     epoch: int
@@ -71,7 +71,7 @@ class StreamsGroupStored(NamedTuple):
 
 
 class StreamsMemberStored(NamedTuple):
-    """A member: one thread of a Kafka Streams application; `process_id` says of which process."""
+    """A member: one thread of a Kafka Streams application; `process_id` identifies its process."""
 
     group_id: str
     member_id: str
@@ -83,19 +83,19 @@ class StreamsMemberStored(NamedTuple):
     topology_epoch: int = 0
     process_id: str = ""
     endpoint: tuple[str, int] | None = None
-    """Where the process answers interactive queries."""
+    """The process's endpoint for interactive queries."""
     tags: tuple[tuple[str, str], ...] = ()
 
 
 class StreamsTopologyStored(NamedTuple):
-    """What the group's application processes."""
+    """The topology of the group's application."""
 
     group_id: str
     topology: Topology
 
 
 class StreamsTargetEpochStored(NamedTuple):
-    """The group epoch that the target assignment was made for."""
+    """The group epoch for which the target assignment was computed."""
 
     group_id: str
     epoch: int
@@ -103,7 +103,7 @@ class StreamsTargetEpochStored(NamedTuple):
 
 
 class StreamsTargetStored(NamedTuple):
-    """What a member is to have."""
+    """A member's target assignment."""
 
     group_id: str
     member_id: str
@@ -111,7 +111,8 @@ class StreamsTargetStored(NamedTuple):
 
 
 class StreamsCurrentStored(NamedTuple):
-    """What a member has, at which epoch; `revoking` is still with it and must be given up."""
+    """A member's current assignment and its epoch; the member still owns `revoking` and must give
+    it up."""
 
     group_id: str
     member_id: str
@@ -123,7 +124,7 @@ class StreamsCurrentStored(NamedTuple):
 
 
 class StreamsRecordRemoved(NamedTuple):
-    """The record under this key is no longer kept; `member_id` is None for keys of a group."""
+    """The record under this key is deleted; `member_id` is None for keys of a group."""
 
     key_type: int
     group_id: str
@@ -198,7 +199,7 @@ def _group_value(record: StreamsGroupStored) -> bytes:
 
 
 def _member_value(record: StreamsMemberStored) -> bytes:
-    # A structure that may be null begins with a byte that says whether it is there.
+    # A nullable structure begins with a byte that tells whether it is present.
     endpoint = b"\xff"
     if record.endpoint is not None:
         host, port = record.endpoint
@@ -233,9 +234,10 @@ def _current_value(record: StreamsCurrentStored) -> bytes:
 
 
 def decode(key_type: int, key: StoredReader, value: bytes | None) -> StreamsRecord | None:
-    """The record of a key of this protocol, whose type is read already; None: not understood.
+    """Decode a key of this protocol whose type has been read; None: unknown version.
 
-    Raises RecordInvalid when a known version is cut, has a lying length, or bytes left over.
+    Raises RecordInvalid if a known version is truncated, has an invalid length, or has trailing
+    bytes.
     """
     if key_type not in GROUP_KEYS | MEMBER_KEYS:
         return None

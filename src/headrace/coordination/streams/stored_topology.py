@@ -1,4 +1,4 @@
-"""A topology in the bytes of Kafka's StreamsGroupTopologyValue, version 0, without the version.
+"""Encodes a topology as Kafka's StreamsGroupTopologyValue, version 0, without the version.
 
 Invariants: pure bytes and tuples. Do not change: stored.
 """
@@ -29,7 +29,7 @@ _SUBTOPOLOGY_SIZE_MIN: Final = 8
 
 
 def write_topology(topology: Topology) -> bytes:
-    """The bytes of a topology."""
+    """Encode a topology."""
     parts = [INT32.pack(topology.epoch), uvarint(len(topology.subtopologies) + 1)]
     for one in topology.subtopologies:
         parts += (
@@ -76,7 +76,7 @@ def _topics(topics: tuple[InternalTopic, ...]) -> bytes:
 
 
 def read_topology(reader: StoredReader) -> Topology:
-    """The topology that these bytes hold. Raises RecordInvalid."""
+    """Decode a topology. Raises RecordInvalid."""
     epoch = reader.int32()
     subtopologies: list[Subtopology] = []
     for _ in range(reader.compact_count(_SUBTOPOLOGY_SIZE_MIN)):

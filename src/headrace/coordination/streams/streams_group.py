@@ -1,7 +1,7 @@
-"""A streams group (KIP-1071) as it stands in memory.
+"""The in-memory state of a streams group (KIP-1071).
 
-Invariants: durable records alone change what is durable, in any order that a compacted log may
-have; rules never change a group, they work on a `StreamsDraft` (`draft.py`).
+Invariants: durable state changes through durable records only, in any order that a compacted log
+may have; rules never change a group, they work on a `StreamsDraft` (`draft.py`).
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ STATE_STABLE: Final = "Stable"
 
 @dataclass(slots=True)
 class StreamsMember:
-    """One member. What is not in `stored` is not in the log."""
+    """One member. Everything outside `stored` is not logged."""
 
     stored: StreamsMemberStored
     deadline_ms: int = 0
-    """When its session ends."""
+    """When its session expires."""
     revoke_deadline_ms: int | None = None
-    """When it must have given up what it was asked to; None: nothing."""
+    """When it must have revoked tasks; None: nothing to revoke."""
     reported: Tasks | None = None
-    """The tasks that it said last that it has; None: it has not said so here."""
+    """The tasks that it last reported; None: not reported to this coordinator."""
 
 
 class Volatile(NamedTuple):
-    """What of a group is not in the log."""
+    """The state of a group that is not logged."""
 
     topics_version: int = -1
-    """Of the topics that `configured` was made with."""
+    """The version of the topics that `configured` was computed from."""
     assigned_ms: int = -1
-    """When the target was computed last."""
+    """When the target was last computed."""
     changed_ms: int = -1
-    """When the epoch rose last."""
+    """When the epoch was last raised."""
     gather_until_ms: int = -1
-    """Until then the first members gather, and nothing is assigned."""
+    """Until then the first members join, and nothing is assigned."""
     endpoint_epoch: int = 0
-    """Rises with each change of what members with endpoints have."""
+    """Raised with each change of the tasks of members with endpoints."""
     shutdown_by: str | None = None
-    """The member that asked for the end of the whole application."""
+    """The member that requested shutdown of the whole application."""
     configured: Configured | None = None
 
 
@@ -96,7 +96,7 @@ class StreamsGroup:
 
     @property
     def epoch(self) -> int:
-        """Of the group."""
+        """The group's epoch."""
         return self.stored.epoch
 
     @property
@@ -113,7 +113,7 @@ class StreamsGroup:
         )
 
     def state(self) -> str:
-        """Kafka's word for what the group is doing."""
+        """Kafka's name of the group's state."""
         if not self.members:
             return STATE_EMPTY
         if not self.is_ready():
@@ -125,7 +125,7 @@ class StreamsGroup:
         return STATE_RECONCILING
 
     def is_settled(self, member_id: str) -> bool:
-        """Whether the member has what the target gives it, or is away for a moment."""
+        """Whether the member has reached its target, or is temporarily away."""
         current = self.current.get(member_id)
         if current is None:
             return False
@@ -134,7 +134,7 @@ class StreamsGroup:
         )
 
     def next_deadline_ms(self) -> int | None:
-        """The first moment at which time alone changes the group."""
+        """The first time at which the group changes without a command."""
         deadline_ms: int | None = None
         for member in self.members.values():
             for one in (member.deadline_ms, member.revoke_deadline_ms):
@@ -143,7 +143,7 @@ class StreamsGroup:
         return deadline_ms
 
     def state_records(self) -> Iterator[StreamsRecord]:
-        """Durable records that by themselves rebuild the group, each as it is when asked for."""
+        """Durable records that by themselves rebuild the group, each taken when requested."""
         group_id = self.group_id
         for member_id in list(self.members):
             if (member := self.members.get(member_id)) is not None:
@@ -160,7 +160,7 @@ class StreamsGroup:
                 yield current
 
     def removals(self) -> list[StreamsRecord]:
-        """The records that take the whole group away."""
+        """The records that remove the whole group."""
         group_id = self.group_id
         return [
             *(StreamsRecordRemoved(CURRENT_KEY, group_id, m) for m in self.current),
@@ -174,7 +174,7 @@ class StreamsGroup:
     # --- changing ----------------------------------------------------------------------------
 
     def apply(self, record: StreamsRecord) -> None:
-        """Take one durable record into the state."""
+        """Apply one durable record to the state."""
         match record:
             case StreamsGroupStored():
                 self.stored = record
@@ -222,7 +222,7 @@ class StreamsGroup:
                 del self.static[instance_id]
 
     def touch(self, record: StreamsTouched) -> None:
-        """Take over what is not in the log."""
+        """Apply volatile state."""
         self.volatile = record.volatile
         for touched in record.members:
             member = self.members.get(touched.member_id)
@@ -233,7 +233,7 @@ class StreamsGroup:
 
 
 class TouchedStreamsMember(NamedTuple):
-    """What is known of a member, not stored."""
+    """The volatile state of a member."""
 
     member_id: str
     deadline_ms: int
@@ -242,7 +242,7 @@ class TouchedStreamsMember(NamedTuple):
 
 
 class StreamsTouched(NamedTuple):
-    """Volatile: what of a group is not in the log. Comes last of a decision's records."""
+    """Volatile: the state of a group that is not logged. Last among a decision's records."""
 
     group_id: str
     volatile: Volatile
@@ -253,7 +253,7 @@ _EPOCH_MASK: Final = 0x7FFF_FFFF
 
 
 def loaded(group: StreamsGroup, now_ms: int, config: GroupConfig) -> StreamsTouched:
-    """Every stored member gets one whole session to be heard of again, and one to revoke."""
+    """Grant every stored member one full session, and one for its revocation."""
     members: list[TouchedStreamsMember] = []
     for member_id, member in group.members.items():
         current = group.current.get(member_id)
@@ -262,6 +262,6 @@ def loaded(group: StreamsGroup, now_ms: int, config: GroupConfig) -> StreamsTouc
             revoke_ms = now_ms + max(member.stored.rebalance_timeout_ms, 0)
         session_ms = now_ms + config.streams_session_timeout_ms
         members.append(TouchedStreamsMember(member_id, session_ms, revoke_ms))
-    # No client has this endpoint epoch from before: each is told about the endpoints again.
+    # No client has seen this endpoint epoch before: each gets the endpoints again.
     volatile = Volatile(changed_ms=now_ms, endpoint_epoch=now_ms // 1_000 & _EPOCH_MASK)
     return StreamsTouched(group.group_id, volatile, tuple(members))

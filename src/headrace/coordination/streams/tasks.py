@@ -1,4 +1,4 @@
-"""Tasks of a streams group: sets of them by role, and what a member holds.
+"""Tasks of a streams group: sets by role, and the tasks of a member.
 
 Invariants: values. A task is a subtopology's id and a partition. Sets are mappings of subtopology
 ids to partitions, without empty entries, so that equal sets compare equal.
@@ -19,7 +19,7 @@ Task = tuple[str, int]
 
 
 class Tasks(NamedTuple):
-    """Tasks by role. An active task processes; a standby task keeps a copy of its state."""
+    """Tasks by role. An active task processes; a standby task replicates its state."""
 
     active: TaskSet
     standby: TaskSet
@@ -31,7 +31,7 @@ class Tasks(NamedTuple):
 
 
 class HeldTasks(NamedTuple):
-    """What a member has. Active tasks come with the epoch of their assignment (KIP-1251)."""
+    """A member's tasks. Active tasks come with the epoch of their assignment (KIP-1251)."""
 
     active: EpochSet
     standby: TaskSet
@@ -47,7 +47,7 @@ class HeldTasks(NamedTuple):
         return self.active, self.standby, self.warmup
 
     def is_empty(self) -> bool:
-        """Whether there is none."""
+        """Whether there are no tasks."""
         return not (self.active or self.standby or self.warmup)
 
 
@@ -64,14 +64,14 @@ def task_set(tasks: Iterable[Task]) -> TaskSet:
 
 
 def each(tasks: Mapping[str, Iterable[int]]) -> Iterator[Task]:
-    """The tasks of a set one by one."""
+    """Iterate over the tasks of a set."""
     for subtopology_id, numbers in tasks.items():
         for number in numbers:
             yield subtopology_id, number
 
 
 def overlaps(tasks: Tasks, held: HeldTasks) -> bool:
-    """Whether a task is in both in the same role."""
+    """Whether any task is in both in the same role."""
     return any(
         number in mine.get(subtopology_id, ())
         for mine, theirs in zip(tasks.roles(), held.roles(), strict=True)
@@ -80,7 +80,7 @@ def overlaps(tasks: Tasks, held: HeldTasks) -> bool:
 
 
 def contains(tasks: Tasks, held: HeldTasks) -> bool:
-    """Whether `tasks` has all that is held, in the same roles."""
+    """Whether `tasks` has all held tasks, in the same roles."""
     return all(
         number in mine.get(subtopology_id, ())
         for mine, theirs in zip(tasks.roles(), held.roles(), strict=True)

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 SUBTOPOLOGIES_MAX: Final = 1_000
 TOPICS_MAX: Final = 10_000
-"""Of all subtopologies together, counted as often as they are named."""
+"""In all subtopologies together, each mention counted."""
 CONFIGS_MAX: Final = 100
-"""Of one internal topic."""
+"""Per internal topic."""
 TEXT_SIZE_MAX: Final = 4_096
 """Characters of a subtopology's id, and of a configuration's name and value."""
 PARTITIONS_MAX: Final = 100_000
-"""Of a repartition topic."""
+"""Per repartition topic."""
 COPARTITION_GROUPS_MAX: Final = 10_000
-"""Of one subtopology."""
+"""Per subtopology."""
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class InternalTopic(NamedTuple):
-    """A topic that belongs to the application; 0 stands for what the broker decides."""
+    """A topic that belongs to the application; 0: the broker decides."""
 
     name: str
     partition_count: int = 0
@@ -39,7 +39,7 @@ class InternalTopic(NamedTuple):
 
 
 class CopartitionGroup(NamedTuple):
-    """Topics with as many partitions each, by their indexes in the subtopology's lists."""
+    """Topics with equal partition counts, by their indexes in the subtopology's lists."""
 
     source_topics: tuple[int, ...] = ()
     source_patterns: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class CopartitionGroup(NamedTuple):
 
 
 class Subtopology(NamedTuple):
-    """A part of the topology that is processed together: one task for each partition."""
+    """A part of the topology that is processed together: one task per partition."""
 
     id: str
     source_topics: tuple[str, ...] = ()
@@ -62,12 +62,12 @@ class Subtopology(NamedTuple):
         return [*self.source_topics, *(topic.name for topic in self.repartition_sources)]
 
     def own_changelogs(self) -> list[InternalTopic]:
-        """Changelog topics without those that are source topics: these are not created."""
+        """Changelog topics except those that are source topics, which are not created."""
         return [topic for topic in self.changelog_topics if topic.name not in self.source_topics]
 
 
 class Topology(NamedTuple):
-    """All of an application's processing. A change of it has a higher epoch."""
+    """An application's topology. A change has a higher epoch."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]
@@ -87,8 +87,8 @@ def check_topology(topology: Topology) -> None:
         raise StreamsTopologyInvalid(f"the topology epoch {topology.epoch} must not be negative")
     if not 0 < len(topology.subtopologies) <= SUBTOPOLOGIES_MAX:
         raise StreamsTopologyInvalid(
-            f"a topology of {len(topology.subtopologies)} subtopologies is not possible: it has 1"
-            f" to {SUBTOPOLOGIES_MAX}"
+            f"the topology has {len(topology.subtopologies)} subtopologies: it must have "
+            f"1 to {SUBTOPOLOGIES_MAX}"
         )
     ids = [subtopology.id for subtopology in topology.subtopologies]
     if len({*ids}) != len(ids):
@@ -103,7 +103,7 @@ def check_topology(topology: Topology) -> None:
     )
     if topic_count > TOPICS_MAX:
         raise StreamsTopologyInvalid(
-            f"the topology names {topic_count} topics: at most {TOPICS_MAX} are taken"
+            f"the topology names {topic_count} topics, and the limit is {TOPICS_MAX}"
         )
     for subtopology in topology.subtopologies:
         _check_subtopology(subtopology)
@@ -119,7 +119,9 @@ def check_topology(topology: Topology) -> None:
 
 def _check_subtopology(subtopology: Subtopology) -> None:
     if not 0 < len(subtopology.id) <= TEXT_SIZE_MAX:
-        raise StreamsTopologyInvalid(f"a subtopology's id has 1 to {TEXT_SIZE_MAX} characters")
+        raise StreamsTopologyInvalid(
+            f"a subtopology's id must have 1 to {TEXT_SIZE_MAX} characters"
+        )
     where = f"subtopology {subtopology.id[:100]!r}"
     if subtopology.source_patterns:
         raise StreamsTopologyInvalid(
@@ -134,7 +136,9 @@ def _check_subtopology(subtopology: Subtopology) -> None:
         *(topic.name for topic in internal),
     ):
         if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
-            raise StreamsTopologyInvalid(f"{where} names {name[:100]!r}, no legal topic name")
+            raise StreamsTopologyInvalid(
+                f"{where} names {name[:100]!r}, which is not a valid topic name"
+            )
         if name in INTERNAL_TOPICS:
             raise StreamsTopologyInvalid(f"{where} names {name}, which is internal to the brokers")
     inputs = subtopology.inputs()
@@ -146,7 +150,7 @@ def _check_subtopology(subtopology: Subtopology) -> None:
         if topic.partition_count:
             raise StreamsTopologyInvalid(
                 f"{where} sets {topic.partition_count} partitions for the changelog topic"
-                f" {topic.name!r}: it has as many as the subtopology has tasks"
+                f" {topic.name!r}: its count is the number of the subtopology's tasks"
             )
     _check_groups(where, subtopology)
 
@@ -154,12 +158,12 @@ def _check_subtopology(subtopology: Subtopology) -> None:
 def _check_internal(where: str, topic: InternalTopic) -> None:
     if not 0 <= topic.partition_count <= PARTITIONS_MAX:
         raise StreamsTopologyInvalid(
-            f"{where} wants {topic.partition_count} partitions for {topic.name!r}: 0 to"
-            f" {PARTITIONS_MAX} are possible"
+            f"{where} requests {topic.partition_count} partitions for {topic.name!r}: use "
+            f"0 to {PARTITIONS_MAX}"
         )
     if topic.replication_factor < -1:
         raise StreamsTopologyInvalid(
-            f"{where} wants replication factor {topic.replication_factor} for {topic.name!r}"
+            f"{where} requests replication factor {topic.replication_factor} for {topic.name!r}"
         )
     texts = [text for pair in topic.configs for text in pair]
     if len(topic.configs) > CONFIGS_MAX or any(len(text) > TEXT_SIZE_MAX for text in texts):
@@ -184,8 +188,8 @@ def _check_groups(where: str, subtopology: Subtopology) -> None:
         ):
             if len({*indexes}) != len(indexes) or not all(0 <= i < count for i in indexes):
                 raise StreamsTopologyInvalid(
-                    f"{where} has a copartition group that points to a topic that is not there, or"
-                    " to one topic twice"
+                    f"{where} has a copartition group that refers to a missing topic, or to one "
+                    "topic twice"
                 )
 
 

@@ -1,1 +1,1 @@
-"""Delayed delivery and half messages: what a partition keeps back until its time has come."""
+"""Delayed delivery and half messages of a partition."""

@@ -1,4 +1,4 @@
-"""What is asked of a partition's timers, and the replies."""
+"""Commands and replies of a partition's timers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TimerReply:
-    """Answers commands that have nothing to return but an error."""
+    """Answers commands that return nothing but an error."""
 
     error: HeadraceError | None = None
     is_done: bool = True
@@ -33,7 +33,7 @@ class _Plain:
 
 
 class NewTimer(NamedTuple):
-    """A record to keep until `due_ms`; a half message where `group` is not empty."""
+    """A record to keep until `due_ms`; a half message if `group` is not empty."""
 
     due_ms: int
     """0 for a half message that is due as soon as it is committed."""
@@ -46,7 +46,7 @@ class NewTimer(NamedTuple):
 
 @dataclass(slots=True)
 class AddReply:
-    """`offsets`: where the records lie, in order; None where they were added before."""
+    """`offsets`: where the records are stored, in order; None if they had been added before."""
 
     error: HeadraceError | None = None
     offsets: range | None = None
@@ -54,7 +54,7 @@ class AddReply:
 
 @dataclass(slots=True)
 class AddCommand:
-    """Keep the records of one batch. `origin`: of an idempotent producer, else None."""
+    """Store the records of one batch. `origin`: for an idempotent producer, else None."""
 
     timers: Sequence[NewTimer]
     origin: Origin | None = None
@@ -66,7 +66,7 @@ class AddCommand:
 
 @dataclass(slots=True)
 class CancelCommand(_Plain):
-    """Do not deliver the record at (due_ms, offset)."""
+    """Cancel the record at (due_ms, offset)."""
 
     due_ms: int
     offset: int
@@ -108,7 +108,7 @@ class LoadedCommand(_Plain):
 
 @dataclass(slots=True)
 class SettleReply:
-    """`outcome`: what became of the half message, now or before."""
+    """`outcome`: the outcome of the half message, reached now or before."""
 
     error: HeadraceError | None = None
     outcome: Settled | None = None
@@ -130,12 +130,12 @@ class SettleCommand:
 
 @dataclass(slots=True)
 class Half:
-    """A half message that waits for its producer."""
+    """A half message that awaits its producer's decision."""
 
     number: int
     """The offset under which it was first stored."""
     offset: int
-    """Where it lies."""
+    """Where it is stored."""
     due_ms: int
     timestamp_ms: int
     tag: int
@@ -148,7 +148,7 @@ class Half:
 
 @dataclass(slots=True)
 class PollReply:
-    """The half messages that a producer is asked about."""
+    """Half messages to check back with a producer."""
 
     error: HeadraceError | None = None
     halves: list[Half] = field(default_factory=list)
@@ -156,7 +156,7 @@ class PollReply:
 
 @dataclass(slots=True)
 class PollCommand:
-    """Take the checks of a producer group that no producer has taken yet."""
+    """Take the check-backs of a producer group that no producer has taken yet."""
 
     group: str
     count_max: int
@@ -171,7 +171,7 @@ class PollCommand:
 
 @dataclass(slots=True)
 class BeginCheckpointCommand(_Plain):
-    """Begin to write the state anew."""
+    """Start writing the state again."""
 
 
 @dataclass(slots=True)
@@ -187,11 +187,11 @@ class EndCheckpointCommand(_Plain):
 
 
 MISSING_MAX: Final = 4_096
-"""Records that a reply to MoveCommand names, about."""
+"""Approximate number of records named in a reply to MoveCommand."""
 
 
 class Copy(NamedTuple):
-    """A record read from the companion log, to be written again if it is needed."""
+    """A record read from the companion log, to be rewritten if it is needed."""
 
     due_ms: int
     timestamp_ms: int
@@ -207,16 +207,16 @@ class MoveReply:
 
     error: HeadraceError | None = None
     missing: Sequence[int] = ()
-    """Offsets of records that have to move with the copies; nothing was written. Not all of them
-    where there are more than MISSING_MAX."""
+    """Offsets of records that have to move with the copies; nothing was written. Incomplete if
+    there are more than MISSING_MAX."""
 
 
 @dataclass(slots=True)
 class MoveCommand:
-    """Write again those of the copies that are still needed, so that the log may be trimmed.
+    """Rewrite those of the copies that are still needed, so that the log may be trimmed.
 
-    `copies` ascend by offset. Records that are due in the same millisecond are delivered in the
-    order of their offsets, so those after a copy have to move with it (`is_order_kept`).
+    `copies` ascend by offset. Records that are due in the same millisecond are delivered in offset
+    order, so those after a copy have to move with it (`is_order_kept`).
     """
 
     copies: Sequence[Copy]
@@ -232,7 +232,7 @@ class Deliver(NamedTuple):
 
     producer_id: int
     first: int
-    """The sequence of the first one, counted from 0 without an end."""
+    """The sequence of the first one; sequences count from 0 and never wrap."""
     offsets: tuple[int, ...]
 
 

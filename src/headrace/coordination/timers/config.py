@@ -1,4 +1,4 @@
-"""How a topic keeps half messages: when their producers are asked, and how often."""
+"""A topic's settings for half messages: when and how often producers are checked back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class HalfConfig(NamedTuple):
     """Defaults are those of RocketMQ 5, except `audit_ms`, which it does not have."""
 
     first_check_ms: int = 6_000
-    """How long after its arrival a producer is first asked about a half message."""
+    """The delay between a half message's arrival and its first check-back."""
     check_interval_ms: int = 30_000
     checks_max: int = 15
-    """After so many checks without an answer the message is rolled back."""
+    """The number of unanswered check-backs after which the message is rolled back."""
     audit_ms: int = DAY_MS
-    """How long the outcome of a half message can be listed."""
+    """How long the outcome of a half message is kept for listing."""

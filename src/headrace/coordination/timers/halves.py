@@ -1,8 +1,8 @@
-"""The half messages of one partition: pending, asked about, settled.
+"""The half messages of one partition: pending, being checked back, settled.
 
-Invariants: holds what identifies a message, never its bytes; the count of pending messages and of
-outcomes is bounded. Each pending message has one live entry in the heap of checks. `decide` of the
-machine looks, `keep`, `check`, `settle` and `take_checks` change.
+Invariants: holds what identifies a message, never its bytes; the numbers of pending messages and of
+outcomes are bounded. Each pending message has one live entry in the heap of check-backs. The
+machine's `decide` only reads; `keep`, `check`, `settle` and `take_checks` change state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HALVES_MAX: Final = 20_000
 """Pending in one partition; each takes 600 bytes of memory."""
 OUTCOMES_MAX: Final = 10_000
-"""Kept for the audit of one partition; the oldest go first."""
+"""Kept for the audit of one partition; the oldest are dropped first."""
 
 
 class Halves:
@@ -38,7 +38,7 @@ class Halves:
         self._settled_ids: dict[str, int] = {}
         self._checks: list[tuple[int, int]] = []
         self._asked: dict[str, dict[int, None]] = {}
-        """Producer group -> messages whose check no producer has taken."""
+        """Producer group -> messages whose check-back no producer has taken."""
 
     def __len__(self) -> int:
         return len(self.by_number)
@@ -46,21 +46,21 @@ class Halves:
     # --- looks -------------------------------------------------------------------------------
 
     def find(self, number: int, message_id: str) -> Half | None:
-        """The pending message with this number, or with this id where the number is -1."""
+        """The pending message with this number, or with this id if the number is -1."""
         return self.by_number.get(self._numbers.get(message_id, -1) if number < 0 else number)
 
     def outcome(self, number: int, message_id: str) -> Settled | None:
-        """What became of a message, as long as that is kept."""
+        """The outcome of a message, as long as it is kept."""
         if number < 0:
             number = self._settled_ids.get(message_id, -1)
         return self._settled.get(number)
 
     def first_check_ms(self) -> int | None:
-        """When the next message is due for a check; may be early."""
+        """When the next message is due for a check-back; may be early."""
         return self._checks[0][0] if self._checks else None
 
     def due(self, now_ms: int, count_max: int) -> list[Half]:
-        """Messages whose check is due, the earliest first, about `count_max` of them."""
+        """Messages whose check-back is due, earliest first, about `count_max` of them."""
         heap, found, places = self._checks, dict[int, Half](), [0]
         while places and len(found) < count_max:
             place = places.pop()
@@ -73,12 +73,12 @@ class Halves:
         return [found[number] for number in sorted(found)]
 
     def asked(self, group: str, count_max: int) -> list[Half]:
-        """Messages that a producer of the group can be asked about."""
+        """Messages that are waiting for a producer of the group to poll."""
         numbers = list(self._asked.get(group, ()))[:count_max]
         return [self.by_number[number] for number in numbers]
 
     def expired(self, now_ms: int) -> bool:
-        """Whether an outcome is older than the audit goes back."""
+        """Whether an outcome has exceeded the audit period."""
         return bool(self.outcomes) and self.outcomes[0].at_ms < now_ms - self.config.audit_ms
 
     def saved(self) -> Iterator[Half]:
@@ -96,7 +96,7 @@ class Halves:
         heappush(self._checks, (half.next_check_ms, half.number))
 
     def check(self, number: int, next_ms: int) -> None:
-        """A producer of the message's group is asked."""
+        """The message's producer group is being checked back."""
         half = self.by_number.get(number)
         if half is None:
             return
@@ -106,7 +106,7 @@ class Halves:
         self._asked.setdefault(half.group, {})[number] = None
 
     def take_checks(self, group: str, numbers: tuple[int, ...]) -> None:
-        """A producer has taken these checks."""
+        """A producer has taken these check-backs."""
         asked = self._asked.get(group, {})
         for number in numbers:
             asked.pop(number, None)
@@ -114,7 +114,7 @@ class Halves:
             self._asked.pop(group, None)
 
     def settle(self, settled: Settled) -> Half | None:
-        """Note the outcome; the message, if it was pending."""
+        """Record the outcome; returns the message if it was pending."""
         half = self.by_number.pop(settled.number, None)
         if half is not None:
             if self._numbers.get(half.message_id) == half.number:
@@ -130,7 +130,7 @@ class Halves:
         return half
 
     def pass_time(self, now_ms: int) -> None:
-        """Forget outcomes that are too old, and heap entries that are void."""
+        """Drop expired outcomes and stale heap entries."""
         while self.expired(now_ms):
             self._forget_oldest()
         while self._checks:

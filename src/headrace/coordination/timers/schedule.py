@@ -1,12 +1,13 @@
-"""The records of one partition that wait for their time, in 8 to 9 bytes each.
+"""The scheduled records of one partition, in 8 to 9 bytes each.
 
 Invariants: holds due times and offsets of the companion log, never a record's bytes. Entries are
-ordered by (due time, offset), so records that are due in the same millisecond keep the order in
-which they arrived. A sealed part takes no more entries.
+ordered by (due time, offset), so records that are due in the same millisecond keep their order of
+arrival. A sealed part accepts no more entries.
+
 How it works: a bucket covers 70 minutes of due times and consists of sorted parts. An entry is one
 unsigned 64-bit number in its part: the due time within the bucket (22 bits), the offset relative to
-the part's base (26 bits), and a tag (16 bits of the message id's checksum, by which a message
-is found by its id without an index). New entries go to the bucket's last part until that is full.
+the part's base (26 bits), and a tag (16 bits of the message id's checksum, by which a message is
+found by its id without an index). New entries go to the bucket's last part until that is full.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ TAG_MASK: Final = (1 << TAG_BITS) - 1
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 DUE_MASK: Final = (1 << BUCKET_BITS) - 1
 BEHIND_MAX: Final = 1 << 24
-"""How much lower than a part's first offset later ones may be: half messages come late."""
+"""How far below a part's first offset later offsets may be: half messages are committed late."""
 PART_ENTRIES_MAX: Final = 8_192
-"""An entry is put in its place by moving at most 64 KiB, which takes 3 us."""
+"""Inserting an entry moves at most 64 KiB, which takes 3 us."""
 
 
 class Entry(NamedTuple):
-    """When a record is due, and where it lies in the companion log."""
+    """A record's due time, and its offset in the companion log."""
 
     due_ms: int
     offset: int
 
 
 class Part:
-    """Sorted entries of one bucket; offsets count from `base`."""
+    """Sorted entries of one bucket; offsets are relative to `base`."""
 
     __slots__ = ("base", "entries", "is_sealed")
 
@@ -61,7 +62,7 @@ class Part:
 
     @classmethod
     def restored(cls, base: int, data: bytes) -> Part:
-        """The reverse of `stored`. Raises ValueError."""
+        """The inverse of `stored`. Raises ValueError."""
         entries = array("Q")
         entries.frombytes(data)
         if sys.byteorder != "little":
@@ -69,7 +70,7 @@ class Part:
         return cls(base, entries)
 
     def place(self, due: int, offset: int) -> int:
-        """How many entries are at or before (due time in the bucket, offset)."""
+        """The number of entries at or before (due time in the bucket, offset)."""
         delta = offset - self.base
         if delta < 0:
             return bisect_left(self.entries, due << DUE_SHIFT)
@@ -77,7 +78,7 @@ class Part:
         return bisect_right(self.entries, due << DUE_SHIFT | delta << TAG_BITS | TAG_MASK)
 
     def iterate(self, bucket: int, first: int) -> Iterator[Entry]:
-        """The entries from the one with index `first` on."""
+        """The entries from index `first` on."""
         start_ms, base = bucket << BUCKET_BITS, self.base
         for index in range(first, len(self.entries)):
             entry = self.entries[index]
@@ -91,7 +92,7 @@ class Schedule:
         self.count = 0
         self._buckets: dict[int, list[Part]] = {}
         self._numbers: list[int] = []
-        """Of the buckets, sorted."""
+        """Bucket numbers, sorted."""
         self._first_ms: int | None = None
         self._is_first_known = True
 
@@ -125,7 +126,7 @@ class Schedule:
         return parts
 
     def add_part(self, bucket: int, part: Part) -> None:
-        """Add a part that was stored."""
+        """Add a stored part."""
         parts = self._buckets.get(bucket)
         if parts is None:
             parts = self._add_bucket(bucket)
@@ -135,14 +136,14 @@ class Schedule:
         self._is_first_known = False
 
     def seal(self) -> list[tuple[int, Part]]:
-        """Let all parts be as they are, except for removals; (bucket, part) of each."""
+        """Seal all parts: only removals may change them; returns (bucket, part) of each."""
         parts = [(bucket, part) for bucket in self._numbers for part in self._buckets[bucket]]
         for _, part in parts:
             part.is_sealed = True
         return parts
 
     def discard(self, due_ms: int, offset: int) -> bool:
-        """Remove one record; whether it was there."""
+        """Remove one record; whether it was present."""
         bucket, due = due_ms >> BUCKET_BITS, due_ms & DUE_MASK
         found = self._find(bucket, due, offset)
         if found is None:
@@ -156,7 +157,7 @@ class Schedule:
         return True
 
     def take(self, due_ms: int, offset: int) -> int:
-        """Remove all records up to (due_ms, offset), including that one; how many there were."""
+        """Remove all records up to and including (due_ms, offset); returns their number."""
         last, taken = due_ms >> BUCKET_BITS, 0
         for bucket in [number for number in self._numbers if number <= last]:
             due = due_ms & DUE_MASK if bucket == last else DUE_MASK
@@ -198,7 +199,7 @@ class Schedule:
         return self._first_ms
 
     def has(self, due_ms: int, offset: int) -> bool:
-        """Whether the record is there."""
+        """Whether the record is scheduled."""
         return self._find(due_ms >> BUCKET_BITS, due_ms & DUE_MASK, offset) is not None
 
     def _find(self, bucket: int, due: int, offset: int) -> tuple[Part, int] | None:
@@ -219,7 +220,7 @@ class Schedule:
         for bucket in self._numbers:
             if bucket > last or len(found) >= count_max:
                 break
-            # Of a thousand parts few have records that are due now.
+            # Of a thousand parts, few have records that are due now.
             bound = 1 << 64 if bucket < last else ((until_ms & DUE_MASK) + 1) << DUE_SHIFT
             parts = [part for part in self._buckets[bucket] if part.entries[0] < bound]
             for entry in islice(
@@ -231,7 +232,7 @@ class Schedule:
         return found
 
     def due_at(self, due_ms: int, after: int) -> list[int]:
-        """The offsets of the records that are due in this millisecond, those after `after`."""
+        """The offsets after `after` of the records that are due in this millisecond."""
         found: list[int] = []
         due = due_ms & DUE_MASK
         bound = (due + 1) << DUE_SHIFT
@@ -245,7 +246,7 @@ class Schedule:
         return found
 
     def after(self, entry: Entry) -> Iterator[Entry]:
-        """All records after `entry`, in order; nothing may change meanwhile."""
+        """All records after `entry`, in order; the schedule must not change meanwhile."""
         first = entry.due_ms >> BUCKET_BITS
         for bucket in self._numbers[bisect_left(self._numbers, first) :]:
             parts = self._buckets[bucket]

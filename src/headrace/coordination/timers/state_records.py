@@ -1,9 +1,9 @@
-"""What the timer companion of a partition holds, and its bytes (`docs/FORMAT.md`).
+"""The records of a partition's timer companion, and their encoding (`docs/FORMAT.md`).
 
 Invariants: each key begins with the record's kind and the offset of the newest complete checkpoint,
-so that the last record of the log says where to begin to read. A body is a record as its producer
-sent it, encoded by the host and opaque here. Integers of values are unsigned LEB128 unless a Struct
-says otherwise. Do not change: stored.
+so that the last record of the log tells where a replay begins. A body is a record as its producer
+sent it, encoded by the host and opaque here. Integers in values are unsigned LEB128 unless a Struct
+specifies otherwise. Do not change: stored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EXPIRED: Final = 3
 
 
 class Scheduled(NamedTuple):
-    """A record that is due at `due_ms`; it lies at the offset of this record."""
+    """A record that is due at `due_ms`, stored at the offset of this record."""
 
     due_ms: int
     timestamp_ms: int
@@ -60,7 +60,8 @@ class Scheduled(NamedTuple):
 class HalfKept(NamedTuple):
     """A half message. `number`: the offset under which it was first stored, -1: this one's own.
 
-    `due_ms`: when it is due once it is committed, 0 for at once."""
+    `due_ms`: when it is due after its commit, 0 for immediately.
+    """
 
     due_ms: int
     timestamp_ms: int
@@ -73,11 +74,11 @@ class HalfKept(NamedTuple):
     message_id: str
     body: bytes
     offset: int = -1
-    """In a checkpoint, where the body lies; it is not repeated there."""
+    """In a checkpoint: the offset of the body, which is not repeated there."""
 
 
 class Moved(NamedTuple):
-    """A copy of the record at `old_offset`, which is void from now on."""
+    """A copy of the record at `old_offset`, which it replaces."""
 
     due_ms: int
     timestamp_ms: int
@@ -90,13 +91,13 @@ class Moved(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """All records up to (due_ms, offset) are to be delivered, with sequences from `first` on."""
+    """All records up to (due_ms, offset) are being delivered, with sequences from `first` on."""
 
     first: int
     due_ms: int
     offset: int
     confirmed: int
-    """Sequences before it are in the partition's log."""
+    """Earlier sequences are in the partition's log."""
     offsets: tuple[int, ...]
 
 
@@ -107,14 +108,14 @@ class Confirmed(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """The record is not delivered."""
+    """The record will not be delivered."""
 
     due_ms: int
     offset: int
 
 
 class Origin(NamedTuple):
-    """The records after this one in its batch are those of an idempotent producer's batch."""
+    """The following records of this batch come from an idempotent producer's batch."""
 
     producer_id: int
     producer_epoch: int
@@ -123,7 +124,7 @@ class Origin(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What became of a half message. `due_ms`: when it is due, if it was committed."""
+    """The outcome of a half message. `due_ms`: when it is due, if it was committed."""
 
     number: int
     outcome: int
@@ -143,7 +144,7 @@ class CommittedDue(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Producers are asked about these half messages, and again from `next_ms` on."""
+    """These half messages are being checked back, and again from `next_ms` on."""
 
     next_ms: int
     numbers: tuple[int, ...]
@@ -170,7 +171,7 @@ class Opened(NamedTuple):
 
 
 class PartSaved(NamedTuple):
-    """Entries of the schedule with offsets before the checkpoint's start, as they are here."""
+    """Entries of the schedule with offsets before the checkpoint's start, as of this record."""
 
     checkpoint: int
     bucket: int
@@ -211,7 +212,7 @@ def _numbers(*values: int) -> bytes:
 
 
 def _offsets(offsets: Sequence[int]) -> bytes:
-    """Differences in zigzag: neighbours in time are often neighbours in the log."""
+    """Zigzag-encoded differences: neighbours in time are often neighbours in the log."""
     out, before = bytearray(), 0
     put_varint(out, len(offsets))
     for offset in offsets:
@@ -243,7 +244,7 @@ def _read_offsets(data: bytes, at: int) -> tuple[int, ...]:
 
 
 def encode(record: StoredRecord, checkpoint: int) -> tuple[bytes, bytes]:  # noqa: C901
-    """The (key, value) of a record; `checkpoint`: where the newest complete one began."""
+    """The (key, value) of a record; `checkpoint`: the start of the newest complete one."""
     match record:
         case Scheduled(due_ms, timestamp_ms, tag, body):
             return _SCHEDULED.pack(SCHEDULED, checkpoint, due_ms, timestamp_ms, tag), body
@@ -294,16 +295,16 @@ def _encode_state(record: StateSaved) -> bytes:
 
 
 def checkpoint_of(key: bytes) -> int:
-    """Where the newest checkpoint began that was complete when the record was written."""
+    """The start of the checkpoint that was the newest complete one when the record was written."""
     try:
         found: int = HEAD.unpack_from(key)[1]
     except error as cause:
-        raise RecordInvalid("a key of a timer companion is cut short") from cause
+        raise RecordInvalid("a key of a timer companion is truncated") from cause
     return found
 
 
 def decode(key: bytes, value: bytes) -> StoredRecord | None:
-    """The reverse of `encode`; None for a kind that a newer version wrote. Raises RecordInvalid."""
+    """The inverse of `encode`; None for a kind that a newer version wrote. Raises RecordInvalid."""
     try:
         return _decode(key, value)
     except (IndexError, error, UnicodeDecodeError) as cause:
@@ -357,7 +358,7 @@ def _decode_checkpoint(kind: int, value: bytes) -> StoredRecord | None:
         case 13:
             numbers, at = _read_numbers(value, 0, 3)
             if (len(value) - at) % 8:
-                raise RecordInvalid("a part of a schedule ends inside an entry")
+                raise RecordInvalid("a part of a schedule is truncated")
             return PartSaved._make((*numbers, value[at:]))
         case 14:
             return CheckpointEnded(get_varint(value, 0)[0])
@@ -376,7 +377,7 @@ def _decode_state(value: bytes) -> StateSaved:
         size, at = get_varint(value, at)
         body, at = value[at : at + size], at + size
         if at > len(value):
-            raise RecordInvalid("a saved state ends inside a record")
+            raise RecordInvalid("a saved state is truncated")
         record = _decode(key, body)
         if record is not None:
             found.append(record)

@@ -1,19 +1,19 @@
 """The machine of one partition's timers: delayed records and half messages.
 
-Invariants: `decide` changes nothing; `TimerState.apply` alone does, live and on replay. A record's
-bytes stay in the companion log: the machine knows where they lie.
+Invariants: `decide` changes nothing; only `TimerState.apply` does, live and on replay. A record's
+bytes stay in the companion log: the machine knows their offsets.
 
-Delivery, exactly once. Records that are due are *taken*: a durable Taken record names them and
-numbers them with consecutive sequences. Once it is durable they are appended to the partition's log
-as batches of an idempotent producer with these sequences. After a crash the partition's log knows
-the last sequence that it holds, so what was taken and not appended is appended then, and nothing
-twice. Taken records that are not confirmed are few, and each names its records.
+Exactly-once delivery: due records are *taken*: a durable Taken record names them and numbers them
+with consecutive sequences. Once it is durable, they are appended to the partition's log as batches
+of an idempotent producer with these sequences. After a crash the partition's log knows the last
+sequence that it holds, so records that were taken and not appended are appended then, and none
+twice. Taken and unconfirmed records are few, and each Taken record names them.
 
-Checkpoint. Its start is a CheckpointBegun record, followed in the same batch by all state but the
-schedule. The parts of the schedule follow over many turns, each as it is when it is written, while
-other records are added, taken and cancelled. Replay begins at the start of a checkpoint: entries
-added since then are known from their own records, and a part holds what was left of the earlier
-ones at its place in the log, so what was taken before that place is not in it.
+Checkpoints: a checkpoint starts with a CheckpointBegun record, followed in the same batch by all
+state except the schedule. The parts of the schedule follow over many turns, each as of its writing,
+while other records are added, taken and cancelled. Replay begins at the start of a checkpoint:
+entries added since then are known from their own records, and a part holds what was left of earlier
+ones at its place in the log, so records taken before that place are not in it.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ TAKE_MAX: Final = 1_000
 OUTSTANDING_MAX: Final = 8_000
 """Records taken and not yet durable in the partition's log."""
 TICK_MS: Final = 5
-"""Between two takes, so that many records which are due in the same second share their writes."""
+"""Between two takes, so that many records which are due in the same second share writes."""
 CLOCK_CHECK_MS: Final = 5_000
-"""The deadline comes no later than this, in case the calendar is set forward."""
+"""Maximum time to the next deadline, in case the wall clock is set forward."""
 CHECKS_AT_ONCE: Final = 1_000
 STATE_RECORDS: Final = 1_000
-"""In one StateSaved record."""
+"""Per StateSaved record."""
 CONFIRM_MS: Final = 60_000
 
 TimerDecision = Decision[TimerRecord, AnyTimerReply]
@@ -166,13 +166,13 @@ class TimerMachine:
 
     def _decide_add(self, command: AddCommand, now_ms: int) -> TimerDecision:
         if self.state.producer_id < 0:
-            error = StorageUnavailable("the partition's timers are being opened: try again")
+            error = StorageUnavailable("the partition's timers are being loaded: try again")
             return Decision([], AddReply(error))
         halves = sum(1 for timer in command.timers if timer.group)
         if halves and len(self.state.halves) + halves > HALVES_MAX:
             full = StorageUnavailable(
-                f"the partition has {len(self.state.halves)} half messages that are not settled,"
-                f" of at most {HALVES_MAX}: commit or roll back some, then try again"
+                f"the partition has {len(self.state.halves)} unsettled half messages, and the "
+                f"limit is {HALVES_MAX}: commit or roll back some, then try again"
             )
             return Decision([], AddReply(full))
         records: list[TimerRecord] = []
@@ -215,7 +215,7 @@ class TimerMachine:
         asked = [half for half in halves if half.checks < self.state.halves.config.checks_max]
         for half in halves:
             if half.checks >= self.state.halves.config.checks_max:
-                reason = f"no producer has answered {half.checks} checks"
+                reason = f"no producer has answered {half.checks} check-backs"
                 records.append(_settled(half, EXPIRED, 0, now_ms, reason))
         if asked:
             next_ms = now_ms + self.state.halves.config.check_interval_ms
@@ -229,14 +229,14 @@ class TimerMachine:
             before = self.state.halves.outcome(command.number, command.message_id)
             if before is None:
                 error = RecordStateInvalid(
-                    "there is no such half message: it was settled long ago, or never sent here;"
-                    " look at `headrace half list`"
+                    "the half message does not exist: it was settled long ago, or never sent to "
+                    "this partition; see `headrace half list`"
                 )
                 return Decision([], SettleReply(error))
             if (before.outcome == COMMITTED) != command.is_commit:
                 verb = "committed" if before.outcome == COMMITTED else "rolled back"
                 error = RecordStateInvalid(
-                    f"the half message was {verb} before: an outcome cannot be changed"
+                    f"the half message was already {verb}: an outcome cannot be changed"
                 )
                 return Decision([], SettleReply(error, before))
             return Decision([], SettleReply(None, before))
@@ -297,7 +297,8 @@ class TimerMachine:
         return Decision(records, MoveReply())
 
     def _left_behind(self, copies: Sequence[Copy]) -> list[int]:
-        """The scheduled records that follow one of the copies in its millisecond, and are none."""
+        """Scheduled records that follow one of the copies in its millisecond without being
+        copied."""
         state = self.state
         firsts: dict[int, int] = {}
         for copy in copies:
@@ -338,7 +339,7 @@ class TimerMachine:
 
     def decode(self, key: bytes | None, value: bytes | None) -> TimerRecord | None:
         """See Machine."""
-        if key is None:  # the host says where the replay begins
+        if key is None:  # the host passes the start of the replay
             return ReplayFrom(int.from_bytes(value or b""))
         try:
             record = stored.decode(key, value or b"")
@@ -353,12 +354,12 @@ class TimerMachine:
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None
     ) -> TimerRecord | None:
-        """See Machine: no client writes here."""
+        """See Machine: clients do not write here."""
         del transaction
         return self.decode(key, value)
 
     def ended(self, ended: TransactionEnded) -> TimerRecord | None:
-        """See Machine: no client writes here."""
+        """See Machine: clients do not write here."""
         del ended
         return None
 
@@ -367,7 +368,7 @@ class TimerMachine:
         yield self.state_records()
 
     def state_records(self) -> list[TimerRecord]:
-        """See Machine. Checkpoints take the place of snapshots: none is asked for."""
+        """See Machine. Checkpoints take the place of snapshots: never called."""
         return []
 
 

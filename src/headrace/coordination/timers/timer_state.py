@@ -1,8 +1,8 @@
-"""What a partition's timers know, changed by records alone, live and on replay.
+"""The state of a partition's timers, changed by records only, live and on replay.
 
-Invariants: `apply` is the only way in which anything changes. Each durable record takes the next
-offset of the companion log, in the order in which they are applied, because that log holds nothing
-else. See `timer_machine` for what the records mean together.
+Invariants: `apply` is the only method that changes state. Each durable record takes the next offset
+of the companion log, in order of application, because that log holds nothing else. See
+`timer_machine` for the protocol that the records form.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from headrace.coordination.timers.config import HalfConfig
 
 ORIGIN_MS: Final = 48 * 3_600_000
-"""A partition's log forgets a silent producer after a day."""
+"""A partition's log forgets an inactive producer after a day."""
 PRUNED_AT_ONCE: Final = 2
-"""Producers that may be forgotten for each one that is noted: more than can come."""
+"""Producers that may be dropped for each one that is added: more than can arrive."""
 ORIGIN_BATCHES: Final = 5
 """An idempotent producer has at most five batches in flight."""
 OVERHEAD_BYTES: Final = 40
-"""Of one stored record, besides its body."""
+"""Per stored record, besides its body."""
 
 
 class TimePassed(NamedTuple):
@@ -60,7 +60,7 @@ class Loaded(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Volatile: a stored record that was not understood; it takes its offset all the same."""
+    """Volatile: a stored record that could not be decoded, which still takes its offset."""
 
 
 class DeliveryEnded(NamedTuple):
@@ -76,7 +76,7 @@ class Configured(NamedTuple):
 
 
 class ChecksTaken(NamedTuple):
-    """Volatile: a producer has taken these checks."""
+    """Volatile: a producer has taken these check-backs."""
 
     group: str
     numbers: tuple[int, ...]
@@ -104,7 +104,7 @@ VOLATILE: Final = (
 
 
 class OriginProducer:
-    """The last batches of an idempotent producer of which records were added."""
+    """The last batches of an idempotent producer from which records were added."""
 
     __slots__ = ("epoch", "seen_ms", "sequences")
 
@@ -115,7 +115,7 @@ class OriginProducer:
 
 
 class TimerState:
-    """See the module. `skipped_count`: stored records that were not understood."""
+    """See the module. `skipped_count`: stored records that could not be decoded."""
 
     def __init__(self) -> None:
         self.schedule = Schedule()
@@ -123,27 +123,27 @@ class TimerState:
         self.producer_id = -1
         self.next_offset = 0
         self.checkpoint = 0
-        """Where the newest complete checkpoint began."""
+        """The start of the newest complete checkpoint."""
         self.outstanding: dict[int, tuple[int, ...]] = {}
         """First sequence -> offsets of records that were taken and are not confirmed."""
         self.taken = 0
-        """Sequences given so far."""
+        """Sequences assigned so far."""
         self.confirmed = 0
         self.tail_bytes = 0
-        """Of the log since the newest checkpoint began."""
+        """Size of the log since the newest checkpoint began."""
         self.skipped_count = 0
         self.outstanding_count = 0
         self.stored_confirmed = 0
         self.origins: dict[int, OriginProducer] = {}
         self.committed: dict[int, int] = {}
-        """Offset -> due time of half messages that were committed and wait in the schedule."""
+        """Offset -> due time of half messages that were committed and are scheduled."""
         self.last_tick_ms = 0
         self.replay_from = 0
         self.begun: int | None = None
-        """Where the checkpoint began that is being written, or replayed."""
+        """The start of the checkpoint that is being written or replayed."""
         self.begun_bytes = 0
         self.to_save: list[tuple[int, Part]] | None = None
-        """Parts that the checkpoint which is being written lacks; None: none is."""
+        """Parts still missing from the checkpoint that is being written; None: none is."""
 
     def apply(self, record: TimerRecord) -> None:
         """See Machine."""
@@ -152,7 +152,7 @@ class TimerState:
             return
         offset = self.next_offset
         self.next_offset = offset + 1
-        if isinstance(record, Scheduled):  # first: there are the most of them
+        if isinstance(record, Scheduled):  # first, as the most frequent
             self.schedule.add(record.due_ms, offset, record.tag)
             self.tail_bytes += len(record.body) + OVERHEAD_BYTES
         elif isinstance(record, CheckpointBegun):
@@ -173,7 +173,7 @@ class TimerState:
 
     @property
     def _is_replaying_start(self) -> bool:
-        """Whether the checkpoint that is read is the one with which the replay began."""
+        """Whether the checkpoint being read is the one with which the replay began."""
         return self.begun == self.replay_from and self.to_save is None
 
     def _apply_volatile(self, record: VolatileRecord) -> None:
@@ -190,7 +190,7 @@ class TimerState:
             case ReplayFrom():
                 self.next_offset = self.replay_from = record.offset
             case Loaded():
-                self.begun = self.to_save = None  # what a crash cut short is begun anew
+                self.begun = self.to_save = None  # an interrupted checkpoint is restarted
                 self.last_tick_ms = record.now_ms
                 self.halves.pass_time(record.now_ms)
             case Skipped():
@@ -272,7 +272,8 @@ class TimerState:
         producer = self.origins.pop(record.producer_id, None)
         if producer is None or producer.epoch != record.producer_epoch:
             producer = OriginProducer(record.producer_epoch)
-        self.origins[record.producer_id] = producer  # at the end: the first one was quiet longest
+        # re-inserted at the end: the first one has been inactive longest
+        self.origins[record.producer_id] = producer
         if record.base_sequence not in producer.sequences:
             producer.sequences.append(record.base_sequence)
             del producer.sequences[:-ORIGIN_BATCHES]

@@ -1,9 +1,9 @@
-"""What a transaction coordinator is asked, and what it answers: one command and one reply per API.
+"""The commands and replies of a transaction coordinator: one pair per API.
 
-Invariants: plain slotted dataclasses, no behaviour but `refused`, which makes the reply that
-carries one error. Times are int milliseconds. An error is a HeadraceError or None. A reply with
-`wants_producer_id` changed nothing: the host takes a fresh producer id, puts it into the command,
-and sends the command again.
+Invariants: plain slotted dataclasses without behaviour except `refused`, which creates the reply
+that carries one error. Times are int milliseconds. An error is a HeadraceError or None. A reply
+with `wants_producer_id` changed nothing: the host allocates a new producer id, sets it in the
+command, and sends the command again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
 
 TRANSACTION_VERSION_1 = 1
-"""The epoch moves at InitProducerId only; partitions are added by the client."""
+"""The epoch changes at InitProducerId only; the client adds partitions."""
 TRANSACTION_VERSION_2 = 2
-"""KIP-890: each EndTxn bumps the epoch, and partitions are added by the first write to them."""
+"""KIP-890: each EndTxn bumps the epoch, and the first write to a partition adds it."""
 
 
 @dataclass(slots=True)
 class ProducerReply:
-    """Answers InitProducerId and EndTxn: the producer id and epoch to go on with."""
+    """Answers InitProducerId and EndTxn: the producer id and epoch to continue with."""
 
     error: HeadraceError | None = None
     producer_id: int = NO_PRODUCER_ID
@@ -39,7 +39,8 @@ class ProducerReply:
 
 @dataclass(slots=True)
 class InitProducerIdCommand:
-    """InitProducerId of a transactional producer; its id and epoch where it has them (KIP-360)."""
+    """InitProducerId of a transactional producer, with its id and epoch if it has them
+    (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -54,7 +55,7 @@ class InitProducerIdCommand:
 
 @dataclass(slots=True)
 class AddPartitionsReply:
-    """Answers an AddPartitionsCommand. `absent`: what a verification did not find."""
+    """Answers an AddPartitionsCommand. `absent`: partitions that a verification did not find."""
 
     error: HeadraceError | None = None
     absent: frozenset[Partition] = frozenset()
@@ -96,7 +97,7 @@ class EndTransactionCommand:
 class MarkersWrittenCommand:
     """From the host: these partitions have their marker of the effect with this token.
 
-    A partition whose topic was deleted counts as one that has it.
+    A partition whose topic was deleted counts as written.
     """
 
     transactional_id: str
@@ -109,7 +110,7 @@ class MarkersWrittenCommand:
 
 
 class TransactionListing(NamedTuple):
-    """One transaction of a list, the state in Kafka's words."""
+    """One listed transaction, with the state in Kafka's terms."""
 
     transactional_id: str
     producer_id: int
@@ -126,7 +127,7 @@ class ListTransactionsReply:
 
 @dataclass(slots=True)
 class ListTransactionsCommand:
-    """ListTransactions. Empty filters let everything pass; `running_longer_ms` -1: any."""
+    """ListTransactions. Empty filters match everything; `running_longer_ms` -1: any."""
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
@@ -163,7 +164,7 @@ class DescribeTransactionCommand:
 
 
 class WriteMarkers(NamedTuple):
-    """An effect: write the end of a transaction to these partitions, until each has it."""
+    """An effect: write the transaction's markers to these partitions, until each has one."""
 
     transactional_id: str
     token: int

@@ -16,4 +16,4 @@ class TransactionConfig:
     expiration_check_interval_ms: int = 3600 * 1000
     """transaction.remove.expired.transaction.cleanup.interval.ms"""
     expired_per_tick_max: int = 1_000
-    """Transactional ids that one command removes, so that it does not hold up the loop."""
+    """Transactional ids removed by one command, so that it does not block the loop."""

@@ -1,9 +1,9 @@
-"""What each command does to one transactional id.
+"""The effect of each command on one transactional id.
 
-Invariants: each function decides one command from the id's record; it changes nothing. The state
-table below holds every change of state there is.
-Sources: Kafka's TransactionCoordinator, KIP-98, KIP-360 (a producer goes on after an error),
-KIP-588 (timeouts), KIP-890 (version 2: the epoch moves with every transaction).
+Invariants: each function decides one command from the id's record and changes nothing. The state
+table below lists every transition. Sources: Kafka's TransactionCoordinator, KIP-98, KIP-360 (a
+producer continues after an error), KIP-588 (timeouts), KIP-890 (version 2: every transaction bumps
+the epoch).
 
 Kafka has two more states in memory. PrepareEpochFence lies between Ongoing and PrepareAbort: here
 the bump and the abort are one record, so nothing can come between them. A pending transition is a
@@ -56,19 +56,20 @@ TRANSITIONS: dict[tuple[int, int], str] = {
     (EMPTY, ONGOING): "a first partition is added",
     (COMPLETE_COMMIT, ONGOING): "a first partition is added",
     (COMPLETE_ABORT, ONGOING): "a first partition is added",
-    (ONGOING, ONGOING): "a further partition is added",
+    (ONGOING, ONGOING): "another partition is added",
     (ONGOING, PREPARE_COMMIT): "the producer commits",
-    (ONGOING, PREPARE_ABORT): "the producer aborts, is fenced, or the timeout passes",
+    (ONGOING, PREPARE_ABORT): "the producer aborts, is fenced, or times out",
     (EMPTY, PREPARE_ABORT): "version 2: an abort without partitions bumps the epoch",
     (COMPLETE_COMMIT, PREPARE_ABORT): "version 2: an abort without partitions bumps the epoch",
     (COMPLETE_ABORT, PREPARE_ABORT): "version 2: an abort without partitions bumps the epoch",
     (PREPARE_COMMIT, COMPLETE_COMMIT): "every partition has its marker",
     (PREPARE_ABORT, COMPLETE_ABORT): "every partition has its marker",
 }
-"""Every change of state there is, and its cause. docs/TRANSACTIONS.md is drawn from it."""
+"""Every state transition and its cause. The diagram in docs/TRANSACTIONS.md is generated from
+it."""
 
 EPOCH_MAX = 2**15 - 1
-"""Only markers carry it: what a producer is told ends one below (`EPOCH_LAST`)."""
+"""Used by markers only: producers get at most one below (`EPOCH_LAST`)."""
 EPOCH_LAST = EPOCH_MAX - 1
 """A producer with this epoch gets a new producer id instead of the next epoch."""
 
@@ -80,7 +81,7 @@ RuleDecision = Decision[Any, Any]
 
 
 def moved(record: TransactionStored, state: int, now_ms: int, **changes: Any) -> TransactionStored:
-    """`record` after a change of state."""
+    """`record` after a state transition."""
     assert (record.state, state) in TRANSITIONS, (
         f"{STATE_NAMES[record.state]} to {STATE_NAMES[state]}"
     )
@@ -103,7 +104,7 @@ def decide_init(
     now_ms: int,
     config: TransactionConfig,
 ) -> RuleDecision:
-    """A producer begins: it gets an epoch that fences every earlier one."""
+    """A producer starts: it gets an epoch that fences every earlier one."""
     if not command.transactional_id:
         return refused(command, RequestInvalid("a transactional id must not be empty"))
     if not 0 < command.timeout_ms <= config.timeout_ms_max:
@@ -137,7 +138,7 @@ def decide_init(
 
 
 def _may_go_on(record: TransactionStored, command: InitProducerIdCommand) -> bool:
-    """Whether a producer that names its id is, or was a moment ago, the one with this id."""
+    """Whether a producer that sends its id is, or was a moment ago, the current one of this id."""
     known = command.producer_id
     return known in (NO_PRODUCER_ID, record.producer_id) or (
         known == record.previous_producer_id and command.producer_epoch >= EPOCH_LAST
@@ -145,13 +146,13 @@ def _may_go_on(record: TransactionStored, command: InitProducerIdCommand) -> boo
 
 
 def _begin(record: TransactionStored, command: InitProducerIdCommand, now_ms: int) -> RuleDecision:
-    """The next epoch, or the first one of a new id; a retry of this gets what it missed."""
+    """The next epoch, or the first one of a new id; a retry gets the response that it missed."""
     is_known = command.producer_id != NO_PRODUCER_ID
     expected = command.producer_epoch
     if is_known and expected != record.producer_epoch:
         if expected != record.last_producer_epoch or expected == NO_PRODUCER_EPOCH:
             return refused(command, _fenced(record))
-        # Its first call succeeded, and no other producer has begun since: that would have set the
+        # Its first call succeeded, and no other producer has started since: that would have set the
         # last epoch to -1.
         return Decision([], ProducerReply(None, record.producer_id, record.producer_epoch))
     changes: dict[str, Any] = {"timeout_ms": command.timeout_ms, "partitions": frozenset()}
@@ -173,7 +174,7 @@ def _begin(record: TransactionStored, command: InitProducerIdCommand, now_ms: in
 def decide_add(
     record: TransactionStored | None, command: AddPartitionsCommand, now_ms: int
 ) -> RuleDecision:
-    """Partitions join the transaction before the first write to them, or are looked up."""
+    """Add partitions to the transaction before the first write to them, or verify them."""
     if not command.transactional_id:
         return refused(command, RequestInvalid("a transactional id must not be empty"))
     if record is not None and _is_next(record, command):
@@ -231,7 +232,7 @@ def decide_end(
 def _end_v2(record: TransactionStored, command: EndTransactionCommand, now_ms: int) -> RuleDecision:
     epoch = command.producer_epoch
     is_id = record.producer_id == command.producer_id
-    # The first call bumped the epoch, or, at the last epoch, moved on to the next producer id.
+    # The first call bumped the epoch or, at the last epoch, switched to the next producer id.
     is_repeat = (is_id and record.producer_epoch == epoch + 1 <= EPOCH_MAX) or (
         record.previous_producer_id == command.producer_id
         and epoch == EPOCH_LAST
@@ -243,8 +244,8 @@ def _end_v2(record: TransactionStored, command: EndTransactionCommand, now_ms: i
     if not is_id and not is_repeat:
         return refused(command, _mapping(command.producer_id))
     if is_repeat and record.state in PREPARING | COMPLETE:
-        # A timeout or another producer's start bumps the epoch, too, and leaves no last epoch. An
-        # abort then has what it wants, unless there is no epoch left to go on with.
+        # A timeout or another producer's start bumps the epoch as well, and clears the last epoch.
+        # An abort then already has the desired outcome, unless no epoch is left to continue with.
         is_own = record.last_producer_epoch == epoch
         is_aborting = not command.is_commit and record.producer_epoch < EPOCH_MAX
         if is_own or is_aborting:
@@ -260,7 +261,7 @@ def _end_v2(record: TransactionStored, command: EndTransactionCommand, now_ms: i
 def _end_again(
     record: TransactionStored, command: EndTransactionCommand, *, is_repeat: bool
 ) -> RuleDecision:
-    """EndTxn where no transaction is ongoing."""
+    """EndTxn without an ongoing transaction."""
     prepared, complete = (
         (PREPARE_COMMIT, COMPLETE_COMMIT) if command.is_commit else (PREPARE_ABORT, COMPLETE_ABORT)
     )
@@ -314,7 +315,7 @@ def fence_and_abort(record: TransactionStored, now_ms: int) -> Records:
 
 
 def and_complete(prepared: TransactionStored, now_ms: int) -> Records:
-    """The prepared transaction, complete at once where there is no partition to tell."""
+    """The prepared transaction, completed at once if no partition needs a marker."""
     if prepared.partitions:
         return [prepared]
     return [prepared, completed(prepared, now_ms)]
@@ -333,8 +334,8 @@ def _is_next(
     record: TransactionStored,
     command: InitProducerIdCommand | AddPartitionsCommand | EndTransactionCommand,
 ) -> bool:
-    """Whether the producer goes on already, with what the end of its last transaction has told
-    it, while the markers of that one are still being written."""
+    """Whether the producer already continues with the epoch that ending its last transaction
+    returned, while that one's markers are still being written."""
     if record.state not in PREPARING:
         return False
     if record.next_producer_id != NO_PRODUCER_ID:
@@ -347,19 +348,19 @@ def _is_next(
 
 def _fenced(record: TransactionStored) -> HeadraceError:
     return TransactionalProducerFenced(
-        f"the transactional id {record.transactional_id!r} has a newer epoch: another producer uses"
-        " it, or the transaction timed out; close this producer",
+        f"transactional id {record.transactional_id!r} has a newer epoch, because "
+        "another producer uses it or the transaction timed out: close this producer",
         epoch=record.producer_epoch,
     )
 
 
 def _mapping(producer_id: int) -> HeadraceError:
     return ProducerIdMappingInvalid(
-        f"producer id {producer_id} is not the one of its transactional id now: initialise the"
-        " producer again",
+        f"producer id {producer_id} is no longer the producer id of its transactional "
+        "id: initialise the producer again",
         producer_id=producer_id,
     )
 
 
 def _unfinished() -> HeadraceError:
-    return ConcurrentTransactions("the last transaction is not finished yet: try again")
+    return ConcurrentTransactions("the previous transaction is still being completed: try again")

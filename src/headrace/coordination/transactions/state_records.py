@@ -1,11 +1,11 @@
-"""The durable state of transactions, in the bytes that Kafka keeps in `__transaction_state`.
+"""The durable state of transactions, in the encoding of Kafka's `__transaction_state`.
 
 Invariants: pure bytes and tuples. Do not change: stored, and read by Kafka's own tools
-(`kafka-dump-log --transaction-log-decoder`, TransactionLogMessageFormatter).
-Written: TransactionLogKey 0 with TransactionLogValue 1; no value (a tombstone) removes the id. Read
-besides: TransactionLogValue 0. One tagged field of ours lies within the format: the last epoch that
-the producer was told (Kafka keeps it in memory only), so that a retry of InitProducerId or EndTxn
-gets the same answer after the coordinator has moved. Readers skip tags that they do not know.
+(`kafka-dump-log --transaction-log-decoder`, TransactionLogMessageFormatter). Written:
+TransactionLogKey 0 with TransactionLogValue 1; no value (a tombstone) removes the id. Also read:
+TransactionLogValue 0. One tagged field is Headrace's own: the last epoch returned to the producer
+(Kafka keeps it in memory only), so that a retry of InitProducerId or EndTxn gets the same response
+after the coordinator has moved. Readers skip unknown tags.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ NO_PRODUCER_EPOCH = -1
 
 _PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
 _LAST_EPOCH_TAG = 1_000
-"""Ours: far above the numbers that Kafka gives out one by one."""
+"""Headrace's own: far above the numbers that Kafka allocates sequentially."""
 _PARTITIONS_SIZE_MIN = 3
-"""Bytes of the smallest topic of a stored transaction: bounds a count that lies."""
+"""Bytes of the smallest topic of a stored transaction: bounds a malformed count."""
 
 Partition = tuple[str, int]
 
@@ -64,17 +64,17 @@ class TransactionStored(NamedTuple):
     started_ms: int = -1
     """When the current or last transaction began; -1: there was none."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """The producer id before this record: differs where the epochs of an id were used up."""
+    """The previous producer id; differs if the epochs of an id were exhausted."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The id that follows when the transaction is complete, where the epochs were used up."""
+    """The producer id to use after the transaction if the epochs are exhausted."""
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before the last bump that this very producer asked for; -1: it was fenced."""
+    """The epoch before the last bump that this very producer requested; -1: it was fenced."""
     client_version: int = 0
-    """The transaction version of the client: 2 bumps the epoch with every transaction (KIP-890)."""
+    """The client's transaction version: with 2, every transaction bumps the epoch (KIP-890)."""
 
 
 class TransactionRemoved(NamedTuple):
-    """The transactional id is no longer known."""
+    """The transactional id is removed."""
 
     transactional_id: str
 
@@ -89,9 +89,10 @@ def encode(record: DurableRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> DurableRecord | None:
-    """The record that `key` and `value` hold; None for a version that we do not know.
+    """The record that `key` and `value` encode; None for an unknown version.
 
-    Raises RecordInvalid when a known version is cut, has a lying length, or bytes left over.
+    Raises RecordInvalid if a known version is truncated, has an invalid length, or has trailing
+    bytes.
     """
     reader = StoredReader(key)
     if reader.int16() != KEY_VERSION:
@@ -107,7 +108,7 @@ def _value(record: TransactionStored) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(record.partitions):
         by_topic.setdefault(topic, []).append(number)
-    # Kafka's: null before the first transaction, an empty array after one.
+    # As Kafka: null before the first transaction, an empty array after one.
     count = 0 if record.state == EMPTY else len(by_topic) + 1
     parts = [
         INT16.pack(VALUE_VERSION),

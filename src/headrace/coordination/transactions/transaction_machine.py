@@ -1,10 +1,10 @@
 """The machine of one shard: all transactional ids of one partition of `__transaction_state`.
 
-Invariants: `decide` finds the id and hands the command to its rule; `apply` is the only function
-that changes anything. What partitions still await their marker is volatile: after a reload all of
-them do, and a partition that gets its marker twice takes no harm. Each prepared transaction has a
-token of this machine, which its effect carries, so that a late answer to an earlier effect cannot
-complete a later transaction of the same epoch.
+Invariants: `decide` finds the id and passes the command to its rule; `apply` is the only method
+that changes state. The partitions that still await their marker are volatile: after a reload all of
+them do, and writing a marker twice does no harm. Each prepared transaction has a token of this
+machine, which its effect carries, so that a late response to an earlier effect cannot complete a
+later transaction of the same epoch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from headrace.coordination.transactions.config import TransactionConfig
 
 EXPIRE_AGAIN_MS = 1_000
-"""The pause between two steps of a large expiry."""
+"""Pause between two steps of a large expiry."""
 
 
 class MarkersAcknowledged(NamedTuple):
@@ -68,7 +68,7 @@ class MarkersAcknowledged(NamedTuple):
 
 
 class DeadlinesPassed(NamedTuple):
-    """Volatile: every deadline up to `now_ms` has been dealt with."""
+    """Volatile: every deadline up to `now_ms` has been handled."""
 
     now_ms: int
 
@@ -84,18 +84,18 @@ TransactionRecord = DurableRecord | VolatileRecord
 TransactionDecision = Decision[TransactionRecord, TransactionReply]
 
 PART_RECORDS = 500
-"""Of a snapshot: about 2 ms of work to encode and append."""
+"""Per snapshot part: about 2 ms of work to encode and append."""
 
 
 class TransactionMachine:
-    """See the module. `skipped_count`: records of the log that were not understood."""
+    """See the module. `skipped_count`: records of the log that could not be decoded."""
 
     def __init__(self, config: TransactionConfig) -> None:
         self.transactions: dict[str, TransactionStored] = {}
         self._removals = 0
         self.skipped_count = 0
         self.awaiting: dict[str, tuple[int, frozenset[Partition]]] = {}
-        """Of each prepared transaction: its token, and the partitions without a marker."""
+        """Per prepared transaction: its token, and the partitions without a marker."""
         self._config = config
         self._deadlines = Deadlines[str]()
         self._last_token = 0
@@ -176,7 +176,7 @@ class TransactionMachine:
         record = self._record(command.transactional_id)
         if record is None:
             error = TransactionalIdUnknown(
-                f"there is no transactional id {command.transactional_id!r}"
+                f"transactional id {command.transactional_id!r} does not exist"
             )
             return Decision([], command.refused(error))
         awaiting = self.awaiting.get(record.transactional_id)
@@ -194,7 +194,7 @@ class TransactionMachine:
         return Decision([], description)
 
     def _decide_tick(self, now_ms: int) -> TransactionDecision:
-        """Abort what has timed out; remove ids that were idle for too long."""
+        """Abort timed-out transactions; remove ids that have been idle for too long."""
         durable: list[TransactionRecord] = []
         volatile: list[TransactionRecord] = []
         for transactional_id in self._deadlines.due(now_ms):
@@ -211,7 +211,7 @@ class TransactionMachine:
         return self._with_effects(Decision(durable + volatile, DoneReply()))
 
     def _expired(self, now_ms: int) -> list[TransactionRecord]:
-        """Tombstones of ids without a transaction that have not been used for too long."""
+        """Tombstones of expired ids without a transaction."""
         last_ms = now_ms - self._config.id_expiration_ms
         expired: list[TransactionRecord] = []
         for record in self.transactions.values():
@@ -222,7 +222,8 @@ class TransactionMachine:
         return expired
 
     def _decide_loaded(self, now_ms: int) -> TransactionDecision:
-        """Finish what was prepared: the coordinator may have stopped before any marker."""
+        """Resume prepared transactions: the coordinator may have stopped before any marker was
+        written."""
         effects = [
             _markers(self.transactions[transactional_id], token, partitions)
             for transactional_id, (token, partitions) in self.awaiting.items()
@@ -279,7 +280,7 @@ class TransactionMachine:
         return None
 
     def decode(self, key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-        """See Machine. What cannot be read is skipped: one bad record must not stop all ids."""
+        """See Machine. Undecodable records are skipped: one bad record must not stop all ids."""
         record: TransactionRecord | None = decode_or_none(decode, key, value)
         if record is None:
             self.skipped_count += 1
@@ -292,7 +293,7 @@ class TransactionMachine:
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None
     ) -> TransactionRecord | None:
-        """See Machine: this log holds no transactions, it is about them."""
+        """See Machine: this log contains no transactions, it describes them."""
         self.skipped_count += 1
         return None
 
