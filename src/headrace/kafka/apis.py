@@ -1,7 +1,7 @@
-"""Which Kafka APIs this face speaks, and in which versions: the one table.
+"""The Kafka APIs of this face and their versions: the one table.
 
-Invariants: a version is listed once its every field is honoured. Do not change a minimum
-without the table of real clients at hand.
+Invariants: a version is listed once all of its fields are honoured. Check the table of real clients
+before changing a minimum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS, DELETE_SHARE_GROUP_OFFS
 
 
 class Api(NamedTuple):
-    """One API: the versions that are served, and the first with a flexible request header."""
+    """One API: the supported versions, and the first with a flexible request header."""
 
     key: int
     name: str
@@ -113,16 +113,16 @@ OWN_APIS: dict[int, Api] = {
         Api(QUEUE_APPEND_COPIES, "QueueAppendCopies", 0, 0, 0),
     )
 }
-"""What brokers of this kind ask each other and Kafka has no API for. Not advertised: no client asks
-for them."""
+"""Requests between Headrace brokers for which Kafka has no API. Not advertised: clients do not use
+them."""
 
 ADVERTISED_MIN = {PRODUCE: 0}
-"""librdkafka up to 2.x takes a broker without Produce v0 for one that cannot compress
-(KAFKA-18659), so Kafka 4 advertises v0 to v2 and refuses them; so do we."""
+"""librdkafka up to 2.x assumes that a broker without Produce v0 cannot compress (KAFKA-18659), so
+Kafka 4 advertises v0 to v2 and refuses them; Headrace does the same."""
 
 
 def advertised() -> list[dict[str, int]]:
-    """What ApiVersions says of each API."""
+    """The entries of an ApiVersions response."""
     return [
         {
             "api_key": api.key,

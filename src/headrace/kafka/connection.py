@@ -1,13 +1,13 @@
-"""One client's connection: cuts frames out of the stream, sends answers in the order of requests.
+"""One client's connection: splits the stream into frames, sends responses in request order.
 
-Invariants: knows frames, not what is in them. A frame is a memoryview of what was received.
-Requests are handed on as they arrive, so a client may have many under way; each gets its place in
-the queue of replies first, and leaves in that order. What is ready at the end of a turn of the
-loop goes out in one write. An answer that depends on what this broker owns leaves only in the term
-(`Gate`) in which that was read; later the connection is closed instead, so that the client asks
-again, and asks the owner. A client that does not read its answers, or asks for more than
-`REPLIES_MAX` answers or `OWED_BYTES_MAX` bytes at a time, is not read from until it does, and what
-it has sent already waits uncut.
+Invariants: knows frames, not their contents. A frame is a memoryview of the received bytes.
+Requests are dispatched as they arrive, so a client may have many in flight; each first gets its
+place in the queue of replies, and replies leave in that order. Replies that are ready at the end of
+a loop turn go out in one write. A response that depends on partition ownership leaves only in the
+term (`Gate`) in which its data was read; later the connection is closed instead, so that the client
+retries at the owner. A client that does not read its responses, or has more than `REPLIES_MAX`
+responses or `OWED_BYTES_MAX` bytes outstanding, is not read from until it catches up, and bytes
+already received wait unparsed.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPLIES_MAX: Final = 256
-"""Requests of one connection under way at once; the next ones wait in the socket."""
+"""Requests of one connection in flight; further ones wait in the socket."""
 OWED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes that one connection's answers under way may come to before the next request is looked at:
-a client that asks for 50 MiB a thousand times and reads nothing costs two such answers."""
+"""Bound on the bytes of one connection's outstanding responses before the next request is
+dispatched: a client that requests 50 MiB a thousand times and reads nothing costs two such
+responses."""
 JOIN_BYTES_MAX: Final = 64 * 1024
-"""Up to here it is cheaper to copy small buffers together than to send them one by one."""
+"""Up to this size, copying small buffers together is cheaper than sending them one by one."""
 FRAME_BYTES_MIN: Final = 8
 ANY_TERM: Final = -1
-"""Of an answer that may leave at any time."""
+"""For a response that may leave at any time."""
 SIZE_BYTES: Final = 4
 _NOT_OPEN: Final = Session(PLAINTEXT, "")
 
 
 class Reply:
-    """The place of one answer in its connection's queue."""
+    """The place of one response in its connection's queue."""
 
     __slots__ = ("buffers", "bytes_max", "connection", "term", "throttle_ms")
 
@@ -54,25 +55,26 @@ class Reply:
         self.connection = connection
         self.bytes_max = bytes_max
         self.throttle_ms = connection.throttle_ms
-        """What the answer says, and how long the connection is muted once it is sent."""
+        """reported in the response; the connection is muted for this long once it is sent"""
         self.term = ANY_TERM
-        """In which the answer may leave: that of the gate when what it tells was read."""
+        """The term in which the response may leave: the gate's term when its data was read."""
         self.buffers: Sequence[Sendable] | None = None
 
     @property
     def is_next(self) -> bool:
-        """Whether an answer given now goes out in this turn."""
+        """Whether a response sent now goes out in this turn."""
         return self.connection.is_next(self)
 
     def send(self, buffers: Sequence[Sendable]) -> None:
-        """The whole answer, its size in front. An empty one keeps the place and sends nothing."""
+        """Set the whole response, starting with its size. An empty one keeps its place and sends
+        nothing."""
         assert self.buffers is None, "a request is answered once"
         self.buffers = buffers
         self.connection.reply_is_ready(self)
 
 
 class Gate(Protocol):
-    """Knows how long this broker may answer as an owner. See `broker.session_guard`."""
+    """Tells how long this broker may answer as an owner. See `broker.session_guard`."""
 
     term: int
 
@@ -81,32 +83,34 @@ class Gate(Protocol):
         ...
 
     def term_now(self) -> int:
-        """The term now."""
+        """The current term."""
         ...
 
 
 class Dispatcher(Protocol):
-    """What takes the requests of all connections."""
+    """Handles the requests of all connections."""
 
     request_bytes_max: int
     gate: Gate | None
-    """None: this broker owns everything for ever."""
+    """None: this broker owns everything permanently."""
 
     def opened(self, connection: Connection) -> None:
         """A client has connected."""
         ...
 
     def closed(self, connection: Connection) -> None:
-        """A client is gone."""
+        """A client has disconnected."""
         ...
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
-        """Take one request. Raises FrameInvalid, struct.error or IndexError on a bad one."""
+        """Handle one request. Raises FrameInvalid, struct.error or IndexError on a malformed
+        one."""
         ...
 
 
 class Connection:
-    """See the module. An asyncio.Protocol by its methods: inheriting would slow a compiled one."""
+    """See the module. Has the methods of an asyncio.Protocol; inheriting from it would slow down
+    the compiled class."""
 
     __slots__ = (
         "_dispatcher",
@@ -135,23 +139,23 @@ class Connection:
     def __init__(
         self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop, listener: str = PLAINTEXT
     ) -> None:
-        """`listener`: the name of the one that the client came through."""
+        """`listener`: the name of the listener that accepted the client."""
         self._dispatcher = dispatcher
         self.listener = listener
         self.session = _NOT_OPEN
-        """The dispatcher opens one when the client is connected."""
+        """The dispatcher opens a session when the client has connected."""
         self.must_be_admitted = True
-        """Whether the dispatcher has to ask before it takes a request."""
+        """Whether the dispatcher must check admission before it handles a request."""
         self.throttle_ms = 0
-        """Of the request that is being taken."""
+        """Of the request that is being handled."""
         self._muted: asyncio.TimerHandle | None = None
         self._loop = loop
         self._replies: deque[Reply] = deque()
         self._partial = bytearray()
-        """A frame that has not arrived in whole; `_need` bytes, once its size is known."""
+        """An incomplete frame; `_need` bytes long, once its size is known."""
         self._need = 0
         self._uncut = b""
-        """Whole requests, perhaps, that came before the client was no longer read from."""
+        """Bytes received before reading was paused, possibly complete requests."""
         self._owed_bytes = 0
         self._is_half_closed = False
         self._is_flushing = False
@@ -160,10 +164,10 @@ class Connection:
         self.last_request_ns = 0
         self.transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
-        """The transport's, once something was sent past it."""
+        """The transport's socket, once something was sent past the transport."""
         self.peer = ""
         self.state: object = None
-        """Whatever the handlers keep about this client."""
+        """State that handlers keep for this client."""
 
     # --- asyncio.Protocol --------------------------------------------------------------------
 
@@ -187,7 +191,7 @@ class Connection:
         self._dispatcher.closed(self)
 
     def eof_received(self) -> bool:
-        """See asyncio.Protocol: a half-closed client still gets what it has asked for."""
+        """See asyncio.Protocol: a half-closed client still gets its responses."""
         if not self._replies:
             return False
         self._is_half_closed = True
@@ -206,7 +210,7 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         if self.transport is None:
-            return  # what still comes in behind an abort is of no interest
+            return  # data that arrives after an abort is ignored
         if self._uncut:
             self._uncut += data
             return
@@ -220,13 +224,13 @@ class Connection:
         except (FrameInvalid, STRUCT_ERROR, IndexError) as error:
             self.abort(f"sent a malformed request ({error})")
         except Exception:
-            log.exception("a request from %s failed in an unforeseen way: closing it", self.peer)
+            log.exception("internal error in a request from %s: closing the connection", self.peer)
             self.abort("cannot be answered")
 
     def _complete(self, data: bytes) -> int:
-        """Add to the frame that is not whole yet; where in `data` the next one begins.
+        """Append to the incomplete frame; returns where in `data` the next one begins.
 
-        Only that frame's bytes are copied: what follows it is read in place.
+        Only that frame's bytes are copied: the rest is read in place.
         """
         partial = self._partial
         at = 0
@@ -248,8 +252,8 @@ class Connection:
         length = int.from_bytes(data[at : at + SIZE_BYTES], "big", signed=True)
         if not FRAME_BYTES_MIN <= length <= self._dispatcher.request_bytes_max:
             raise FrameInvalid(
-                f"a request of {length} bytes: socket.request.max.bytes is"
-                f" {self._dispatcher.request_bytes_max}"
+                f"a request of {length} bytes exceeds "
+                f"socket.request.max.bytes={self._dispatcher.request_bytes_max}"
             )
         return length
 
@@ -262,7 +266,7 @@ class Connection:
             start = at + SIZE_BYTES
             end = start + int.from_bytes(data[at:start])
             if not FRAME_BYTES_MIN <= end - start <= length_max:
-                self._checked_length(data, at)  # says what is wrong with it
+                self._checked_length(data, at)  # raises the specific error
             if end > size:
                 self._need = end - at
                 break
@@ -277,7 +281,7 @@ class Connection:
     # --- for the dispatcher ------------------------------------------------------------------
 
     def expect(self, bytes_max: int = 0) -> Reply:
-        """A place for the answer of the request just taken, which may be `bytes_max` large."""
+        """Reserve the place of the current request's response, which may be `bytes_max` large."""
         reply = Reply(self, bytes_max)
         self._replies.append(reply)
         self._owed_bytes += bytes_max
@@ -286,7 +290,7 @@ class Connection:
         return reply
 
     def reply_is_ready(self, reply: Reply) -> None:
-        """`reply` has its answer: send it, with others, at the end of this turn."""
+        """`reply` has its response: send it, with others, at the end of this turn."""
         if not self._is_flushing and self._replies and self._replies[0] is reply:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
@@ -296,11 +300,12 @@ class Connection:
         return bool(self._replies) and self._replies[0] is reply and not self._is_write_paused
 
     def abort(self, reason: str) -> None:
-        """Close the connection and say why, in one line of the log."""
+        """Close the connection and log the reason, on one line."""
         if self.transport is not None:
             log.warning("client %s %s: closing its connection", self.peer, reason[:500])
             if self._is_write_paused:
-                self.transport.abort()  # it reads nothing: what it is owed would stay for ever
+                # the client reads nothing, so queued responses would stay for ever
+                self.transport.abort()
             else:
                 self.transport.close()
             self.transport = None
@@ -333,8 +338,8 @@ class Connection:
             transport.close()
 
     def mute(self, mute_ms: int) -> None:
-        """Read no further request for so long, as Kafka does: a client that ignores the throttle
-        time of its answers is held to it (KIP-219)."""
+        """Stop reading requests for this long, as Kafka does: this enforces the throttle time
+        against clients that ignore it (KIP-219)."""
         until_s = self._loop.time() + mute_ms / 1000
         if self._muted is not None:
             if self._muted.when() >= until_s:
@@ -352,8 +357,8 @@ class Connection:
         return gate is None or gate.term_now() == reply.term
 
     def _withhold(self) -> None:
-        """End the connection: what comes next was read when this broker was an owner, and another
-        may be by now. The client connects again and asks for the owner."""
+        """Close the connection: the next response was read while this broker was an owner, and the
+        owner may have changed. The client reconnects and looks up the owner."""
         transport, self.transport = self.transport, None
         self._uncut = b""
         if transport is not None:
@@ -365,14 +370,14 @@ class Connection:
         if size > JOIN_BYTES_MAX:
             self._write_large(transport, out)
         else:
-            # What lies in a file is larger than this.
+            # File-backed data is larger than this.
             small = cast("list[Buffer]", out)
             transport.write(small[0] if len(small) == 1 else b"".join(small))
         if self._is_paused:
             self._resume()
 
     def _write_large(self, transport: asyncio.Transport, out: Sequence[Sendable]) -> None:
-        """Write more than is worth joining; what lies in files goes out without a copy."""
+        """Write buffers that are too large to join; file-backed ones go out without a copy."""
         if any(isinstance(part, FileBytes) for part in out):
             target = self._socket or self._own_socket(transport)
             if target is not None and transport.get_write_buffer_size() == 0:
@@ -381,10 +386,10 @@ class Connection:
             if out:
                 transport.writelines(in_memory(out))
         except OSError as error:
-            self.abort(f"cannot be answered from a ledger's file ({error})")
+            self.abort(f"cannot be sent data of a ledger's file ({error})")
 
     def _own_socket(self, transport: asyncio.Transport) -> socket.socket | None:
-        """The transport's socket, if what is sent on it goes out as it is (not so with TLS)."""
+        """The transport's socket, if it can be written to directly (not with TLS)."""
         found = transport.get_extra_info("socket")
         if found is None or transport.get_extra_info("sslcontext") is not None:
             return None

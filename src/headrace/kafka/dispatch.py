@@ -1,11 +1,11 @@
-"""From a frame to the handler of its API, and from its answer back to bytes.
+"""Dispatches a frame to the handler of its API, and encodes the response.
 
-Invariants: the one place that knows all handlers. Produce and Fetch are called at once, in
-the turn in which they arrived; every other API runs in a task of its own. Whatever a handler
-raises is answered with an error where the API has a place for one, else the connection is closed;
-other connections go on. Whether this broker may still answer as an owner is asked where a request
-comes in (`gate`), so that what is asked after it was frozen is refused by the API's own error, and
-once more where its answer leaves (`connection`).
+Invariants: the only module that knows all handlers. Produce and Fetch are called at once, in the
+turn in which they arrive; every other API runs in a task of its own. An exception in a handler
+becomes an error response if the API has a field for it; otherwise the connection is closed, and
+other connections continue. Whether this broker may still answer as an owner is checked when a
+request arrives (`gate`), so that requests after the process was frozen are refused with the API's
+own error, and again when its response leaves (`connection`).
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ _SIZE_AND_ID: Final = Struct(">ii")
 CLIENT_ID_SIZE_MAX: Final = 1_000
 CONNECTIONS_SWEEP_S: Final = 60
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of every request but Produce: it is copied in the loop's thread, and held while it is answered.
-Kafka's largest, a group's assignment, must fit a record of 1 MB there. How many elements it may
-have is bounded apart (`wire.primitives.ELEMENTS_MAX`)."""
+"""For every request except Produce: it is copied in the loop's thread, and kept while it is
+handled. Kafka's largest, a group's assignment, must fit into a record of 1 MB there. The number of
+elements is limited separately (`wire.primitives.ELEMENTS_MAX`)."""
 
 _PRODUCE_MIN, _PRODUCE_MAX = APIS[PRODUCE].version_min, APIS[PRODUCE].version_max
 
@@ -102,8 +102,8 @@ _NOT_OF_OWNERS: Final = frozenset(
         INCREMENTAL_ALTER_CONFIGS,
     }
 )
-"""APIs whose answers depend on the metadata store alone, not on what this broker owns. Produce
-answers for itself: an acknowledgement is storage's, a refusal is an owner's."""
+"""APIs whose responses depend on the metadata store only, not on what this broker owns. Produce
+checks by itself: an acknowledgement comes from storage, a refusal from an owner."""
 
 _HANDLERS: dict[int, Handler] = {
     **metadata.HANDLERS,
@@ -136,8 +136,7 @@ class KafkaFace:
     def __init__(
         self, node: Node, admission: Admission | None = None, quotas: Quotas | None = None
     ) -> None:
-        """Every client is admitted, and throttled by the node's quotas, unless these decide
-        otherwise."""
+        """By default every client is admitted, and throttled by the node's quotas."""
         self._node = node
         self._admission: Admission = Anonymous() if admission is None else admission
         self._quotas: Quotas = node.quotas if quotas is None else quotas
@@ -147,7 +146,8 @@ class KafkaFace:
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
-        self.connections: dict[Connection, None] = {}  # in order, so that a run can be replayed
+        # ordered, so that a simulated run can be replayed
+        self.connections: dict[Connection, None] = {}
         self._peer_client = KafkaPeerClient()
         node.call_peers_with(self._peer_client, SharePeers(self._peer_client.call))
         self._queue_peers = node.queue_owners.peers = KafkaQueuePeers()
@@ -164,7 +164,7 @@ class KafkaFace:
         listener: str = PLAINTEXT,
         advertised: tuple[str, int] | None = None,
     ) -> tuple[str, int]:
-        """Accept clients; see Face. Raises OSError."""
+        """Listen for clients; see Face. Raises OSError."""
         server = await self._loop.create_server(
             lambda: cast("asyncio.Protocol", Connection(self, self._loop, listener)),
             host,
@@ -175,10 +175,10 @@ class KafkaFace:
         if not self._servers:
             self._tasks.spawn(self._sweep(), "idle connections")
         self._servers.append(server)
-        listening: Any = server  # its sockets are a list in uvloop, and a tuple for the checkers
+        listening: Any = server  # its sockets are a list in uvloop, and a tuple for type checkers
         address = listening.sockets[0].getsockname()[:2]
-        # Before the first client is in: those that wait for a restart ask at once, and what
-        # they are told must lead them back here.
+        # Set before the first client connects: clients that waited for a restart send requests at
+        # once, and must be led back to this broker.
         told_host, told_port = advertised or address
         self._node.endpoints.append(Endpoint(KAFKA, listener, told_host, told_port))
         if not self._node.kafka_address[0]:
@@ -187,10 +187,10 @@ class KafkaFace:
         return address[0], address[1]
 
     def serve_ready(self) -> None:
-        """See Face: clients are served from the first one on."""
+        """See Face: clients are served as soon as they connect."""
 
     async def close(self) -> None:
-        """Take no more clients, and part from those there are."""
+        """Stop accepting clients and close the existing connections."""
         for server in self._servers:
             server.close()
         for connection in list(self.connections):
@@ -226,11 +226,11 @@ class KafkaFace:
         if quotas.has_connection_quota:
             throttle_ms = quotas.connected(connection.peer)
             if throttle_ms:
-                # Once the transport reads, but before it has read anything.
+                # After the transport has started reading, but before it has read anything.
                 self._loop.call_soon(connection.mute, throttle_ms)
 
     def _forget_throttles(self) -> None:
-        """Quotas have changed: while there are none, no request looks at them."""
+        """Quotas have changed: without quotas, requests skip them."""
         for connection in self.connections:
             connection.throttle_ms = 0
 
@@ -252,7 +252,7 @@ class KafkaFace:
         if connection.must_be_admitted:
             self._admit(connection, api_key)
         if api_key == PRODUCE and _PRODUCE_MIN <= version <= _PRODUCE_MAX:
-            # The way of most requests: 0.4 us less than the general one below.
+            # The fast path of most requests: 0.4 us less than the general one below.
             at = 10 + client_size
             if 0 <= client_size <= CLIENT_ID_SIZE_MAX and (version < FLEXIBLE or not frame[at]):
                 self.request_counts[PRODUCE] += 1
@@ -261,14 +261,14 @@ class KafkaFace:
                 return
         api = _SERVED.get(api_key)
         if api is None:
-            raise FrameInvalid(f"asks for the unknown API {api_key}")
+            raise FrameInvalid(f"sent a request of unknown API {api_key}")
         self.request_counts[api_key] += 1
         if not api.version_min <= version <= api.version_max:
             self._refuse_version(connection, api, version, correlation_id)
             return
         at = 10 + max(client_size, 0)
         if client_size > CLIENT_ID_SIZE_MAX or at > len(frame):
-            raise FrameInvalid(f"a client id of {client_size} bytes")
+            raise FrameInvalid(f"invalid client id length {client_size}")
         if version >= api.flexible_from:
             at = at + 1 if frame[at] == 0 else skip_tags(frame, at)
         if api_key == PRODUCE:
@@ -276,7 +276,8 @@ class KafkaFace:
             return
         if len(frame) > REQUEST_BYTES_MAX:
             raise FrameInvalid(
-                f"sends {api.name} of {len(frame)} bytes: at most {REQUEST_BYTES_MAX} are taken"
+                f"sent a {api.name} request of {len(frame)} bytes, and the limit is "
+                f"{REQUEST_BYTES_MAX}"
             )
         if api_key == FETCH:
             self.fetch.handle(connection, frame, at, version, correlation_id)
@@ -295,7 +296,7 @@ class KafkaFace:
         """The gate before every handler. Raises FrameInvalid, which closes the connection."""
         session = connection.session
         if not session.is_authenticated and not self._admission.admits(session, api_key):
-            raise FrameInvalid(f"asks for API {api_key} before it is authenticated")
+            raise FrameInvalid(f"sent a request of API {api_key} before it was authenticated")
         connection.must_be_admitted = not session.is_authenticated
 
     def _refuse_version(
@@ -303,16 +304,16 @@ class KafkaFace:
     ) -> None:
         if api.key != API_VERSIONS:
             raise FrameInvalid(
-                f"asks for {api.name} v{version}: v{api.version_min} to v{api.version_max} are"
-                " served"
+                f"sent {api.name} v{version}, and v{api.version_min} to v{api.version_max} "
+                "are supported"
             )
-        # KIP-511: answered in v0, so that the client can ask again in a version it reads here.
+        # KIP-511: answered in v0, from which the client can pick a supported version.
         answer = {"error_code": UNSUPPORTED_VERSION, "api_keys": advertised()}
         body = write_response(API_VERSIONS, 0, answer)
         connection.expect().send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body])
 
     def _dispatch_metered(self, connection: Connection, frame: memoryview) -> None:
-        """Take a request while there are quotas. What its handling costs in this turn throttles
+        """Handle a request while there are quotas. The cost of its handling in this turn throttles
         the client's next one."""
         begun_ns = self._now_ns()
         api_key, _version, _correlation_id, client_size = _HEADER.unpack_from(frame)
@@ -326,13 +327,13 @@ class KafkaFace:
         finally:
             self._is_metering = False
         if connection.throttle_ms:
-            # Now, too: a client that pipelines has sent its next requests already.
+            # Mute now as well: a client that pipelines has already sent further requests.
             connection.mute(connection.throttle_ms)
         if api_key in {PRODUCE, FETCH}:
             self._quotas.spent(session, api_key, self._now_ns() - begun_ns)
 
     async def _metered(self, handling: Awaitable[Answer], reply: Reply, context: Context) -> Answer:
-        """The answer of a handler, with the throttle time of all quotas."""
+        """The response of a handler, with the throttle time of all quotas."""
         metered = Metered(cast("Coroutine[Any, Any, Answer]", handling), self._now_ns)
         answer: Any = await metered
         reply.throttle_ms = max(
@@ -355,9 +356,9 @@ class KafkaFace:
             body = write_response(context.api_key, context.version, answer)
         except HeadraceError as error:
             log.warning("%s from %s cannot be answered: %s", api.name, reply.connection.peer, error)
-            reply.connection.abort(f"cannot get an answer to {api.name}")
+            reply.connection.abort(f"cannot be answered: {api.name} has no error field")
         except Exception:
-            log.exception("%s v%d failed: a fault of the broker", api.name, context.version)
-            reply.connection.abort(f"met a fault of the broker in {api.name}")
+            log.exception("internal error in %s v%d", api.name, context.version)
+            reply.connection.abort(f"met an internal error in {api.name}")
         else:
             reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body])

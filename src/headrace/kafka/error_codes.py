@@ -1,7 +1,7 @@
-"""Which Kafka error code each error of Headrace becomes: the one table of this face.
+"""Maps Headrace errors to Kafka error codes: the one table of this face.
 
-Invariants: codes are Kafka's (`Errors.java`). Do not change: on the wire. A test walks every
-error class through `code_of`. The class nearest to an error decides.
+Invariants: codes are Kafka's (`Errors.java`). Do not change: on the wire. A test walks every error
+class through `code_of`. The most specific class decides.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.Fenced: NOT_LEADER_OR_FOLLOWER,
     errors.Fatal: UNKNOWN_SERVER_ERROR,
     errors.StorageUnavailable: KAFKA_STORAGE_ERROR,
-    # Final for clients, unlike KAFKA_STORAGE_ERROR: with that they retry for minutes, without a
-    # word to the application, and report a timeout.
+    # Not retriable, unlike KAFKA_STORAGE_ERROR: clients retry that for minutes without reporting it
+    # to the application, and then report a timeout.
     errors.DiskFull: POLICY_VIOLATION,
     errors.LedgerUnknown: KAFKA_STORAGE_ERROR,
     errors.LedgerSealed: NOT_LEADER_OR_FOLLOWER,
@@ -184,7 +184,7 @@ _PATH = re.compile(r"(?<![\w/:.])(?:/[\w.+@~-]+){2,}")
 
 
 def code_of(error: BaseException | None) -> int:
-    """The code for `error`; NONE for None, UNKNOWN_SERVER_ERROR for what is no HeadraceError."""
+    """The code of `error`; NONE for None, UNKNOWN_SERVER_ERROR for other exceptions."""
     if error is None:
         return NONE
     if isinstance(error, errors.RecordInvalid) and error.fields.get("is_timestamp"):
@@ -197,17 +197,17 @@ def code_of(error: BaseException | None) -> int:
 
 
 def error_of(code: int) -> HeadraceError | None:
-    """The error that another broker's answer stands for; None for NONE."""
+    """The error for another broker's error code; None for NONE."""
     if code == NONE:
         return None
     kind = _KINDS.get(code, errors.HeadraceError)
-    return kind(f"another broker answered with error code {code}")
+    return kind(f"another broker returned error code {code}")
 
 
 def message_of(error: BaseException | None) -> str | None:
-    """What a client may read of `error`: its message if it is ours, nothing of any other.
+    """The message that a client may see: that of a HeadraceError, none of other exceptions.
 
-    Where on the broker's machine a file lies is for its log alone.
+    File paths of the broker's machine appear only in its own log.
     """
     if error is None:
         return None

@@ -1,8 +1,8 @@
 """Calls other brokers in Kafka's own protocol, over the listener that clients use.
 
-Invariants: one connection to each broker, opened when it is first needed and dropped on any error;
-one request at a time on it, with a time limit. What gets no answer raises BrokerUnreachable; asking
-again is the caller's business.
+Invariants: one connection to each broker, opened on first use and dropped on any error; one request
+at a time on it, with a timeout. A request without a response raises BrokerUnreachable; retrying is
+the caller's responsibility.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class PeerConnection:
     async def call(
         self, api_key: int, version: int, body: Answer, timeout_s: float = TIMEOUT_S
     ) -> Any:
-        """Ask and wait. Raises BrokerUnreachable."""
+        """Send a request and wait for its response. Raises BrokerUnreachable."""
         try:
-            # The wait for its turn counts: a broker that is silent must not hold up all that ask.
+            # The timeout includes the wait for the lock: a silent broker must not block all
+            # callers.
             async with asyncio.timeout(timeout_s), self._lock:
                 try:
                     return await self._call(api_key, version, body)
@@ -61,8 +62,8 @@ class PeerConnection:
                     raise
         except (OSError, TimeoutError, FrameInvalid) as problem:
             raise BrokerUnreachable(
-                f"broker at {self._address[0]}:{self._address[1]} gave no answer"
-                f" ({type(problem).__name__}: {problem})"
+                f"broker at {self._address[0]}:{self._address[1]} did not answer "
+                f"({type(problem).__name__}: {problem})"
             ) from problem
 
     async def _call(self, api_key: int, version: int, body: Answer) -> Any:
@@ -75,7 +76,7 @@ class PeerConnection:
         return read_response(api_key, version, answer, 0)
 
     def close(self) -> None:
-        """Drop the connection; the next call opens one."""
+        """Drop the connection; the next call opens a new one."""
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -95,7 +96,7 @@ class KafkaPeerClient:
         return peer
 
     async def call(self, broker: BrokerFact, api_key: int, version: int, body: Answer) -> Any:
-        """Ask a broker; its answer. Raises BrokerUnreachable."""
+        """Send a request to a broker; returns its response. Raises BrokerUnreachable."""
         return await self._peer(broker).call(api_key, version, body)
 
     def close(self) -> None:
@@ -126,8 +127,8 @@ class KafkaPeerClient:
         answer = await self._peer(broker).call(apis.WRITE_TXN_MARKERS, MARKERS_VERSION, body)
         asked = [request.marker.producer_id for request in requests]
         if [marker.producer_id for marker in answer.markers] != asked:
-            raise BrokerUnreachable("the answer is about other markers than those that were sent")
-        # By position: one request may hold markers of two transactions of a producer.
+            raise BrokerUnreachable("the response does not match the markers that were sent")
+        # By position: one request may contain markers of two transactions of a producer.
         return [
             {
                 (topic.name, item.partition_index): error_of(item.error_code)

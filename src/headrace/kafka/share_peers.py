@@ -1,6 +1,6 @@
-"""What a share group's coordinator asks of the brokers that own its partitions, over Kafka's APIs.
+"""Calls of a share group's coordinator to the owners of its partitions, over Kafka's APIs.
 
-Invariants: codes of other brokers become errors here; what an answer leaves out is left out.
+Invariants: error codes of other brokers become errors here; what a response omits is omitted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SUMMARY_VERSION, INITIALIZE_VERSION, DELETE_VERSION, OFFSETS_VERSION = 1, 0, 0, 7
 LIST_VERSION: Final = 5
 CLASSIC_VERSION, CONSUMER_VERSION = 6, 1
-"""The first says of a group that it is unknown, instead of describing an empty one."""
+"""DescribeGroups v6 reports an unknown group instead of describing an empty one."""
 LATEST: Final = -1
 
 
@@ -33,7 +33,8 @@ class SharePeers:
     """Implements `broker.coordinators.peer_calls.SharePeerCalls`."""
 
     def __init__(self, call: Callable[[BrokerFact, int, int, Answer], Awaitable[Any]]) -> None:
-        """`call(broker, api key, version, body)` asks a broker; raises BrokerUnreachable."""
+        """`call(broker, api key, version, body)` sends a request to a broker; raises
+        BrokerUnreachable."""
         self._call = call
 
     async def list_groups(

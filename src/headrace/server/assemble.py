@@ -1,7 +1,6 @@
-"""Puts a broker together: the only place that knows every implementation.
+"""Assembles a broker: the only module that knows every implementation.
 
-Invariants: choices only, no behaviour. An optional part is imported here, when it is asked
-for.
+Invariants: choices only, no behaviour. Optional parts are imported here, on demand.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ if TYPE_CHECKING:
 LOG_LEVEL = "headrace.log.level"
 METADATA = "metadata.sqlite"
 WORKERS_POLL_MS = 50
-"""How soon a worker sees what another wrote to the metadata; a look costs some 10 us."""
+"""How soon a worker sees another worker's metadata writes; one check costs about 10 us."""
 
 
 def follow_log_level(name: str, value: Any) -> None:
-    """Apply a change of the log level, when it is one."""
+    """Apply a change of the log level; ignores other settings."""
     if name == LOG_LEVEL:
         logging.getLogger().setLevel(value.upper())
 
 
 async def start(settings: Settings) -> Broker:
-    """A broker, as the settings want it. Raises what opening its parts raises, and OSError."""
+    """Start a broker with these settings. Raises the errors of its parts, and OSError."""
     check_exposure(settings)
     if settings.cluster is not None:
         return await start_clustered(settings, settings.cluster)
@@ -55,11 +54,12 @@ async def start(settings: Settings) -> Broker:
 
 
 async def start_embedded(settings: Settings) -> Broker:
-    """A broker of one machine: files and SQLite. Raises what opening them raises, and OSError."""
+    """Start a stand-alone broker: files and SQLite. Raises the errors of its parts, and OSError."""
     clock, randomness = SystemClock(), SystemRandomness()
-    check_format(settings.data_dir / METADATA)  # a folder that is refused stays as it was
+    check_format(settings.data_dir / METADATA)  # a folder that is refused is not modified
     had_metadata = (settings.data_dir / METADATA).exists()
-    # The ledgers' folder is made (durably) and locked first: a second process touches nothing.
+    # Create (durably) and lock the ledgers' folder first: a second process must not modify
+    # anything.
     store = await FileLedgerStore.open(settings.ledger_dir, clock)
     broker = Broker(store.close)
     try:
@@ -92,18 +92,20 @@ async def start_embedded(settings: Settings) -> Broker:
 
 
 def _refuse_ledgers_without_metadata(store: FileLedgerStore, data_dir: Path) -> None:
-    """Raises FactMissing: with new metadata no topic would name them, and they would be deleted."""
+    """Raise FactMissing: with new metadata no topic would name the ledgers, and they would be
+    deleted."""
     count = len(store.list())
     if count:
         raise FactMissing(
-            f"{data_dir / METADATA} is missing, and the folder holds {count} ledgers: a start would"
-            " delete their records. Restore the file from a backup, or choose another data folder",
+            f"{data_dir / METADATA} is missing, but the folder contains {count} ledgers: "
+            "starting would delete their records. Restore the file from a backup, or use "
+            "another data folder",
             path=str(data_dir / METADATA),
         )
 
 
 async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broker:
-    """A broker that keeps nothing itself, over BookKeeper and ZooKeeper."""
+    """Start a broker without local data, over BookKeeper and ZooKeeper."""
     try:
         from headrace.metadata.zookeeper import ZooKeeperMetadataStore
         from headrace.runtime.zookeeper import ZooKeeper
@@ -171,7 +173,7 @@ async def _tier(
     *,
     is_storage_shared: bool,
 ) -> TieredLedgerStore | None:
-    """Object storage over the ledgers; None where the settings name none."""
+    """Object storage beneath the ledgers; None if the settings name none."""
     if settings.objects_url is None:
         return None
     from headrace.server.tiering import open_tier
@@ -189,7 +191,7 @@ async def _tier(
 
 
 def _faces(node: Node, counters: Counters | None) -> list[Face]:
-    """Every protocol that this broker speaks, Kafka's first: the line to add one to."""
+    """The protocol faces of this broker, Kafka's first. Add new faces here."""
     kafka = KafkaFace(node)
     return [kafka, HttpFace(node, kafka, counters)]
 

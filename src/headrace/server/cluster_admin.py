@@ -1,7 +1,7 @@
-"""What an operator asks of a cluster and tells it: over ZooKeeper, so brokers need not run.
+"""Administers a cluster through ZooKeeper, without running brokers.
 
-Invariants: reads facts and writes wishes (pins, draining). It never changes an owner or a
-chain: that is for the brokers, which see the wish and act on it.
+Invariants: reads facts, and writes requests (pins, draining). It never changes an owner or a chain:
+brokers act on the requests.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ class Picture:
     owners: dict[PartitionKey, OwnerFact]
     pins: dict[PartitionKey, int]
     loads: dict[int, LoadFact]
-    """What the living brokers have carried lately."""
+    """The recent loads of the live brokers."""
     moves: dict[PartitionKey, int]
-    """What was moved by load, and to which broker."""
+    """Partitions moved by load, and their brokers."""
     bookies: list[str]
     read_only_bookies: list[str]
     lost_bookies: list[str] = field(default_factory=list)
-    """They belong to the cluster (their cookies say so) and are not registered."""
+    """Bookies that belong to the cluster (they have cookies) and are not registered."""
     missing_chains: list[PartitionKey] = field(default_factory=list)
     """Partitions that are not served because their chain of ledgers was lost."""
     lost_topics: list[UUID] = field(default_factory=list)
-    """Topics of which chains are left, and no fact."""
+    """Topics with chains but without a fact."""
 
     @property
     def partitions(self) -> list[PartitionKey]:
@@ -92,7 +92,7 @@ class Picture:
         ]
 
     def server_of(self, key: PartitionKey) -> int | None:
-        """The living broker that owns a partition, or None."""
+        """The live broker that owns a partition, or None."""
         owner = self.owners.get(key)
         broker = None if owner is None else self.brokers.get(owner.broker)
         if owner is None or broker is None or broker.incarnation != owner.incarnation:
@@ -105,7 +105,7 @@ class Picture:
 
 
 class Orphan(NamedTuple):
-    """A ledger that no chain names, and what its maker noted in its metadata; "" if nothing."""
+    """A ledger that no chain names, with the labels of its creator; "" if there are none."""
 
     ledger: int
     partition: str
@@ -114,7 +114,7 @@ class Orphan(NamedTuple):
 
     @classmethod
     def of(cls, record: LedgerRecord) -> Orphan:
-        """From what the metadata say, which anybody may have written."""
+        """Decode the metadata, which any client may have written."""
         custom = record.custom
         partition, epoch = (
             value.decode(errors="replace")[:300]
@@ -128,16 +128,18 @@ class Orphan(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """What `verify` looked at, and what is wrong."""
+    """The scope and results of `verify`."""
 
     partitions: int = 0
     ledgers: int = 0
     records: int = 0
     size_bytes: int = 0
     orphans: list[Orphan] = field(default_factory=list)
-    """Ledgers that no chain names: the sweep deletes them when they are an hour old."""
+    """Ledgers that no chain names: garbage collection deletes them after its grace period (an
+    hour)."""
     stale: list[str] = field(default_factory=list)
-    """Partitions of deleted topics (`<topic id>-<number>`) of which facts are left; so, too."""
+    """Partitions of deleted topics (`<topic id>-<number>`) with remaining facts; deleted
+    likewise."""
     under_replicated: list[UnderReplicated] = field(default_factory=list)
     lost_bookies: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -186,21 +188,21 @@ class ClusterAdmin:
         )
 
     async def set_draining(self, broker_id: int, *, is_draining: bool) -> None:
-        """Wish that a broker owns nothing, or may own something again."""
+        """Request that a broker owns no partitions, or may own partitions again."""
         if is_draining:
             await self._metadata.put(draining_key(broker_id), b"{}", ANY)
         elif await self._metadata.get(draining_key(broker_id)) is not None:
             await self._metadata.delete(draining_key(broker_id), ANY)
 
     async def set_pin(self, topic: str, partition: int, broker_id: int | None) -> PartitionKey:
-        """Wish that a broker serves a partition; None: leave it to placement.
+        """Request that a broker serves a partition; None: leave it to placement.
 
         Raises TopicUnknown.
         """
         entry = await self._metadata.get(topic_key(topic))
         fact = None if entry is None else TopicFact.decode(entry.value)
         if fact is None or fact.is_deleted or not 0 <= partition < fact.partition_count:
-            raise TopicUnknown(f"there is no partition {partition} of a topic {topic!r}")
+            raise TopicUnknown(f"partition {partition} of topic {topic!r} does not exist")
         key = pin_key(fact.id, partition)
         if broker_id is not None:
             await self._metadata.put(key, PinFact(broker_id).encode(), ANY)
@@ -211,7 +213,8 @@ class ClusterAdmin:
         return fact.id, partition
 
     async def _forget_move(self, key: PartitionKey) -> None:
-        """Leave to placement what load has moved. Raises VersionConflict: something was moved."""
+        """Return a partition that load has moved to placement. Raises VersionConflict on a
+        concurrent move."""
         entry = await self._metadata.get(MOVES)
         if entry is not None:
             fact = MovesFact.decode(entry.value)
@@ -219,7 +222,7 @@ class ClusterAdmin:
             await self._metadata.put(MOVES, fact.encode(), entry.version)
 
     async def repair(self, *, is_plan: bool, accept_loss: bool) -> Repairs:
-        """Rebuild from the ledgers' labels what facts have lost, or (`is_plan`) say what would be.
+        """Rebuild lost facts from the ledgers' labels, or (`is_plan`) return what would be rebuilt.
 
         Raises MetadataUnavailable, StorageUnavailable, VersionConflict.
         """
@@ -231,7 +234,8 @@ class ClusterAdmin:
             return await repairer.repair(ledgers, accept_loss=accept_loss)
 
     async def under_replicated(self, picture: Picture) -> Sequence[UnderReplicated]:
-        """The partitions that lack copies; reads no ledger's metadata while all bookies are there.
+        """The partitions that lack copies; reads no ledger metadata while all bookies are
+        registered.
 
         Raises StorageUnavailable, MetadataUnavailable.
         """
@@ -242,16 +246,16 @@ class ClusterAdmin:
         return under_replicated(picture, await self._chains(), records)
 
     def unwritable(self, picture: Picture) -> list[str]:
-        """Where nothing can be written, since too few bookies take writes."""
-        acks = {"topics that do not say": self._settings.ack_quorum}
+        """The topics that cannot be written because too few bookies are writable."""
+        acks = {"topics without a setting": self._settings.ack_quorum}
         for topic in picture.topics.values():
             copies = copies_of(topic.configs)
             if copies is not None:
                 acks[f"topic {topic.name}"] = copies.ack
         writable = set(picture.bookies) - set(picture.read_only_bookies)
         return [
-            f"{len(writable)} bookies take writes, and {ack} must acknowledge each by {name}:"
-            " nothing can be written there"
+            f"{len(writable)} bookies are writable, but {ack} must acknowledge each entry "
+            f"for {name}: no records can be written there"
             for name, ack in acks.items()
             if len(writable) < ack
         ]
@@ -295,7 +299,7 @@ class ClusterAdmin:
             findings.partitions += 1
             name = picture.name_of(key)
             if picture.server_of(key) is None:
-                findings.problems.append(f"{name} is served by no broker")
+                findings.problems.append(f"no broker serves {name}")
             chain = chains.get(key)
             if chain is not None:
                 used |= {link.ledger for link in chain.ledgers}
@@ -312,25 +316,26 @@ class ClusterAdmin:
 
 
 def _lost_facts(picture: Picture, repairs: Repairs) -> list[str]:
-    """What the facts have lost, in words."""
+    """Messages about lost facts."""
     problems = [
-        f"topic {one_line(topic.fact.name) or topic.fact.id.hex} has ledgers, and its fact is"
-        " missing: nothing of it is served or deleted; see `headrace cluster repair`"
+        f"the fact of topic {one_line(topic.fact.name) or topic.fact.id.hex} is "
+        "missing, but it has ledgers: the topic is neither served nor deleted; see "
+        "`headrace cluster repair`"
         for topic in repairs.topics
     ]
     if not picture.cluster_id and picture.topics:
-        problems.append("the cluster's id is missing, and there are topics: brokers do not start")
+        problems.append("the cluster id is missing although there are topics: brokers do not start")
     if repairs.ledgers_ahead:
         problems.append(
-            f"bookies hold {len(repairs.ledgers_ahead)} ledgers that ZooKeeper does not know, and"
-            " whose ids it would give again: it was restored from an old back-up, and no broker"
-            " starts; see `headrace cluster repair`"
+            f"bookies hold {len(repairs.ledgers_ahead)} ledgers that ZooKeeper does not "
+            "list and whose ids it would allocate again: it was restored from an old "
+            "backup, and no broker starts; see `headrace cluster repair`"
         )
     for chain in repairs.chains:
         what = "is missing" if chain.version == ABSENT else "is older than its ledgers"
         problems.append(
-            f"{chain.name}: its chain of ledgers {what}: it is not served, and its ledgers are"
-            " kept; see `headrace cluster repair`"
+            f"{chain.name}: its chain of ledgers {what}: the partition is not served, and "
+            "its ledgers are kept; see `headrace cluster repair`"
         )
     return problems
 
@@ -342,23 +347,27 @@ def _check_chain(
     records: dict[int, LedgerRecord],
     findings: Findings,
 ) -> None:
-    """Add what the chain of one partition says, and where BookKeeper contradicts it."""
+    """Add findings about one partition's chain, and its contradictions with BookKeeper."""
     if owner is not None and chain.leader_epoch > owner.leader_epoch:
-        findings.problems.append(f"{name}: the chain is of a later epoch than its owner")
+        findings.problems.append(f"{name}: the chain has a later epoch than its owner")
     for number, link in enumerate(chain.ledgers):
         findings.ledgers += 1
         findings.size_bytes += link.size_bytes or 0
         if link.end_offset is not None:
             findings.records += link.end_offset - link.base_offset
-        is_last = number >= len(chain.ledgers) - 2  # the next one may have been made ahead
+        is_last = number >= len(chain.ledgers) - 2  # the next one may have been created ahead
         record = records.get(link.ledger)
         if record is None:
             if link.local_deleted_ms is None:
-                findings.problems.append(f"{name}: ledger {link.ledger} is gone")
+                findings.problems.append(f"{name}: ledger {link.ledger} does not exist")
         elif link.is_sealed and not record.is_closed:
-            findings.problems.append(f"{name}: ledger {link.ledger} is sealed, and is not closed")
+            findings.problems.append(
+                f"{name}: ledger {link.ledger} is sealed in the chain but not closed in BookKeeper"
+            )
         elif not link.is_sealed and not is_last:
-            findings.problems.append(f"{name}: ledger {link.ledger} has no end, and others follow")
+            findings.problems.append(
+                f"{name}: ledger {link.ledger} has no end offset although other ledgers follow"
+            )
 
 
 @asynccontextmanager

@@ -1,4 +1,5 @@
-"""From start to stop: what was opened last is closed first, and nothing keeps the rest open."""
+"""Starts and stops a broker: parts close in reverse order, and a failing part does not keep others
+open."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 30
-"""For one part; the data is safe without a clean stop, which only makes the next start quicker."""
+"""Per part; data is safe without a clean stop, which only speeds up the next start."""
 
 
 class Broker:
@@ -24,12 +25,12 @@ class Broker:
 
     def __init__(self, close_store: Callable[[], Awaitable[None]]) -> None:
         self.bound: list[Endpoint] = []
-        """The listeners, as they were bound."""
+        """The bound listeners."""
         self._closers: list[Callable[[], Awaitable[None]]] = [close_store]
         self._stop = asyncio.Lock()
 
     def addresses(self, face: str) -> list[tuple[str, int]]:
-        """Where a face listens, the first listener first."""
+        """The addresses on which a face listens, first listener first."""
         return [(one.host, one.port) for one in self.bound if one.face == face]
 
     @property
@@ -43,13 +44,13 @@ class Broker:
         return self.addresses(HTTP)[0]
 
     def on_stop(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Call `close` when the broker stops, before all that was opened earlier."""
+        """Call `close` when the broker stops, before everything that was opened earlier."""
         self._closers.append(close)
 
     async def stop(self) -> None:
         """Close everything. A second caller waits until that is done.
 
-        One part after another: what was opened first is still in use by the rest.
+        One part after another: the rest still uses what was opened first.
         """
         async with self._stop:
             while self._closers:
@@ -57,4 +58,4 @@ class Broker:
                 try:
                     await asyncio.wait_for(close(), STOP_TIMEOUT_S)
                 except Exception:
-                    log.exception("a part of the broker did not stop cleanly")
+                    log.exception("cannot stop a part of the broker cleanly")

@@ -1,8 +1,8 @@
-"""Which partitions of a cluster lack copies, by the metadata of their ledgers.
+"""Determines which partitions of a cluster are under-replicated, from ledger metadata.
 
-Invariants: compares facts that were read; reads nothing itself. Counts copies on bookies that are
-not registered. What a bookie that is registered has missed is known to the ledger's owner alone,
-and is in that broker's metrics.
+Invariants: compares facts passed to it; reads nothing itself. Counts copies on unregistered
+bookies. Entries that a registered bookie has missed are known to the ledger's owner only, and are
+in that broker's metrics.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class UnderReplicated(NamedTuple):
     partition: str
     """`topic-number`."""
     ledgers: int
-    """So many of its ledgers name bookies that are not there."""
+    """Ledgers with unregistered bookies."""
     copies_missing: int
-    """Of their entries; those of ledgers that are being written are not counted."""
+    """Missing copies of entries; those of ledgers being written are not counted."""
     bookies: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """As a line for people."""
+        """As one line of text."""
         return (
-            f"{self.partition} is under-replicated: {self.ledgers} of its ledgers lie on bookies"
-            f" that are not registered ({', '.join(self.bookies)}); {self.copies_missing} copies"
-            " of entries are missing there"
+            f"{self.partition} is under-replicated: {self.ledgers} of its ledgers are on "
+            f"unregistered bookies ({', '.join(self.bookies)}); {self.copies_missing} "
+            "copies of entries are missing"
         )
 
 

@@ -1,4 +1,4 @@
-"""Everything an operator sets when a broker is started, in one value."""
+"""The start-up settings of a broker, in one value."""
 
 from __future__ import annotations
 
@@ -23,68 +23,68 @@ HTTP_PORT = 9180
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Where the cluster is that a broker joins: ZooKeeper, and through it BookKeeper."""
+    """The cluster that a broker joins: ZooKeeper, and BookKeeper through it."""
 
     zookeeper: str
     """HOST:PORT[,HOST:PORT...]"""
     session_timeout_ms: int = 6_000
-    """How long after its last sign of life other brokers take over a broker's partitions."""
+    """How long after a broker's last heartbeat other brokers take over its partitions."""
     root: str = "/headrace"
-    """Where in ZooKeeper this cluster keeps its facts."""
+    """The ZooKeeper path of this cluster's facts."""
     ledgers_root: str = "/ledgers"
-    """Where in ZooKeeper BookKeeper keeps its own."""
+    """The ZooKeeper path of BookKeeper's metadata."""
     ensemble: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
     credential: str | None = field(default=None, repr=False)
     """`user:password` for ZooKeeper; a secret."""
     tls: TlsFiles | None = None
-    """Who is believed and who this broker is, where TLS is spoken to the cluster's servers."""
+    """Trusted CA bundle and client certificate for TLS to the cluster's servers."""
     is_zookeeper_tls: bool = False
     is_bookie_tls: bool = False
 
     def zookeeper_context(self) -> ssl.SSLContext | None:
-        """How to speak to ZooKeeper. Raises RequestInvalid."""
+        """The TLS context for ZooKeeper. Raises RequestInvalid."""
         return client_context(self.tls) if self.tls and self.is_zookeeper_tls else None
 
     def bookie_context(self) -> ssl.SSLContext | None:
-        """How to speak to bookies. Raises RequestInvalid."""
+        """The TLS context for bookies. Raises RequestInvalid."""
         return client_context(self.tls) if self.tls and self.is_bookie_tls else None
 
 
 @dataclass(slots=True)
 class Settings:
-    """Where a broker keeps its data and where it listens."""
+    """A broker's data locations and listeners."""
 
     data_dir: Path
     kafka: tuple[str, int] = (LOOPBACK, KAFKA_PORT)
     http: tuple[str, int] = (LOOPBACK, HTTP_PORT)
     advertised: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """By listener: what clients are told instead of its own address."""
+    """Advertised addresses by listener, where they differ from the listener's own."""
     objects_url: str | None = None
-    """Where closed ledgers are offloaded to: a bucket or a folder. It holds no secret."""
+    """The bucket or folder to which closed ledgers are offloaded. Contains no secret."""
     offload_bytes_per_s: int | None = 128 << 20
-    """Of all offloads together; None: as fast as it goes."""
+    """For all offloads together; None: unlimited."""
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     worker_count: int = 1
-    """Brokers that share the metadata in `data_dir`, each with ledgers in a folder of its own; this
-    one has the id `broker.broker_id`, from 0 on."""
+    """Brokers that share the metadata in `data_dir`, each with its ledgers in a folder of its own;
+    this one has the id `broker.broker_id`, from 0 on."""
 
     cluster: ClusterSettings | None = None
-    """None: a broker of one machine, with files and SQLite in `data_dir`."""
+    """None: a stand-alone broker, with files and SQLite in `data_dir`."""
 
     given: Mapping[str, str] = field(default_factory=dict)
-    """What was set at the start, by the settings' names: for those who ask for the settings."""
+    """Settings given at start, by name, for display."""
     more_listeners: Sequence[Listener] = ()
-    """Of Kafka clients, beside the first one at `kafka`."""
+    """Further Kafka listeners besides the first one at `kafka`."""
     kafka_listener: str = PLAINTEXT
-    """The name of the first one."""
+    """The name of the first listener."""
     is_open_to_network: bool = False
-    """Whether the user lets other machines reach listeners without authentication."""
+    """Whether the operator allows other machines to reach listeners without authentication."""
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """Where to listen, Kafka's first listener first."""
+        """The endpoints to listen on, Kafka's first listener first."""
         kafka = (Listener(self.kafka_listener, *self.kafka), *self.more_listeners)
         return [
             *(Endpoint(KAFKA, listener.name, listener.host, listener.port) for listener in kafka),
@@ -93,19 +93,19 @@ class Settings:
 
     @property
     def ledger_dir(self) -> Path:
-        """Where this broker keeps its ledgers."""
+        """The folder of this broker's ledgers."""
         number = self.broker.broker_id
         return worker_dir(self.data_dir, number) if self.worker_count > 1 else self.data_dir
 
 
 def worker_dir(data_dir: Path, number: int) -> Path:
-    """The folder of one worker. The first has that of a broker that is alone, so that such a one
-    can become many."""
+    """The folder of one worker. The first one uses that of a stand-alone broker, so that such a
+    broker can become several workers."""
     return data_dir / f"worker-{number}" if number else data_dir
 
 
 def stored_worker_count(data_dir: Path) -> int:
-    """How many workers have kept their ledgers under `data_dir`."""
+    """The number of workers that have stored ledgers under `data_dir`."""
     numbers = [
         int(path.name.removeprefix("worker-"))
         for path in data_dir.glob("worker-*")
@@ -115,9 +115,9 @@ def stored_worker_count(data_dir: Path) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a listener at `host` is reached from this machine alone.
+    """Whether a listener at `host` is reachable from this machine only.
 
-    A name but `localhost` may mean anything, so it is not.
+    Host names except `localhost` may resolve to any address, so they are not.
     """
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -126,19 +126,19 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raises RequestInvalid where other machines could reach a port without consent."""
+    """Raise RequestInvalid if other machines could reach a port without the operator's consent."""
     names = {KAFKA: "Kafka", HTTP: "HTTP"}
     for endpoint in settings.endpoints:
         if not is_loopback(endpoint.host) and not settings.is_open_to_network:
             raise RequestInvalid(
-                f"{names[endpoint.face]} clients at {endpoint.host}:{endpoint.port} could come from"
-                " other machines, and there is no authentication yet. Listen on 127.0.0.1, or"
-                " set --open-to-network if the network itself keeps strangers out"
+                f"{names[endpoint.face]} listener {endpoint.host}:{endpoint.port} is "
+                "reachable from other machines, but clients are not authenticated. Listen on "
+                "127.0.0.1, or set --open-to-network if the network restricts access"
             )
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `:PORT` or `[v6]:PORT`. Raises RequestInvalid."""
+    """Parse `HOST:PORT`, `:PORT` or `[v6]:PORT`. Raises RequestInvalid."""
     kind = HostAndPort()
     try:
         return kind.parse(text)

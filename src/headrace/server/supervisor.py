@@ -1,10 +1,10 @@
-"""Several brokers on one machine: one process each, watched, and started again when it dies.
+"""Runs several brokers on one machine: one process each, monitored and restarted.
 
-Invariants: knows processes, not brokers. A worker tells on its standard output when it is
-ready, in one line of JSON, and ends when its standard input does: so none outlives the supervisor,
-however that one ended. A worker that served and dies is started again at once, one that dies again
-and again soon after its start, or before it is ready, ever later; the others go on meanwhile, and
-clients find its partitions where they were.
+Invariants: knows processes, not brokers. A worker reports on its standard output that it is ready,
+in one line of JSON, and ends when its standard input is closed: so no worker outlives the
+supervisor, however that one ended. A worker that dies after serving is restarted at once; one that
+repeatedly dies soon after its start, or before it is ready, is restarted with increasing delay. The
+others continue meanwhile, and clients find its partitions at the same address.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 600
-"""Recovery of a large log may take its time."""
+"""Recovery of a large log may take long."""
 STOP_TIMEOUT_S = 60
 RESTART_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 5.0)
 STEADY_S = 5.0
-"""A worker that has served for so long is well: its next death is counted as the first. More would
-let a few kills from outside, within a minute, look like a worker that cannot live."""
+"""A worker that has served this long is healthy: its next death counts as the first. With a larger
+value, a few external kills within a minute would look like a worker that cannot run."""
 
 
 class WorkerFailed(Fatal):
@@ -38,13 +38,13 @@ class WorkerFailed(Fatal):
 
 
 class RestartDelays:
-    """How long a worker that died has to wait for its next life."""
+    """The delay before a dead worker is restarted."""
 
     def __init__(self) -> None:
         self._deaths = 0
 
     def after(self, served_s: float) -> float:
-        """Seconds to wait after a life of which `served_s` were spent ready."""
+        """Seconds to wait after a run that was ready for `served_s`."""
         if served_s >= STEADY_S:
             self._deaths = 0
         delay_s = RESTART_DELAYS_S[min(self._deaths, len(RESTART_DELAYS_S) - 1)]
@@ -58,7 +58,7 @@ class Worker:
     def __init__(
         self, number: int, kafka: str, http: str, options: Sequence[str], tasks: Tasks
     ) -> None:
-        """`kafka` and `http`: where it listens, as the options say it."""
+        """`kafka` and `http`: its listen addresses, as in the options."""
         self.number = number
         self.kafka = kafka
         """The address of its first listener, once it is ready."""
@@ -71,7 +71,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs now."""
+        """The id of the current process."""
         return self._process.pid if self._process is not None else -1
 
     async def start(self) -> None:
@@ -104,14 +104,14 @@ class Worker:
             self._process.kill()
             await self._process.wait()
             raise WorkerFailed(f"worker {self.number} ended in the middle of a line") from None
-        # Ports that it picked itself are its own from now on, so that clients find it again.
+        # Keep ports that it has picked itself, so that clients find it after a restart.
         self.kafka, self.http = ready["kafka"], ready["http"]
         self._listeners = ",".join(
             f"{name}://{address}" for name, address in ready["listeners"].items()
         )
 
     def watch(self) -> None:
-        """Start it again whenever it dies."""
+        """Restart it whenever it dies."""
         self._tasks.spawn(self._watch(), f"worker {self.number}")
 
     async def _watch(self) -> None:
@@ -124,7 +124,7 @@ class Worker:
                 return
             delay_s = delays.after(loop.time() - ready_s)
             log.warning(
-                "worker %d ended with code %d: starting it again in %.1f s",
+                "worker %d ended with code %d: restarting it in %.1f s",
                 self.number,
                 code,
                 delay_s,
@@ -137,7 +137,7 @@ class Worker:
             ready_s = loop.time()
 
     async def stop(self) -> None:
-        """Ask it to stop, and wait; at last, kill it."""
+        """Ask it to stop and wait; kill it after a timeout."""
         self._is_stopping = True
         process = self._process
         if process is None or process.returncode is not None:
@@ -156,7 +156,7 @@ class Supervisor:
     """All workers of one machine."""
 
     def __init__(self, addresses: Sequence[tuple[str, str]], options: Sequence[str]) -> None:
-        """`addresses`: of each worker, Kafka's and HTTP's; `options` of `headrace serve`."""
+        """`addresses`: Kafka's and HTTP's of each worker; `options` of `headrace serve`."""
         self._tasks = Tasks()
         self.workers = [
             Worker(number, kafka, http, options, self._tasks)
@@ -164,7 +164,8 @@ class Supervisor:
         ]
 
     async def start(self) -> None:
-        """Start all; the first alone, since it takes over what a single broker left.
+        """Start all workers; the first one alone, since it takes over the data of a stand-alone
+        broker.
 
         Raises WorkerFailed; then none is left running.
         """
@@ -178,6 +179,6 @@ class Supervisor:
             worker.watch()
 
     async def stop(self) -> None:
-        """Stop all."""
+        """Stop all workers."""
         await asyncio.gather(*(worker.stop() for worker in self.workers))
         await self._tasks.close()

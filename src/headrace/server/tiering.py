@@ -1,9 +1,9 @@
-"""Opens the object storage that the settings name, and sees that it works.
+"""Opens the configured object storage and checks that it works.
 
-Invariants: a broker that has never used it does not start before it could write, read and
-delete there: better to hear of a wrong bucket at once than when the disk is full. Where ledgers lie
-in it already, the broker starts in any case and warns: object storage that is away must not keep
-anybody from what is here.
+Invariants: a broker that has never used its object storage does not start before it has written,
+read and deleted there: a wrong bucket should be reported at once, not when the disk is full. If
+ledgers were offloaded before, the broker starts in any case and logs a warning: unavailable object
+storage must not block access to local data.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEW_TIMEOUT_MS = 5_000
-"""For an answer from storage that was never used before."""
+"""For responses of storage that was never used before."""
 KNOWN_TIMEOUT_MS = 500
-"""Where ledgers lie there already: a start does not wait for it."""
+"""If ledgers were offloaded before: the start does not wait for the storage."""
 
 
 async def open_tier(
@@ -52,7 +52,7 @@ async def open_tier(
     assert url is not None
     cluster_id = await ensure_cluster_id(metadata, randomness)
     if settings.worker_count > 1 and settings.broker.broker_id:
-        # Each worker numbers its ledgers by itself. The first goes on with what it had alone.
+        # Each worker numbers its ledgers itself. The first one continues the stand-alone broker's.
         cluster_id += f"-worker-{settings.broker.broker_id}"
     is_known = await _has_offloaded(metadata)
     timeout_ms = KNOWN_TIMEOUT_MS if is_known else NEW_TIMEOUT_MS
@@ -62,7 +62,7 @@ async def open_tier(
     except StorageUnavailable as error:
         if not is_known:
             raise
-        log.warning("object storage is away, offloading and cold reads wait: %s", error)
+        log.warning("object storage is unavailable: offloading and cold reads wait: %s", error)
     return TieredLedgerStore(
         store,
         BlobStore.open(url),
@@ -78,7 +78,7 @@ async def _has_offloaded(metadata: MetadataStore) -> bool:
         try:
             ledgers = PartitionFact.decode(entry.value).ledgers
         except HeadraceError:
-            continue  # its partition says so when it is used
+            continue  # its partition reports the error when it is used
         if any(link.offloaded_ms is not None for link in ledgers):
             return True
     return False

@@ -100,11 +100,11 @@ def test_the_bounds_themselves_are_allowed():
 def test_an_answer_to_another_request_is_refused():
     exchange = Exchange(b"me")
     exchange.receive(answer(1, b""))
-    with pytest.raises(AnswerInvalid, match="no request"):
+    with pytest.raises(AnswerInvalid, match="without a request"):
         exchange.next_answer()
     exchange.ask(METADATA, 1, b"", is_flexible=False)
     exchange.receive(answer(2, b""))
-    with pytest.raises(AnswerInvalid, match="answer 2 to request 1"):
+    with pytest.raises(AnswerInvalid, match="response 2 to request 1"):
         exchange.next_answer()
 
 
@@ -203,7 +203,7 @@ def test_an_answer_to_something_else_ends_a_connection_on_a_loop(run):
         connection = await AsyncConnection.open(address, b"me")
         asked = [connection.ask(METADATA, 1, b"", is_flexible=False) for _ in range(2)]
         for answered in asked:
-            with pytest.raises(AnswerInvalid, match="answer 9 to request 1"):
+            with pytest.raises(AnswerInvalid, match="response 9 to request 1"):
                 await answered
         with pytest.raises(ConnectionResetError):
             connection.ask(METADATA, 1, b"", is_flexible=False)

@@ -26,7 +26,7 @@ SERVED = [
 @pytest.mark.parametrize("served", SERVED, ids=str)
 def test_reading_ends_where_the_request_ends(served):
     written = write(served)
-    read = build_reader(*served, REQUEST)
+    read = build_reader(served.api, served.version, REQUEST)
     _message, end = read(written.data, written.body_at, len(written.data))
     assert end == len(written.data)
 

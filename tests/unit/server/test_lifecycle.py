@@ -57,4 +57,4 @@ def test_a_part_that_fails_keeps_no_other_from_being_closed(caplog):
 
     asyncio.run(main())
     assert closed == ["first"]
-    assert caplog.messages == ["a part of the broker did not stop cleanly"]
+    assert caplog.messages == ["cannot stop a part of the broker cleanly"]

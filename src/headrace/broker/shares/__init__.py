@@ -1,1 +1,1 @@
-"""Share groups: queues over partitions, their state beside the data, dead letters."""
+"""Share groups: queues over partitions, with their state beside the data, and dead letters."""

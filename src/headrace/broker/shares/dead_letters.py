@@ -1,17 +1,17 @@
-"""Copies records that share groups have given up to the group's dead letter topic (KIP-1191).
+"""Copies archived records to the group's dead letter topic (KIP-1191).
 
 Invariants: a record is finished in its group only when its copy is durable, so none is lost. Each
-copy has a named sequence of its own (`records.attributes`), made of its origin and of when it was
-given up, so a copy that is made again after a crash is left out by the partition that has it. A
-copy keeps key, value, timestamp and headers, and says in headers of its own where it comes from and
-why; the record's own named sequence is dropped, and its times of delivery and expiry are renamed,
-so that they have no effect on the copy.
-A record that expired from its log before it was copied has no copy, and is finished too.
+copy has a named sequence of its own (`records.attributes`), derived from its origin and the time it
+was archived, so the partition that has a copy drops a duplicate made after a crash. A copy keeps
+key, value, timestamp and headers, and records its origin and the reason in headers of its own; the
+record's own named sequence is dropped, and its delivery and expiry times are renamed so that they
+have no effect on the copy. A record that expired from its log before it was copied has no copy, and
+is finished too.
 
-Errors: what may pass, and a configuration that can be mended, is retried for as long as this broker
-serves the partition. What is wrong with a record itself (its batch cannot be decoded, the dead
-letter topic refuses it) is retried `ATTEMPTS_MAX` times, then logged, counted and passed over, so
-that one record does not hold up its group for ever. A copy that is too large is first tried without
+Errors: transient errors, and configuration errors that an operator can fix, are retried for as long
+as this broker serves the partition. Errors in a record itself (its batch cannot be decoded, the
+dead letter topic refuses it) are retried `ATTEMPTS_MAX` times, then logged, counted and skipped, so
+that one record does not block its group for ever. A copy that is too large is first retried without
 its value; the record stays in its own topic.
 """
 
@@ -59,13 +59,13 @@ log = logging.getLogger(__name__)
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 30.0
 ATTEMPTS_MAX: Final = 5
-"""To copy a record that something is wrong with. A damaged read may come from one bad replica, so
-one attempt is not enough."""
+"""For a record with an error of its own. A damaged read may come from one bad replica, so one
+attempt is not enough."""
 WARNING_INTERVAL_NS: Final = 60_000_000_000
-"""Between two warnings of one group and topic whose configuration keeps copies from being made."""
+"""Between two warnings about one group and topic whose configuration prevents copies."""
 READ_BYTES: Final = 1024 * 1024
 AT_ONCE: Final = 16
-"""Copies under way at a time, so that a wave of failures does not hold the broker's memory."""
+"""Concurrent copies, so that a wave of failures does not exhaust the broker's memory."""
 
 H_TOPIC: Final = "__dlq.errors.topic"
 H_PARTITION: Final = "__dlq.errors.partition"
@@ -76,7 +76,7 @@ H_MESSAGE: Final = "__dlq.errors.message"
 """Kafka's names (KIP-1191), values in text. Do not change: stored."""
 ORIGIN_HEADERS: Final = (H_TOPIC, H_PARTITION, H_OFFSET, H_GROUP, H_DELIVERIES, H_MESSAGE)
 H_VALUE_OMITTED: Final = "headrace-dlq-value-omitted-bytes"
-"""The size of a value that was left out because the copy was too large. Do not change: stored."""
+"""The size of a value that was omitted because the copy was too large. Do not change: stored."""
 DROPPED_HEADERS: Final = frozenset({*ORIGIN_HEADERS, PRODUCER, SEQUENCE})
 RENAMED: Final = {
     DELIVER_AT: "headrace-dlq-deliver-at",
@@ -98,27 +98,27 @@ class Target(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where records come from, and where their copies go."""
+    """The origin of records, and the target of their copies."""
 
     topic: Topic
     partition: int
     target: Callable[[], str]
-    """The name of the dead letter topic as it is set now; empty where none is wanted any more."""
+    """The dead letter topic that is currently set; empty if none is wanted any more."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """One letter on its way."""
+    """One letter being processed."""
 
     origin: Origin
     letter: DeadLetter
     data: PartitionLog
-    """The origin's log in this tenure: with another one, the copies are another broker's task."""
+    """The origin's log in this tenure: in another tenure, the copies are another broker's task."""
     report: Callable[[ShareCommand], None]
     offset: int
-    """The next one to copy: those before it are copied, or given up."""
+    """The next offset to copy: earlier ones are copied or skipped."""
     attempts: int = 0
-    """That failed for good at `offset`."""
+    """Non-transient failures at `offset`."""
 
     @property
     def is_served(self) -> bool:
@@ -128,13 +128,13 @@ class _Job:
         return is_same and not data.is_deleted and data.failure is None
 
     def advance(self, offset: int) -> None:
-        """What comes before `offset` is done."""
+        """Everything before `offset` is done."""
         if offset > self.offset:
             self.offset, self.attempts = offset, 0
 
 
 class _Uncopyable(Exception):
-    """The records up to `last` cannot be copied, for a reason that lies in them."""
+    """The records up to `last` cannot be copied, because of an error of their own."""
 
     def __init__(self, last: int, cause: HeadraceError) -> None:
         super().__init__(str(cause))
@@ -158,18 +158,18 @@ class DeadLetters:
         self.copied_total = 0
         """Records whose copy is durable."""
         self.failed_total = 0
-        """Attempts that failed, retried or not."""
+        """Failed attempts, retried or not."""
         self.given_up_total = 0
         """Records that have no copy because none can be made."""
 
     def begin(
         self, origin: Origin, letter: DeadLetter, report: Callable[[ShareCommand], None]
     ) -> None:
-        """Copy the records of `letter`, however long it takes; then report that they are.
+        """Copy the records of `letter`, however long it takes; then report that they are copied.
 
-        A letter that is under way already, because the group's state was loaded again, is not begun
-        twice: its outcome goes to the new `report`. Nothing is reported once this broker has ceased
-        to serve the partition.
+        A letter that is already in progress, because the group's state was reloaded, is not started
+        twice: its outcome goes to the new `report`. Nothing is reported once this broker no longer
+        serves the partition.
         """
         topic, number = origin.topic, origin.partition
         data = topic.log(number)
@@ -193,7 +193,7 @@ class DeadLetters:
                 del self._jobs[key]
 
     async def _persist(self, job: _Job) -> bool:
-        """Copy all of the letter; False where this broker serves the partition no longer."""
+        """Copy all of the letter; False if this broker no longer serves the partition."""
         wait_s = RETRY_S_MIN
         while job.is_served:
             before = job.offset
@@ -228,8 +228,9 @@ class DeadLetters:
     def _give_up(self, job: _Job, error: _Uncopyable) -> None:
         origin, letter = job.origin, job.letter
         log.error(
-            "records %d to %d of %s-%d, given up by group %s (%s), cannot be copied to %s and are"
-            " finished without a copy: %s; read them in their own topic before they expire",
+            "records %d to %d of %s-%d, archived by group %s (%s), cannot be copied to "
+            "%s and are finished without a copy: %s; read them in their own topic before "
+            "they expire",
             job.offset,
             error.last,
             origin.topic.name,
@@ -243,7 +244,7 @@ class DeadLetters:
         job.advance(error.last + 1)
 
     def _warn_misconfigured(self, job: _Job, error: _Misconfigured) -> None:
-        """Once a minute for each group and topic: all their letters fail for the same reason."""
+        """Once a minute per group and topic: all their letters fail for the same reason."""
         now_ns = self._environment.clock.now_ns()
         key = (job.origin.topic.name, job.letter.group_id)
         if now_ns - self._warned_ns.get(key, now_ns - WARNING_INTERVAL_NS) < WARNING_INTERVAL_NS:
@@ -258,8 +259,8 @@ class DeadLetters:
 
     def _warn(self, job: _Job, error: Exception) -> None:
         log.warning(
-            "records %d to %d of %s-%d, given up by group %s, are not in %s yet (%s): they are"
-            " kept and tried again",
+            "records %d to %d of %s-%d, archived by group %s, cannot be copied to %s yet "
+            "(%s): they are kept and retried",
             job.offset,
             job.letter.last,
             job.origin.topic.name,
@@ -276,11 +277,12 @@ class DeadLetters:
         job.advance(data.log_start_offset)
         while job.offset <= letter.last:
             try:
-                # After a failure one batch at a time, so that only the damaged one is passed over.
+                # After a failure, read one batch at a time, so that only the damaged one is
+                # skipped.
                 size = 1 if job.attempts else READ_BYTES
                 batches = bytes(await data.reader.read(job.offset, size))
             except (DataCorrupt, Rejected) as error:
-                # Where the damaged batch ends is not known.
+                # The end of the damaged batch is unknown.
                 raise _Uncopyable(letter.last, error) from error
             if not batches:
                 return
@@ -293,8 +295,7 @@ class DeadLetters:
     def _copies(self, job: _Job, batches: bytes) -> tuple[list[Record], int]:
         """(copies of the letter's records in `batches`, the offset up to which they reach).
 
-        Raises _Uncopyable where the first batch cannot be decoded; a later one ends what is
-        returned.
+        Raises _Uncopyable if the first batch cannot be decoded; a later one ends the result.
         """
         letter = job.letter
         copies: list[Record] = []
@@ -318,9 +319,9 @@ class DeadLetters:
         return copies, reached
 
     async def _append(self, job: _Job, copies: list[Record]) -> None:
-        """Append copies in order, in as few batches as the topic takes.
+        """Append copies in order, in as few batches as the topic allows.
 
-        Raises _Uncopyable where it does not take one of them.
+        Raises _Uncopyable if it refuses one of them.
         """
         target = await self._target(job.origin)
         try:

@@ -1,8 +1,8 @@
-"""What the journal of a partition's share groups says of single records.
+"""Reads the history of single records from the journal of a partition's share groups.
 
-Invariants: reads the journal, never changes it; the loop has its turn after each read. A journal
-holds outcomes: who got a record, and when, is in memory while the record is in flight and is
-not stored (KIP-932). A snapshot replaces what came before it; of that, only the state is known.
+Invariants: reads the journal, never changes it; the loop runs other work after each read. A journal
+holds outcomes: the member and time of a delivery in flight are in memory and not stored (KIP-932).
+A snapshot replaces earlier records; of those, only the final state is known.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 256 * 1024
 
 FAILED: Final = "delivery_failed"
-"""Released, or its lock ended."""
+"""Released, or its lock expired."""
 ACKNOWLEDGED_EVENT: Final = "acknowledged"
 FILTERED: Final = "filtered"
-"""Not wanted by the group's filter."""
+"""Excluded by the group's filter."""
 GIVEN_UP: Final = "given_up"
 DEAD_LETTERED: Final = "dead_lettered"
 ENDED: Final = "finished_without_acknowledgement"
@@ -47,9 +47,9 @@ ENDED: Final = "finished_without_acknowledgement"
 SKIPPED: Final = "skipped"
 """The group's start was moved past it, or it was deleted."""
 RESET: Final = "reset"
-"""The group's start was moved: it is delivered again, its deliveries counted from 0."""
+"""The group's start was moved: it is redelivered, with its deliveries counted from 0."""
 EARLIER: Final = "earlier_state"
-"""What a snapshot says; how it came to that is not known any more."""
+"""The state in a snapshot, whose history is not known any more."""
 
 
 class Outcome(NamedTuple):
@@ -70,7 +70,7 @@ class History(NamedTuple):
     outcomes: list[Outcome]
     since_ms: int
     up_to_ms: int = -1
-    """The time of the last record that was read before time was over; -1: all was read."""
+    """The time of the last record read before the time limit; -1: all was read."""
 
 
 _State = tuple[int, int, int]
@@ -88,7 +88,7 @@ class _Reader:
         """By (group, offset)."""
 
     def take(self, record: StoredRecord, at_ms: int) -> None:
-        """The next record."""
+        """Process the next record."""
         if isinstance(record, GroupOpened):
             self._groups[record.number] = record.group_id
         elif isinstance(record, GroupRemoved):
@@ -136,7 +136,7 @@ class _Reader:
             event = ACKNOWLEDGED_EVENT if run.deliveries else FILTERED
             self._add(number, offset, at_ms, event, run.deliveries)
         elif run.state == ARCHIVING:
-            # Its own time, which the dead letter carries, too: the journal's may be later.
+            # Its own time, which is also in the dead letter: the journal's may be later.
             self._add(number, offset, run.at_ms or at_ms, GIVEN_UP, run.deliveries)
         else:
             was_given_up = former is not None and former[0] == ARCHIVING
@@ -157,9 +157,9 @@ class _Reader:
 
 
 async def read_history(journal: PartitionLog, offsets: Sequence[int], deadline_s: float) -> History:
-    """What the journal says of the records at `offsets`. Raises what reading raises.
+    """The history of the records at `offsets`. Raises what reading raises.
 
-    After `deadline_s`, by the loop's time, it reads no further; one read is always done.
+    Stops after `deadline_s`, by the loop's time; one read is always done.
     """
     loop = asyncio.get_running_loop()
     reader, since_ms, newest_ms = _Reader(offsets), -1, -1

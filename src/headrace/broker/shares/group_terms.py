@@ -1,4 +1,4 @@
-"""How a share group takes records, as its settings say."""
+"""The settings under which a share group acquires records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class GroupTerms(NamedTuple):
-    """How a group takes records: settings, and where it begins on a partition."""
+    """How a group acquires records: its settings, and its initial position in a partition."""
 
     config: ShareConfig
     offset_reset: str

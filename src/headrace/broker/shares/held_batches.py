@@ -1,9 +1,9 @@
-"""Batches that were read for a share group in part, kept for the receives that follow.
+"""Caches batches that a share group has read partially, for the receives that follow.
 
-Invariants: a batch of a megabyte is delivered by a hundred receives of a hundred records; each of
-them would read, check and decompress all of it. One batch is kept for each of a few partitions, for
-a second. A batch that is kept has been read in the same tenure, is neither transactional nor a
-marker, and is not changed by its users.
+Invariants: a batch of a megabyte is delivered by a hundred receives of a hundred records, each of
+which would otherwise read, check and decompress all of it. One batch is cached for each of a few
+partitions, for a second. A cached batch was read in the same tenure, is neither transactional nor a
+marker, and is never modified.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader
 
 BYTES_MIN: Final = 8 * 1024
-"""Smaller batches are read as fast."""
+"""Reading smaller batches is as fast."""
 BYTES_MAX: Final = 1024 * 1024 + 1024
 OPENED_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Of the records of a batch that is kept, decompressed."""
+"""For the decompressed records of a cached batch."""
 OPENED_RECORDS_MAX: Final = 16_384
-"""Of more than these, passing over those that are not wanted is work for a thread."""
+"""With more records than this, skipping the unneeded ones is work for a thread."""
 COUNT_MAX: Final = 16
 KEPT_S: Final = 1.0
-"""Compaction may have replaced it after that; and an idle broker keeps nothing."""
+"""Compaction may have replaced it after that; and an idle broker caches nothing."""
 
 
 class HeldBatch(bytes):
-    """A batch, and its records' bytes once its CRC was checked."""
+    """A batch, and the bytes of its records once its CRC was checked."""
 
     opened: tuple[bytes, BatchHeader, Place] | None = None
-    """Its records' bytes, and how far they were decoded."""
+    """The bytes of its records, and how far they were decoded."""
     first_offset: int
     last_offset: int
 
     def note_opened(self, payload: bytes, header: BatchHeader) -> None:
-        """Keep what was found in it, unless that is large."""
+        """Cache the decompressed records, unless they are large."""
         if len(payload) <= OPENED_BYTES_MAX and header.record_count <= OPENED_RECORDS_MAX:
             self.opened = payload, header, Place()
 
 
 class HeldBatches:
-    """The batches of one broker."""
+    """The cached batches of one broker."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[Hosted, HeldBatch] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     def find(self, hosted: Hosted, offset: int) -> HeldBatch | None:
-        """The batch of this partition that holds `offset`, if it is kept."""
+        """The cached batch of this partition that contains `offset`, if any."""
         held = self._held.get(hosted)
         if held is None or not held.first_offset <= offset <= held.last_offset:
             return None
         return held
 
     def keep(self, hosted: Hosted, batch: bytes) -> bytes:
-        """Keep a batch; what to use in its place."""
+        """Cache a batch; returns the object to use in its place."""
         if isinstance(batch, HeldBatch) or not BYTES_MIN <= len(batch) <= BYTES_MAX:
             return batch
         header = read_header(batch)
@@ -77,7 +77,7 @@ class HeldBatches:
         return held
 
     def drop(self) -> None:
-        """Keep nothing."""
+        """Drop all cached batches."""
         self._held.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,7 +1,7 @@
 """The machine of one partition's share groups that this broker serves, for one tenure.
 
-Invariants: holds the machine's shard, its journal and the partition's log, and wakes those who wait
-for records; decides nothing.
+Invariants: holds the machine's shard, its journal and the partition's log, and wakes waiters for
+records; decides nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ ShareShard = CoordinatorShard[ShareCommand, ShareRecord, AnyShareReply]
 
 
 class Pause(NamedTuple):
-    """What a receive saw that found nothing: until that changes, another one finds nothing."""
+    """The state seen by a receive that found nothing: until it changes, another one finds
+    nothing."""
 
     isolation: int
     readable_end: int
     settled: int
-    """The count of settlements, on which records may have become available."""
+    """The count of settlements, which may make records available."""
     wait_ms: int = WAKE_NEVER
-    """After which time there may be something all the same; WAKE_NEVER: not by time alone."""
+    """When records may become available by time alone; WAKE_NEVER: they do not."""
 
 
 class Hosted:
@@ -45,7 +46,7 @@ class Hosted:
         self.journal = journal
         self.shard = shard
         self.record_bytes = RECORD_BYTES_GUESS
-        """Of a record in the batches that were read last, on average."""
+        """Average size per record in the batches read last."""
         self.settled = 0
         self.waiters = Waiters()
 
@@ -55,20 +56,20 @@ class Hosted:
         self.waiters.wake()
 
     def size_of(self, records: int) -> int:
-        """How many bytes to read for so many records, about: what is read beyond is dropped."""
+        """Approximate bytes to read for this many records: anything read beyond is dropped."""
         return READ_BYTES_MIN + records * self.record_bytes * 5 // 4
 
     def note_sizes(self, found: BatchesRead) -> None:
-        """Take note of how large records are."""
+        """Update the average record size."""
         records = sum(last - first + 1 for first, last in found.within)
         if records:
             self.record_bytes = max(found.size // records, 1)
 
     def has_changed(self, pause: Pause) -> bool:
-        """Whether there may be more than the receive saw that gave `pause`."""
+        """Whether there may be more records than the receive that returned `pause` saw."""
         end = self.data.visibility.bound(pause.isolation).offset
         return (end, self.settled) != (pause.readable_end, pause.settled)
 
     def sources(self, pause: Pause) -> list[tuple[Waiters, int]]:
-        """What notifies of a change, each with the isolation to wait at."""
+        """The sources that notify of a change, each with the isolation level to wait at."""
         return [(self.waiters, READ_UNCOMMITTED), (self.data.waiters, pause.isolation)]

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class SeenPause(NamedTuple):
-    """What a receive saw at the owner of a partition that had nothing, and in which tenure."""
+    """The pause of a receive at the owner of a partition without records, and its tenure."""
 
     pause: Pause
     leader_epoch: int
 
 
 class Delivery(NamedTuple):
-    """What one member says of what it holds of one partition."""
+    """One member's settlements of records of one partition."""
 
     partition: int
     member_id: str

@@ -1,8 +1,8 @@
 """The share groups that this broker coordinates, and the sessions of their members on it.
 
 Invariants: the coordinator of a share group is the owner of the group's partition of
-`__consumer_offsets`, as for any group; members alone are known there. What they consume is known
-by the owners of the data partitions (`share_partitions`).
+`__consumer_offsets`, as for any group; it knows members only. The owners of the data partitions
+know what they consume (`share_partitions`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXPIRY_INTERVAL_S = 1.0
 
 
 class HeartbeatAnswer(NamedTuple):
-    """What a member is told."""
+    """The response to a member's heartbeat."""
 
     reply: ShareHeartbeatReply
     interval_ms: int
@@ -58,7 +58,8 @@ class ShareGroups:
         clock: Clock,
         tasks: Tasks,
     ) -> None:
-        """`check_coordinator(group_id)` raises NotCoordinator where another broker is."""
+        """`check_coordinator(group_id)` raises NotCoordinator if another broker coordinates the
+        group."""
         self.membership = ShareMembership()
         self.sessions = ShareSessions()
         self._topics = topics
@@ -72,7 +73,8 @@ class ShareGroups:
     # --- members -----------------------------------------------------------------------------
 
     def heartbeat(self, beat: ShareHeartbeat) -> HeartbeatAnswer:
-        """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` does, NotCoordinator."""
+        """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` raises, and
+        NotCoordinator."""
         if not beat.group_id:
             raise GroupIdInvalid("a group id must not be empty")
         self._check_coordinator(beat.group_id)
@@ -92,11 +94,11 @@ class ShareGroups:
         return HeartbeatAnswer(reply, interval_ms)
 
     def exists(self, group_id: str) -> bool:
-        """Whether there is a share group of this id: it has members, or has begun on a topic."""
+        """Whether the share group exists: it has members, or has begun on a topic."""
         return group_id in self.membership.groups or bool(self._configs.share_topics(group_id))
 
     def members_of(self, group_id: str) -> ShareMembers:
-        """The group's members, none where it has been quiet. Raises NotCoordinator."""
+        """The group's members; none if it is inactive. Raises NotCoordinator."""
         self._check_coordinator(group_id)
         return self.membership.groups.get(group_id) or ShareMembers(group_id)
 
@@ -110,15 +112,15 @@ class ShareGroups:
             await asyncio.sleep(EXPIRY_INTERVAL_S)
             try:
                 self._expire()
-            except Exception:  # without this task no member's session would ever end again
-                log.exception("sessions of share groups were not ended: tried again")
+            except Exception:  # without this task no member's session would ever expire again
+                log.exception("internal error while expiring members of share groups: retrying")
 
     def _expire(self) -> None:
         now_ms = self._clock.now_ns() // 1_000_000
         for group_id, member_id in self.membership.expire(self._shapes(), now_ms):
-            log.info("member %s of share group %s: its session ended", member_id, group_id)
+            log.info("the session of member %s of share group %s has expired", member_id, group_id)
             session = self.sessions.close(group_id, member_id)
-            if session is not None:  # a task each: a partition that does not answer holds up none
+            if session is not None:  # a task each: a partition that does not answer delays no other
                 self._tasks.spawn(self.release(session), f"release {member_id}")
 
     def _shapes(self) -> Mapping[str, TopicShape]:
@@ -127,18 +129,18 @@ class ShareGroups:
     # --- sessions ----------------------------------------------------------------------------
 
     def disconnected(self, connection: object) -> None:
-        """A connection has ended: what its members held here is released."""
+        """A connection has ended: release what its members held here."""
         for session in self.sessions.disconnected(connection):
             self._tasks.spawn(self.release(session), f"release {session.member_id}")
 
     async def release(self, session: ShareSession) -> None:
-        """Make what the session's member holds here available again."""
+        """Make the records that the session's member holds here available again."""
         await self.release_partitions(session, list(session.partitions))
 
     async def release_partitions(
         self, session: ShareSession, partitions: Iterable[PartitionKey]
     ) -> None:
-        """The same, of these partitions."""
+        """The same, for these partitions."""
         for topic_id, number in partitions:
             topic = self._topics.by_id.get(topic_id)
             if topic is None or number >= len(topic.partitions):
@@ -147,12 +149,14 @@ class ShareGroups:
                 await self._partitions.release(topic, number, session.group_id, session.member_id)
             except GroupUnknown:
                 continue  # nothing was ever fetched there
-            except HeadraceError as error:  # its locks end by themselves
-                log.info("records of %s are not released yet: %s", session.member_id, error)
+            except HeadraceError as error:  # its locks expire by themselves
+                log.info(
+                    "cannot release the records of member %s yet: %s", session.member_id, error
+                )
 
 
 class _Shapes(dict[str, TopicShape]):
-    """Topics by name, looked up when they are asked for."""
+    """Topics by name, looked up on demand."""
 
     def __init__(self, topics: Topics) -> None:
         super().__init__()

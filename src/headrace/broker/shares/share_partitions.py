@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
 
 ROUNDS_MAX = 64
-"""Of one receive: each learns keys, or passes over records that are not delivered."""
+"""Per receive: each one learns keys, or skips records that are not delivered."""
 ROWS_BYTES = 256 * 1024
 """Batches whose keys are learned at a time."""
 OFFSET_MAX = 2**63 - 1
@@ -84,7 +84,7 @@ KeyCommand = ParkKeyCommand | ReleaseKeyCommand | ListParkedCommand
 
 @dataclass(slots=True)
 class ReceiveRequest:
-    """What one member asks of one partition."""
+    """A member's request for records of one partition."""
 
     group_id: str
     member_id: str
@@ -95,17 +95,17 @@ class ReceiveRequest:
     end: int = OFFSET_MAX
     """Records from this offset on are not acquired."""
     owner: str = ""
-    """Who has the partition in a sticky group; empty: the member."""
+    """The owner of the partition in a sticky group; empty: the member."""
 
 
 @dataclass(slots=True)
 class Received:
-    """Whole batches in order of offset, and which of their records the member got."""
+    """Whole batches in order of offset, and the records that the member acquired."""
 
     acquired: list[Acquired] = field(default_factory=list)
     batches: list[bytes] = field(default_factory=list)
     pause: Pause | None = None
-    """Set where nothing was acquired; for `wait`."""
+    """Set if nothing was acquired; for `wait`."""
 
 
 class SharePartitions:
@@ -121,8 +121,8 @@ class SharePartitions:
         *,
         is_standalone: bool,
     ) -> None:
-        """`terms(group_id)`: the group's settings as they are now. `begin(group_id, topic_id)`
-        notes that a group begins on a topic, before its first record is written."""
+        """`terms(group_id)`: the group's current settings. `begin(group_id, topic_id)` records that
+        a group begins on a topic, before its first record is written."""
         self._begin = begin
         self._dead_letters = dead_letters
         self._environment = environment
@@ -136,7 +136,7 @@ class SharePartitions:
     # --- what faces ask ----------------------------------------------------------------------
 
     async def receive(self, topic: Topic, number: int, request: ReceiveRequest) -> Received:
-        """Acquire records that are there now; empty where none are.
+        """Acquire available records; empty if there are none.
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
         """
@@ -194,7 +194,7 @@ class SharePartitions:
         return reply
 
     async def watched(self, topic: Topic, number: int) -> Hosted:
-        """The partition, for those who wait until there may be more than a receive saw.
+        """The partition, for callers that wait until there may be more than a receive saw.
 
         Raises NotOwner, TopicUnknown, StorageUnavailable.
         """
@@ -210,7 +210,7 @@ class SharePartitions:
         *,
         is_atomic: bool,
     ) -> Sequence[HeadraceError | None]:
-        """One error or None for each settlement, once what it says is durable.
+        """One error or None for each settlement, once it is durable.
 
         Raises NotOwner, StorageUnavailable.
         """
@@ -222,7 +222,7 @@ class SharePartitions:
         return reply.errors
 
     async def begin(self, topic: Topic, number: int, group_id: str) -> None:
-        """Make the group known to the partition, so that what comes from now on is its backlog.
+        """Register the group with the partition, so that new records from now on are its backlog.
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
         """
@@ -238,7 +238,7 @@ class SharePartitions:
     async def describe(
         self, topic: Topic, number: int, group_ids: Sequence[str] | None = None
     ) -> Sequence[ShareDescription]:
-        """Where groups stand on the partition; groups that have not begun there are left out.
+        """The groups' positions in the partition, without those that have not begun there.
 
         Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
         """
@@ -252,7 +252,7 @@ class SharePartitions:
     async def states(
         self, topic: Topic, number: int, offsets: Sequence[int]
     ) -> list[list[DeliveryState]]:
-        """What became of the records at `offsets` in each group that has begun on the partition.
+        """The states of the records at `offsets` in each group that has begun on the partition.
 
         Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
         """
@@ -275,11 +275,11 @@ class SharePartitions:
         return reply
 
     def check_parks(self, group_id: str) -> None:
-        """Raises RecordStateInvalid where the group's settings allow no parked keys."""
+        """Raise RecordStateInvalid if the group's settings do not support parked keys."""
         _check(self._terms(group_id).config.parking_refusal())
 
     async def journal(self, topic: Topic, number: int) -> PartitionLog | None:
-        """What the partition's share groups have stored; None where there never was one.
+        """The journal of the partition's share groups; None if there never was one.
 
         Raises TopicUnknown, NotOwner, StorageUnavailable.
         """
@@ -287,14 +287,14 @@ class SharePartitions:
         return None if hosted is None else hosted.journal
 
     async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
-        """Let the group begin at `offset`; what is in flight is forgotten."""
+        """Reset the group to `offset`; in-flight state is dropped."""
         hosted = await self._host(topic, number)
         await self._open_group(hosted, group_id, topic.id)
         _check((await hosted.shard.submit(MoveStartCommand(group_id, offset))).error)
         hosted.wake()
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
-        """Forget the group on the partition."""
+        """Delete the group on the partition."""
         hosted = await self._host_or_none(topic, number)
         if hosted is None:
             return
@@ -304,7 +304,7 @@ class SharePartitions:
         hosted.wake()
 
     def resign(self, topic: Topic, number: int) -> None:
-        """This broker serves the partition no longer."""
+        """This broker no longer serves the partition."""
         hosted = self._hosted.pop((topic.id, number), None)
         if hosted is not None:
             error = NotOwner(f"{hosted.data.name} is served by another broker now")
@@ -312,14 +312,14 @@ class SharePartitions:
             hosted.journal.abandon(error)
 
     def forget_topic(self, topic_id: UUID) -> None:
-        """The topic was deleted, and the journals with it."""
+        """The topic and its journals were deleted."""
         for key in [key for key in self._hosted if key[0] == topic_id]:
             hosted = self._hosted.pop(key)
             hosted.shard.close(TopicUnknown("the topic was deleted"))
             hosted.journal.abandon(NotOwner("the topic was deleted"))
 
     def close(self) -> None:
-        """Refuse what waits, stop the timers."""
+        """Refuse waiting requests and stop the timers."""
         self._held_batches.drop()
         for hosted in self._hosted.values():
             hosted.shard.close(NotOwner("the broker is stopping"))
@@ -327,7 +327,7 @@ class SharePartitions:
     # --- the machine of a partition ----------------------------------------------------------
 
     async def _host_or_none(self, topic: Topic, number: int) -> Hosted | None:
-        """None where no share group has ever begun on the partition."""
+        """None if no share group has ever begun on the partition."""
         data = topic.require_log(number)
         if (topic.id, number) not in self._hosted and self._ownership.is_mine(topic, number):
             await data.wait_loaded()
@@ -358,7 +358,7 @@ class SharePartitions:
                 is_owned=not self._is_standalone,
             )
             if topic.log(number) is not data:
-                raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
+                raise NotOwner(f"{data.name} has a new owner: refresh the metadata")
             hosted = self._hosted[key] = Hosted(data, journal, self._shard(topic, number, journal))
         self._opening.pop(key, None)
         return hosted
@@ -401,7 +401,7 @@ class SharePartitions:
         _check(reply.error)
 
     async def _first_offset(self, data: PartitionLog, offset_reset: str) -> int:
-        """Where a group begins that this partition has not seen."""
+        """The initial position of a group that is new to this partition."""
         if offset_reset == "earliest":
             return data.log_start_offset
         age_ms = duration_ms(offset_reset)
@@ -413,7 +413,8 @@ class SharePartitions:
         return data.high_watermark if found.offset < 0 else found.offset
 
     async def _learn(self, hosted: Hosted, group_id: str, rows_from: int, isolation: int) -> bool:
-        """Tell the machine the keys of the records from `rows_from` on; whether there are any."""
+        """Pass the keys of the records from `rows_from` on to the machine; whether there are
+        any."""
         start = max(rows_from, hosted.data.log_start_offset)
         fetched = await hosted.data.reader.fetch(start, ROWS_BYTES, isolation)
         found = BatchesRead()
@@ -437,7 +438,7 @@ class SharePartitions:
         request: ReceiveRequest,
         isolation: int,
     ) -> BatchesRead:
-        """Whole batches for the first of `ranges`, up to the bytes that are wanted."""
+        """Whole batches for the first of `ranges`, up to the requested bytes."""
         found = BatchesRead()
         reached = 0
         for first, last in ranges:

@@ -1,7 +1,7 @@
-"""Batches that were read for a share group: which of their records consumers get.
+"""Batches that were read for a share group, and which of their records are for consumers.
 
-Invariants: pure; offsets without a record for consumers (markers, aborted records, offsets that
-compaction has removed) are named once and in order.
+Invariants: pure; offsets without a record for consumers (markers, aborted records, compacted
+offsets) are listed once and in order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class BatchesRead:
-    """Batches of one receive."""
+    """The batches of one receive."""
 
     __slots__ = ("batches", "size", "skipped", "within")
 
@@ -41,13 +41,14 @@ class BatchesRead:
         self.size = 0
         self.within: list[tuple[int, int]] = []
         self.skipped: list[tuple[int, int]] = []
-        """Offsets that hold nothing for consumers; they ascend."""
+        """Offsets without a record for consumers, ascending."""
 
     def add(self, data: bytes, offset: int, last: int, aborted: Sequence[tuple[int, int]]) -> int:
-        """Take batches that were read from `offset` on; the offset after those that were taken.
+        """Add batches that were read from `offset` on; returns the offset after those that were
+        added.
 
-        Those that begin after `last` are left. `aborted`: (first offset, producer id) of aborted
-        transactions among them.
+        Batches that begin after `last` are not added. `aborted`: (first offset, producer id) of
+        aborted transactions among them.
         """
         reached = offset
         open_aborts: dict[int, int] = {}
@@ -59,7 +60,7 @@ class BatchesRead:
             while starts and starts[-1][0] <= last_offset:
                 first_offset, producer_id = starts.pop()
                 open_aborts[producer_id] = first_offset
-            if base_offset > reached:  # compacted away
+            if base_offset > reached:  # compacted
                 self.skipped.append((reached, base_offset - 1))
             is_control = bool(header.attributes & CONTROL)
             if is_control:  # the marker that ends the producer's transaction
@@ -77,13 +78,13 @@ class BatchesRead:
         return reached
 
     def take(self, batch: bytes, first: int, last: int) -> None:
-        """Take one batch for consumers, of these offsets, as it is."""
+        """Add one batch for consumers, with these offsets, as it is."""
         self.batches.append(batch)
         self.within.append((first, last))
         self.size += len(batch)
 
     def holding(self, acquired: Sequence[Acquired]) -> list[bytes]:
-        """The batches that hold any of these records; both ascend."""
+        """The batches that contain any of these records; both ascend."""
         found: list[bytes] = []
         at = 0
         for (first, last), data in zip(self.within, self.batches, strict=True):
@@ -95,11 +96,11 @@ class BatchesRead:
 
 
 SERIAL_KEY: Final = 0
-"""The key hash of every record, where a group takes the records of a partition one at a time."""
+"""The key hash of every record if the group takes the records of a partition one at a time."""
 
 
 class RowReader:
-    """Makes rows of records, as one group's settings have it."""
+    """Creates rows from records, under one group's settings."""
 
     __slots__ = ("_config", "_filters", "_reads_keys_alone")
 
@@ -109,7 +110,7 @@ class RowReader:
         self._reads_keys_alone = not (self._filters or config.has_attributes or config.ttl_ms >= 0)
 
     def rows(self, batch: bytes, start: int) -> list[Row]:
-        """The rows of the records of one batch, from `start` on. Raises as `decode_batch` does."""
+        """The rows of the records of one batch, from `start` on. Raises as `decode_batch`."""
         if not self._reads_keys_alone:
             return [self.row(record) for record in iterate_records(batch) if record.offset >= start]
         if self._config.is_serial:
@@ -121,8 +122,8 @@ class RowReader:
         ]
 
     def row(self, record: Record) -> Row:
-        """The row of one record. A malformed attribute counts as not set: its topic took it while
-        attributes were off."""
+        """The row of one record. A malformed attribute counts as not set: its topic accepted it
+        while attributes were off."""
         config, headers = self._config, record.headers
         key = -1
         if config.is_serial:
@@ -147,12 +148,12 @@ class RowReader:
 
 
 def _row(offset: int, key_hash: int) -> Row:
-    """A row of which the key alone matters: in a third of the time of Row()."""
+    """A row with only a key hash: in a third of the time of Row()."""
     return tuple.__new__(Row, (offset, key_hash, 0, -1, True))
 
 
 def _attributes(headers: Headers, expires_ms: int) -> tuple[int, int]:
-    """(priority, time of expiry) of a record; `expires_ms`: by its topic's setting."""
+    """(priority, expiry time) of a record; `expires_ms`: by its topic's setting."""
     rank = PRIORITY_DEFAULT
     try:
         rank = priority(headers)
@@ -171,7 +172,7 @@ def row_reader(config: ShareConfig) -> RowReader:
 
 
 def _filters(tags: str, sql: str) -> tuple[Filter, ...]:
-    """What the texts say; they were checked when they were set."""
+    """Parse the filters, which were validated when they were set."""
     found = (parse_tags(tags) if tags else None, parse_sql(sql) if sql else None)
     return tuple(one for one in found if one is not None)
 
@@ -179,14 +180,14 @@ def _filters(tags: str, sql: str) -> tuple[Filter, ...]:
 def rows_of(batch: bytes, start: int, reader: RowReader) -> list[Row]:
     """The rows of the records of one batch, from `start` on.
 
-    A record without a key has no order with others: it is a key of its own. So is each offset of a
-    batch that cannot be decoded, except in partition order: its consumers find out, and the group
-    goes on.
+    A record without a key has no order relative to others: it is a key of its own. So is each
+    offset of a batch that cannot be decoded, except in partition order: its consumers detect the
+    error, and the group continues.
     """
     try:
         return reader.rows(batch, start)
     except HeadraceError as error:
         header = read_header(batch)
-        log.warning("the batch at offset %d cannot be decoded: %s", header.base_offset, error)
+        log.warning("cannot decode the batch at offset %d: %s", header.base_offset, error)
         first = max(header.base_offset, start)
         return [reader.blind_row(offset) for offset in range(first, header.last_offset + 1)]

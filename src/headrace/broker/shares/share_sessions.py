@@ -1,8 +1,7 @@
-"""Share sessions: which partitions a member fetches from this broker (KIP-932).
+"""Share sessions: the partitions that a member fetches from this broker (KIP-932).
 
 Invariants: a session belongs to one member of one group and to the connection it was opened on;
-when either goes, what the member holds here is released. Epochs detect requests that were lost or
-repeated.
+when either ends, what the member holds here is released. Epochs detect lost and repeated requests.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ CLOSE_EPOCH: Final = -1
 SESSIONS_MAX: Final = 2_000
 """group.share.max.share.sessions"""
 PARTITIONS_MAX: Final = 10_000
-"""Of one session."""
+"""Per session."""
 _INT32_MAX: Final = 2**31 - 1
 
 PartitionKey = tuple["UUID", int]
 
 
 class ShareSession:
-    """What one member fetches here."""
+    """The partitions that one member fetches here."""
 
     __slots__ = (
         "connection",
@@ -52,22 +51,22 @@ class ShareSession:
         self.epoch = 1
         self.partitions: dict[PartitionKey, None] = {}
         self.has_ended = False
-        """Whether the session is closed: what is acquired for it then is acquired for no one."""
+        """Whether the session is closed: records acquired for it after that belong to no one."""
         self.waiters = Waiters()
         """Notified when it ends."""
 
     def update(self, wanted: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
-        """Take over what changed. Raises RequestInvalid where it becomes too much."""
+        """Apply changes. Raises RequestInvalid if there are too many partitions."""
         for key in wanted:
             self.partitions.setdefault(key, None)
         for key in forgotten:
             self.partitions.pop(key, None)
         if len(self.partitions) > PARTITIONS_MAX:
             self.partitions.clear()
-            raise RequestInvalid(f"a share session has at most {PARTITIONS_MAX} partitions")
+            raise RequestInvalid(f"a share session can have at most {PARTITIONS_MAX} partitions")
 
     def served(self, key: PartitionKey) -> None:
-        """To the end of the line, so that one busy partition does not starve the others."""
+        """Move it to the end, so that one busy partition does not starve the others."""
         if key in self.partitions:
             self.partitions[key] = self.partitions.pop(key)
 
@@ -89,7 +88,8 @@ class ShareSessions:
         former = self.close(group_id, member_id)
         if len(self._sessions) >= SESSIONS_MAX:
             raise ShareSessionLimitReached(
-                f"this broker has {SESSIONS_MAX} share sessions already: try again when others end"
+                f"this broker has its maximum of {SESSIONS_MAX} share sessions: try again "
+                "when others have ended"
             )
         session = ShareSession(group_id, member_id, connection)
         self._sessions[group_id, member_id] = session
@@ -110,13 +110,14 @@ class ShareSessions:
             return session
         if epoch != session.epoch:
             raise ShareSessionEpochInvalid(
-                f"the share session is at epoch {session.epoch}, not {epoch}: open a new one"
+                f"the share session is at epoch {session.epoch}, not {epoch}: open a new "
+                "session with epoch 0"
             )
         session.epoch = session.epoch % _INT32_MAX + 1
         return session
 
     def close(self, group_id: str, member_id: str) -> ShareSession | None:
-        """End the member's session; what it holds is released by the caller."""
+        """End the member's session; the caller releases what it holds."""
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
             session.has_ended = True

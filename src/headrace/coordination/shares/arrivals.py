@@ -1,7 +1,7 @@
-"""Records that a group finishes without a delivery: unwanted, expired, or not there at all.
+"""Records that a group finishes without delivery: filtered out, expired, or not present.
 
-Invariants: decides, and changes nothing; what is in flight or decided is left alone, since rows are
-learned again after a restart and when the group's filter changes.
+Invariants: decides and changes nothing; records in flight or already decided are left alone, since
+rows are learned again after a restart and when the group's filter changes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Finished = tuple[list[StoredRun], list[DeadLetter]]
 def decide_rows(group: ShareGroup, rows: tuple[Row, ...], rows_end: int, now_ms: int) -> Finished:
     """(runs of new records that are never delivered, dead letters).
 
-    Records without a row (control records, compacted ones) are finished, those that the group's
-    filter does not want are acknowledged, expired ones are finished or become dead letters.
+    Offsets without a row (control records, compacted ones) are finished, records that do not match
+    the group's filter are acknowledged, expired ones are finished or become dead letters.
     """
     keyed = group.keyed
     if keyed is None or rows_end <= keyed.rows_end:
@@ -79,7 +79,7 @@ def _open_count(group: ShareGroup, offset: int) -> int | None:
 
 
 def _open_pieces(group: ShareGroup, run: StoredRun) -> list[StoredRun]:
-    """What of `run` is neither decided nor in flight."""
+    """The parts of `run` that are neither decided nor in flight."""
     pieces = [
         run._replace(first=low, last=high)
         for low, high, piece in group.window.between(run.first, run.last)
@@ -92,7 +92,7 @@ def _open_pieces(group: ShareGroup, run: StoredRun) -> list[StoredRun]:
 
 
 def _merged(letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """One letter for records that follow each other; each of them is copied by itself."""
+    """One letter for consecutive records; each of them is copied separately."""
     merged: list[DeadLetter] = []
     for letter in letters:
         last = merged[-1] if merged else None

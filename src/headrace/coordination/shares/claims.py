@@ -1,8 +1,8 @@
-"""Who has a partition, in groups whose subscription is exclusive or failover.
+"""Claims of a partition by one member, in exclusive and failover groups.
 
-Invariants: pure. A claim is volatile, as locks are: after a crash or a takeover the first member
-that asks has the partition. It ends when its owner's session ends, or when the owner has not asked
-for as long as its lease; not while records are in flight, which another member could overtake.
+Invariants: pure. A claim is volatile, as locks are: after a crash or a takeover, the first member
+that asks gets the partition. It ends when its owner's session ends, or when the owner has not asked
+for the duration of its lease; not while records are in flight, which another member could overtake.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_MS_MIN = 10
 def decide_claim(
     group: ShareGroup, command: ClaimCommand, now_ms: int
 ) -> tuple[list[Claimed], ClaimReply]:
-    """(what changes, the reply)."""
+    """(state changes, the reply)."""
     _, owner, until_ms = group.claim
     is_over = until_ms <= now_ms and not group.window.acquired_records
     if owner in {"", command.owner} or is_over:
@@ -34,8 +34,9 @@ def decide_claim(
     if group.config.subscription == EXCLUSIVE:
         return [], ClaimReply(
             GroupFull(
-                f"group {group.group_id!r} is exclusive, and another consumer has this partition:"
-                " stop that one, or set headrace.share.subscription=failover to stand by"
+                f"group {group.group_id!r} is exclusive, and another consumer has this "
+                "partition: stop that consumer, or set headrace.share.subscription=failover "
+                "to stand by"
             )
         )
     ends_ms = until_ms if until_ms > now_ms else group.next_deadline_ms() or now_ms
@@ -43,5 +44,5 @@ def decide_claim(
 
 
 def released(group: ShareGroup, member_id: str) -> list[Claimed]:
-    """What changes when a member's session ends."""
+    """State changes when a member's session ends."""
     return [Claimed(group.number, "", 0)] if group.claim.owner == member_id else []

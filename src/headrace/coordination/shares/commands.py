@@ -1,4 +1,4 @@
-"""What the share partitions of one data partition are asked, and what they answer.
+"""Commands and replies of the share groups of one data partition.
 
 Invariants: plain slotted dataclasses; times are int milliseconds; an error is an instance of a
 HeadraceError or None. Kafka's share groups, HTTP's queues and RocketMQ's pop are faces of these.
@@ -22,8 +22,8 @@ REJECT: Final = 3
 RENEW: Final = 4
 """Kafka's types of acknowledgement. Do not change: on the wire."""
 UNDELIVERED: Final = 128
-"""Not of Kafka: the record did not reach a consumer, so the delivery does not count. Outside of
-the int8 of Kafka's types, so that no Kafka client can send it."""
+"""Not Kafka's: the record did not reach a consumer, so the delivery does not count. Outside the
+int8 of Kafka's types, so that no Kafka client can send it."""
 KINDS: Final = (GAP, ACCEPT, RELEASE, REJECT, RENEW, UNDELIVERED)
 
 FAILED_BY_CONSUMER: Final = "rejected by the consumer"
@@ -32,17 +32,17 @@ FAILED_BY_EXPIRY: Final = "expired"
 
 
 class Row(NamedTuple):
-    """What the engine has to know of one record to deliver it in an order of its own."""
+    """The properties of one record that determine its order of delivery."""
 
     offset: int
     key_hash: int
-    """Equal for records of one key. Collisions cost parallelism, never order. A negative one is of
-    this record alone."""
+    """Equal for records with the same key. Collisions reduce parallelism, never order. A negative
+    value belongs to this record only."""
     priority: int = 0
     """0 to 9; higher ones are delivered first"""
     expires_ms: int = -1
     is_wanted: bool = True
-    """False where the group's filter does not want the record"""
+    """False if the record does not match the group's filter"""
 
 
 class Acquired(NamedTuple):
@@ -54,20 +54,20 @@ class Acquired(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What a member says of the records [first, last] that it holds."""
+    """A member's acknowledgement of records [first, last] that it holds."""
 
     first: int
     last: int
     kind: int
     delay_ms: int = -1
-    """RELEASE: the wait before the next delivery, -1: the group's back-off. RENEW: the new lock,
-    -1: the group's."""
+    """RELEASE: the delay before the next delivery, -1: the group's back-off. RENEW: the new lock
+    time, -1: the group's."""
     reason: str = ""
-    """REJECT: for the dead letter"""
+    """REJECT: recorded in the dead letter"""
 
 
 class DeadLetter(NamedTuple):
-    """Records that were given up and wait until copies of them are in the dead letter topic."""
+    """Archived records that wait until copies of them are in the dead letter topic."""
 
     group_id: str
     first: int
@@ -75,11 +75,11 @@ class DeadLetter(NamedTuple):
     deliveries: int
     reason: str
     given_up_ms: int
-    """When they were given up: stored with them, so it tells one time from another."""
+    """When they were archived: stored with them, to distinguish repeated occurrences."""
 
 
 class ShareDescription(NamedTuple):
-    """Where one group stands on the partition."""
+    """The position of one group in the partition."""
 
     group_id: str
     start: int
@@ -91,38 +91,38 @@ class ShareDescription(NamedTuple):
 
 
 class DeliveryState(NamedTuple):
-    """What became of one record in one group."""
+    """The state of one record in one group."""
 
     group_id: str
     state: str
-    """`finished` where the start offset has passed it, `waiting` where it was never delivered, else
-    one of the window's states."""
+    """`finished` if the start offset has passed it, `waiting` if it was never delivered, else one
+    of the window's states."""
     deliveries: int
     owner: str
-    """The member that holds it, while one does."""
+    """The member that holds it, if any."""
     at_ms: int
     """The end of the lock, or the earliest next delivery; 0: none."""
 
 
 class ParkedKey(NamedTuple):
-    """A key whose records a group sets aside."""
+    """A key whose records a group has parked."""
 
     key: bytes
     at_ms: int
     records: int
-    """That are known: more may follow in the log."""
+    """Known records; more may follow in the log."""
 
 
 @dataclass(slots=True)
 class ShareReply:
-    """Answers what has nothing more to say."""
+    """A reply without further content."""
 
     error: HeadraceError | None = None
 
 
 @dataclass(slots=True)
 class AcquireReply:
-    """The records that were delivered, by offset."""
+    """The delivered records, by offset."""
 
     error: HeadraceError | None = None
     acquired: list[Acquired] = field(default_factory=list)
@@ -130,16 +130,17 @@ class AcquireReply:
 
 @dataclass(slots=True)
 class PeekReply:
-    """What could be acquired now: ranges in the order of delivery."""
+    """Ranges that could be acquired now, in order of delivery."""
 
     error: HeadraceError | None = None
     ranges: list[tuple[int, int]] = field(default_factory=list)
     rows_from: int = -1
-    """The offset from which rows are wanted (LearnCommand), -1: none are."""
+    """The offset from which rows are needed (LearnCommand), -1: none are."""
     reads_ahead: bool = False
-    """Whether these rows come first, though there are `ranges`: some may go before them."""
+    """Whether these rows should be read first even though there are `ranges`, since some may
+    precede them."""
     wait_ms: int = -1
-    """After which time more can be had though nothing new comes, -1: not by time alone."""
+    """When more records become available without new ones, -1: not by time alone."""
 
 
 @dataclass(slots=True)
@@ -152,7 +153,7 @@ class SettleReply:
 
 @dataclass(slots=True)
 class DescribeReply:
-    """Where the groups stand, by group id."""
+    """The positions of the groups, by group id."""
 
     error: HeadraceError | None = None
     groups: list[ShareDescription] = field(default_factory=list)
@@ -160,7 +161,7 @@ class DescribeReply:
 
 @dataclass(slots=True)
 class StatesReply:
-    """For each offset that was asked for, what became of the record in each group, by group id."""
+    """For each requested offset, the state of the record in each group, by group id."""
 
     error: HeadraceError | None = None
     states: list[list[DeliveryState]] = field(default_factory=list)
@@ -168,7 +169,7 @@ class StatesReply:
 
 @dataclass(slots=True)
 class ParkedReply:
-    """The keys whose records a group sets aside, in the order of their bytes."""
+    """The parked keys of a group, in byte order."""
 
     error: HeadraceError | None = None
     keys: list[ParkedKey] = field(default_factory=list)
@@ -176,7 +177,7 @@ class ParkedReply:
 
 @dataclass(slots=True)
 class OpenCommand:
-    """Make the group known to this partition, from `start` on, unless it is; set its config."""
+    """Open the group on this partition, from `start` on, unless it is open; set its config."""
 
     group_id: str
     start: int
@@ -189,7 +190,7 @@ class OpenCommand:
 
 @dataclass(slots=True)
 class PeekCommand:
-    """Say what could be acquired of the records before `readable_end`; change nothing."""
+    """Which records before `readable_end` could be acquired; changes nothing."""
 
     group_id: str
     readable_end: int
@@ -202,20 +203,20 @@ class PeekCommand:
 
 @dataclass(slots=True)
 class ClaimReply:
-    """Whether the partition's records are the caller's now."""
+    """Whether the caller has the partition's claim now."""
 
     error: HeadraceError | None = None
     is_owner: bool = False
     wait_ms: int = 0
-    """After which time they may be free, unless they are the caller's."""
+    """When the partition may be free, unless the caller has it."""
 
 
 @dataclass(slots=True)
 class ClaimCommand:
-    """Take the partition of a group whose subscription is not shared, or keep it.
+    """Claim the partition in a group whose subscription is not shared, or renew the claim.
 
-    It is kept for the group's lock time, or `lock_ms` if that is longer, and while any of its
-    records is in flight.
+    It lasts for the group's lock time, or `lock_ms` if that is longer, and while any of its records
+    is in flight.
     """
 
     group_id: str
@@ -231,7 +232,7 @@ class ClaimCommand:
 class AcquireCommand:
     """Deliver records to a member.
 
-    `within`: ranges of offsets that the caller has at hand (whole batches), ascending.
+    `within`: ranges of offsets that the caller has read (whole batches), ascending.
     """
 
     group_id: str
@@ -239,11 +240,11 @@ class AcquireCommand:
     within: Sequence[tuple[int, int]]
     records_max: int
     is_strict: bool = False
-    """Never more than `records_max`; else whole ranges of `within` are finished."""
+    """Never more than `records_max`; otherwise ranges of `within` are delivered as a whole."""
     lock_ms: int = -1
     """-1: the group's"""
     owner: str = ""
-    """In a sticky group: nothing is delivered unless this one still has the partition's claim."""
+    """In a sticky group: nothing is delivered unless this owner still has the partition's claim."""
 
     def refused(self, error: HeadraceError) -> AcquireReply:
         """The reply that carries `error`."""
@@ -264,11 +265,11 @@ class SkipCommand:
 
 @dataclass(slots=True)
 class LearnCommand:
-    """What records hold, from `rows_from` to `rows_end`, for a group that needs rows.
+    """The rows of records from `rows_from` to `rows_end`, for a group that needs rows.
 
-    `rows_from` is what `PeekReply.rows_from` said: where the group knows less by now, as after a
-    reload, the command does nothing. Offsets without a row hold no record (control records,
-    compacted ones): they are finished.
+    `rows_from` is `PeekReply.rows_from`: if the group knows less by now, as after a reload, the
+    command does nothing. Offsets without a row hold no record (control records, compacted ones):
+    they are finished.
     """
 
     group_id: str
@@ -289,7 +290,7 @@ class SettleCommand:
     member_id: str
     settlements: Sequence[Settlement]
     is_atomic: bool = True
-    """One that is refused refuses all (Kafka); else each stands for itself (HTTP)."""
+    """One refusal refuses all (Kafka); otherwise settlements are independent (HTTP)."""
 
     def refused(self, error: HeadraceError) -> SettleReply:
         """The reply that carries `error`."""
@@ -310,7 +311,7 @@ class ReleaseMemberCommand:
 
 @dataclass(slots=True)
 class MoveStartCommand:
-    """Begin at another offset: everything in flight is forgotten (an administrator's reset)."""
+    """Reset the start to another offset, dropping all in-flight state (by an administrator)."""
 
     group_id: str
     start: int
@@ -322,7 +323,7 @@ class MoveStartCommand:
 
 @dataclass(slots=True)
 class LogStartCommand:
-    """The log starts here now: what lay before is finished, in every group."""
+    """The log start offset has moved: earlier records are finished in every group."""
 
     log_start_offset: int
 
@@ -333,7 +334,7 @@ class LogStartCommand:
 
 @dataclass(slots=True)
 class DeadLetteredCommand:
-    """Copies of [first, last] are in the dead letter topic, or were given up."""
+    """Copies of [first, last] are in the dead letter topic, or could not be made."""
 
     group_id: str
     first: int
@@ -346,7 +347,7 @@ class DeadLetteredCommand:
 
 @dataclass(slots=True)
 class ParkKeyCommand:
-    """Set the records of a key aside: none is delivered until the key is released."""
+    """Park the records of a key: none is delivered until the key is released."""
 
     group_id: str
     key: bytes
@@ -382,7 +383,7 @@ class ListParkedCommand:
 
 @dataclass(slots=True)
 class RemoveGroupCommand:
-    """Forget the group on this partition."""
+    """Delete the group on this partition."""
 
     group_id: str
 
@@ -393,7 +394,7 @@ class RemoveGroupCommand:
 
 @dataclass(slots=True)
 class DescribeCommand:
-    """Where the groups stand; None: all of them."""
+    """The positions of the groups; None: all of them."""
 
     group_ids: Sequence[str] | None = None
 
@@ -404,7 +405,7 @@ class DescribeCommand:
 
 @dataclass(slots=True)
 class StatesCommand:
-    """What became of the records at these offsets, in every group; changes nothing."""
+    """The state of the records at these offsets in every group; changes nothing."""
 
     offsets: Sequence[int]
 
@@ -415,7 +416,7 @@ class StatesCommand:
 
 @dataclass(slots=True)
 class ShareTickCommand:
-    """Time has passed: the host sends it when `next_deadline_ms` is reached."""
+    """Time has passed: sent when `next_deadline_ms` is reached."""
 
     def refused(self, error: HeadraceError) -> ShareReply:
         """The reply that carries `error`."""

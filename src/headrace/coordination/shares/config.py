@@ -1,4 +1,4 @@
-"""What may be set for a share group, with Kafka's names and defaults (KIP-932, KIP-1240)."""
+"""Settings of share groups, with Kafka's names and defaults (KIP-932, KIP-1240)."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ SHARED, FAILOVER, EXCLUSIVE = "shared", "failover", "exclusive"
 
 @dataclass(slots=True, frozen=True)
 class ShareConfig:
-    """The settings of one share group that its share partitions obey."""
+    """The settings of one share group that apply to its share partitions."""
 
     lock_ms: int = 30_000
     """share.record.lock.duration.ms"""
     delivery_count_max: int = 5
     """share.delivery.count.limit: deliveries after which a record is archived or dead-lettered"""
     unfinished_max: int = 2_000
-    """share.partition.max.record.locks: records between start and end that are not finished.
-    Kafka counts the finished ones too, so one slow record stops its partition; here it does not."""
+    """share.partition.max.record.locks: unfinished records between start and end. Kafka counts
+    finished ones as well, so one slow record stops its partition; here it does not."""
     can_renew: bool = True
     """share.renew.acknowledge.enable"""
     is_ordered: bool = False
     """headrace.share.key.order: records of one key are delivered one at a time, in order"""
     is_serial: bool = False
-    """headrace.share.partition.order: all records of a partition count as of one key"""
+    """headrace.share.partition.order: all records of a partition are treated as one key"""
     backoff_ms: tuple[int, ...] = ()
-    """headrace.share.retry.backoff.ms: wait before the 2nd, 3rd, ... delivery; the last repeats"""
+    """headrace.share.retry.backoff.ms: delay before the 2nd, 3rd, ... delivery; the last repeats"""
     has_dead_letters: bool = False
     """Whether errors.deadletterqueue.topic.name is set (KIP-1191)"""
     are_expired_dead: bool = False
-    """headrace.share.expired=dead-letter: expired records are given up, else they are skipped"""
+    """headrace.share.expired=dead-letter: expired records become dead letters, else they are
+    skipped"""
     filter_tags: str = ""
-    """headrace.share.filter.tags: which records the group wants; empty: all"""
+    """headrace.share.filter.tags: the records to deliver; empty: all"""
     filter_sql: str = ""
     """headrace.share.filter.sql, the same"""
     subscription: str = SHARED
-    """headrace.share.subscription: who of the members gets records of a partition"""
+    """headrace.share.subscription: how members share a partition"""
     has_attributes: bool = False
-    """headrace.message.attributes of the topic: records have priorities and times of expiry"""
+    """headrace.message.attributes of the topic: records have priorities and expiry times"""
     ttl_ms: int = -1
     """headrace.message.ttl.ms of the topic, -1: none"""
 
@@ -51,7 +52,7 @@ class ShareConfig:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether records are looked at one by one before they are delivered."""
+        """Whether records are examined individually before they are delivered."""
         return (
             self.is_ordered
             or self.is_serial
@@ -62,7 +63,7 @@ class ShareConfig:
         )
 
     def reads_as(self, other: ShareConfig) -> bool:
-        """Whether the rows that were made under `other` are the same under this one."""
+        """Whether rows created under `other` are valid under this configuration."""
         return (
             self.is_ordered == other.is_ordered
             and self.is_serial == other.is_serial
@@ -73,23 +74,24 @@ class ShareConfig:
         )
 
     def parking_refusal(self) -> RecordStateInvalid | None:
-        """Why no key can be parked; None where keys can be."""
+        """Why no key can be parked; None if keys can be parked."""
         if self.is_ordered and not self.is_serial:
             return None
         return RecordStateInvalid(
-            "keys are parked in groups that keep their order alone: set"
-            " headrace.share.key.order=true, without headrace.share.partition.order"
+            "keys can be parked only in groups with key order: set "
+            "headrace.share.key.order=true, without headrace.share.partition.order"
         )
 
     def retry_after_ms(self, delivery_count: int) -> int:
-        """How long a record waits that was delivered `delivery_count` times without success."""
+        """The delay of a record after `delivery_count` unsuccessful deliveries."""
         if not self.backoff_ms:
             return 0
         return self.backoff_ms[min(delivery_count, len(self.backoff_ms)) - 1]
 
 
 def exponential_backoff(first_ms: int, largest_ms: int, factor: float = 2.0) -> tuple[int, ...]:
-    """The waits of an exponential back-off: `first_ms`, then each `factor` times the last."""
+    """The delays of an exponential back-off: `first_ms`, then each `factor` times the previous
+    one."""
     if first_ms <= 0:
         return ()
     waits = [first_ms]

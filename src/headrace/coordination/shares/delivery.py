@@ -1,14 +1,15 @@
-"""Which records of a window may be delivered next: by offset, or by priority and one per key.
+"""The order of delivery of a window's records: by offset, or by priority and one per key.
 
-Invariants: only an index over the window, which decides; what is stale in a heap is passed over
-when it is met, and dropped when it comes to the top. `candidates` changes nothing; `note` is told
-of each change of the window after it was made.
-How it works: a heap of what may be delivered now and one of what may be later, by time; an entry is
-a range of offsets. Each key (`RowDelivery`) has a head, its first record that is not finished; only
-heads are in the heaps, so no two records of a key are ever delivered at once, and a key that waits
-holds up no other. A head remains one until it is finished, so an entry needs no look at its keys. A
-record that is a key of its own is always a head. Neighbouring heads share an entry: a batch of them
-costs as much as one, and a record by itself only what learning and finishing its key costs.
+Invariants: an index over the window, which decides; stale heap entries are skipped when they are
+met, and dropped when they reach the top. `candidates` changes nothing; `note` reports each change
+of the window after it was made.
+
+How it works: a heap holds what may be delivered now, another what may be delivered later, by time;
+an entry is a range of offsets. Each key (`RowDelivery`) has a head, its first unfinished record;
+only heads are in the heaps, so two records of a key are never in flight at once, and a waiting key
+does not delay others. A head remains one until it is finished, so an entry does not have to refer
+to keys. A record with a key of its own is always a head. Adjacent heads share an entry: a batch of
+them costs as much as one, and a record by itself only what learning and finishing its key costs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.commands import Row
 
 STALE_RATIO: Final = 4
-"""A heap is made again from the window when it has this many entries for each run."""
+"""A heap is rebuilt from the window when it has this many entries per run."""
 STALE_MIN: Final = 256
 NEVER_MS: Final = -1
 
@@ -39,8 +40,8 @@ class Delivery(Protocol):
     """The order of delivery over one window."""
 
     def candidates(self, now_ms: int) -> Iterator[Piece]:
-        """Available records in the order of delivery; those never handed out and those that have
-        expired by `now_ms` are not among them."""
+        """Available records in order of delivery, except those never delivered and those expired by
+        `now_ms`."""
         ...
 
     def note(self, first: int, last: int) -> None:
@@ -48,7 +49,7 @@ class Delivery(Protocol):
         ...
 
     def pass_time(self, now_ms: int) -> None:
-        """What waited until `now_ms` may be delivered."""
+        """Records that waited until `now_ms` may be delivered."""
         ...
 
     def next_ms(self) -> int | None:
@@ -57,7 +58,7 @@ class Delivery(Protocol):
 
 
 def ascending(heap: list[Entry]) -> Iterator[Entry]:
-    """The entries of a heap from small to large, without changing it."""
+    """The entries of a heap in ascending order, without changing it."""
     if not heap:
         return
     places = [(heap[0], 0)]
@@ -144,26 +145,26 @@ class RowDelivery:
     )  # fmt: skip
 
     def __init__(self, window: Window, parked: Mapping[int, object]) -> None:
-        """`parked`: hashes of keys whose records are set aside; it may change at any time, and
-        `released` is called for each that leaves it."""
+        """`parked`: hashes of parked keys; it may change at any time, and `released` is called for
+        each hash removed from it."""
         self._window = window
         self._parked = parked
         self._rows: dict[int, Row] = {}
         self._heads: dict[int, int] = {}
-        """Of each key the first record that is not finished."""
+        """The first unfinished record of each key."""
         self._waiting: dict[int, deque[int]] = {}
-        """The records after the head, of keys that have any; finished ones may be among them."""
+        """The records after the head, for keys that have any; may include finished ones."""
         self._ready: list[tuple[int, int, int]] = []
-        """(-priority, first, last): heads that were available when it was noted."""
+        """(-priority, first, last): heads that were available when noted."""
         self._later: list[tuple[int, int, int]] = []
         """(at_ms, first, last) of heads that wait."""
         self._expiring: list[tuple[int, int]] = []
-        """(expires_ms, offset) of records that were available when it was noted."""
+        """(expires_ms, offset) of records that were available when noted."""
         self.rows_end = window.start
-        """Up to here it is known what the records' keys are."""
+        """Keys are known up to this offset."""
 
     def add(self, rows: Iterable[Row], rows_end: int) -> None:
-        """Learn the rows from `self.rows_end` to `rows_end`. What they are the window knows."""
+        """Learn the rows from `self.rows_end` to `rows_end`; the window knows their states."""
         known, heads, waiting = self._rows, self._heads, self._waiting
         exposed: list[int] = []
         reached, run_last, is_open = self.rows_end, -1, False
@@ -203,7 +204,7 @@ class RowDelivery:
                 reached = last + 1
 
     def _ready_pieces(self, first: int, last: int, now_ms: int) -> Iterator[Piece]:
-        """What of the heads [first, last] may be delivered."""
+        """The parts of the heads [first, last] that may be delivered."""
         is_each = self._parked or (self._expiring and self._expiring[0][0] <= now_ms)
         for low, high, run in self._window.each(first, last):
             if run.state != AVAILABLE or run.at_ms:
@@ -267,7 +268,8 @@ class RowDelivery:
             self._expose(sorted(row.offset for row in self._rows.values() if self._is_head(row)))
 
     def finished(self, first: int, last: int) -> None:
-        """The records [first, last] are finished or given up: the next of their keys may come."""
+        """The records [first, last] are finished or given up: the next ones of their keys may
+        follow."""
         rows, heads, waiting = self._rows, self._heads, self._waiting
         moved: list[int] = []
         if last - first > len(rows):
@@ -287,7 +289,7 @@ class RowDelivery:
         self._drop_stale()
 
     def _next_head(self, key_hash: int) -> int | None:
-        """The record of the key that follows the finished head, which becomes its head."""
+        """The record of the key after the finished head, which becomes its head."""
         queue = self._waiting[key_hash]
         head = None
         while queue and head is None:
@@ -302,10 +304,10 @@ class RowDelivery:
         return head
 
     def _expose(self, offsets: Iterable[int]) -> None:
-        """Let these heads, which ascend, be found, unless they are in flight."""
+        """Add these heads, which ascend, to the heaps, unless they are in flight."""
         rows, parked = self._rows, self._parked
         run_last, at_ms = -1, NEVER_MS
-        # The heads that are gathered into one entry, and what they have in common.
+        # The heads collected into one entry, and their common properties.
         first = last = first_at_ms = priority = -1
         for offset in offsets:
             if offset > run_last:
@@ -332,13 +334,13 @@ class RowDelivery:
             heappush(self._ready, (-priority, first, last))
 
     def released(self, key_hash: int) -> None:
-        """A key is not parked any more."""
+        """A key is no longer parked."""
         head = self._heads.get(key_hash)
         if head is not None:
             self._expose([head])
 
     def known_of(self, key_hash: int) -> int:
-        """How many records of the key are known, about: finished ones among them may count."""
+        """Approximate number of known records of the key; may include finished ones."""
         return (key_hash in self._heads) + len(self._waiting.get(key_hash, ()))
 
     def pass_time(self, now_ms: int) -> None:
@@ -349,7 +351,7 @@ class RowDelivery:
                 if run.state == AVAILABLE and run.at_ms == at_ms:
                     self._window.set(low, high, AVAILABLE, run.count)
                     self.note(low, high)
-        # Available ones stay until they are finished by stored records; the others are noted again.
+        # Available ones stay until stored records finish them; the others are noted again.
         while self._expiring and self._expiring[0][0] <= now_ms:
             if self._is_available(self._expiring[0][1]):
                 break
@@ -363,7 +365,7 @@ class RowDelivery:
         """See Delivery."""
         expiring, next_ms = self._expiring, self._later[0][0] if self._later else None
         while expiring and expiring[0][1] not in self._rows:
-            heappop(expiring)  # an index entry alone: no state changes
+            heappop(expiring)  # only an index entry: no state changes
         if not expiring:
             return next_ms
         return expiring[0][0] if next_ms is None else min(next_ms, expiring[0][0])

@@ -1,11 +1,12 @@
-"""Who belongs to share groups, and which partitions each member works on (KIP-932).
+"""Members of share groups, and their partition assignments (KIP-932).
 
-Invariants: members and assignments are not stored: a member whose coordinator has changed is
-unknown there, and joins again with its next heartbeat. What a group has consumed is in the
-journals of its partitions, so nothing is lost with its members. No I/O and no clock: time and the
-topics that there are come in with each call.
-How it works: the partitions of what members subscribe to are dealt out round robin. With more
-members than partitions several members share one; with fewer, each member gets several.
+Invariants: members and assignments are not stored: a new coordinator does not know a member, which
+joins again with its next heartbeat. What a group has consumed is in the journals of its partitions,
+so nothing is lost with its members. No I/O and no clock: time and the existing topics are passed in
+with each call.
+
+How it works: the partitions of subscribed topics are assigned round robin. With more members than
+partitions, several members share one; with fewer, each member gets several.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ GROUP_SIZE_MAX: Final = 1_000
 """group.share.max.size, whose default in Kafka is 200."""
 MEMBER_ID_LENGTH_MAX: Final = 255
 TOPICS_MAX: Final = 1_000
-"""Of one member's subscription."""
+"""Per member's subscription."""
 
 Assignment = tuple[tuple["UUID", int], ...]
 """(topic id, partition), sorted."""
 
 
 class ShareHeartbeat(NamedTuple):
-    """What a member says of itself; None: unchanged."""
+    """A member's heartbeat; None: unchanged."""
 
     group_id: str
     member_id: str
@@ -57,7 +58,7 @@ class ShareMember:
     epoch: int = 0
     assigned: Assignment = ()
     told: Assignment | None = None
-    """The assignment that it was told last."""
+    """The assignment that was last returned to it."""
     deadline_ms: int = 0
 
 
@@ -67,14 +68,14 @@ class ShareMembers:
 
     group_id: str
     epoch: int = 0
-    """Rises with each change of members, subscriptions or topics."""
+    """Raised with each change of members, subscriptions or topics."""
     members: dict[str, ShareMember] = field(default_factory=dict)
     shapes: dict[str, TopicShape] = field(default_factory=dict)
-    """The subscribed topics as they were assigned last."""
+    """The subscribed topics at the last assignment."""
 
 
 class ShareHeartbeatReply(NamedTuple):
-    """The member's epoch, and its assignment where that is news to it."""
+    """The member's epoch, and its assignment if that has changed."""
 
     member_epoch: int
     assignment: Assignment | None
@@ -94,14 +95,14 @@ class ShareMembership:
         now_ms: int,
         members_max: int = GROUP_SIZE_MAX,
     ) -> ShareHeartbeatReply:
-        """Take one heartbeat: join, stay or leave.
+        """Process one heartbeat: join, stay or leave.
 
         Raises RequestInvalid, MemberUnknown, MemberEpochFenced, GroupFull.
         """
         if not 0 < len(beat.member_id) <= MEMBER_ID_LENGTH_MAX:
-            raise RequestInvalid("a share group's member brings an id of 1 to 255 characters")
+            raise RequestInvalid("a share group member must have an id of 1 to 255 characters")
         if beat.subscribed is not None and len(beat.subscribed) > TOPICS_MAX:
-            raise RequestInvalid(f"a member subscribes to at most {TOPICS_MAX} topics")
+            raise RequestInvalid(f"a member can subscribe to at most {TOPICS_MAX} topics")
         group = self.groups.get(beat.group_id)
         if beat.member_epoch == LEAVE_EPOCH:
             if group is None or group.members.pop(beat.member_id, None) is None:
@@ -110,7 +111,9 @@ class ShareMembership:
             self._forget_if_empty(group)
             return ShareHeartbeatReply(LEAVE_EPOCH, None)
         if beat.member_epoch < LEAVE_EPOCH:
-            raise RequestInvalid(f"member epoch {beat.member_epoch} cannot be")
+            raise RequestInvalid(
+                f"member epoch {beat.member_epoch} is not valid: 0 joins, -1 leaves"
+            )
         if group is None:
             if beat.member_epoch != JOIN_EPOCH:
                 raise _unknown(beat)
@@ -126,7 +129,7 @@ class ShareMembership:
             member.subscribed = subscribed
         if is_changed or not member.epoch or self._shapes(group, topics) != group.shapes:
             self._assign(group, topics)
-        # A member that says everything anew may not have got its last answer.
+        # A member that sends a full heartbeat may have missed its last response.
         is_told = (
             member.told == member.assigned
             and beat.member_epoch == member.epoch
@@ -140,12 +143,12 @@ class ShareMembership:
         member = group.members.get(beat.member_id)
         if beat.member_epoch == JOIN_EPOCH:
             if not beat.subscribed and member is None:
-                raise RequestInvalid("a member that joins says what it subscribes to")
+                raise RequestInvalid("a member that joins must send its subscription")
             if member is None:
                 if len(group.members) >= members_max:
                     raise GroupFull(
-                        f"group {beat.group_id!r} has {len(group.members)} members already and"
-                        f" takes {members_max}: stop one (headrace.share.subscription=exclusive"
+                        f"group {beat.group_id!r} has {len(group.members)} members, and the limit"
+                        f" is {members_max}: stop one (headrace.share.subscription=exclusive"
                         " allows one)"
                     )
                 member = ShareMember(beat.member_id, beat.client_id, beat.client_host)
@@ -155,13 +158,13 @@ class ShareMembership:
             raise _unknown(beat)
         if beat.member_epoch > member.epoch:
             raise MemberEpochFenced(
-                f"member {beat.member_id!r} claims epoch {beat.member_epoch}, and is at"
-                f" {member.epoch}: join again"
+                f"member {beat.member_id!r} sent epoch {beat.member_epoch} but is at "
+                f"{member.epoch}: join again"
             )
         return member
 
     def expire(self, topics: Mapping[str, TopicShape], now_ms: int) -> list[tuple[str, str]]:
-        """Drop members whose session has ended: (group id, member id) of each."""
+        """Remove members whose session has expired: (group id, member id) of each."""
         expired: list[tuple[str, str]] = []
         for group in list(self.groups.values()):
             late = [m.member_id for m in group.members.values() if m.deadline_ms <= now_ms]
@@ -174,7 +177,7 @@ class ShareMembership:
         return expired
 
     def _forget_if_empty(self, group: ShareMembers) -> None:
-        """What the group has consumed is known by its partitions."""
+        """The partitions know what the group has consumed."""
         if not group.members:
             del self.groups[group.group_id]
 

@@ -1,8 +1,8 @@
 """One share group on one data partition: what may be acquired, settled, released.
 
-Invariants: the functions that decide read `ShareGroup` and change nothing; `apply_*` change it,
-live and on replay alike. Only what must survive a crash becomes a stored record: acquired records
-and locks do not (KIP-932 does the same), delivery counts do once a delivery has ended.
+Invariants: the functions that decide only read `ShareGroup`; `apply_*` change it, live and on
+replay alike. Only state that must survive a crash becomes a stored record: acquired records and
+locks do not (as in KIP-932), delivery counts do once a delivery has ended.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.delivery import Piece
 
 RUNS_PER_UNFINISHED: Final = 4
-"""The span from start to end may hold finished records between unfinished ones: at most so many
-runs for each record that may be unfinished, so that memory is bounded."""
+"""The span from start to end may have finished records between unfinished ones: at most this many
+runs per record that may be unfinished, so that memory is bounded."""
 PARKED_KEYS_MAX: Final = 1_000
 PARKED_RECORDS_MAX: Final = 10_000
-"""Of one group on one partition that take no room of `unfinished_max`; each takes 250 bytes."""
+"""Per group and partition, beyond `unfinished_max`; each takes 250 bytes."""
 LOCK_MS_MAX: Final = 12 * 3_600_000
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 
@@ -81,14 +81,14 @@ class ShareGroup:
         self.window = Window(start)
         self.delivery: Delivery = OffsetDelivery(self.window)
         self.parked: dict[bytes, KeyParked] = {}
-        """Keys whose records are set aside."""
+        """Keys whose records are parked."""
         self.parked_hashes: dict[int, int] = {}
-        """How many of them have the same hash."""
+        """The number of parked keys with the same hash."""
         self._locks: list[tuple[int, int, int]] = []  # (until_ms, first, last)
 
     @property
     def keyed(self) -> RowDelivery | None:
-        """The delivery by rows; None where the group takes records by offset."""
+        """The delivery by rows; None if the group takes records by offset."""
         return self.delivery if isinstance(self.delivery, RowDelivery) else None
 
     def room(self) -> int:
@@ -101,7 +101,7 @@ class ShareGroup:
         return max(bound - unfinished, 0)
 
     def _parked_records(self) -> int:
-        """Records that are set aside, as far as they take no room."""
+        """Parked records that do not count towards the limit."""
         keyed = self.keyed
         if keyed is None or not self.parked_hashes or self.config.is_serial:
             return 0
@@ -110,7 +110,7 @@ class ShareGroup:
     # --- changing ----------------------------------------------------------------------------
 
     def configure(self, config: ShareConfig) -> None:
-        """Take new settings; a change of the order of delivery begins its index anew."""
+        """Apply new settings; a change of the delivery order rebuilds its index."""
         is_new_order = not config.reads_as(self.config)
         self.config = config
         if is_new_order:
@@ -125,7 +125,7 @@ class ShareGroup:
             self.delivery = OffsetDelivery(self.window)
 
     def park(self, record: KeyParked) -> None:
-        """Set the records of a key aside, or deliver them again."""
+        """Park the records of a key, or release them."""
         former = self.parked.pop(record.key, None)
         if former is not None:
             left = self.parked_hashes.pop(former.key_hash) - 1
@@ -138,20 +138,20 @@ class ShareGroup:
             self.parked_hashes[record.key_hash] = self.parked_hashes.get(record.key_hash, 0) + 1
 
     def lock(self, locked: Locked) -> None:
-        """Take note of a delivery or a renewal."""
+        """Record a delivery or a renewal."""
         _, first, last, count, owner, until_ms = locked
         end = self.window.end
         self.window.set(first, last, ACQUIRED, count, owner, until_ms)
         heappush(self._locks, (until_ms, first, last))
         if len(self._locks) > STALE_MIN + STALE_RATIO * len(self.window):
-            # One lock that ends late would keep all entries after it.
+            # One long lock would keep all entries after it.
             held = (run for run in self.window if run.state == ACQUIRED)
             self._locks = [(run.at_ms, run.first, run.last) for run in held]
             heapify(self._locks)
         self.delivery.note(min(first, end), last)  # a hole that it leaves is available
 
     def change(self, changed: GroupChanged) -> None:
-        """Take note of what was stored."""
+        """Apply a stored change."""
         window, keyed = self.window, self.keyed
         if changed.is_reset:
             self.window = Window(changed.start)
@@ -165,7 +165,7 @@ class ShareGroup:
                 keyed.finished(start, changed.start - 1)
                 keyed.rows_end = max(keyed.rows_end, changed.start)
         runs, end = changed.runs, window.end
-        if keyed is None and runs and runs[0].first >= end:  # such as a snapshot: noted at once
+        if keyed is None and runs and runs[0].first >= end:  # a snapshot, say: noted at once
             for first, last, state, count, at_ms in runs:
                 window.set(first, last, state, count, at_ms=at_ms)
             self.delivery.note(end, runs[-1].last)
@@ -179,7 +179,7 @@ class ShareGroup:
                 self.delivery.note(min(first, end), last)  # a hole that it leaves is available
 
     def learn(self, rows: tuple[Row, ...], rows_end: int) -> None:
-        """Take note of what records hold; they may be delivered from now on."""
+        """Record the rows of records, which may be delivered from now on."""
         keyed = self.keyed
         if keyed is None or rows_end <= keyed.rows_end:
             return
@@ -189,7 +189,7 @@ class ShareGroup:
         keyed.add(rows, rows_end)
 
     def pass_time(self, now_ms: int) -> None:
-        """What waited may be delivered; locks that have ended were released by stored records."""
+        """Waiting records may be delivered; stored records have released expired locks."""
         self.delivery.pass_time(now_ms)
         locks = self._locks
         while locks and (locks[0][0] <= now_ms or not self._holds(locks[0])):
@@ -206,7 +206,7 @@ class ShareGroup:
         """When a lock ends or a waiting record may be delivered; may be early."""
         locks = self._locks
         while locks and not self._holds(locks[0]):
-            heappop(locks)  # an index entry alone: no state changes
+            heappop(locks)  # only an index entry: no state changes
         next_ms = self.delivery.next_ms()
         if not locks:
             return next_ms
@@ -215,11 +215,11 @@ class ShareGroup:
     # --- deciding ----------------------------------------------------------------------------
 
     def peek(self, readable_end: int, records_max: int, now_ms: int) -> PeekReply:
-        """What could be acquired now, in the order of delivery."""
+        """Records that could be acquired now, in order of delivery."""
         reply, keyed = PeekReply(), self.keyed
         left = records_max
         if keyed is not None and keyed.rows_end < readable_end and self._rows_room() > 0:
-            # Records of a higher priority may follow: as many are known as may be unfinished.
+            # Records of higher priority may follow: know as many as may be unfinished.
             reply.reads_ahead = self.config.has_attributes
             if reply.reads_ahead:
                 reply.rows_from = keyed.rows_end
@@ -248,7 +248,7 @@ class ShareGroup:
     def _rows_room(self) -> int:
         keyed = self.keyed
         assert keyed is not None
-        # After a restart the window is there before the rows are: they take no room.
+        # After a restart the window is restored before the rows: they take no room.
         return self.room() if keyed.rows_end >= self.window.end else self.config.unfinished_max
 
     def decide_acquire(self, command: AcquireCommand, now_ms: int) -> list[Locked]:
@@ -258,20 +258,20 @@ class ShareGroup:
         locked: list[Locked] = []
         for first, last, count in sorted(self._taken(command, now_ms)):
             if locked and locked[-1].last + 1 == first and locked[-1].deliveries == count + 1:
-                locked[-1] = locked[-1]._replace(last=last)  # heads of keys that are neighbours
+                locked[-1] = locked[-1]._replace(last=last)  # heads that are adjacent
             else:
                 member = command.member_id
                 locked.append(Locked(self.number, first, last, count + 1, member, until_ms))
         return locked
 
     def _taken(self, command: AcquireCommand, now_ms: int) -> Iterator[Piece]:
-        """What is delivered: pieces that lie within what the caller has at hand."""
-        # Whole ranges: of heads there may be more than one member should hold.
+        """The delivered parts, inside the ranges that the caller has read."""
+        # Whole ranges: there may be more heads than one member should hold.
         most = max(command.records_max, self.config.unfinished_max)
         left = command.records_max
         limit = self.config.delivery_count_max
         suspect = max(2, -(-limit // 2))
-        """Deliveries after which a record may be what makes its consumers fail (KAFKA-17541)."""
+        """Deliveries after which a record may be what crashes its consumers (KAFKA-17541)."""
         taken_any = False
         for first, last, count in self._offered(command, now_ms):
             size = last - first + 1
@@ -288,12 +288,12 @@ class ShareGroup:
             taken_any = True
             left -= size
             most -= size
-            if left <= 0:  # at once: what is offered next may have to be looked for
+            if left <= 0:  # stop at once: finding the next offer may take a search
                 return
 
     def _offered(self, command: AcquireCommand, now_ms: int) -> Iterator[Piece]:
-        """Available pieces inside `within`, then records never handed out. Expired ones are left
-        out: the next tick finishes them."""
+        """Available parts inside `within`, then records never delivered. Expired ones are omitted:
+        the next tick finishes them."""
         within = list(command.within)
         lows = [low for low, _high in within]
         for first, last, count in self.delivery.candidates(now_ms):
@@ -328,8 +328,8 @@ class ShareGroup:
             error = self._check(settlement, command.member_id, now_ms)
             if error is None and settlement.first <= reached:
                 error = RequestInvalid(
-                    f"offset {settlement.first} is settled twice in one request, or ranges do not"
-                    " ascend: settle each record once"
+                    f"offset {settlement.first} is settled twice in one request, or ranges do not "
+                    "ascend: settle each record once"
                 )
             errors.append(error)
             reached = max(reached, settlement.last)
@@ -351,22 +351,22 @@ class ShareGroup:
         first, last, kind, delay_ms, _reason = settlement
         window = self.window
         if first > last or first < 0 or kind not in KINDS or delay_ms > DELAY_MS_MAX:
-            return RequestInvalid(f"a settlement of {first} to {last} of type {kind} cannot be")
+            return RequestInvalid(f"settlement type {kind} of {first} to {last} is not valid")
         if kind == RENEW and not self.config.can_renew:
             return RecordStateInvalid(
-                "locks of this group are not renewed (share.renew.acknowledge.enable=false)"
+                "locks of this group cannot be renewed (share.renew.acknowledge.enable=false)"
             )
         if last < window.start:
-            return None  # finished before: an acknowledgement repeated, or deleted records
+            return None  # already finished: a repeated acknowledgement, or deleted records
         if last >= window.end:
             return RequestInvalid(
-                f"offset {last} was never delivered: this group is at {window.end}"
+                f"offset {last} was never delivered: the group is at {window.end}"
             )
         for low, high, run in window.between(first, last):
             if run.state != ACQUIRED or run.owner != member_id or run.at_ms <= now_ms:
                 return RecordStateInvalid(
-                    f"the records {low} to {high} are not held by this member (its lock has ended,"
-                    " or they were settled before): they are delivered again if they have to be"
+                    f"this member does not hold records {low} to {high}, because its lock has "
+                    "expired or they were already settled: unsettled records are redelivered"
                 )
         return None
 
@@ -393,7 +393,7 @@ class ShareGroup:
     def given_up(
         self, first: int, last: int, count: int, now_ms: int, reason: str, letters: list[DeadLetter]
     ) -> StoredRun:
-        """The records are not delivered any more; `letters` learns of it, if the group has them."""
+        """Finish or archive the records; adds to `letters` if the group has dead letters."""
         if not self.config.has_dead_letters:
             return StoredRun(first, last, ARCHIVED, count)
         letters.append(DeadLetter(self.group_id, first, last, count, reason, now_ms))
@@ -408,18 +408,18 @@ class ShareGroup:
         letters: list[DeadLetter],
         delay_ms: int = -1,
     ) -> StoredRun:
-        """A delivery has ended without success: once more, later, or never again."""
+        """A delivery has ended without success: deliver again, later, or never."""
         if count >= self.config.delivery_count_max:
             return self.given_up(first, last, count, now_ms, FAILED_BY_COUNT, letters)
         wait_ms = delay_ms if delay_ms >= 0 else self.config.retry_after_ms(count)
         return StoredRun(first, last, AVAILABLE, count, now_ms + wait_ms if wait_ms else 0)
 
     def decide_expired(self, now_ms: int) -> tuple[list[StoredRun], list[DeadLetter]]:
-        """(runs whose lock has ended, dead letters)."""
+        """(runs whose lock has expired, dead letters)."""
         letters: list[DeadLetter] = []
         runs: list[StoredRun] = []
         reached = self.window.start
-        # Entries may overlap: a part of what was locked as one was renewed until the same moment.
+        # Entries may overlap: part of a locked range was renewed until the same time.
         for first, last in sorted(entry[1:] for entry in self._ended(now_ms)):
             for low, high, run in self.window.between(max(first, reached), last):
                 if run.state == ACQUIRED and run.at_ms <= now_ms:
@@ -449,7 +449,7 @@ class ShareGroup:
         return runs, letters
 
     def decide_park(self, key: bytes, key_hash: int, now_ms: int) -> KeyParked | HeadraceError:
-        """The record that parks a key, or why it cannot be parked."""
+        """The record that parks a key, or the error."""
         refusal = self.config.parking_refusal()
         if refusal is not None:
             return refusal
@@ -460,7 +460,7 @@ class ShareGroup:
         return self.parked.get(key) or KeyParked(self.number, key, key_hash, now_ms)
 
     def list_parked(self) -> list[ParkedKey]:
-        """The parked keys, in the order of their bytes."""
+        """The parked keys, in byte order."""
         keyed = self.keyed
         return [
             ParkedKey(one.key, one.at_ms or 0, 0 if keyed is None else keyed.known_of(one.key_hash))
@@ -482,9 +482,9 @@ class ShareGroup:
         return runs
 
     def lacks_rows(self, rows_from: int, rows_end: int) -> bool:
-        """Whether rows from `rows_from` to `rows_end` follow those that are known, and add to them.
+        """Whether rows from `rows_from` to `rows_end` continue and extend the known ones.
 
-        Others were read for a state that is past: what they leave out is not known to be empty.
+        Other rows were read for an outdated state: omitted offsets may not be empty.
         """
         keyed = self.keyed
         return keyed is not None and rows_from <= keyed.rows_end < rows_end

@@ -1,7 +1,7 @@
 """The machine of one data partition: the share groups that consume it.
 
-Invariants: `decide` finds the group and asks it; `apply` alone changes anything. Deadlines lie in
-one heap with one live entry for each group, so a thousand idle groups cost nothing.
+Invariants: `decide` finds the group and calls its rules; only `apply` changes state. Deadlines are
+in one heap with one live entry per group, so a thousand idle groups cost nothing.
 """
 
 from __future__ import annotations
@@ -96,17 +96,17 @@ GroupCommand = (
     | ListParkedCommand
     | RemoveGroupCommand
 )
-"""What is asked of a group that is there."""
+"""Commands on an existing group."""
 
 GROUPS_MAX = 10_000
-"""Of one partition: each takes memory and journal for good."""
+"""Per partition: each takes memory and journal space permanently."""
 PART_SIZE = 500
-"""Runs, parked keys and groups in a part of a snapshot: about 2 ms of work to encode and append."""
+"""Runs, parked keys and groups per snapshot part: about 2 ms of work to encode and append."""
 AFTER_RESTART = "given up before the broker was restarted"
 
 
 class ShareMachine:
-    """See the module. `skipped_count`: journal records that were not understood."""
+    """See the module. `skipped_count`: journal records that could not be decoded."""
 
     def __init__(self) -> None:
         self.groups: dict[str, ShareGroup] = {}
@@ -147,9 +147,9 @@ class ShareMachine:
                 [] if is_same else [Configured(group.number, command.config)], ShareReply()
             )
         if command.start < 0:
-            return Decision([], ShareReply(RequestInvalid(f"offset {command.start} cannot be")))
+            return Decision([], ShareReply(RequestInvalid(f"offset {command.start} is not valid")))
         if len(self.groups) >= GROUPS_MAX:
-            refused = GroupFull(f"the partition has {GROUPS_MAX} share groups: delete some")
+            refused = GroupFull(f"the partition already has {GROUPS_MAX} share groups: delete some")
             return Decision([], ShareReply(refused))
         number = self._next_number
         opened = GroupOpened(number, command.group_id, command.start)
@@ -177,7 +177,7 @@ class ShareMachine:
         return Decision(records, ShareReply(), effects=[*letters])
 
     def _outstanding(self) -> list[DeadLetter]:
-        """Copies that a crash may have kept from the dead letter topic."""
+        """Dead letter copies that a crash may have prevented."""
         return [
             DeadLetter(group.group_id, run.first, run.last, run.count, AFTER_RESTART, run.at_ms)
             for group in self.groups.values()
@@ -214,7 +214,7 @@ class ShareMachine:
             return
         group = self._by_number.get(record.number)
         if group is None:
-            return  # it was removed, or comes in a part of a snapshot that was written later
+            return  # it was removed, or is in a later part of the snapshot
         match record:
             case Locked():
                 group.lock(record)
@@ -238,7 +238,7 @@ class ShareMachine:
     def _open(self, opened: GroupOpened) -> None:
         former = self.groups.get(opened.group_id)
         if former is not None and former.number == opened.number:
-            return  # from a snapshot, whose other records may not have been stored any more
+            return  # from a snapshot whose other records may not have been stored
         if former is not None:
             self._forget(former)
         group = ShareGroup(opened.number, opened.group_id, opened.start)
@@ -270,7 +270,7 @@ class ShareMachine:
         return None
 
     def decode(self, key: bytes | None, value: bytes | None) -> ShareRecord | None:
-        """See Machine. What cannot be read is counted and skipped."""
+        """See Machine. Undecodable records are counted and skipped."""
         record: ShareRecord | None = decode_or_none(decode, key, value)
         if record is None:
             self.skipped_count += 1
@@ -283,7 +283,7 @@ class ShareMachine:
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None
     ) -> ShareRecord | None:
-        """See Machine: nothing in a journal belongs to a transaction."""
+        """See Machine: a journal contains no transactions."""
         self.skipped_count += 1
         return None
 
@@ -292,8 +292,8 @@ class ShareMachine:
         return None
 
     def state_parts(self) -> Iterator[list[ShareRecord]]:
-        """See Machine. All of a group is in one part, since what changes later is written as a
-        difference from that; of a group that no part had yet, the differences are passed over."""
+        """See Machine. All of a group is in one part, since later changes are written as
+        differences from it; differences of a group that no part contains yet are skipped."""
         part: list[ShareRecord] = []
         size = 0
         for group_id in list(self.groups):
@@ -349,7 +349,7 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
             return Decision(changes, ShareReply(), effects=[*letters])
         case MoveStartCommand(_, start):
             if start < 0:
-                return Decision([], ShareReply(RequestInvalid(f"offset {start} cannot be")))
+                return Decision([], ShareReply(RequestInvalid(f"offset {start} is not valid")))
             moved = GroupChanged(group.number, (), start, is_reset=True)
             return Decision([moved], ShareReply())
         case DeadLetteredCommand(_, first, last):
@@ -377,7 +377,9 @@ def _decide_parked(
             return Decision([], ParkedReply(None, group.list_parked()))
         case ReleaseKeyCommand(_, key):
             if key not in group.parked:
-                return Decision([], ShareReply(RecordStateInvalid("the key is not parked here")))
+                return Decision(
+                    [], ShareReply(RecordStateInvalid("the key is not parked on this partition"))
+                )
             return Decision([KeyParked(group.number, key, -1, None)], ShareReply())
         case ParkKeyCommand(_, key, key_hash):
             parked = group.decide_park(key, key_hash, now_ms)
@@ -394,7 +396,7 @@ def _changed(group: ShareGroup, runs: Sequence[StoredRun]) -> list[ShareRecord]:
 
 def _decide_acquire(group: ShareGroup, command: AcquireCommand, now_ms: int) -> ShareDecision:
     if command.records_max <= 0:
-        return Decision([], AcquireReply(RequestInvalid("at least one record must be asked for")))
+        return Decision([], AcquireReply(RequestInvalid("at least one record must be requested")))
     if command.owner and group.config.is_sticky and group.claim.owner != command.owner:
         return Decision([], AcquireReply())
     locked = group.decide_acquire(command, now_ms)

@@ -1,8 +1,8 @@
-"""What the journal of a partition's share groups holds, and its bytes (`docs/FORMAT.md`).
+"""The records of a share group journal, and their encoding (`docs/FORMAT.md`).
 
 Invariants: a journal belongs to one data partition. A group is opened once, under a number that is
-never used again; everything else names it by that number, so a record costs few bytes. Delivery
-states that a crash may forget (acquired) are not written. Integers are unsigned LEB128.
+never reused; all other records refer to it by that number, so they are small. Volatile delivery
+states (acquired) are not written. Integers are unsigned LEB128.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.window import Window
 
 VERSION: Final = 0
-"""First byte of each value, but of CHANGED. Do not change: stored."""
+"""First byte of each value, except CHANGED. Do not change: stored."""
 CHANGED_VERSION: Final = 1
-"""Of CHANGED; 0 had a byte for IS_RESET, then always the start. Do not change: stored."""
+"""For CHANGED; version 0 had a byte for IS_RESET, then always the start. Do not change: stored."""
 IS_RESET: Final = 0x01
 HAS_START: Final = 0x02
 OPENED: Final = b"\x00"
 CHANGED: Final = b"\x01"
 PARKED: Final = b"\x02"
-"""First byte of each key; the group's number follows, after PARKED the message key. Do not change:
-stored."""
+"""First byte of each key; the group's number follows, and after PARKED the message key. Do not
+change: stored."""
 STATE_MASK: Final = 0x07
 HAS_TIME: Final = 0x08
 
 
 class StoredRun(NamedTuple):
-    """[first, last] of one state; `at_ms`: before then it is not delivered again."""
+    """[first, last] of one state; `at_ms`: not delivered again before then."""
 
     first: int
     last: int
@@ -51,9 +51,10 @@ class GroupOpened(NamedTuple):
 
 
 class GroupChanged(NamedTuple):
-    """Runs that changed. `start`: everything before it is finished, -1: unchanged.
+    """Changed runs. `start`: everything before it is finished, -1: unchanged.
 
-    `is_reset`: whatever was known before is void (an administrator moved the start)."""
+    `is_reset`: replaces all earlier state (an administrator moved the start).
+    """
 
     number: int
     runs: Sequence[StoredRun]
@@ -62,7 +63,7 @@ class GroupChanged(NamedTuple):
 
 
 class KeyParked(NamedTuple):
-    """The group sets records of this key aside. `at_ms` None: it does not any more."""
+    """The group parks records with this key. `at_ms` None: no longer."""
 
     number: int
     key: bytes
@@ -71,7 +72,7 @@ class KeyParked(NamedTuple):
 
 
 class GroupRemoved(NamedTuple):
-    """The group is forgotten on this partition."""
+    """The group is deleted on this partition."""
 
     number: int
 
@@ -82,8 +83,8 @@ StoredRecord = GroupOpened | GroupChanged | KeyParked | GroupRemoved
 def stored_runs(window: Window) -> tuple[StoredRun, ...]:
     """The durable state of a window.
 
-    What is acquired counts as available again, with the deliveries that have ended; what was never
-    delivered is a hole, but at the end.
+    Acquired records count as available again, with the deliveries that have ended; records that
+    were never delivered are holes, except at the end.
     """
     runs: list[StoredRun] = []
     last = window.end - 1
@@ -105,7 +106,7 @@ def put_varint(out: bytearray, value: int) -> None:
 
 
 def get_varint(data: bytes, at: int) -> tuple[int, int]:
-    """(the value at `at`, where the next one begins). Raises IndexError, RecordInvalid."""
+    """(the value at `at`, the position after it). Raises IndexError, RecordInvalid."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -140,7 +141,7 @@ def encode(record: StoredRecord) -> tuple[bytes, bytes | None]:
     for first, last, state, deliveries, at_ms in record.runs:
         gap, size = first - reached, last - first
         assert gap >= 0, "runs ascend"
-        if not at_ms and gap < 0x80 and size < 0x80 and deliveries < 0x80:  # nearly always
+        if not at_ms and gap < 0x80 and size < 0x80 and deliveries < 0x80:  # almost always
             value += bytes((gap, size, state, deliveries))
         else:
             put_varint(value, gap)
@@ -166,7 +167,7 @@ def _encode_parked(record: KeyParked) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> StoredRecord | None:
-    """The reverse of `encode`; None for what a newer version wrote. Raises RecordInvalid."""
+    """The inverse of `encode`; None for what a newer version wrote. Raises RecordInvalid."""
     try:
         return _decode(key, value)
     except (IndexError, UnicodeDecodeError) as error:
@@ -198,10 +199,11 @@ def _decode(key: bytes, value: bytes | None) -> StoredRecord | None:
 def _decode_runs(value: bytes, at: int) -> tuple[StoredRun, ...]:
     runs: list[StoredRun] = []
     reached, end = 0, len(value)
-    make = tuple.__new__  # a snapshot has a million runs: a third of the time of StoredRun()
+    # a snapshot has a million runs: this takes a third of the time of StoredRun()
+    make = tuple.__new__
     while at < end:
         gap, size = value[at], value[at + 1]
-        if gap < 0x80 and size < 0x80:  # nearly always, and a call costs more than the rest
+        if gap < 0x80 and size < 0x80:  # almost always, and a call costs more than the rest
             at += 2
         else:
             gap, at = get_varint(value, at)

@@ -1,4 +1,4 @@
-"""What changes a share group and is not stored: a crash forgets it, and nothing is lost."""
+"""Volatile records of share groups: state that is not stored, and safe to lose in a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Locked(NamedTuple):
-    """Volatile: [first, last] is `owner`'s until `until_ms`, delivered `deliveries` times."""
+    """Volatile: `owner` has [first, last] until `until_ms`, delivered `deliveries` times."""
 
     number: int
     first: int
@@ -21,7 +21,7 @@ class Locked(NamedTuple):
 
 
 class RowsLearned(NamedTuple):
-    """Volatile: what is known of the records up to `rows_end`."""
+    """Volatile: the known rows of the records up to `rows_end`."""
 
     number: int
     rows: tuple[Row, ...]
@@ -36,7 +36,7 @@ class Configured(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """Volatile: the records of the partition are `owner`'s alone until `until_ms`; empty: free."""
+    """Volatile: only `owner` gets records of the partition until `until_ms`; empty: unclaimed."""
 
     number: int
     owner: str
@@ -44,7 +44,7 @@ class Claimed(NamedTuple):
 
 
 class TimePassed(NamedTuple):
-    """Volatile: what waited until `now_ms` may be delivered."""
+    """Volatile: records that waited until `now_ms` may be delivered."""
 
     now_ms: int
 

@@ -1,11 +1,12 @@
 """The delivery states of the records between a share partition's start and end offset.
 
 Invariants: runs of equal state are adjacent, do not overlap and cover [start, end) exactly; the
-first run is never terminal, since the start offset moves past what is finished. Nothing here knows
-groups, members' sessions, keys or time beyond the numbers it is given.
+first run is never terminal, since the start offset moves past finished records. Knows no groups,
+sessions or keys, and no time beyond the numbers passed in.
+
 How it works: two parallel lists, ordered by first offset, hold the runs; a change of a range splits
-at its two ends and merges with its neighbours, so a batch that is acknowledged as one costs one
-run whatever its size. A bisection finds an offset.
+at its two ends and merges with its neighbours, so a batch that is acknowledged as a whole costs one
+run whatever its size. Offsets are found by bisection.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ACQUIRED: Final = 1
 """Delivered to `owner`, whose lock ends at `at_ms`."""
 ACKNOWLEDGED: Final = 2
 ARCHIVING: Final = 3
-"""Given up; a copy is on its way to the dead letter topic."""
+"""Given up; a copy is being written to the dead letter topic."""
 ARCHIVED: Final = 4
 TERMINAL: Final = (ACKNOWLEDGED, ARCHIVED)
 
@@ -53,9 +54,9 @@ class Run:
         return self.state == ACKNOWLEDGED or self.state == ARCHIVED
 
     def continues(self, other: Run) -> bool:
-        """Whether `other`, which follows, is in the same state in all that matters."""
+        """Whether `other`, which follows, has the same state in every relevant respect."""
         if self.is_terminal and other.is_terminal:
-            return True  # why it is finished matters to no one: the start moves past both
+            return True  # the reason does not matter: the start moves past both
         return (
             self.state == other.state
             and self.count == other.count
@@ -64,7 +65,7 @@ class Run:
         )
 
     def __repr__(self) -> str:
-        """For failing tests."""
+        """For test failures."""
         return f"{self.first}-{self.last} {STATE_NAMES[self.state]} x{self.count} @{self.at_ms}"
 
 
@@ -75,12 +76,12 @@ class Window:
 
     def __init__(self, start: int) -> None:
         self.start = start
-        """The first offset that is not finished, or the end."""
+        """The first unfinished offset, or the end."""
         self.end = start
-        """The first offset that was never handed out."""
+        """The first offset that was never delivered."""
         self.acquired_records = 0
         self.finished_records = 0
-        """Terminal records between start and end, which hold up nothing but the window."""
+        """Terminal records between start and end, which delay nothing but the window."""
         self._firsts: list[int] = []
         self._runs: list[Run] = []
 
@@ -89,22 +90,22 @@ class Window:
         return iter(self._runs)
 
     def __len__(self) -> int:
-        """The number of runs: what memory and scans depend on."""
+        """The number of runs, which determines memory and scan cost."""
         return len(self._runs)
 
     @property
     def span(self) -> int:
-        """Offsets between start and end, the finished ones included."""
+        """Offsets between start and end, including finished ones."""
         return self.end - self.start
 
     def run_at(self, offset: int) -> Run | None:
-        """The run that holds `offset`."""
+        """The run that contains `offset`."""
         if not self.start <= offset < self.end:
             return None
         return self._runs[bisect_right(self._firsts, offset) - 1]
 
     def between(self, first: int, last: int) -> list[tuple[int, int, Run]]:
-        """(first, last, run) of each piece of a run inside [first, last], clipped to it."""
+        """(first, last, run) of each part of a run inside [first, last], clipped to it."""
         pieces: list[tuple[int, int, Run]] = []
         if last < max(first, self.start) or first >= self.end:
             return pieces
@@ -118,7 +119,8 @@ class Window:
         return pieces
 
     def each(self, first: int, last: int) -> Iterator[tuple[int, int, Run]]:
-        """As `between`, one at a time, for callers that rarely need all: no change meanwhile."""
+        """As `between`, lazily, for callers that rarely need all; the window must not change
+        meanwhile."""
         if last < max(first, self.start) or first >= self.end:
             return
         runs = self._runs
@@ -133,8 +135,8 @@ class Window:
     def set(
         self, first: int, last: int, state: int, count: int, owner: str = "", at_ms: int = 0
     ) -> None:
-        """Put [first, last] into one state; it may lie before the start, reach past the end, or
-        leave a hole at the end, which becomes available. The start moves if it can."""
+        """Set the state of [first, last]; the range may begin before the start, extend past the
+        end, or leave a hole at the end, which becomes available. The start moves if it can."""
         first = max(first, self.start)
         if last < first:
             return
@@ -189,7 +191,8 @@ class Window:
         self._runs[low:high] = [run]
 
     def _boundary(self, offset: int) -> int:
-        """The index of the run that begins at `offset`, after cutting the one that holds it."""
+        """The index of the run that begins at `offset`, after splitting the one that contains
+        it."""
         if offset >= self.end:
             return len(self._runs)
         at = bisect_right(self._firsts, offset) - 1
@@ -203,7 +206,7 @@ class Window:
         return at + 1
 
     def _advance(self) -> None:
-        """Move the start past what is finished."""
+        """Move the start past finished records."""
         finished = 0
         for run in self._runs:
             if not run.is_terminal:

@@ -1,7 +1,7 @@
-"""One connection of a client on asyncio's loop.
+"""A client connection on the asyncio loop.
 
-Invariants: no tasks, no time limits, no retries: a request gives a future, and the caller decides
-how long to wait for it. A request whose caller has given up is still answered in its turn.
+Invariants: no tasks, no timeouts, no retries: a request returns a future, and the caller decides
+how long to wait for it. The response to an abandoned request is still consumed in its turn.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class AsyncConnection(asyncio.Protocol):
     def ask(
         self, api_key: int, version: int, body: bytes, *, is_flexible: bool
     ) -> asyncio.Future[bytes]:
-        """Send a request; its future is the answer's body.
+        """Send a request; returns a future of the response body.
 
-        Raises OSError, at once or in the future: the connection is of no use then.
+        Raises OSError, at once or in the future: the connection is then unusable.
         """
         if self._is_lost or self._transport is None:
             raise _closed()
@@ -58,7 +58,7 @@ class AsyncConnection(asyncio.Protocol):
         return answer
 
     def close(self) -> None:
-        """Close it; what was sent still arrives."""
+        """Close it; data already sent still arrives."""
         if self._transport is not None:
             self._transport.close()
 

@@ -1,7 +1,7 @@
-"""One connection of a client with a blocking socket.
+"""A client connection on a blocking socket.
 
-Invariants: no retries, nothing hidden: each request goes out once, and a caller may send any bytes
-and read answers as they are. Never reads beyond the answer that it waits for.
+Invariants: no retries, nothing implicit: each request is sent once, and a caller may send arbitrary
+bytes and read responses unparsed. Never reads beyond the response that it waits for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READ_BYTES_MAX = 1 << 20
 
 
 class BlockingConnection:
-    """One connection. Every wait ends in TimeoutError after `timeout_s`."""
+    """One connection. Every wait raises TimeoutError after `timeout_s`."""
 
     def __init__(
         self,
@@ -49,26 +49,27 @@ class BlockingConnection:
         self.socket.close()
 
     def call(self, api_key: int, version: int, body: bytes, *, is_flexible: bool) -> bytes:
-        """Ask, and wait for the answer's body. Raises OSError: the connection is of no use then."""
+        """Send a request and wait for the response body. Raises OSError: the connection is then
+        unusable."""
         if self._exchange.is_waiting():
-            raise AnswerInvalid("the answer to an earlier request was not waited for")
+            raise AnswerInvalid("the response to an earlier request has not been read")
         self.send(self._exchange.ask(api_key, version, body, is_flexible=is_flexible))
         while (answer := self._exchange.next_answer()) is None:
             self._read()
         return answer
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         self.socket.sendall(data)
 
     def receive(self) -> bytes:
-        """One answer without its size, to whatever was sent as bytes. Raises OSError."""
+        """One response without its size, to a request sent as bytes. Raises OSError."""
         while (frame := self._exchange.next_frame()) is None:
             self._read()
         return frame
 
     def receive_into(self, buffer: bytearray) -> memoryview:
-        """As `receive`, read into `buffer`, which bounds it: for answers that are measured."""
+        """As `receive`, into `buffer`, which bounds the size: for measurements."""
         view = memoryview(buffer)
         self._fill(view[:SIZE_BYTES])
         answer = view[: answer_size(view, len(buffer))]

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
 EXACT, DEFAULT, ANY = 0, 1, 2
-"""Of a component of a filter. Do not change: on the wire."""
+"""Match types of a filter component. Do not change: on the wire."""
 ENTRIES_MAX: Final = 1_000
-"""Of one request: each is a write to the metadata store."""
+"""Per request: each is a write to the metadata store."""
 
 
 def _match(component: Any) -> Match:
     """Raises RequestInvalid."""
     if component.match_type not in {EXACT, DEFAULT, ANY}:
-        raise RequestInvalid(f"{component.match_type} is not a type of match: use 0, 1 or 2")
+        raise RequestInvalid(f"{component.match_type} is not a match type: use 0, 1 or 2")
     if (component.match_type == EXACT) != (component.match is not None):
-        raise RequestInvalid("an exact match has a name, others have none")
+        raise RequestInvalid("an exact match requires a name, and other matches must have none")
     return Match(component.entity_type, component.match, component.match_type == ANY)
 
 
@@ -55,21 +55,23 @@ async def _alter(node: Node, entry: Any, *, is_dry_run: bool) -> None:
     changes: dict[str, float | None] = {}
     for operation in entry.ops:
         if operation.key in changes:
-            raise RequestInvalid(f"{operation.key[:50]!r} is changed twice")
+            raise RequestInvalid(
+                f"{operation.key[:50]!r} is changed twice in one request: name each quota once"
+            )
         changes[operation.key] = None if operation.remove else operation.value
     parts = [(part.entity_type, part.entity_name) for part in entry.entity]
     await node.quotas.change(parts, changes, is_dry_run=is_dry_run)
 
 
 async def alter_client_quotas(node: Node, request: Any, _context: Context) -> Answer:
-    """AlterClientQuotas: each entity's changes, all of them or none."""
+    """AlterClientQuotas: each entity's changes are applied as a whole or not at all."""
     results: list[dict[str, Any]] = []
     for number, entry in enumerate(request.entries):
         error: HeadraceError | None = None
         try:
             if number >= ENTRIES_MAX:
                 raise RequestInvalid(
-                    f"a request changes at most {ENTRIES_MAX} entities: send several"
+                    f"a request can change at most {ENTRIES_MAX} entities: split it"
                 )
             await _alter(node, entry, is_dry_run=request.validate_only)
         except HeadraceError as refused:

@@ -1,7 +1,7 @@
-"""Reads of ledgers that lie in object storage, for the Fetch API.
+"""Reads ledgers from object storage for the Fetch API.
 
-Invariants: no fetch waits long for a cloud. The read goes on when the fetch is answered
-without it, and the next fetch for the same place finds it under way or done. So a consumer that
+Invariants: no fetch waits long for object storage. The read continues when the fetch is answered
+without it, and the next fetch for the same offset finds it in progress or done. So a consumer that
 reads old and new partitions in one request gets the new ones at once.
 """
 
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 WAIT_MS = 500
 """Kafka's `remote.fetch.max.wait.ms`."""
 WAIT_WITH_DATA_MS = 20
-"""Where the answer holds records of other partitions already."""
+"""If the response already has records of other partitions."""
 READS_MAX = 1_000
-"""Under way at once; who comes later gets nothing, and asks again."""
+"""Reads in progress; further requests get no data and are repeated by the client."""
 
 TELL_INTERVAL_S = 60
 
@@ -35,7 +35,7 @@ _Place = tuple["PartitionLog", int, int, int]
 
 
 class ColdReads:
-    """The reads from object storage that are under way."""
+    """The reads from object storage that are in progress."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
@@ -45,14 +45,14 @@ class ColdReads:
 
     @staticmethod
     def is_cold(partition: PartitionLog, offset: int) -> bool:
-        """Whether `offset` has no copy here."""
+        """Whether `offset` has no local copy."""
         segment = segment_of(partition, offset)
         return segment is not None and not segment.is_local
 
     async def fetch(
         self, partition: PartitionLog, offset: int, bytes_max: int, isolation: int, wait_ms: int
     ) -> Fetched | None:
-        """Like `LogReader.fetch`; None where that takes longer than `wait_ms`."""
+        """As `LogReader.fetch`; None if that takes longer than `wait_ms`."""
         place = (partition, offset, bytes_max, isolation)
         task = self._reads.get(place)
         if task is None:
@@ -74,12 +74,12 @@ class ColdReads:
             return await partition.reader.fetch(offset, bytes_max, isolation)
         except HeadraceError as error:
             self._tell(partition, error)
-            return error  # for those who wait, if anybody still does
+            return error  # for fetches that may still wait
         finally:
             del self._reads[place]
 
     def _tell(self, partition: PartitionLog, error: HeadraceError) -> None:
-        """Log a failure, at most one a minute: a consumer tries again twice a second."""
+        """Log a failure, at most one a minute: a consumer retries twice a second."""
         self._failures += 1
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._quiet_until_s:

@@ -1,6 +1,6 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
 
-Invariants: what a request asks of one resource happens as a whole or not at all. The rules are in
+Invariants: changes of one resource are applied as a whole or not at all. The rules are in
 `broker/services`: `configurations` for topics and groups, `broker_settings` for brokers.
 """
 
@@ -97,7 +97,7 @@ def _resource_configs(node: Node, resource: Any, request: Any) -> list[dict[str,
 
 
 def _not_configurable(resource: Any) -> RequestInvalid:
-    return RequestInvalid(f"resources of type {resource.resource_type} have no configs")
+    return RequestInvalid(f"resources of type {resource.resource_type} have no configuration")
 
 
 async def describe_configs(node: Node, request: Any, _context: Context) -> Answer:
@@ -111,7 +111,7 @@ async def describe_configs(node: Node, request: Any, _context: Context) -> Answe
         except HeadraceError as refused:
             error = refused
         wanted = resource.configuration_keys
-        if wanted:  # none at all stands for all, as in Kafka's ConfigHelper
+        if wanted:  # an empty list means all, as in Kafka's ConfigHelper
             configs = [config for config in configs if config["name"] in wanted]
         results.append(_result(resource, error) | {"configs": configs})
     return {"results": results}

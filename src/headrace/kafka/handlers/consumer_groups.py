@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the new protocol (KIP-848).
 
-Invariants: as in `groups`. A client of version 1 makes its own member id; one of version 0 may
+Invariants: as in `groups`. A client of version 1 generates its own member id; one of version 0 may
 leave that to the broker.
 """
 
@@ -31,7 +31,7 @@ OWN_ID_SINCE = 1
 
 
 def _owned(topics: Any) -> dict[UUID, frozenset[int]] | None:
-    """The partitions that a member says that it has; None: it does not say."""
+    """The partitions that a member reports as owned; None: no report."""
     if topics is None:
         return None
     found: dict[UUID, frozenset[int]] = {}
@@ -63,7 +63,7 @@ async def consumer_group_heartbeat(
     )
     reply: ConsumerHeartbeatReply
     if context.version >= OWN_ID_SINCE and not command.member_id:
-        reply = command.refused(RequestInvalid("a member of this version brings its own id"))
+        reply = command.refused(RequestInvalid("a member of this version must send its own id"))
     else:
         reply = await node.groups.consumer_heartbeat(command)
     assignment = reply.assignment

@@ -1,7 +1,7 @@
-"""What a handler is, and what it knows about a request beside its body.
+"""The handler type, and what a handler knows about a request besides its body.
 
-A handler names the type of its request (`kafka/wire/messages.pyi`) for type checkers alone: what
-it gets has those attributes.
+A handler names the type of its request (`kafka/wire/messages.pyi`) for type checkers only: the
+actual object has those attributes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
     Handler = Callable[[Any, Any, "Context"], Awaitable[Answer]]
-    """(node, request, context) -> the answer."""
+    """(node, request, context) -> the response."""
 
 
 class Context(NamedTuple):
-    """The header's part of a request."""
+    """Properties of a request from its header and connection."""
 
     api_key: int
     version: int
@@ -27,4 +27,4 @@ class Context(NamedTuple):
     client_host: str
     session: Session
     connection: object = None
-    """Stands for the client's connection: what is tied to it ends with it."""
+    """Identifies the client's connection: state tied to it ends with it."""

@@ -1,10 +1,10 @@
-"""Fetch: batches out, with long poll.
+"""Fetch: reads batches, with long polling.
 
-Invariants: what is in memory is answered in the turn in which it was asked for; what needs
-the disk is read in a task. A fetch that finds less than `bytes_min` waits at its partitions, costs
-nothing meanwhile, and is answered when a bound moves or its time is over. Several partitions that
-move in one turn make one answer. The isolation level is a bound: the high watermark, or the last
-stable offset for a reader of committed transactions, who is told which ones were aborted.
+Invariants: data in memory is returned in the turn in which it was requested; reads from disk run in
+a task. A fetch that finds less than `bytes_min` waits at its partitions at no cost, and is answered
+when a bound moves or its time is over. Several partitions that move in one turn cause one response.
+The isolation level is a bound: the high watermark, or the last stable offset for a reader of
+committed transactions, whose response lists the aborted ones.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 WAIT_MS_MAX: Final = 10 * 60 * 1000
 BATCH_BYTES: Final = 1024 * 1024
-"""An answer may be this large whatever is asked for: its first batch comes whole."""
+"""A response may be this large whatever the limit: its first batch is returned whole."""
 EMPTY: Final = b""
 _HEAD: Final = Struct(">ii")
 _FLEXIBLE_HEAD: Final = Struct(">iib")
@@ -62,7 +62,7 @@ NOTHING: Final = Fetched(EMPTY)
 
 
 class _Fetch:
-    """One request on its way: it waits, is told, and answers once."""
+    """One request in progress: waits, is notified, and responds once."""
 
     __slots__ = (
         "bytes_max",
@@ -121,7 +121,7 @@ class FetchHandler:
         self.waiting = 0
         self._waiting: dict[Connection, dict[_Fetch, None]] = {}
         self._found: tuple[dict[bytes, Topic], dict[bytes, Topic]] = ({}, {})
-        """Topics by name and by id as requests have them, as of `_found_version` of the topics."""
+        """Topics by name and by id in wire form, as of `_found_version` of the topics."""
         self._found_version = -1
 
     def handle(
@@ -132,7 +132,7 @@ class FetchHandler:
         version: int,
         correlation_id: int,
     ) -> None:
-        """Take one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
+        """Handle one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
         request = read_fetch(frame, at, version)
         bytes_max = min(max(request.bytes_max, 0), self._bytes_max)
         reply = connection.expect(max(bytes_max, BATCH_BYTES))
@@ -143,7 +143,7 @@ class FetchHandler:
             self._limit(fetch)
         try:
             if reply.throttle_ms and request.session_epoch == INITIAL_EPOCH:
-                # Without a session: what an answer leaves out of a full one counts as missing.
+                # Without a session: in a full fetch, omitted partitions would count as missing.
                 self._send(fetch, write_fetch(version, 0, 0, [], reply.throttle_ms))
                 return
             fetch.session, fetch.is_incremental = self.sessions.resolve(request)
@@ -163,7 +163,7 @@ class FetchHandler:
         self._look(fetch, is_first=True)
 
     def _limit(self, fetch: _Fetch) -> None:
-        """Throttle a client that is in debt, and let others read no more than is left of theirs."""
+        """Throttle a client that is in debt, and limit others to their remaining quota."""
         session = fetch.reply.connection.session
         wait_ms = self._quotas.take(session, CONSUMER, 0)
         fetch.reply.throttle_ms = max(fetch.reply.throttle_ms, wait_ms)
@@ -208,20 +208,20 @@ class FetchHandler:
                 self._give_up(fetch, error)
 
     def closed(self, connection: Connection) -> None:
-        """Its client has disconnected: what waits for it waits in vain."""
+        """Its client has disconnected: cancel its waiting fetches."""
         for fetch in self._waiting.pop(connection, ()):
             fetch.is_done = True
             self._leave(fetch)
 
     def _give_up(self, fetch: _Fetch, error: Exception) -> None:
-        """Without an answer the connection would be stuck: every later one waits behind it."""
-        log.error("a fetch met a fault of the broker", exc_info=error)
+        """Without a response the connection would be stuck: every later one waits for it."""
+        log.error("internal error in a fetch", exc_info=error)
         self._leave(fetch)
         fetch.is_done = True
-        fetch.reply.connection.abort("met a fault of the broker in Fetch")
+        fetch.reply.connection.abort("met an internal error in Fetch")
 
     def _look(self, fetch: _Fetch, *, is_first: bool) -> None:
-        """Read what is there; answer if that is enough, else wait."""
+        """Read what is available; respond if that is enough, else wait."""
         if self._gate is not None:
             self._begin_reading(fetch)
         results: list[FetchResult] = []
@@ -275,12 +275,12 @@ class FetchHandler:
         found = partition.reader.locate_now(offset, bytes_max, bound)
         if isinstance(found, Miss):
             return found
-        # The first batch of an answer comes whatever its size (KIP-74), later ones must fit.
+        # The first batch of a response is returned whatever its size (KIP-74), later ones must fit.
         return found if not size or len(found[0]) <= left else (EMPTY, offset)
 
     def _read_in_task(self, fetch: _Fetch) -> None:
         self._leave(fetch)
-        fetch.is_done = True  # what moves meanwhile changes nothing
+        fetch.is_done = True  # bounds that move meanwhile change nothing
         self._tasks.spawn(self._read_or_give_up(fetch), "fetch from disk")
 
     async def _read_or_give_up(self, fetch: _Fetch) -> None:
@@ -290,7 +290,7 @@ class FetchHandler:
             self._give_up(fetch, error)
 
     def _begin_reading(self, fetch: _Fetch) -> None:
-        """What is read from here on may be answered in this term alone."""
+        """Data read from here on may be returned in this term only."""
         if self._gate is not None:
             fetch.reply.term = self._gate.term
 
@@ -299,7 +299,7 @@ class FetchHandler:
         results: dict[int, FetchResult] = {}
         left, size, is_cold_due = fetch.bytes_max, 0, False
         pairs = list(zip(fetch.wanted, fetch.partitions, strict=True))
-        # What lies in object storage comes last: it must not hold up what is here.
+        # Object storage comes last: it must not delay local data.
         for at in sorted(range(len(pairs)), key=lambda at: self._is_cold(*pairs[at])):
             wanted, partition = pairs[at]
             if not isinstance(partition, PartitionLog):
@@ -322,7 +322,7 @@ class FetchHandler:
             partition.fetched_bytes += len(found.data)
             results[at] = _result(wanted, partition, found.data, found.aborted)
         if fetch.reply.connection.transport is None:
-            return  # the client went away meanwhile
+            return  # the client has disconnected meanwhile
         fetch.is_done = False
         is_empty = not size and not any(result.error_code for result in results.values())
         may_wait = fetch.request.wait_ms_max > 0 and fetch.request.bytes_min > 0
@@ -338,7 +338,8 @@ class FetchHandler:
     async def _read_patiently(
         self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int, isolation: int
     ) -> Fetched | None:
-        """The records of one partition, waiting for the disk; None: not yet, from an object."""
+        """The records of one partition, waiting for the disk; None: not yet available from object
+        storage."""
         if partition.is_deleted:
             raise TopicUnknown(f"{partition.name} was deleted")
         await self._node.partition_ready(partition)
@@ -384,9 +385,9 @@ class FetchHandler:
         fetch.is_done = True
         gate = self._gate
         if gate is not None and gate.term_now() != fetch.reply.term:
-            # Read as the owner of what may be another broker's by now.
+            # Read as the owner; another broker may own it by now.
             self._begin_reading(fetch)
-            stale = NotOwner("this broker has stepped down since: refresh the metadata")
+            stale = NotOwner("this broker no longer owns the partition: refresh the metadata")
             results = [self._failed(fetch, wanted, stale) for wanted in fetch.wanted]
         session_id = 0
         session = fetch.session
@@ -405,7 +406,7 @@ class FetchHandler:
 
     def _send(self, fetch: _Fetch, body: list[Sendable]) -> None:
         if not fetch.reply.is_next:
-            body = [*in_memory(body)]  # what lies in files may be elsewhere when it is sent
+            body = [*in_memory(body)]  # file-backed data may have moved by the time it is sent
         size = sum(map(len, body))
         self.bytes_total += size
         if fetch.version >= FLEXIBLE:
@@ -425,8 +426,8 @@ class FetchHandler:
     ) -> FetchResult:
         start = mark = stable = -1
         if partition is not None and isinstance(error, OffsetOutOfRange):
-            # Else they may be those of a log that was never read: librdkafka keeps them, and takes
-            # an error beside a mark that it stands at for the end of the partition.
+            # Otherwise these may be of a log that was never read: librdkafka stores them, and takes
+            # an error with a high watermark equal to its position for the end of the partition.
             start, mark = partition.log_start_offset, partition.high_watermark
             stable = partition.visibility.last_stable_offset
         hint = leader_hint(
@@ -453,7 +454,8 @@ _ANSWERS = (LeaderEpochFenced, LeaderEpochUnknown, NotOwner, OffsetOutOfRange, T
 
 
 def _is_expected(partition: PartitionLog, error: HeadraceError) -> bool:
-    """Whether it is an answer and no fault: the topic was deleted, or the client is behind."""
+    """Whether it is a normal outcome rather than a fault: the topic was deleted, or the client lags
+    behind."""
     return partition.is_deleted or isinstance(error, _ANSWERS)
 
 

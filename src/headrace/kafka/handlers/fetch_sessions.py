@@ -1,7 +1,7 @@
-"""Fetch sessions: a client names its partitions once, and then only what changes (KIP-227).
+"""Fetch sessions: a client names its partitions once, and then only changes (KIP-227).
 
-Invariants: knows sessions, not logs. A session belongs to the client that made it, by
-chance-drawn id; the oldest idle one makes room when there are too many.
+Invariants: knows sessions, not logs. A session belongs to the client that created it, under a
+random id; the oldest idle one is evicted when there are too many.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ INITIAL_EPOCH = 0
 NO_SESSION = 0
 _INT32_MAX = 2**31 - 1
 PARTITIONS_MAX = 10_000
-"""Of one session; a client with more fetches without one."""
+"""Per session; a client with more partitions fetches without one."""
 
 _Key = tuple[bytes, int]
 
 
 class CachedPartition:
-    """One partition of a session: what the client wants, and what it was told last."""
+    """One partition of a session: the client's request, and what was last returned for it."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
 
@@ -48,7 +48,7 @@ class FetchSession:
         self.partitions = {(p.topic, p.partition): CachedPartition(p) for p in partitions}
 
     def update(self, request: FetchRequest) -> None:
-        """Take over what changed."""
+        """Apply the changes of a request."""
         for key in request.forgotten:
             self.partitions.pop(key, None)
         for wanted in request.partitions:
@@ -59,7 +59,7 @@ class FetchSession:
                 cached.wanted = wanted
 
     def news(self, results: list[FetchResult]) -> list[FetchResult]:
-        """Those of `results` that the client does not know yet; remembers that it does now."""
+        """Those of `results` that the client does not have yet; records that it has them now."""
         news: list[FetchResult] = []
         for result in results:
             key = (result.topic, result.partition)
@@ -73,11 +73,11 @@ class FetchSession:
                 or cached.log_start_offset != result.log_start_offset
             ):
                 news.append(result)
-            # An error is told again and again until it has passed.
+            # An error is returned again until it has cleared.
             cached.high_watermark = -1 if result.error_code else result.high_watermark
             cached.log_start_offset = result.log_start_offset
             if len(result.records):
-                # Served: to the end of the line, so that a full answer starves no partition.
+                # Move it to the end, so that full responses starve no partition.
                 self.partitions[key] = self.partitions.pop(key)
         return news
 
@@ -94,7 +94,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(self, request: FetchRequest) -> tuple[FetchSession | None, bool]:
-        """(the request's session or None, whether the answer may leave out what is known).
+        """(the request's session or None, whether the response may omit what is known).
 
         Raises FetchSessionUnknown, FetchSessionEpochInvalid.
         """
@@ -106,7 +106,9 @@ class FetchSessions:
             return self._open(request), False
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise FetchSessionUnknown(f"fetch session {request.session_id} is no longer kept")
+            raise FetchSessionUnknown(
+                f"fetch session {request.session_id} does not exist or was evicted"
+            )
         if request.session_epoch != session.epoch:
             raise FetchSessionEpochInvalid(
                 f"fetch session {session.id} is at epoch {session.epoch}, not"
@@ -117,10 +119,10 @@ class FetchSessions:
         if len(session.partitions) > PARTITIONS_MAX:
             del self._sessions[session.id]
             raise FetchSessionUnknown(
-                f"fetch session {session.id} has grown beyond {PARTITIONS_MAX} partitions: fetch"
-                " without one"
+                f"fetch session {session.id} exceeds {PARTITIONS_MAX} partitions: fetch "
+                "without a session"
             )
-        # In use: behind those that are not, in the order of eviction.
+        # Recently used sessions are evicted last.
         self._sessions[session.id] = self._sessions.pop(session.id)
         return session, True
 

@@ -1,7 +1,7 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: the progress of groups.
+"""OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of groups.
 
-Invariants: as in `groups`. Topics that come as ids (v10) are named here, for offsets are
-kept by name.
+Invariants: as in `groups`. Topic ids (v10) are resolved to names here, since offsets are stored by
+name.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
 TOPIC_IDS_SINCE = 10
-"""The first version of OffsetCommit and OffsetFetch whose topics are given by id."""
+"""The first version of OffsetCommit and OffsetFetch that identifies topics by id."""
 
 
 def _topic_name(node: Node, item: Any, context: Context) -> str:
-    """The name of a topic that a request names or (v10) gives the id of."""
+    """The name of a topic that a request identifies by name or (v10) by id."""
     if context.version < TOPIC_IDS_SINCE:
         return str(item.name)
     topic_id: UUID | None = item.topic_id
     if topic_id is None:
-        raise TopicIdUnknown("a topic id of zero")
+        raise TopicIdUnknown("the topic id is zero: send a valid topic id")
     return node.topics.get_by_id(topic_id).name
 
 
 async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
-    """OffsetCommit: what a partition's error is, is said beside it."""
+    """OffsetCommit: errors are returned per partition."""
     errors: dict[tuple[int, int], HeadraceError | None] = {}
     named: list[tuple[int, int]] = []
     offsets: list[OffsetToCommit] = []
@@ -91,7 +91,7 @@ async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
 async def _fetch_offsets(
     node: Node, request: Any, context: Context, *, require_stable: bool
 ) -> tuple[int, list[dict[str, Any]]]:
-    """(error code, topics) of one group; its topics None stands for all."""
+    """(error code, topics) of one group; topics None: all."""
     topics = request.topics
     if context.version < 2 and topics is None:
         topics = ()
@@ -118,7 +118,7 @@ async def _fetch_offsets(
     for name, offsets in by_topic.items():
         known = node.topics.by_name.get(name)
         if known is None and context.version >= TOPIC_IDS_SINCE:
-            continue  # it has no id any more, so it cannot be named
+            continue  # its topic was deleted, so it has no id to return
         answers.append(
             {
                 "name": name,

@@ -1,6 +1,6 @@
-"""The group APIs: requests become commands of the coordinator, its replies become answers.
+"""The group APIs: requests become commands of the coordinator, its replies become responses.
 
-Invariants: no rule of groups lives here; those are in `coordination/groups`.
+Invariants: contains no rules of groups; those are in `coordination/groups`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOT_ASKED = -(2**31)
 
 
 async def ensure_offsets_topic(node: Node) -> None:
-    """Create the internal topic that holds all groups, unless it is there."""
+    """Create the internal topic that holds all groups if it does not exist."""
     await node.group_administration.ensure_offsets_topic()
 
 
@@ -169,7 +169,7 @@ async def list_groups(node: Node, request: ListGroupsRequest, _context: Context)
 def _described(group: GroupDescription, context: Context, *, with_operations: bool) -> Answer:
     error_code = code_of(group.error)
     if group.state == "Dead" and context.version < 6:
-        error_code = NONE  # older clients know a group that is not there by its state alone
+        error_code = NONE  # older clients recognize an unknown group by its state only
     return {
         "error_code": error_code,
         "error_message": message_of(group.error),

@@ -1,6 +1,7 @@
-"""Who serves a partition that this broker does not: the hint beside the error.
+"""The current leader of a partition that another broker serves, sent with the error.
 
-Invariants: no hint where no broker serves it, or where this broker is still the one named.
+Invariants: no hint if no broker serves the partition, or if this broker is still named as its
+leader.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def leader_hint(
     node: Node, topic_key: bytes, number: int, error: BaseException, listener: str, *, is_id: bool
 ) -> LeaderHint | None:
-    """The hint for a partition that `error` was answered for at `listener`, or None."""
+    """The hint for a partition that was refused with `error` at `listener`, or None."""
     if not isinstance(error, NotOwner | Fenced):
         return None
     try:

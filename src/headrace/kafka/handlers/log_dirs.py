@@ -1,7 +1,7 @@
-"""DescribeLogDirs: the disk that holds the ledgers, and what each partition takes of it.
+"""DescribeLogDirs: the disk of the ledgers, and each partition's size.
 
-Invariants: a broker has one directory of ledgers; its name on the broker's machine is not for
-clients. "Usable" is what records may still take: free bytes without the reserve (KIP-827).
+Invariants: a broker has one directory of ledgers; its path is not revealed to clients. "Usable" is
+the space for records: free bytes without the reserve (KIP-827).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LOG_DIR = "ledgers"
 
 
 def _space(node: Node) -> tuple[int, int, HeadraceError | None]:
-    """(all bytes, usable bytes, error); -1 where the ledgers are not on this machine."""
+    """(total bytes, usable bytes, error); -1 if the ledgers are not on this machine."""
     if node.space is None:
         return -1, -1, None
     try:
         space = node.space.space()
     except OSError as error:
-        return -1, -1, StorageUnavailable(f"the disk does not say what is free: {error}")
+        return -1, -1, StorageUnavailable(f"cannot read the free space of the disk: {error}")
     usable = 0 if space.is_full else max(space.free_bytes - space.reserve_bytes, 0)
     return space.total_bytes, usable, None
 

@@ -1,7 +1,7 @@
 """ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, FindCoordinator.
 
-Invariants: says what there is, and makes a topic only where a client asks for one by name
-and the broker allows it. Who serves a partition is asked of the node.
+Invariants: describes the cluster, and creates a topic only if a client requests it by name and the
+broker allows it. The node knows the owners of partitions.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 FEATURES = {"streams.version": 1, "transaction.version": 2}
-"""The level of each feature: groups of Kafka Streams (KIP-1071), and KIP-890, by which clients bump
+"""The level of each feature: Kafka Streams groups (KIP-1071), and KIP-890, by which clients bump
 their epoch with every transaction."""
 PARTITIONS_MAX = 2_000
 """max.request.partition.size.limit"""
 
 
 async def api_versions(_node: Node, request: Any, context: Context) -> Answer:
-    """ApiVersions; since v3 a client names its software (KIP-511)."""
+    """ApiVersions; since v3 a client sends its software name (KIP-511)."""
     session = context.session
     session.client_id = context.client_id
     session.software_name = getattr(request, "client_software_name", "")
@@ -88,8 +88,7 @@ def _partitions(node: Node, topic: Topic) -> list[dict[str, Any]]:
     described: list[dict[str, Any]] = []
     for number in range(len(topic.partitions)):
         leader, leader_epoch = node.ownership.leader(topic, number)
-        # The brokers keep nothing themselves: the broker that serves a partition is its one
-        # replica.
+        # Brokers store no data themselves: the broker that serves a partition is its one replica.
         replicas = [] if leader == NO_LEADER else [leader]
         described.append(
             {
@@ -140,12 +139,12 @@ async def _topic(node: Node, name: str, *, may_create: bool) -> Topic:
     try:
         await node.topics.create(name)
     except TopicExists:
-        log.debug("topic %s was made by a rival", name)
+        log.debug("another request has created topic %s", name)
     return node.topics.get(name)
 
 
 async def metadata(node: Node, request: MetadataRequest, context: Context) -> Answer:
-    """Metadata, with the creation of topics that are asked for by name."""
+    """Metadata; creates topics that are requested by name."""
     may_create = node.config.auto_create_topics and request.allow_auto_topic_creation
     with_operations = request.include_topic_authorized_operations
     asked = request.topics
@@ -153,21 +152,21 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
     if asked is None or (context.version == 0 and not asked):
         found = [node.topics.by_name[name] for name in node.topics.names()]
         asked = ()
-    # Each once, as Kafka does: a name repeated a million times must not cost a million answers.
+    # Each name once, as in Kafka: a name repeated a million times must not cause a million entries.
     for item in dict.fromkeys(asked):
         topic_id = item.topic_id
         try:
             if item.name is None or (topic_id is not None and not item.name):
                 if topic_id is None:
-                    raise RequestInvalid("neither a topic name nor a topic id")
+                    raise RequestInvalid("the request has a topic with neither a name nor an id")
                 found.append(node.topics.get_by_id(topic_id))
             else:
                 found.append(await _topic(node, item.name, may_create=may_create))
         except HeadraceError as error:
             name = item.name if item.name is not None or context.version >= 12 else ""
             found.append(_missing(name, topic_id, error))
-    # From here on in one turn: no leader is named that is not among the brokers. A broker may have
-    # gone while a topic was made, and clients do not expect to be sent to one that has no address.
+    # No await from here on: every leader is among the brokers. A broker may have left while a topic
+    # was created, and clients do not expect a leader without an address.
     described = [
         item if isinstance(item, dict) else _described(node, item, with_operations=with_operations)
         for item in found
@@ -245,7 +244,7 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
             elif kind == TRANSACTION_KEY:
                 shards = node.transactions.shards
             else:
-                raise RequestInvalid("there are coordinators of groups and of transactions only")
+                raise RequestInvalid("unsupported coordinator type: use group or transaction")
             await node.topics.ensure_internal(shards.topic)
             broker = node.coordinator_of(shards, key)
         except HeadraceError as refused:

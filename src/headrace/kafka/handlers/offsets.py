@@ -1,6 +1,6 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
 
-Invariants: about offsets of logs; offsets of groups are in `groups`.
+Invariants: offsets of logs; `group_offsets` handles those of groups.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ async def _partition(node: Node, name: str, number: int) -> PartitionLog:
 
 
 _FIRST_VERSIONS = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
-"""What stands for a place in the log in ListOffsets, and the first version that may ask for it:
--3 since KIP-734, -4 KIP-405, -5 KIP-1005, -6 KIP-1023, as Kafka 4.2 has them."""
+"""Special timestamps of ListOffsets, and the first version that supports each: -3 since KIP-734, -4
+KIP-405, -5 KIP-1005, -6 KIP-1023, as in Kafka 4.2."""
 
 
 def _check_timestamp(timestamp_ms: int, version: int) -> None:
     if timestamp_ms < 0 and version < _FIRST_VERSIONS.get(timestamp_ms, version + 1):
-        raise VersionUnsupported(f"version {version} of ListOffsets does not know {timestamp_ms}")
+        raise VersionUnsupported(
+            f"ListOffsets v{version} does not support timestamp {timestamp_ms}"
+        )
 
 
 async def _offset(
@@ -99,7 +101,7 @@ async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
 
 
 async def offset_for_leader_epoch(node: Node, request: Any, _context: Context) -> Answer:
-    """OffsetForLeaderEpoch: where an epoch ended, so that a consumer notices a cut log."""
+    """OffsetForLeaderEpoch: the end of an epoch, by which a consumer detects truncation."""
     topics: list[dict[str, Any]] = []
     for topic in request.topics:
         partitions: list[dict[str, Any]] = []
@@ -125,7 +127,7 @@ async def offset_for_leader_epoch(node: Node, request: Any, _context: Context) -
 
 
 async def delete_records(node: Node, request: Any, _context: Context) -> Answer:
-    """DeleteRecords: move the log's start; -1 stands for the high watermark."""
+    """DeleteRecords: advance the log start offset; -1: to the high watermark."""
     topics: list[dict[str, Any]] = []
     for topic in request.topics:
         partitions: list[dict[str, Any]] = []
@@ -134,7 +136,9 @@ async def delete_records(node: Node, request: Any, _context: Context) -> Answer:
             error: HeadraceError | None = None
             try:
                 if topic.name in node.topics.by_name and node.topics.get(topic.name).is_internal:
-                    raise PolicyViolation(f"{topic.name} is internal")
+                    raise PolicyViolation(
+                        f"{topic.name} is an internal topic: its records cannot be deleted"
+                    )
                 partition = await _partition(node, topic.name, item.partition_index)
                 offset = partition.high_watermark if item.offset == -1 else item.offset
                 await partition.trim(offset)

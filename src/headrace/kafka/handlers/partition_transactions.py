@@ -1,6 +1,6 @@
 """DescribeProducers: transactions as the owner of a partition sees them.
 
-Invariants: knows partitions, not transactional ids: those are the transaction coordinators'.
+Invariants: knows partitions, not transactional ids: those belong to the transaction coordinators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def describe_producers(node: Node, request: Any, _context: Context) -> Answer:
-    """DescribeProducers: who has written to a partition lately, and what is open (KIP-664)."""
+    """DescribeProducers: recent producers of a partition, and their open transactions (KIP-664)."""
     topics: list[dict[str, Any]] = []
     for topic in request.topics:
         partitions: list[dict[str, Any]] = []

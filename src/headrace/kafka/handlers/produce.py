@@ -1,9 +1,9 @@
-"""Produce: batches in.
+"""Produce: appends batches.
 
-Invariants: parsing, error codes and encoding; what an append takes is decided by
-`broker/services/appends.py`. A request's batches are handed over in the turn in which it arrived,
-in its order, without a task; its answer is written when all of them are stored or refused. A batch
-that has to wait holds up its own request alone.
+Invariants: parsing, error codes and encoding; `broker/services/appends.py` implements the append. A
+request's batches are passed on in the turn in which it arrived, in its order, without a task; its
+response is written when all of them are stored or refused. A batch that has to wait delays only its
+own request.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ONE_VERSION_MIN: Final = 5
-"""From here on an answer has the log start offset; older ones go the long way."""
+"""From here on a response has the log start offset; older ones take the general path."""
 LATENCY_SAMPLE_MASK: Final = 15
-"""One request in 16 is measured: a histogram that costs the hot path nothing."""
+"""One request in 16 is measured, so that the histogram costs the hot path nothing."""
 RECORD_ERRORS_MAX: Final = 1_000
-"""Refused records that an answer names."""
+"""Refused records listed in a response."""
 KNOWS_ABORTABLE: Final = 11
 """From here on a producer knows the error TransactionAbortable (KIP-890)."""
 ADDS_PARTITIONS: Final = 12
 """From here on a write adds its partition to its transaction: transaction version 2."""
 
 _OnePending: TypeAlias = "tuple[Reply, bytes, int, int, bytes, int]"
-"""A request with one batch: (its reply, the answer, version, correlation id, topic, partition)."""
+"""A request with one batch: (reply, response, version, correlation id, topic, partition)."""
 
 
 _Route: TypeAlias = "tuple[PartitionLog, tuple[bytes, bytes, int]]"
-"""A partition, and what stands around its result in an answer (see `frame_around_one`)."""
+"""A partition, and the bytes around its result in a response (see `frame_around_one`)."""
 
 
 class _Pending:
-    """A request whose batches are not all safe yet."""
+    """A request whose batches are not all durable yet."""
 
     __slots__ = (
         "connection",
@@ -85,25 +85,26 @@ class _Pending:
     def __init__(self, reply: Reply | None, version: int, correlation_id: int, count: int) -> None:
         self.reply = reply
         self.connection: Connection | None = None
-        """Set where no answer is wanted (acks=0): it is closed if a batch fails, as Kafka does,
-        for there is no other way to tell the client that it should look at its metadata again."""
+        """Set if no response is wanted (acks=0): the connection is closed if a batch fails, as in
+        Kafka, since there is no other way to make the client refresh its metadata."""
         self.version = version
         self.correlation_id = correlation_id
         self.open_count = count
         self.term = ANY_TERM
-        """In which a refusal may leave. An acknowledgement is storage's and may at any time."""
+        """The term in which a refusal may be sent. An acknowledgement comes from storage and may be
+        sent at any time."""
         self.started_ns = 0
-        """Set where the request's latency is measured."""
+        """Set if the request's latency is measured."""
         self.results: list[ProduceResult | None] = [None] * count
         self.transactional_id: str | None = None
 
     def close_one(self) -> None:
-        """One more batch has its result; with the last one, the answer is written."""
+        """One more batch has its result; with the last one, the response is written."""
         self.open_count -= 1
         if self.open_count == 0 and self.connection is not None:
             failed = [result for result in self.results if result is not None and result[2]]
             if failed:
-                self.connection.abort(f"wants no answers, and a batch failed (code {failed[0][2]})")
+                self.connection.abort(f"sent acks=0, and a batch failed (code {failed[0][2]})")
         elif self.open_count == 0 and self.reply is not None:
             results = [result for result in self.results if result is not None]
             body = write_produce(self.version, results, self.reply.throttle_ms)
@@ -126,7 +127,7 @@ class ProduceHandler:
         self.latency = Histogram()
         self._requests = 0
         self._found: dict[tuple[bytes, int, bool], PartitionLog] = {}
-        """Partitions by what requests call them, as of `_found_version` of the topics."""
+        """Partitions by their names in requests, as of `_found_version` of the topics."""
         self._found_version = -1
         self._routes: dict[tuple[int, bytes, int], _Route] = {}
         """The same for requests with one partition."""
@@ -139,7 +140,7 @@ class ProduceHandler:
         version: int,
         correlation_id: int,
     ) -> None:
-        """Take one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
+        """Handle one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
         if (
             version >= ONE_VERSION_MIN
             and not connection.throttle_ms
@@ -147,7 +148,7 @@ class ProduceHandler:
         ):
             return
         request = read_produce(frame, at, version)
-        # With acks=0 the client waits for no answer and must get none.
+        # With acks=0 the client expects no response and must get none.
         reply = connection.expect() if request.acks != 0 else None
         if reply is None and connection.throttle_ms:
             connection.mute(connection.throttle_ms)
@@ -161,7 +162,7 @@ class ProduceHandler:
             pending.transactional_id = request.transactional_id.decode(errors="replace")
         refusal: HeadraceError | None = None
         if request.acks not in {-1, 0, 1}:
-            refusal = AcksInvalid(f"acks={request.acks} is not -1, 0 or 1")
+            refusal = AcksInvalid(f"acks={request.acks} is not valid: use -1, 0 or 1")
         if not request.partitions:
             pending.open_count = 1
             pending.close_one()
@@ -184,10 +185,11 @@ class ProduceHandler:
         version: int,
         correlation_id: int,
     ) -> bool:
-        """Take a plain request with one partition the short way; False if it takes the long one.
+        """Handle an ordinary request with one partition on the fast path; False if it needs the
+        general one.
 
-        What is not plain (an error, a log that is not ready, no answer wanted) is left alone, so
-        the long way finds it as it came.
+        Leaves any other request (an error, a log that is not ready, no response wanted) untouched,
+        so the general path sees it as it arrived.
         """
         one = read_one(frame, at, version)
         if one is None:
@@ -203,7 +205,7 @@ class ProduceHandler:
             if route is None:
                 found = self._partition(topic, number, version)
                 if not found.config.is_opaque:
-                    return False  # before its CRC is computed, which is done once
+                    return False  # before its CRC is computed, so that this happens once
                 route = self._routes[key] = (found, frame_around_one(version, topic, number))
             partition, around = route
             header = check_single(records)
@@ -246,7 +248,9 @@ class ProduceHandler:
             topic = self._topics.get(topic_key.decode(errors="replace"))
         topic.check_partition(number)
         if topic.is_internal:
-            raise PolicyViolation(f"{topic.name} is internal: only the broker writes to it")
+            raise PolicyViolation(
+                f"{topic.name} is an internal topic: only the broker writes to it"
+            )
         partition = topic.require_log(number)
         self._found[key] = partition
         return partition
@@ -308,14 +312,14 @@ class ProduceHandler:
     ) -> None:
         self.errors_total += 1
         if not isinstance(error, HeadraceError):
-            log.error("a batch met a fault of the broker", exc_info=error)
+            log.error("internal error while appending a batch", exc_info=error)
         gate = self._gate
         if gate is not None:
             before = gate.term
             pending.term = gate.term_now()
             if pending.term != before:
-                # The state that refused it was this broker's as an owner, which it is no more.
-                error = NotOwner("this broker has stepped down since: refresh the metadata")
+                # This broker refused it as an owner, which it no longer is.
+                error = NotOwner("this broker no longer owns the partition: refresh the metadata")
         hint: LeaderHint | None = None
         if pending.reply is not None:
             hint = leader_hint(
@@ -351,7 +355,7 @@ def _set_result(
 
 
 def _record_errors(error: BaseException) -> tuple[tuple[int, str], ...]:
-    """The records that were refused, where it is known which (KIP-467)."""
+    """The records that were refused, if known (KIP-467)."""
     if not isinstance(error, RecordInvalid):
         return ()
     refused: list[tuple[int, str]] = error.fields.get("record_errors", [])

@@ -22,12 +22,12 @@ FENCED_SINCE = 4
 
 
 def fencing_code(code: int, version: int, known_since: int) -> int:
-    """PRODUCER_FENCED, for a client that knows it; older ones know INVALID_PRODUCER_EPOCH."""
+    """PRODUCER_FENCED, or INVALID_PRODUCER_EPOCH for older clients that do not know it."""
     return INVALID_PRODUCER_EPOCH if code == PRODUCER_FENCED and version < known_since else code
 
 
 async def init_producer_id(node: Node, request: InitProducerIdRequest, context: Context) -> Answer:
-    """A new id, or the next epoch of the id that the producer has already."""
+    """A new id, or the next epoch of the producer's existing id."""
     producer_id, epoch = -1, -1
     error: HeadraceError | None = None
     try:
@@ -59,7 +59,9 @@ async def _init_transactional(
     node: Node, transactional_id: str, request: InitProducerIdRequest
 ) -> tuple[int, int]:
     if request.enable2_pc or request.keep_prepared_txn:
-        raise TransactionalIdRefused("this broker has no two-phase commit of transactions")
+        raise TransactionalIdRefused(
+            "this broker does not support two-phase commit of transactions"
+        )
     await node.topics.ensure_internal(TRANSACTIONS_TOPIC)
     command = InitProducerIdCommand(
         transactional_id,
@@ -68,7 +70,7 @@ async def _init_transactional(
         request.producer_epoch,
     )
     if (command.producer_id < 0) != (command.producer_epoch < 0):
-        raise RequestInvalid("a producer id comes with its epoch, or neither comes")
+        raise RequestInvalid("a producer id and its epoch must be sent together")
     reply = await node.transactions.init_producer_id(command)
     if reply.error is not None:
         raise reply.error

@@ -1,8 +1,8 @@
-"""The offsets of share groups: described, altered and deleted (KIP-932, KIP-1226).
+"""The offsets of share groups: describe, alter and delete (KIP-932, KIP-1226).
 
-Invariants: clients ask a group's coordinator (Describe-, Alter-, DeleteShareGroupOffsets); it asks
-the owners of the partitions, if these are other brokers, by the last three APIs here. The rules are
-in `broker/services/share_group_administration`.
+Invariants: clients send requests to a group's coordinator (Describe-, Alter-,
+DeleteShareGroupOffsets); it calls the partitions' owners, if these are other brokers, through the
+last three APIs here. The rules are in `broker/services/share_group_administration`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_TOPIC = UUID(int=0)
 
 def _check_group(group_id: str) -> None:
     if not 0 < len(group_id) <= GROUP_ID_LENGTH_MAX:
-        raise GroupIdInvalid(f"a share group's id has 1 to {GROUP_ID_LENGTH_MAX} characters")
+        raise GroupIdInvalid(f"a share group id must have 1 to {GROUP_ID_LENGTH_MAX} characters")
 
 
 def _error(error: HeadraceError | None) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _topic_id(node: Node, name: str) -> UUID | None:
 
 
 async def describe_share_group_offsets(node: Node, request: Any, _context: Context) -> Answer:
-    """DescribeShareGroupOffsets: where groups stand; no topics stand for all."""
+    """DescribeShareGroupOffsets: positions of groups; without topics, of all."""
     await ensure_offsets_topic(node)
     groups: list[dict[str, Any]] = []
     for group in request.groups:
@@ -69,7 +69,7 @@ async def describe_share_group_offsets(node: Node, request: Any, _context: Conte
 def _described(node: Node, positions: Sequence[SharePosition]) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for one in positions:
-        # As in Kafka, a group has just not begun on a topic that is not there.
+        # As in Kafka, on a topic that does not exist a group has simply not begun.
         error = None if isinstance(one.error, TopicUnknown) else one.error
         topics.setdefault(one.topic, []).append(
             {
@@ -183,7 +183,7 @@ async def read_share_group_state_summary(node: Node, request: Any, _context: Con
 
 
 async def initialize_share_group_state(node: Node, request: Any, _context: Context) -> Answer:
-    """InitializeShareGroupState: let a group begin at an offset."""
+    """InitializeShareGroupState: reset a group to an offset."""
 
     async def start(key: tuple[UUID, int], item: Any) -> dict[str, Any]:
         await node.share_group_administration.move_here(request.group_id, key, item.start_offset)
@@ -193,7 +193,7 @@ async def initialize_share_group_state(node: Node, request: Any, _context: Conte
 
 
 async def delete_share_group_state(node: Node, request: Any, _context: Context) -> Answer:
-    """DeleteShareGroupState: forget a group."""
+    """DeleteShareGroupState: delete a group's state."""
 
     async def forget(key: tuple[UUID, int], _item: Any) -> dict[str, Any]:
         await node.share_group_administration.forget_here(request.group_id, key)

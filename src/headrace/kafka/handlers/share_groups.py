@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat and ShareGroupDescribe: who belongs to a share group (KIP-932)."""
+"""ShareGroupHeartbeat and ShareGroupDescribe: membership of share groups (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""StreamsGroupHeartbeat and StreamsGroupDescribe: groups of Kafka Streams (KIP-1071).
+"""StreamsGroupHeartbeat and StreamsGroupDescribe: Kafka Streams groups (KIP-1071).
 
-Invariants: as in `groups`. A member always makes its own id.
+Invariants: as in `groups`. A member always generates its own id.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def _topology(topology: Any) -> Topology | None:
 
 
 def _copartition_groups(groups: Iterable[Any]) -> tuple[CopartitionGroup, ...]:
-    """In one order: a client takes them from sets, and two processes must send equal topologies."""
+    """In a canonical order: a client takes them from sets, and two processes must send equal
+    topologies."""
     found = (
         CopartitionGroup(
             tuple(sorted(group.source_topics)),
@@ -81,7 +82,7 @@ def _copartition_groups(groups: Iterable[Any]) -> tuple[CopartitionGroup, ...]:
 
 
 def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
-    """The tasks that a member says that it has; None: it does not say."""
+    """The tasks that a member reports as owned; None: no report."""
     roles = request.active_tasks, request.standby_tasks, request.warmup_tasks
     if all(role is None for role in roles):
         return None
@@ -125,7 +126,7 @@ async def streams_group_heartbeat(
         "heartbeat_interval_ms": reply.heartbeat_interval_ms,
         "acceptable_recovery_lag": 0,
         "task_offset_interval_ms": 0,
-        # Never null: a client keeps the last statuses that it was sent.
+        # Never null: a client would keep the last statuses that it got.
         "status": [
             {"status_code": one.code, "status_detail": one.detail} for one in reply.statuses
         ],

@@ -1,7 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
-Invariants: each topic of a request has its own outcome; one that fails affects no other. The
-rules are in `broker/services/topic_administration`.
+Invariants: each topic of a request has its own result; a failure affects no other topic. The rules
+are in `broker/services/topic_administration`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CREATE_STRICT_FROM: Final = 6
 DELETE_STRICT_FROM: Final = 5
 GROW_STRICT_FROM: Final = 3
-"""From these versions on clients retry what a quota refuses (KIP-599)."""
+"""From these versions on clients retry requests that a quota refuses (KIP-599)."""
 
 
 def _new(topic: Any) -> NewTopic:
@@ -40,10 +40,11 @@ def _new(topic: Any) -> NewTopic:
 
 
 class _Mutations:
-    """The quota of partitions that one request creates or deletes (KIP-599)."""
+    """The quota on partitions created or deleted by one request (KIP-599)."""
 
     def __init__(self, node: Node, context: Context, strict_from: int) -> None:
-        """`strict_from`: the version whose clients know that a topic can be refused for now."""
+        """`strict_from`: the first version whose clients know that a topic can be refused
+        temporarily."""
         self._quotas = node.quotas
         self._session = context.session
         self._is_strict = context.version >= strict_from
@@ -55,7 +56,7 @@ class _Mutations:
             self._quotas.check(self._session, MUTATION)
 
     def charge(self, count: int) -> None:
-        """So many partitions were created or deleted."""
+        """Record that this many partitions were created or deleted."""
         self.throttle_ms = self._quotas.take(self._session, MUTATION, count)
 
     def refused(self, error: HeadraceError) -> None:
@@ -74,7 +75,7 @@ async def create_topics(node: Node, request: Any, context: Context) -> Answer:
         error: HeadraceError | None = None
         try:
             if counts[topic.name] > 1:
-                raise RequestInvalid(f"topic {topic.name[:249]!r} is named twice")
+                raise RequestInvalid(f"topic {topic.name[:249]!r} is named twice in one request")
             mutations.check()
             fact = await node.topic_administration.create(
                 _new(topic), is_dry_run=request.validate_only
@@ -93,7 +94,7 @@ async def create_topics(node: Node, request: Any, context: Context) -> Answer:
                 "topic_config_error_code": 0,
                 "num_partitions": fact.partition_count if fact else -1,
                 "replication_factor": fact.replication_factor if fact else -1,
-                # Java's Admin client dies on null here, so always a list.
+                # Java's Admin client crashes on null here, so always a list.
                 "configs": described_topic_configs(node, fact.configs) if fact else [],
             }
         )

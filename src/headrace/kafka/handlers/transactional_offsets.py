@@ -1,7 +1,7 @@
-"""TxnOffsetCommit: a group's progress as part of a producer's transaction.
+"""TxnOffsetCommit: offset commits as part of a producer's transaction.
 
-Invariants: as in `group_offsets`. Before anything is stored the transaction's coordinator has to
-know that the group's partition takes part: it is verified, or, for a client of transaction version
+Invariants: as in `group_offsets`. Before anything is stored, the transaction's coordinator has to
+know that the group's partition takes part: it is verified or, for a client of transaction version
 2, added.
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
 ADDING_SINCE = 5
-"""Clients of transaction version 2 send no AddOffsetsToTxn before."""
+"""Clients of transaction version 2 do not send AddOffsetsToTxn first."""
 
 
 async def txn_offset_commit(node: Node, request: Any, context: Context) -> Answer:
-    """TxnOffsetCommit: what a partition's error is, is said beside it."""
+    """TxnOffsetCommit: errors are returned per partition."""
     await ensure_offsets_topic(node)
     codes: dict[tuple[str, int], int] = {}
     offsets: list[OffsetToCommit] = []
@@ -83,7 +83,7 @@ async def _commit_verified(
     """Have the transaction's coordinator verify the group's partition, then commit."""
     number = node.groups.partition_for(request.group_id)
     held = node.topics.get(OFFSETS_TOPIC).require_log(number)
-    # A marker that comes before the offsets are appended makes what the coordinator said void.
+    # A marker that arrives before the offsets are appended invalidates the coordinator's answer.
     held.begin_verification(request.producer_id)
     refusal = await node.transaction_checks.check(
         request.transactional_id,
@@ -99,7 +99,7 @@ async def _commit_verified(
 
 def _code(error: HeadraceError | None) -> int:
     if isinstance(error, TransactionUnverified):
-        # What clients of this API know to retry.
+        # An error that clients of this API retry.
         error = CoordinatorUnavailable(str(error))
     return code_of(error)
 

@@ -1,7 +1,7 @@
-"""The transaction APIs: requests become commands of the coordinator, its replies become answers.
+"""The transaction APIs: requests become commands of the coordinator, its replies become responses.
 
-Invariants: no rule of transactions lives here; those are in `coordination/transactions`. Clients
-older than PRODUCER_FENCED are answered INVALID_PRODUCER_EPOCH, as Kafka answers them.
+Invariants: contains no rules of transactions; those are in `coordination/transactions`. Clients
+that do not know PRODUCER_FENCED get INVALID_PRODUCER_EPOCH, as in Kafka.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 FENCED_SINCE = 2
 """The first version of these APIs whose clients know PRODUCER_FENCED."""
 BATCHED_SINCE = 4
-"""AddPartitionsToTxn between brokers, and of clients that know transaction version 2."""
+"""AddPartitionsToTxn between brokers, and from clients that know transaction version 2."""
 BUMPING_SINCE = 5
 """EndTxn of transaction version 2."""
 
@@ -88,7 +88,7 @@ async def _add_batched(node: Node, item: Any) -> dict[str, Any]:
 
 
 async def _add(node: Node, command: AddPartitionsCommand) -> tuple[int, dict[Partition, int]]:
-    """(the code of all partitions, what is said of some instead)."""
+    """(the code of all partitions, codes of individual partitions that differ)."""
     codes: dict[Partition, int] = {}
     if not command.is_verify_only:
         for name, number in command.partitions:
@@ -102,7 +102,7 @@ async def _add(node: Node, command: AddPartitionsCommand) -> tuple[int, dict[Par
 
 
 def _is_writable(node: Node, name: str, number: int) -> bool:
-    """Whether a transaction may add the partition. Of the internal topics only the offsets'."""
+    """Whether a transaction may add the partition. Of the internal topics only that of offsets."""
     if name == TRANSACTIONS_TOPIC:
         return False
     try:
@@ -133,7 +133,7 @@ def _topic_results(topics: Any, code: int, codes: dict[Partition, int]) -> list[
 
 
 async def add_offsets_to_txn(node: Node, request: Any, context: Context) -> Answer:
-    """AddOffsetsToTxn: the group's partition of `__consumer_offsets` joins the transaction."""
+    """AddOffsetsToTxn: add the group's partition of `__consumer_offsets` to the transaction."""
     error: HeadraceError | None = None
     try:
         if not request.group_id:
@@ -158,7 +158,7 @@ async def add_offsets_to_txn(node: Node, request: Any, context: Context) -> Answ
 
 
 async def end_txn(node: Node, request: Any, context: Context) -> Answer:
-    """EndTxn: commit or abort; from v5 on with the epoch to go on with."""
+    """EndTxn: commit or abort; from v5 on returns the epoch to continue with."""
     is_bumping = context.version >= BUMPING_SINCE
     reply = await node.transactions.end(
         EndTransactionCommand(
@@ -246,7 +246,7 @@ def _described(found: TransactionDescription) -> dict[str, Any]:
 
 
 async def list_transactions(node: Node, request: Any, context: Context) -> Answer:
-    """ListTransactions, of the coordinators on this broker; by a pattern since v2 (KIP-1152)."""
+    """ListTransactions, of the coordinators on this broker; with a pattern since v2 (KIP-1152)."""
     states = frozenset(request.state_filters)
     unknown = sorted(states.difference(STATE_NAMES))
     command = ListTransactionsCommand(

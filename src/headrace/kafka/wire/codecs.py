@@ -1,8 +1,8 @@
 """Builds the codec of one message in one version: classes, and functions that read and write.
 
-Responsibilities: compiles what `reader_source` and `writer_source` make of a checked-in definition,
-on first use. Nothing that a client sends becomes source: an API key and a version choose a
-definition, and both were found in the table of served APIs before.
+Responsibilities: compiles the source that `reader_source` and `writer_source` generate from a
+checked-in definition, on first use. Client data never becomes source: an API key and a version
+select a definition, and both were validated against the table of supported APIs before.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.definitions import Definition, Field
 
 Read = Callable[[bytes, int, int], tuple[Any, int]]
-"""(data, position, end) -> (what was read, position after it)."""
+"""(data, position, end) -> (value, position after it)."""
 NO_ID: Final = bytes(16)
 
 
 class Message:
-    """What was read: a slot for each field that the version has, the default for all others."""
+    """A decoded message: a slot for each field of the version, the default for all others."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class Message:
 
 
 class Writer(NamedTuple):
-    """What writes a message."""
+    """Encodes a message."""
 
     is_flexible: bool
     write: Callable[[Mapping[str, Any], Callable[[bytes], None]], None]
@@ -101,7 +101,7 @@ def _run(source: str, definition: Definition, names: dict[str, Any]) -> None:
 
 
 def _class(name: str, fields: tuple[Field, ...], names: dict[str, Any]) -> type[Message]:
-    """The class of a struct; its defaults become names of the reader's."""
+    """The class of a struct; its defaults become names in the reader's namespace."""
     present = [field.name for field in fields if field.is_present]
     body: dict[str, Any] = {"__slots__": tuple(present), "__module__": __name__}
     for field in fields:
@@ -160,7 +160,7 @@ READER_NAMES: Final[dict[str, Any]] = {
     "NO_ID": NO_ID,
     "UUID": UUID,
 }
-"""What the readers' source refers to."""
+"""The namespace of the readers' source."""
 _WRITER_NAMES: Final[dict[str, Any]] = {
     "pack": pack,
     "write_uvarint": write_uvarint,

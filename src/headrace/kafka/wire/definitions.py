@@ -1,9 +1,9 @@
 """Kafka's message definitions, one message at a time.
 
 Responsibilities: finds a message in `messages.jsonl` (derived from Kafka's published definitions by
-`scripts/kafka_messages.py`), or in `own_messages.jsonl`, which has what brokers of this kind ask
-each other beside that; and says what its fields are in one version. Nothing is kept: the codecs
-that are built from it are.
+`scripts/kafka_messages.py`), or in `own_messages.jsonl`, which defines the additional requests
+between Headrace brokers; and returns its fields in one version. Nothing is cached: the codecs built
+from it are.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ FIXED: Final = {
     "bool": ("?", 1), "int8": ("b", 1), "int16": ("h", 2), "uint16": ("H", 2), "int32": ("i", 4),
     "uint32": ("I", 4), "int64": ("q", 8), "float64": ("d", 8), "uuid": ("16s", 16),
 }  # fmt: skip
-"""Types of a fixed size: how `struct` calls them, and their bytes."""
+"""Types of fixed size: their `struct` codes, and their sizes in bytes."""
 SIZED: Final = ("string", "bytes", "records")
 _IMPLICIT: Final = {"bool": False, "float64": 0.0, "string": "", "bytes": b"", "records": None}
 _LAST: Final = 1 << 15
 
 
 def layout_name(layout: str) -> str:
-    """A layout of `struct` as part of a name."""
+    """A `struct` layout as part of a name."""
     return layout.removeprefix(">").replace("?", "o")
 
 
 def named_layouts(source: str) -> set[str]:
-    """The layouts that `source` packs or unpacks by name: `struct`'s own functions would look
-    each of them up in every call."""
+    """The layouts that `source` packs or unpacks by name: `struct`'s own functions would look each
+    of them up in every call."""
     found = re.findall(r"pack_(\w+)\(", source)
     return {">" + name.replace("o", "?") for name in found}
 
@@ -48,9 +48,9 @@ class Field(NamedTuple):
     is_nullable: bool
     tag: int | None
     is_required: bool
-    """Whether who writes the message has to give it: it is not tagged and has no default."""
+    """Whether the writer must supply it: it is not tagged and has no default."""
     default: Any
-    """None for a struct that is not nullable: the codec makes one of defaults."""
+    """None for a struct that is not nullable: the codec creates one of defaults."""
 
 
 class Definition(NamedTuple):
@@ -59,17 +59,17 @@ class Definition(NamedTuple):
     name: str
     is_flexible: bool
     structs: dict[str, tuple[Field, ...]]
-    """Those that hold no others first; the message itself last."""
+    """Innermost structs first; the message itself last."""
 
 
 class NoSuchMessage(LookupError):
-    """Kafka defines no such message, or not in this version."""
+    """Kafka does not define the message, or not in this version."""
 
 
 KAFKAS: Final = "messages.jsonl"
 OWN: Final = "own_messages.jsonl"
 OWN_KEYS_FROM: Final = 20_000
-"""API keys from here on are this broker's own. Far from Kafka's, which count up from 0."""
+"""API keys from here on are Headrace's own. Far from Kafka's, which count up from 0."""
 
 
 def _data(name: str = KAFKAS) -> bytes:
@@ -77,7 +77,7 @@ def _data(name: str = KAFKAS) -> bytes:
 
 
 def keys() -> list[tuple[int, str, range]]:
-    """(API key, request or response, versions) of every message there is."""
+    """(API key, request or response, versions) of every message."""
     lines = [json.loads(line) for line in _data().splitlines()[1:]]
     return [(line["key"], line["kind"], _versions(line["versions"])) for line in lines]
 
@@ -99,7 +99,7 @@ def load(api_key: int, version: int, kind: str) -> Definition:
 
 
 def _versions(text: str | None) -> range:
-    """`none`, `3`, `1-4` or `2+`."""
+    """Parse `none`, `3`, `1-4` or `2+`."""
     if text is None or text == "none":
         return range(0)
     first, dash, last = text.removesuffix("+").partition("-")
@@ -122,7 +122,7 @@ def _field(item: dict[str, Any], version: int) -> Field:
     is_array = kind.startswith("[]")
     kind = kind.removeprefix("[]")
     is_tagged = version in _versions(item.get("tagged"))
-    # No broker of this kind throttles: the field of all answers is left out by those who give them.
+    # Handlers may omit the throttle time: it defaults to 0.
     has_default = "default" in item or is_tagged or name == "throttle_time_ms"
     if "default" in item:
         default = item["default"]

@@ -1,8 +1,8 @@
-"""Fetch v4 to v18, read and written by hand: the hot path out.
+"""Fetch v4 to v18, hand-written: the hot path for reads.
 
-Invariants: records are handed through as the buffers that the log returned; around them a
-few bytes of envelope are made. Topics are names up to v12, ids from v13 on (KIP-516); v7 brought
-sessions (KIP-227), v12 is flexible, v16 tells who serves a partition and where (KIP-951).
+Invariants: records are passed on as the buffers that the log returned, inside a few bytes of
+envelope. Topics are names up to v12, ids from v13 on (KIP-516); v7 added sessions (KIP-227), v12 is
+flexible, v16 returns the leader of a partition and its address (KIP-951).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ TOPIC_IDS: Final = 13
 SESSIONS: Final = 7
 RACKS: Final = 11
 HINTS: Final = 16
-"""The schema has a place for the leader from v12 on, but for its address only from v16. Kafka fills
-both from v16 on, and so do we: a client that is sent to a broker which it cannot reach yet is worse
-off than one that asks for metadata (kafka-python 3.0.12 fetches from that broker never again)."""
+"""The schema has the leader from v12 on, but its address only from v16. Like Kafka, Headrace sets
+both from v16 on: a client that is directed to a broker that it cannot reach yet is worse off than
+one that requests metadata (kafka-python 3.0.12 never fetches from that broker again)."""
 LEADER_TAG: Final = 1
 
 _LIMITS: Final = Struct(">iiib")
@@ -53,7 +53,7 @@ _HEAD_7: Final = Struct(">ihi")
 
 
 class FetchPartition(NamedTuple):
-    """One partition of a request; `leader_epoch` is -1 where the client knows none."""
+    """One partition of a request; `leader_epoch` is -1 if the client does not know it."""
 
     topic: bytes
     partition: int
@@ -76,7 +76,7 @@ class FetchRequest(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """One partition of an answer."""
+    """One partition of a response."""
 
     topic: bytes
     partition: int
@@ -86,13 +86,13 @@ class FetchResult(NamedTuple):
     log_start_offset: int
     records: Sendable
     aborted: list[tuple[int, int]] | None = None
-    """(first offset, producer id) of aborted transactions in the order of their first offsets."""
+    """(first offset, producer id) of aborted transactions, by first offset."""
     hint: LeaderHint | None = None
-    """Who serves the partition, where this broker does not (told from version 16 on)."""
+    """The leader of the partition, if it is another broker (sent from version 16 on)."""
 
 
 def read_fetch(data: memoryview, at: int, version: int) -> FetchRequest:
-    """Read the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
+    """Decode the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
     elements.begin()
     if version < 15:
         at += 4  # replica id: there are no followers
@@ -165,7 +165,7 @@ def _read_partitions_flexible(
 def _read_topic(data: memoryview, at: int, version: int) -> tuple[bytes, int]:
     if version >= TOPIC_IDS:
         if at + 16 > len(data):
-            raise FrameInvalid("a topic id is cut short")
+            raise FrameInvalid("a topic id is truncated")
         return bytes(data[at : at + 16]), at + 16
     topic, at = read_compact_string(data, at)
     if topic is None:
@@ -209,7 +209,7 @@ def write_fetch(
     results: list[FetchResult],
     throttle_ms: int = 0,
 ) -> list[Sendable]:
-    """The body of the answer, as buffers to be sent one after the other."""
+    """Encode the response body, as buffers to send one after the other."""
     topics = [(results[0].topic, results)] if len(results) == 1 else _by_topic(results)
     if version >= SESSIONS:
         head = _HEAD_7.pack(throttle_ms, error_code, session_id)

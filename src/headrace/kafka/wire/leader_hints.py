@@ -1,7 +1,7 @@
-"""Where a partition is served, told with the error that it is not served here (KIP-951).
+"""The leader of a partition, sent with the error that this broker does not serve it (KIP-951).
 
-Invariants: bytes of two tagged fields. A client that gets them goes on at the right broker
-at once, instead of asking for metadata first.
+Invariants: encodes two tagged fields. A client that gets them continues at the right broker at
+once, instead of requesting metadata first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENDPOINTS_TAG = 0
 
 
 class LeaderHint(NamedTuple):
-    """Who serves a partition, since which epoch, and where that broker is reached."""
+    """The leader of a partition, its epoch, and its address."""
 
     broker_id: int
     leader_epoch: int
@@ -27,13 +27,13 @@ class LeaderHint(NamedTuple):
 
 
 def leader_field(tag: int, hint: LeaderHint) -> bytes:
-    """The tags of a partition: CurrentLeader alone."""
+    """The tags of a partition: CurrentLeader only."""
     body = INT32.pack(hint.broker_id) + INT32.pack(hint.leader_epoch) + b"\x00"
     return b"\x01" + write_uvarint(tag) + write_uvarint(len(body)) + body
 
 
 def endpoints_field(hints: Iterable[LeaderHint]) -> bytes:
-    """The tags of an answer: NodeEndpoints of all brokers that it names, or no tags."""
+    """The tags of a response: NodeEndpoints of all brokers that it names, or no tags."""
     by_id = {hint.broker_id: hint for hint in hints}
     if not by_id:
         return b"\x00"

@@ -1,7 +1,7 @@
-"""The primitive types of Kafka's protocol, for what is read and written by hand.
+"""The primitive types of Kafka's protocol, for hand-written codecs.
 
-Invariants: every read is bounded by the frame; a length or count that lies raises
-FrameInvalid before anything is allocated for it.
+Invariants: every read is bounded by the frame; an invalid length or count raises FrameInvalid
+before anything is allocated for it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 STRUCT_ERROR = struct_error
 TAGS_MAX: Final = 1_000
-"""In one place: clients send a handful, and a million keep the loop for most of a second."""
+"""Per section: clients send a handful, and a million would block the loop for most of a second."""
 ELEMENTS_MAX: Final = 50_000
-"""Of all arrays and tagged fields of one request together: each is looked at in the loop's thread
-for some microseconds, while everybody else waits."""
+"""All arrays and tagged fields of one request together: each element takes some microseconds of the
+loop's thread, while all other requests wait."""
 
 
 class FrameInvalid(Rejected):
-    """The bytes of a request do not follow the protocol: the connection is closed."""
+    """The bytes of a request violate the protocol: the connection is closed."""
 
 
 class Elements:
-    """How many elements the request that is being read may still hold."""
+    """How many more elements the request being read may contain."""
 
     __slots__ = ("left",)
 
@@ -36,22 +36,22 @@ class Elements:
         self.left = ELEMENTS_MAX
 
     def begin(self) -> None:
-        """A new request is read."""
+        """Start reading a new request."""
         self.left = ELEMENTS_MAX
 
     def take(self, count: int) -> None:
-        """Raises FrameInvalid where there are too many in all."""
+        """Raise FrameInvalid if the request has too many elements in total."""
         self.left -= count
         if self.left < 0:
-            raise FrameInvalid(f"more than {ELEMENTS_MAX} elements: send several requests")
+            raise FrameInvalid(f"more than {ELEMENTS_MAX} elements: split the request")
 
 
 elements = Elements()
-"""One for all: requests are read one after the other, in the loop's thread."""
+"""Shared: requests are read one after the other, in the loop's thread."""
 
 
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    """(value, position behind it) of an unsigned varint of at most 5 bytes."""
+    """(value, position after it) of an unsigned varint of at most 5 bytes."""
     value = shift = 0
     while True:
         if shift > 28:
@@ -77,7 +77,7 @@ def write_uvarint(value: int) -> bytes:
 
 
 def read_tag_count(data: memoryview, at: int) -> tuple[int, int]:
-    """(how many tagged fields follow, position behind the count)."""
+    """(number of tagged fields, position after the count)."""
     count, at = read_uvarint(data, at)
     if count > min(TAGS_MAX, len(data) - at):
         raise FrameInvalid(f"{count} tagged fields do not fit the request, or are too many")
@@ -87,48 +87,48 @@ def read_tag_count(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def skip_tags(data: memoryview, at: int) -> int:
-    """The position behind a tagged-fields section, none of which is of interest."""
+    """The position after a section of tagged fields, all of which are ignored."""
     count, at = read_tag_count(data, at)
     for _ in range(count):
         _tag, at = read_uvarint(data, at)
         size, at = read_uvarint(data, at)
         at += size
         if at > len(data):
-            raise FrameInvalid("a tagged field reaches past the request")
+            raise FrameInvalid("a tagged field extends beyond the request")
     return at
 
 
 def check_end(data: memoryview, at: int) -> None:
-    """Raises FrameInvalid unless `at` is where the request ends."""
+    """Raise FrameInvalid unless the request ends at `at`."""
     if at != len(data):
-        raise FrameInvalid(f"{len(data) - at} bytes are left behind the request")
+        raise FrameInvalid(f"{len(data) - at} bytes follow the request")
 
 
 def read_string(data: memoryview, at: int) -> tuple[bytes | None, int]:
-    """(bytes or None, position behind) of a nullable string with an int16 length."""
+    """(bytes or None, position after it) of a nullable string with an int16 length."""
     (size,) = INT16.unpack_from(data, at)
     at += 2
     if size < 0:
         return None, at
     end = at + size
     if end > len(data):
-        raise FrameInvalid("a string reaches past the request")
+        raise FrameInvalid("a string extends beyond the request")
     return bytes(data[at:end]), end
 
 
 def read_compact_string(data: memoryview, at: int) -> tuple[bytes | None, int]:
-    """(bytes or None, position behind) of a compact nullable string."""
+    """(bytes or None, position after it) of a compact nullable string."""
     size, at = read_uvarint(data, at)
     if size == 0:
         return None, at
     end = at + size - 1
     if end > len(data):
-        raise FrameInvalid("a string reaches past the request")
+        raise FrameInvalid("a string extends beyond the request")
     return bytes(data[at:end]), end
 
 
 def read_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
-    """(count, position behind) of an array with an int32 count; null counts as 0."""
+    """(count, position after it) of an array with an int32 count; null counts as 0."""
     (count,) = INT32.unpack_from(data, at)
     at += 4
     if count * least_bytes > len(data) - at:
@@ -140,7 +140,7 @@ def read_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
 
 
 def read_compact_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
-    """(count, position behind) of a compact array; null counts as 0."""
+    """(count, position after it) of a compact array; null counts as 0."""
     count, at = read_uvarint(data, at)
     count = max(count - 1, 0)
     if count * least_bytes > len(data) - at:

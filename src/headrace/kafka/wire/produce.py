@@ -1,8 +1,8 @@
-"""Produce v3 to v13, read and written by hand: the hot path in.
+"""Produce v3 to v13, hand-written: the hot path for writes.
 
-Invariants: a batch stays a memoryview of the frame. Topics are names (bytes) up to v12 and
-ids (16 bytes) from v13 on (KIP-516). v9 and later are flexible (KIP-482).
-Measured here: one topic with one partition is read in 2 us and answered in 0.6 us.
+Invariants: a batch stays a memoryview of the frame. Topics are names (bytes) up to v12 and ids (16
+bytes) from v13 on (KIP-516). v9 and later are flexible (KIP-482). Measured: a request with one
+topic and one partition is decoded in 2 us and answered in 0.6 us.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HINTS: Final = 10
 TOPIC_IDS: Final = 13
 LEADER_TAG: Final = 0
 
-View = memoryview  # mypyc finds the name of a field's type in the module alone
+View = memoryview  # mypyc resolves the type of a field in this module's namespace only
 
 _ACKS: Final = Struct(">hi")
 _PARTITION: Final = Struct(">ii")
@@ -59,7 +59,7 @@ class ProduceRequest(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """What became of one partition's batch."""
+    """The result for one partition's batch."""
 
     topic: bytes
     partition: int
@@ -69,9 +69,9 @@ class ProduceResult(NamedTuple):
     log_start_offset: int
     message: str | None
     hint: LeaderHint | None = None
-    """Who serves the partition, where this broker does not (from version 10 on)."""
+    """The leader of the partition, if it is another broker (from version 10 on)."""
     record_errors: tuple[tuple[int, str], ...] = ()
-    """(index in the batch, why) of the records for which it was refused (from version 8 on)."""
+    """(index in the batch, reason) of the records that caused the refusal (from version 8 on)."""
 
 
 _ONE: Final = Struct(">hhiih")
@@ -86,8 +86,8 @@ _NO_TAGS = b"\x00\x00\x00"
 def read_one(data: memoryview, at: int, version: int) -> tuple[int, bytes, int, memoryview] | None:
     """(acks, topic, partition, records) of a request with exactly one partition, else None.
 
-    The same bytes as `read_produce` reads, without a loop: most requests are of this kind, and
-    the loop takes 1.3 us longer. None also for whatever else is unusual.
+    Accepts the same bytes as `read_produce`, without its loop, which takes 1.3 us longer: most
+    requests are of this kind. Also None for anything else unusual.
     """
     if version >= FLEXIBLE:
         return _read_one_flexible(data, at, version)
@@ -125,9 +125,9 @@ def _read_one_flexible(
 
 
 def frame_around_one(version: int, topic: bytes, partition: int) -> tuple[bytes, bytes, int]:
-    """What stands before and behind the result of the only partition of an answer, and the size.
+    """The bytes before and after the result of a response's only partition, and its size.
 
-    The same bytes each time, so they are kept; see `write_one`.
+    They are the same for each response, so they are cached; see `write_one`.
     """
     number = INT32.pack(partition)
     if version >= FLEXIBLE:
@@ -147,7 +147,7 @@ def write_one(
     log_append_time_ms: int,
     log_start_offset: int,
 ) -> bytes:
-    """The whole answer, size and header included, to a request whose one batch is stored; v5+."""
+    """The whole response, size and header included, to a request whose one batch is stored; v5+."""
     before, behind, size = around
     return b"".join(
         (
@@ -160,7 +160,7 @@ def write_one(
 
 
 def read_produce(data: memoryview, at: int, version: int) -> ProduceRequest:
-    """Read the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
+    """Decode the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
     elements.begin()
     if version >= FLEXIBLE:
         return _read_flexible(data, at, version)
@@ -181,7 +181,7 @@ def read_produce(data: memoryview, at: int, version: int) -> ProduceRequest:
                 records = data[at : at + size]
                 at += size
                 if at > len(data):
-                    raise FrameInvalid("a batch reaches past the request")
+                    raise FrameInvalid("a batch extends beyond the request")
             partitions.append(ProducePartition(name, number, records))
     check_end(data, at)
     return ProduceRequest(acks, timeout_ms, transactional_id, partitions)
@@ -210,7 +210,7 @@ def _read_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
                 records = data[at : at + size - 1]
                 at += size - 1
                 if at > len(data):
-                    raise FrameInvalid("a batch reaches past the request")
+                    raise FrameInvalid("a batch extends beyond the request")
             at = at + 1 if data[at] == 0 else skip_tags(data, at)
             partitions.append(ProducePartition(topic, number, records))
         at = skip_tags(data, at)
@@ -219,7 +219,7 @@ def _read_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
 
 
 def write_produce(version: int, results: list[ProduceResult], throttle_ms: int = 0) -> bytes:
-    """The body of the answer. Neighbouring results of one topic are written together."""
+    """Encode the response body. Adjacent results of one topic are written together."""
     topics: list[tuple[bytes, list[ProduceResult]]] = []
     for result in results:
         if topics and topics[-1][0] == result.topic:

@@ -1,11 +1,11 @@
-"""Python source that reads one message in one version.
+"""Generates Python source that decodes one message in one version.
 
-Responsibilities: turns a definition into the text of functions, one for each struct; knows no
-values. In what it writes, a count is compared with the bytes that are left before anything is
-allocated for it, and is taken from the budget of elements (`primitives.elements`); all else is
-bounded by the buffer. The functions raise FrameInvalid, struct.error, IndexError or ValueError.
+Responsibilities: turns a definition into the source of functions, one for each struct; handles no
+values. In the generated source, a count is compared with the remaining bytes before anything is
+allocated for it, and is deducted from the element budget (`primitives.elements`); everything else
+is bounded by the buffer. The functions raise FrameInvalid, struct.error, IndexError or ValueError.
 
-Consecutive fields of fixed size are read by one call of `struct`: a message of hundreds of
+Consecutive fields of fixed size are decoded by one call of `struct`: a message of hundreds of
 elements would otherwise spend most of its time in calls.
 """
 
@@ -67,7 +67,7 @@ def _indented(lines: Iterator[str], by: int = 1) -> list[str]:
 
 
 def _run(run: list[tuple[int, Field]]) -> list[str]:
-    """Fields of fixed size, read at once."""
+    """Fields of fixed size, decoded together."""
     if not run:
         return []
     layout = ">" + "".join(FIXED[field.kind][0] for _number, field in run)
@@ -101,7 +101,7 @@ def _value(definition: Definition, field: Field, target: str) -> Iterator[str]:
             yield f"    {target}, at = read_{field.kind}(data, at, end)"
         else:
             yield f"{target}, at = read_{field.kind}(data, at, end)"
-    elif field.kind in FIXED:  # tagged: the others are read in runs
+    elif field.kind in FIXED:  # tagged: the others are decoded in runs
         yield f"({target},) = unpack_{layout_name(FIXED[field.kind][0])}(data, at)"
         yield f"at += {FIXED[field.kind][1]}"
         if field.kind == "uuid":
@@ -161,7 +161,7 @@ def _array(definition: Definition, field: Field, target: str) -> Iterator[str]:
 
 
 def _tags(definition: Definition, name: str) -> Iterator[str]:
-    """The section of tagged fields: those that are not known are skipped."""
+    """The section of tagged fields: unknown ones are skipped."""
     tagged = [
         (number, field)
         for number, field in enumerate(definition.structs[name])

@@ -1,12 +1,12 @@
-"""All APIs but Produce and Fetch, read and written as Kafka's message definitions say.
+"""Codecs of all APIs except Produce and Fetch, generated from Kafka's message definitions.
 
-Responsibilities: the seam between handlers and bytes. Handlers read attributes, with the names of
-Kafka's definitions in snake case (types: `messages.pyi`); they answer with mappings of the same
-names. A field that a version lacks is read as its default and left out of what is written; one
-that has no default must be given. Times and durations are whole milliseconds.
+Responsibilities: the seam between handlers and bytes. Handlers read attributes, named as in Kafka's
+definitions in snake case (types: `messages.pyi`); they return mappings of the same names. A field
+that a version lacks is decoded as its default and not encoded; one without a default must be
+supplied. Times and durations are integer milliseconds.
 
-A codec is built when its API is first asked for in a version (a millisecond or two), so an idle
-broker holds none; reading raises FrameInvalid alone, whatever the bytes are.
+A codec is built when its API is first used in a version (a millisecond or two), so an idle broker
+has none; decoding raises only FrameInvalid, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _writer = lru_cache(maxsize=512)(build_writer)
 def read_request(api_key: int, version: int, data: bytes, at: int) -> Any:
     """The request's body. Raises FrameInvalid, whatever is wrong with it.
 
-    Bytes after the body are let pass, as Kafka lets them: librdkafka 2 sends three of them when
-    it asks for the metadata of all topics (Metadata v9 and later).
+    Bytes after the body are ignored, as in Kafka: librdkafka 2 sends three of them when it requests
+    the metadata of all topics (Metadata v9 and later).
     """
     elements.begin()
     return _read(api_key, version, REQUEST, data, at)
 
 
 def read_response(api_key: int, version: int, data: bytes, at: int) -> Any:
-    """The body of another broker's answer. Raises FrameInvalid, whatever is wrong with it."""
-    elements.left = len(data)  # each takes a byte at least; the caller has limited the answer
+    """The body of another broker's response. Raises FrameInvalid, whatever is wrong with it."""
+    elements.left = len(data)  # each takes at least a byte; the caller has limited the response
     return _read(api_key, version, RESPONSE, data, at)
 
 

@@ -1,9 +1,9 @@
-"""Python source that writes one message in one version.
+"""Generates Python source that encodes one message in one version.
 
-Responsibilities: turns a definition into the text of functions, one for each struct, that take a
-mapping and put pieces of bytes; knows no values. A field that has no default must be in the
-mapping (KeyError); null where the definition forbids it raises an error, too: both are faults of
-who gave the mapping.
+Responsibilities: turns a definition into the source of functions, one for each struct, that take a
+mapping and emit pieces of bytes; handles no values. A field without a default must be in the
+mapping (KeyError); null in a field that is not nullable raises an error as well: both are bugs of
+the caller.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def writer_source(definition: Definition, name: str) -> str:
 
 
 def _packer(layout: str) -> str:
-    """What packs this layout, by name."""
+    """The name of the function that packs this layout."""
     return "pack_" + layout_name(layout)
 
 
@@ -57,7 +57,7 @@ def _given(name: str, field: Field) -> str:
 
 
 def _run(name: str, run: list[Field]) -> list[str]:
-    """Fields of fixed size, written at once."""
+    """Fields of fixed size, encoded together."""
     if not run:
         return []
     layout = ">" + "".join(FIXED[field.kind][0] for field in run)
@@ -142,7 +142,7 @@ def _array(definition: Definition, field: Field) -> Iterator[str]:
 
 
 def _tags(definition: Definition, name: str, tagged: list[Field]) -> Iterator[str]:
-    """The section of tagged fields, of which those are written that are not as by default."""
+    """The section of tagged fields, without those that have their default."""
     if not tagged:
         yield "put(b'\\x00')"
         return
@@ -168,9 +168,9 @@ def _tags(definition: Definition, name: str, tagged: list[Field]) -> Iterator[st
 
 
 def _is_set(definition: Definition, name: str, field: Field) -> str:
-    """Whether `value` is not the default."""
+    """Whether `value` differs from the default."""
     if field.kind in definition.structs and not field.is_array:
-        return "value is not None"  # a struct is compared when it is written
+        return "value is not None"  # a struct is compared when it is encoded
     if field.is_array:
         if not field.is_nullable:
             return "value"
