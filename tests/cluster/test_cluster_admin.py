@@ -92,7 +92,7 @@ def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, 
     assert orphans[labelled]["epoch"] == "4"
     assert found["stale"] == [f"{DELETED.hex}-0", f"{DELETED.hex}-2"]
     shown = asked(verify, "--config", config)
-    assert "2 ledgers and 2 deleted partitions wait for the sweep" in shown.output
+    assert "2 ledgers and 2 deleted partitions await deletion" in shown.output
     assert f"ledger {labelled}: of orders-3, epoch 4, made 20" in shown.output
     assert "\x1b" not in shown.output
 
@@ -114,7 +114,7 @@ def test_what_is_not_there_is_neither_drained_nor_moved(shared_cluster, config, 
         (drain, ("99", "--undo"), "broker 99 is not draining"),
         (move, ("nothing", "0", "--to", "1"), "there is no topic 'nothing'"),
         (move, ("nothing", "0", "--unpin"), "there is no topic 'nothing'"),
-        (move, ("orders", "7", "--to", "1"), "the partitions 0 to 1, and no 7"),
+        (move, ("orders", "7", "--to", "1"), "has partitions 0 to 1 but not 7"),
         (move, ("orders", "1", "--to", "99"), "no broker with the id 99 is running"),
     ):
         refused = asked(command, *arguments, "--config", config)

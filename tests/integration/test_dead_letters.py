@@ -174,7 +174,7 @@ def test_a_redrive_over_http_is_the_same_and_goes_on_where_another_one_stopped(l
     plain = ask(broker, "POST", "/v1/redrives", {"topic": queue.topic})[1]
     failed = ended(broker, plain)
     assert (failed["state"], failed["error"]["retriable"]) == ("failed", False)
-    assert "says where it comes from: nothing was sent" in failed["error"]["detail"]
+    assert "names its origin; nothing was sent" in failed["error"]["detail"]
 
 
 def test_a_dead_letter_without_an_origin_is_named_and_the_others_are_sent(letters, broker):
@@ -185,7 +185,7 @@ def test_a_dead_letter_without_an_origin_is_named_and_the_others_are_sent(letter
     assert "1 records of" in ran.err
     done = json.loads(ran.out)
     assert (done["sent"], done["kept"], done["failed_count"]) == ({queue.topic: 4}, 1, 1)
-    assert "does not say where it comes from" in done["failed"][0]["error"]
+    assert "does not name its origin" in done["failed"][0]["error"]
     assert sum(value == "stray" for value, _ in values(broker, topic)) == 2, "it is kept at the end"
     ran = User(broker.kafka).types("dead", "redrive", topic, "--to", queue.topic, "--json")
     assert (ran.code, json.loads(ran.out)["sent"]) == (0, {queue.topic: 1})

@@ -79,7 +79,7 @@ def test_a_listener_is_advertised_under_another_address(tmp_path) -> None:
     [
         (["--kafka", "A://127.0.0.1:0,A://127.0.0.1:0"], "distinct names"),
         (["--kafka", "SSL://127.0.0.1:0"], "without TLS or SASL"),
-        (["--kafka", "127.0.0.1:0", "--advertise", "B://h:1"], "no such listener"),
+        (["--kafka", "127.0.0.1:0", "--advertise", "B://h:1"], "which --kafka does not have"),
         (["--kafka", "A://127.0.0.1:0,B://0.0.0.0:0"], "--open-to-network"),
     ],
 )

@@ -51,7 +51,7 @@ class Lag(NamedTuple):
 
 @click.group()
 def backlog() -> None:
-    """What groups have not read yet: list, keys, reset, skip, move, park, probe.
+    """List, reset, skip, move and measure what groups have not read yet.
 
     \b
     Examples:
@@ -71,13 +71,13 @@ for command in (reset, move, park, parked, unpark, probe):
 
 @backlog.command("list")
 @click.argument("groups", nargs=-1, shell_complete=complete_groups)
-@click.option("--all", "is_all", is_flag=True, help="Also partitions without a backlog.")
+@click.option("--all", "is_all", is_flag=True, help="Include partitions without a backlog.")
 @AS_JSON
 @click.pass_obj
 def list_(session: Session, /, groups: tuple[str, ...], is_all: bool, as_json: bool) -> None:
     """Show lag in messages and seconds, by group and partition.
 
-    Seconds are the age of the first record that is not read. Without GROUPS: all.
+    The lag in seconds is the age of the first unread record. Default: all groups.
     """
     types = {one.group: one.type for one in list_groups(session)}
     for group in groups:
@@ -110,14 +110,15 @@ def _lags(session: Session, group: str, kind: str) -> list[Lag]:
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--count", "-n", type=click.IntRange(min=1), default=10, show_default=True)
 @click.option("--sample", type=click.IntRange(min=1), default=100_000, show_default=True,
-              help="Records to look at, at most.")  # fmt: skip
+              help="Maximum number of records to examine.")  # fmt: skip
 @AS_JSON
 @click.pass_obj
 def keys(session: Session, /, group: str, topic: str, **options: Any) -> None:
     """Show the keys with the most records in a backlog.
 
-    In key order a hot key is what holds a group up: its records come one at a time. Of a share
-    group all records after its start are counted, finished ones among them.
+    In a group with key order, a hot key limits throughput, because its records are delivered one
+    at a time. For a share group, all records after its start offset are counted, including
+    finished ones.
     """
     starts = {p: at for p, at in _progress(session, group).items() if p.topic == topic}
     bounds = log_bounds(session, sorted(starts) or _all_of(session, topic))
@@ -134,7 +135,7 @@ def keys(session: Session, /, group: str, topic: str, **options: Any) -> None:
         return
     table = [[row["key"], row["records"], row["records"] * 100.0 / total] for row in rows]
     print_table(["key", "records", "percent"], table)
-    say(f"{total:,} records of {len(seen):,} keys were looked at")
+    say(f"{total:,} records of {len(seen):,} keys were examined")
 
 
 def _sampled(
@@ -188,8 +189,8 @@ def _progress(session: Session, group: str) -> dict[Partition, int]:
 @AS_JSON
 @click.pass_obj
 def skip(session: Session, /, group: str, **options: Any) -> None:
-    """Skip all that a group has not read. Its consumers must be stopped.
+    """Skip everything that a group has not read. Its consumers must be stopped.
 
-    The records stay in the topic: `headrace backlog reset` goes back to them.
+    The records stay in the topic; `headrace backlog reset` can return to them.
     """
     move_group(session, group, LATEST, None, options)

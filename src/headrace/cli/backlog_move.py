@@ -48,20 +48,23 @@ PARTITIONER: Final = "murmur2_random"
 @click.argument("group", shell_complete=complete_groups)
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--to", "target", metavar="TOPIC", required=True, shell_complete=complete_topics)
-@click.option("--rate", type=click.FloatRange(min=0.1), help="Records a second at most.")
-@click.option("--dry-run", is_flag=True, help="Count what would be moved; change nothing.")
+@click.option("--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.")
+@click.option("--dry-run", is_flag=True, help="Count the records; change nothing.")
 @HTTP
 @AS_JSON
 @click.pass_obj
 def move(session: Session, /, group: str, topic: str, **options: Any) -> None:
-    """Move what GROUP has not read of TOPIC to another topic, and let GROUP go on after it.
+    """Move the records of TOPIC that GROUP has not read to another topic.
 
-    Keys decide the partition in the other topic, so the order of each key is kept. Can be stopped
-    and started again. A consumer group must have no members; a share group may have.
+    GROUP continues after them. The key decides the partition in the other topic, so the order of
+    each key is kept. The command can be interrupted and restarted. A consumer group must have no
+    members; a share group may have members.
     """
     target = options["target"]
     if target == topic:
-        raise CommandFailed("the two topics are the same", "Name another one with --to", USAGE)
+        raise CommandFailed(
+            "source and target topic are the same", "Specify another one with --to", USAGE
+        )
     kind = type_of(session, group)
     if kind is None:
         raise no_group(group)
@@ -194,25 +197,25 @@ def _move_share(
                 show_done(done)
                 throttle.wait(len(found))
     _say_what_is_left(group, left - moved, again)
-    require_all(answers, f"what {group} has not read of them stays there")
+    require_all(answers, "their unread records were not moved")
     return moved
 
 
 def _not_acknowledged(result: dict[str, Any]) -> CommandFailed:
     return CommandFailed(
-        f"records that were copied could not be acknowledged: {result['error']}",
-        "They stay in the group: start the move again, and they are copied twice",
+        f"copied records could not be acknowledged: {result['error']}",
+        "They remain in the group. Restarting the move copies them a second time",
         FAILED,
     )
 
 
 def _say_what_is_left(group: str, left: int, again: int) -> None:
     if again:
-        say(f"{again:,} copies may be there twice: their records could not be acknowledged in time")
+        say(f"{again:,} records may have been copied twice: they could not be acknowledged in time")
     if left > 0:
         say(
-            f"{left:,} records were not moved: consumers of {group} have them, or they wait for"
-            f" another delivery; move again when they are free: headrace backlog list {group}"
+            f"{left:,} records were not moved: consumers of {group} hold them, or they await"
+            f" redelivery. Repeat the move later; see: headrace backlog list {group}"
         )
 
 
@@ -238,8 +241,9 @@ def _copy(session: Session, producer: Client, messages: list[dict[str, Any]], ta
         if errors:
             raise from_kafka(errors[0], f"write to {target!r}")
         raise CommandFailed(
-            f"copies to {target!r} were not acknowledged in time: these records stay in the group",
-            "Start the move again, with a longer --timeout; some records may be copied twice",
+            f"copies to {target!r} were not acknowledged in time: these records remain in the"
+            " group",
+            "Repeat the move with a longer --timeout; some records may be copied twice",
             FAILED,
         )
 

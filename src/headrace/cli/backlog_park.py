@@ -30,14 +30,14 @@ KEYS = click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @HTTP
 @click.pass_obj
 def park(session: Session, /, group: str, topic: str, keys: tuple[str, ...], http: str) -> None:
-    """Set the messages of keys aside; a group in key order goes on with all other keys.
+    """Set the messages of keys aside; a group with key order continues with the other keys.
 
-    A message that is in flight is finished as usual. The messages stay where they are, in order.
+    A message in flight is finished as usual. The messages stay in the topic, in order.
     """
     path = f"{path_of('queues', topic, group)}/park"
     answer = Web(http, session.timeout_s).ask("POST", path, {"keys": [*keys]})
     require_none_failed(answer, f"the keys are not parked on all of {topic}")
-    say(f"{len(keys):,} keys are parked: release them with `headrace backlog unpark`")
+    say(f"{len(keys):,} keys parked; release them with `headrace backlog unpark`")
 
 
 @click.command()
@@ -47,7 +47,7 @@ def park(session: Session, /, group: str, topic: str, keys: tuple[str, ...], htt
 @AS_JSON
 @click.pass_obj
 def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool) -> None:
-    """List parked keys and how many of their messages are known."""
+    """List parked keys and the known number of their messages."""
     path = f"{path_of('queues', topic, group)}/parked"
     answer = Web(http, session.timeout_s).ask("GET", path)
     found = answer["parked"]
@@ -57,7 +57,7 @@ def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool
         rows = [[one["key"], one["partition"], one["records"], iso_time(one["parked_ms"])]
                 for one in found]  # fmt: skip
         print_table(["key", "partition", "messages", "since"], rows)
-    require_none_failed(answer, "keys that are parked there are not listed")
+    require_none_failed(answer, "their parked keys are not listed")
 
 
 @click.command()
@@ -67,7 +67,7 @@ def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool
 @HTTP
 @click.pass_obj
 def unpark(session: Session, /, group: str, topic: str, keys: tuple[str, ...], http: str) -> None:
-    """Deliver the messages of parked keys again, each key from where it stood."""
+    """Resume delivery of parked keys, each from where it stopped."""
     path = f"{path_of('queues', topic, group)}/unpark"
     answer = Web(http, session.timeout_s).ask("POST", path, {"keys": [*keys]})
     released = answer["released"]
@@ -76,6 +76,6 @@ def unpark(session: Session, /, group: str, topic: str, keys: tuple[str, ...], h
     if not released:
         raise CommandFailed(
             f"none of these keys is parked by {group} on {topic}",
-            f"See which are: headrace backlog parked {group} {topic}",
+            f"List parked keys: headrace backlog parked {group} {topic}",
             NOT_FOUND,
         )

@@ -37,10 +37,10 @@ WAIT_MS: Final = 10_000
 @AS_JSON
 @click.pass_obj
 def probe(session: Session, /, topic: str, **options: Any) -> None:
-    """Measure the real delay: send messages, receive them, acknowledge them, one by one.
+    """Measure the delivery delay by sending, receiving and acknowledging messages one by one.
 
-    Consumers of TOPIC see the probes, which carry the header headrace-probe. A share group leaves
-    them out with the filter "headrace-probe" IS NULL.
+    Consumers of TOPIC see the probes, which have the header headrace-probe. A share group can
+    exclude them with the filter "headrace-probe" IS NULL.
     """
     web, run = Web(options["http"], session.timeout_s), uuid4().hex[:12]
     group = GROUP_PREFIX + run
@@ -101,8 +101,8 @@ def _round(
             break
         if time.perf_counter() > deadline_s:
             raise CommandFailed(
-                f"a probe was stored and did not come within {WAIT_MS / 1000:.0f} s",
-                f"See where the queue stands: headrace trace {topic} {partition}:{sent['offset']}",
+                f"a probe was stored but not received within {WAIT_MS / 1000:.0f} s",
+                f"See the state of the queue: headrace trace {topic} {partition}:{sent['offset']}",
                 FAILED,
             )
     (got,) = answer["messages"]

@@ -36,8 +36,8 @@ def ask_broker(
         return read_response(*api, answer, 0)
     except (OSError, FrameInvalid) as error:
         raise CommandFailed(
-            f"the broker at {address} gave no answer ({error})",
-            "Is it a broker of this version, and can it be reached?",
+            f"the broker at {address} did not respond ({error})",
+            "Check that it is reachable and a broker of this version",
             FAILED,
         ) from error
 
@@ -56,5 +56,5 @@ def group_coordinator(session: Session, group: str) -> str:
         if int(found.error_code) == 0:
             return f"{found.host}:{found.port}"
     raise CommandFailed(
-        f"no broker coordinates group {group!r} now", "Try again in a moment", FAILED
+        f"group {group!r} currently has no coordinator", "Try again in a moment", FAILED
     )

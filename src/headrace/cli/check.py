@@ -29,21 +29,21 @@ DAMAGED, NOT_LOOKED = 1, 2
     "  headrace check ./headrace-data --json | jq 'select(.type == \"damage\")'"
 )
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--verbose", "-v", is_flag=True, help="Show notes, and a line for each partition.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--verbose", "-v", is_flag=True, help="Show notes and one line per partition.")
 def check(folder: Path, *, as_json: bool, verbose: bool) -> None:
-    """Check a broker's data folder for damage, without changing it.
+    """Check a broker's data directory for damage without changing it.
 
     \b
-    Reads every file: format, checkpoint, write-ahead log, metadata, segments, footers. Each damage
-    is shown with its file, position, cause, effect (which topic, partition and offsets) and the
-    next step. The broker may be stopped, or running: then the picture is of a moment.
+    Reads every file: format, checkpoint, write-ahead log, metadata, segments, footers. For each
+    damage it shows file, position, cause, effect (topic, partition and offsets) and the next step.
+    The broker may be stopped or running; for a running one the result is a snapshot.
 
     \b
     Exit codes:
       0  no damage
       1  damage was found
-      2  something could not be read, or DIR is no data folder
+      2  something could not be read, or DIR is not a data directory
     """
     from headrace.cli.progress import bytes_read
     from headrace.inspection.check import check as run
@@ -97,7 +97,7 @@ def _print_report(report: Report, *, is_verbose: bool) -> None:
 
     if report.users:
         pids = ", ".join(map(str, report.users))
-        say(f"In use by process {pids}: the picture is of a moment.")
+        say(f"In use by process {pids}: the result is a snapshot.")
     for finding in report.findings:
         if finding.severity is not Severity.NOTE or is_verbose:
             _print_finding(finding)

@@ -26,7 +26,7 @@ _FAILURES_MAX = 30
 
 @click.group()
 def cluster() -> None:
-    """Look after a cluster over ZooKeeper and BookKeeper, or run a small one here."""
+    """Manage a cluster on ZooKeeper and BookKeeper, or run a development cluster."""
 
 
 for _command in (status, drain, move, verify, repair):
@@ -40,7 +40,7 @@ for _command in (status, drain, move, verify, repair):
     type=click.IntRange(1, 20),
     default=3,
     show_default=True,
-    help="How many bookies.",
+    help="Number of bookies.",
 )
 @click.option(
     "--zookeepers",
@@ -48,19 +48,19 @@ for _command in (status, drain, move, verify, repair):
     type=click.Choice(["1", "3", "5"]),
     default="1",
     show_default=True,
-    help="How many ZooKeepers: an ensemble serves while more than half of it lives.",
+    help="Number of ZooKeeper servers; an ensemble serves while more than half of them are up.",
 )
 @click.option(
     "--auto-recovery/--no-auto-recovery",
     default=True,
     show_default=True,
-    help="Copy again what a bookie held that is lost, by a process of its own.",
+    help="Run BookKeeper's autorecovery, which re-replicates the data of lost bookies.",
 )
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
-    help="Where their data is kept. Without it: a temporary folder, removed at the end.",
+    help="Directory for their data. Default: a temporary directory, deleted at the end.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
 def dev(
@@ -72,8 +72,8 @@ def dev(
 ) -> None:
     """Run Apache ZooKeeper and Apache BookKeeper's bookies until Ctrl-C.
 
-    They listen on loopback only and share this machine's disk: for development, not for data
-    that matters. The first start fetches 30 MB of jars.
+    They listen on loopback only and share this machine's disk: use them for development, not for
+    important data. The first start downloads 30 MB of jars.
 
     \b
     Examples:
@@ -106,7 +106,7 @@ def dev(
         else:
             click.echo(f"ZooKeeper: {zookeepers}\nbookies:   {', '.join(bookies)}")
             click.echo(
-                "\nA broker over them (give each its own id and ports):\n"
+                "\nTo start a broker (each needs its own id and ports):\n"
                 f"  headrace serve --zookeeper {zookeepers} --broker-id 1"
                 " --kafka 127.0.0.1:9092\n\nCtrl-C stops everything."
             )
@@ -115,10 +115,10 @@ def dev(
             ended = running.revive()
             failures = failures + 1 if ended else 0
             for server in ended:
-                click.echo(f"{server.name} had ended, and is started again: {server.log}", err=True)
+                click.echo(f"{server.name} exited and is being restarted: {server.log}", err=True)
             if failures > _FAILURES_MAX:
                 raise CommandFailed(
-                    f"{ended[0].name} ends again and again", f"Look into its log, {ended[0].log}"
+                    f"{ended[0].name} keeps exiting", f"See its log, {ended[0].log}"
                 )
         if not as_json:
             say("stopping ...")

@@ -48,7 +48,7 @@ WAIT = click.option(
     type=click.FloatRange(0),
     default=60.0,
     show_default=True,
-    help="How long to wait until it has happened; 0: only wish.",
+    help="How long to wait for completion; 0: do not wait.",
 )
 
 
@@ -61,7 +61,7 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
             default="/headrace",
             show_default=True,
             envvar="HEADRACE_ZOOKEEPER_ROOT",
-            help="Where the cluster keeps its facts.",
+            help="ZooKeeper servers of the cluster.",
         ),
         click.option(
             "--zookeeper",
@@ -69,7 +69,7 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
             default="127.0.0.1:2181",
             show_default=True,
             envvar="HEADRACE_ZOOKEEPER",
-            help="Where the cluster meets.",
+            help="ZooKeeper path of the cluster.",
         ),
         CREDENTIAL,
         config_option(None, CLUSTER_NAMES),
@@ -107,7 +107,7 @@ def ask(settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[
         return asyncio.run(main())
     except HeadraceError as error:
         is_away = isinstance(error, MetadataUnavailable)
-        hint = "Is ZooKeeper there? Name it with --zookeeper (or HEADRACE_ZOOKEEPER)"
+        hint = "Is ZooKeeper running? Set its address with --zookeeper or HEADRACE_ZOOKEEPER"
         raise CommandFailed(str(error), hint if is_away else "") from error
 
 
@@ -141,7 +141,7 @@ def _lost(picture: Picture) -> list[str]:
             f"{picture.name_of(key)}: its chain of ledgers is missing"
             for key in picture.missing_chains
         ),
-        *(f"topic {topic_id.hex}: its fact is missing" for topic_id in picture.lost_topics),
+        *(f"topic {topic_id.hex}: its metadata is missing" for topic_id in picture.lost_topics),
     ]
 
 
@@ -149,7 +149,7 @@ def _lost(picture: Picture) -> list[str]:
 @AS_JSON
 @where
 def status(settings: ClusterSettings, as_json: bool) -> None:
-    """Show brokers and bookies; fail where partitions are offline or under-replicated."""
+    """Show brokers and bookies; fail if partitions are offline or under-replicated."""
 
     async def question(admin: ClusterAdmin) -> tuple[Picture, Sequence[UnderReplicated], list[str]]:
         seen = await admin.picture()
@@ -190,12 +190,12 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
     if picture.moves:
         say(f"partitions moved by load: {len(picture.moves)}")
     for problem in _lost(picture):
-        click.echo(f"{problem}: it is not served; see `headrace cluster verify`")
-    say(f"bookies that take writes: {', '.join(picture.bookies) or 'none'}")
+        click.echo(f"{problem}; it is not served. See `headrace cluster verify`")
+    say(f"writable bookies: {', '.join(picture.bookies) or 'none'}")
     if picture.read_only_bookies:
         say(f"read-only bookies: {', '.join(picture.read_only_bookies)}")
     if picture.lost_bookies:
-        say(f"bookies that are not registered: {', '.join(picture.lost_bookies)}")
+        say(f"unregistered bookies: {', '.join(picture.lost_bookies)}")
     for one in lacking[:SHOWN_MAX]:
         click.echo(one.text)
     _fail_if_unwell(picture, unserved, lacking, unwritable)
@@ -229,34 +229,34 @@ def _fail_if_unwell(
     wrong = []
     if unserved:
         shown = ", ".join(unserved[:10]) + (" ..." if len(unserved) > 10 else "")
-        wrong.append(f"{len(unserved)} partitions are served by no broker: {shown}")
+        wrong.append(f"{len(unserved)} partitions are not served by any broker: {shown}")
     if lacking:
         copies = sum(one.copies_missing for one in lacking)
         wrong.append(f"{len(lacking)} partitions are under-replicated: {copies} copies are missing")
     wrong += unwritable
     if _lost(picture):
-        wrong.append("facts were lost, and what they name is not served")
+        wrong.append("metadata is missing, and the partitions that it describes are not served")
     if wrong:
         raise CommandFailed("; ".join(wrong), exit_code=FAILED)
 
 
 @click.command()
 @click.argument("broker_id", type=click.IntRange(0))
-@click.option("--undo", is_flag=True, help="Let it own partitions again.")
+@click.option("--undo", is_flag=True, help="Allow it to own partitions again.")
 @WAIT
 @where
 def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) -> None:
-    """Move all partitions away from a broker, before it is stopped for long."""
+    """Move all partitions away from a broker before a long stop."""
 
     async def question(admin: ClusterAdmin) -> None:
         picture = await admin.picture()
         if undo and broker_id not in picture.draining:
-            raise CommandFailed(f"broker {broker_id} is not draining: there is nothing to undo")
+            raise CommandFailed(f"broker {broker_id} is not draining; nothing to undo")
         if not undo and broker_id not in picture.brokers:
             raise _no_broker(picture, broker_id)
         others = set(picture.brokers) - picture.draining - {broker_id}
         if not undo and not others:
-            raise CommandFailed(f"no other broker could serve what broker {broker_id} owns")
+            raise CommandFailed(f"no other broker can serve the partitions of broker {broker_id}")
         await admin.set_draining(broker_id, is_draining=not undo)
         if undo or wait_s == 0:
             return
@@ -275,7 +275,7 @@ def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) 
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(0))
 @click.option("--to", "broker_id", type=click.IntRange(0), default=None, help="The broker's id.")
-@click.option("--unpin", is_flag=True, help="Leave it to placement again.")
+@click.option("--unpin", is_flag=True, help="Return it to automatic placement.")
 @WAIT
 @where
 def move(
@@ -286,21 +286,22 @@ def move(
     unpin: bool,
     wait_s: float,
 ) -> None:
-    """Pin a partition to a broker: it is served there whenever that broker lives."""
+    """Pin a partition to a broker, which then serves it whenever it is running."""
     if (broker_id is None) != unpin:
-        raise CommandFailed("say either where to (--to BROKER_ID) or --unpin")
+        raise CommandFailed("specify either --to BROKER_ID or --unpin")
 
     async def question(admin: ClusterAdmin) -> None:
         picture = await admin.picture()
         counts = {one.name: one.partition_count for one in picture.topics.values()}
         if topic not in counts:
             raise CommandFailed(
-                f"there is no topic {topic!r}: nothing is moved", "List them with `topic list`"
+                f"topic {topic!r} does not exist; nothing was moved",
+                "List topics with `headrace topic list`",
             )
         if partition >= counts[topic]:
             raise CommandFailed(
-                f"topic {topic!r} has the partitions 0 to {counts[topic] - 1}, and no {partition}:"
-                " nothing is moved"
+                f"topic {topic!r} has partitions 0 to {counts[topic] - 1} but not {partition};"
+                " nothing was moved"
             )
         if broker_id is not None and broker_id not in picture.brokers:
             raise _no_broker(picture, broker_id)
@@ -315,15 +316,15 @@ def move(
 
     ask(settings, question)
     say(
-        f"{topic}-{partition} " + ("is left to placement" if unpin else f"is at broker {broker_id}")
+        f"{topic}-{partition} "
+        + ("is placed automatically again" if unpin else f"is on broker {broker_id}")
     )
 
 
 def _no_broker(picture: Picture, broker_id: int) -> CommandFailed:
     living = ", ".join(map(str, sorted(picture.brokers))) or "none"
     return CommandFailed(
-        f"no broker with the id {broker_id} is running: nothing is changed (those that run:"
-        f" {living})"
+        f"no broker with id {broker_id} is running; nothing was changed (running brokers: {living})"
     )
 
 
@@ -337,8 +338,9 @@ async def _until(
         while count:
             if time.monotonic() > deadline:
                 raise CommandFailed(
-                    f"{what}: {count} partitions are left after {wait_s:g} s; it goes on",
-                    "Look at `headrace cluster status` and at the brokers' logs",
+                    f"{what}: {count} partitions remain after {wait_s:g} s; the operation"
+                    " continues",
+                    "See `headrace cluster status` and the brokers' logs",
                 )
             await asyncio.sleep(POLL_S)
             before, count = count, left(await admin.picture())
@@ -349,7 +351,7 @@ async def _until(
 @AS_JSON
 @where
 def verify(settings: ClusterSettings, as_json: bool) -> None:
-    """Check that owners, chains and ledgers fit together. Reads no records, changes nothing."""
+    """Check that owners, chains and ledgers are consistent. Reads no records, changes nothing."""
     found = ask(settings, lambda admin: admin.verify())
     if as_json:
         print_json(
@@ -370,15 +372,15 @@ def verify(settings: ClusterSettings, as_json: bool) -> None:
         say(
             f"{found.partitions} partitions, {found.ledgers} ledgers; in sealed ones"
             f" {found.records:,} records, {size_text(found.size_bytes)};"
-            f" {len(found.orphans)} ledgers and {len(found.stale)} deleted partitions wait for the"
-            " sweep"
+            f" {len(found.orphans)} ledgers and {len(found.stale)} deleted partitions await"
+            " deletion"
         )
         for ledger, partition, epoch, created_ms in found.orphans[:SHOWN_MAX]:
             maker = f"{one_line(partition)}, epoch {one_line(epoch)}" if partition else "unknown"
-            say(f"  ledger {ledger}: of {maker}, made {iso_time(created_ms)}")
+            say(f"  ledger {ledger}: of {maker}, created {iso_time(created_ms)}")
         for problem in found.problems:
             click.echo(problem)
     if found.problems:
-        raise CommandFailed(f"{len(found.problems)} things are wrong", exit_code=FAILED)
+        raise CommandFailed(f"{len(found.problems)} problems found", exit_code=FAILED)
     if not as_json:
-        say("all is well")
+        say("no problems found")

@@ -58,11 +58,11 @@ def tls_of(values: dict[str, Any]) -> tuple[TlsFiles | None, bool, bool]:
     files = None if ca is None else TlsFiles(ca, cert, key)
     if files is None and (is_zookeeper or is_bookie):
         raise CommandFailed(
-            "TLS without a trusted CA would accept any server: name the CA certificates that the"
-            " servers' certificates are checked against with --cluster-ca"
+            "TLS needs a trusted CA bundle, otherwise any server would be accepted:"
+            " set --cluster-ca"
         )
     if key is not None and cert is None:
-        raise CommandFailed("--cluster-key goes with the certificate of --cluster-cert")
+        raise CommandFailed("--cluster-key requires --cluster-cert")
     return files, is_zookeeper, is_bookie
 
 
@@ -98,8 +98,9 @@ def cluster_settings(
     if "@" in zookeeper:
         # Not said again: what stands before the sign is a secret, most likely.
         raise CommandFailed(
-            "--zookeeper names servers alone, and what was given holds an @: credentials belong in"
-            " a file (--zookeeper-credential-file), since every listing of processes shows options"
+            "--zookeeper accepts only server addresses, and the value contains an"
+            " @. Put credentials into a file (--zookeeper-credential-file), because"
+            " process listings show options"
         )
     if "/" in zookeeper:
         raise CommandFailed(
@@ -129,5 +130,5 @@ def _credential(path: Path | None) -> str | None:
     if text is None:
         return None
     if not re.fullmatch(r"[^:\s]+:\S+", text):
-        raise CommandFailed(f"{where} holds no credential of the form USER:PASSWORD")
+        raise CommandFailed(f"{where} does not contain a credential of the form USER:PASSWORD")
     return text

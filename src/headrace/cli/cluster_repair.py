@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--yes", is_flag=True, help="Make the changes; without it nothing is changed.")
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Rebuild a chain also where ledgers are missing, from the last gap on.",
+    help="If ledgers are missing, rebuild the chain from the last gap on.",
 )
 @AS_JSON
 @where
 def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: bool) -> None:
-    """Rebuild lost chains of ledgers, and lost topics, from the ledgers' own labels.
+    """Rebuild lost ledger chains and lost topics from the labels of ledgers.
 
-    Shows what it would do; --yes does it. Ledgers that are still open are closed by that. Brokers
-    need not be stopped: they serve a partition as soon as its chain is back.
+    Shows the changes; --yes makes them. This closes ledgers that are still open. Brokers need not
+    be stopped: they serve a partition as soon as its chain is restored.
     """
     found = ask(settings, lambda admin: admin.repair(is_plan=not yes, accept_loss=accept_loss))
     problems = [
@@ -107,10 +107,10 @@ def _show_repairs(found: Repairs, *, is_done: bool) -> None:
                 f" {link.end_offset}, {size_text(link.size_bytes or 0)}"
             )
         for ledger in chain.open_ledgers:
-            click.echo(f"  ledger {ledger}: open; it is closed, and its end found, by --yes")
+            click.echo(f"  ledger {ledger}: open; --yes closes it and determines its end")
         if chain.lost_records:
-            click.echo(f"  {chain.lost_records} records between its ledgers are lost for good")
+            click.echo(f"  {chain.lost_records} records between its ledgers are permanently lost")
     if not found.topics and not found.chains and not found.ledgers_ahead:
-        say("nothing is to be repaired")
+        say("nothing to repair")
     elif not is_done:
-        say("nothing was changed: --yes does it")
+        say("nothing was changed; repeat with --yes to make the changes")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.cli.config_requests import Shown
     from headrace.cli.session import Session
 
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Only check the change.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Validate only.")
 _ID = click.IntRange(0, 2**31 - 1)
 ONE_BROKER = click.option(
     "--broker", type=_ID, default=None, help="Only this broker. Default: all brokers."
@@ -29,7 +29,7 @@ ONE_BROKER = click.option(
 
 @click.group()
 def config() -> None:
-    """Show and change the settings of brokers while they run.
+    """Show and change broker settings at run time.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def config() -> None:
       headrace config set headrace.log.level=debug --broker 2
       headrace config unset log.retention.ms
 
-    Settings of topics: headrace topic alter. All settings: docs/reference/settings.md.
+    For topic settings see headrace topic alter. All settings: docs/reference/settings.md.
     """
 
 
@@ -63,11 +63,11 @@ def _row(shown: Shown) -> dict[str, Any]:
 
 @config.command("list")
 @click.option("--broker", type=_ID, default=None, help="Default: the one with the lowest id.")
-@click.option("--all", "is_all", is_flag=True, help="Also settings that are the default.")
+@click.option("--all", "is_all", is_flag=True, help="Include settings with default values.")
 @AS_JSON
 @click.pass_obj
 def list_(session: Session, /, broker: int | None, is_all: bool, as_json: bool) -> None:
-    """List the settings of a broker, and where each value comes from."""
+    """List the settings of a broker with the source of each value."""
     number, shown = _described(session, broker)
     rows = [_row(one) for one in shown if is_all or one.source != "default"]
     if as_json:
@@ -99,8 +99,8 @@ def get(session: Session, /, name: str, broker: int | None, as_json: bool) -> No
     found = next((one for one in shown if one.name == name), None)
     if found is None:
         raise CommandFailed(
-            f"there is no broker setting {name[:100]!r}",
-            "See what there is: headrace config list --all",
+            f"unknown broker setting {name[:100]!r}",
+            "List settings: headrace config list --all",
             NOT_FOUND,
         )
     if as_json:
@@ -122,7 +122,7 @@ def get(session: Session, /, name: str, broker: int | None, as_json: bool) -> No
 def set_(
     session: Session, /, changes: tuple[str, ...], broker: int | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Change settings, all of them or none."""
+    """Change settings atomically."""
     from headrace.cli.config_requests import SET
 
     pairs = [name_and_value(change, "num.partitions=6") for change in changes]
@@ -139,7 +139,7 @@ def set_(
 def unset(
     session: Session, /, names: tuple[str, ...], broker: int | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Drop changes: what a broker was started with, or the default, counts again."""
+    """Remove changes and return to the value given at start-up or the default."""
     from headrace.cli.config_requests import DELETE
 
     operations = [(name, DELETE, None) for name in names]

@@ -56,8 +56,7 @@ def config_option(
         is_eager=True,  # the defaults of the others depend on it
         expose_value=False,
         callback=load,
-        help="A TOML file with options under their own names; the command line and the environment"
-        " count more.",
+        help="A TOML file of options; the command line and the environment take precedence.",
     )
 
 
@@ -121,14 +120,14 @@ def _outside(path: Path, name: str, cluster_names: Sequence[str]) -> str:
     if name in {SERVE_TABLE, CLUSTER_TABLE}:
         return f"{path}: {name} must be a table: write [{name}], and its settings below"
     table = CLUSTER_TABLE if name in cluster_names else SERVE_TABLE
-    return f"{path}: {name} stands outside of a table: write [{table}] on a line above it"
+    return f"{path}: {name} is outside a table: put [{table}] on a line above it"
 
 
 def _check_name(path: Path, shown: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, [*known, *_OPTION_OF], 1)
-        step = f"is it {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
-        raise CommandFailed(f"{path}: there is no {shown}; nothing was started: {step}")
+        step = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+        raise CommandFailed(f"{path}: unknown {shown}; nothing was started: {step}")
 
 
 def _checked(where: str, value: object, option: click.Option, ctx: click.Context) -> object:
@@ -158,10 +157,10 @@ def _expected(option: click.Option, value: object) -> tuple[str, bool]:
         is_list = isinstance(value, list) and all(type(item) is int for item in value)
         return "three numbers, as in [3, 3, 2]", is_list or isinstance(value, str)
     if isinstance(kind, Whole) or isinstance(option.type, click.types.IntParamType):
-        return "a whole number, without quotes", isinstance(value, int) and not is_bool
+        return "an integer without quotes", isinstance(value, int) and not is_bool
     if isinstance(option.type, click.types.FloatParamType):
         return "a number, without quotes", isinstance(value, int | float) and not is_bool
-    return 'text in quotes, as in "..."', isinstance(value, str)
+    return 'a quoted string, as in "..."', isinstance(value, str)
 
 
 def _shown(value: object) -> str:

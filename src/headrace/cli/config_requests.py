@@ -80,7 +80,7 @@ def address_of(session: Session, broker: str) -> str:
     if int(broker) not in addresses:
         known = ", ".join(map(str, addresses))
         raise CommandFailed(
-            f"no live broker has the id {broker}; nothing was changed",
+            f"no live broker has id {broker}; nothing was changed",
             f"The live brokers are {known}",
             NOT_FOUND,
         )
@@ -132,7 +132,7 @@ def _ask(session: Session, broker: str, api_key: int, version: int, body: bytes)
         reader.take(">b"), reader.text()
     except (OSError, struct.error, UnicodeDecodeError) as failure:
         raise CommandFailed(
-            f"{address} gave no answer that can be read ({failure})",
+            f"{address} sent no readable response ({failure})",
             "Is the broker running? See `headrace info`",
             UNREACHABLE,
         ) from None

@@ -56,7 +56,7 @@ def _options(*, is_behind: bool) -> list[click.Option]:
             default=None if is_behind else DEFAULT_BOOTSTRAP,
             envvar=None if is_behind else "HEADRACE_BOOTSTRAP",
             show_envvar=not is_behind,
-            help="A broker to start from; it names the others.",
+            help="One or more brokers; the others are discovered.",
             **first,
             **keep(_keep_bootstrap),
         ),
@@ -65,7 +65,7 @@ def _options(*, is_behind: bool) -> list[click.Option]:
             metavar="SECONDS",
             type=click.FloatRange(min=0.1),
             default=None if is_behind else 15.0,
-            help="How long to wait for each answer.",
+            help="Maximum time to wait for each response.",
             **first,
             **keep(_keep_timeout),
         ),
@@ -73,8 +73,7 @@ def _options(*, is_behind: bool) -> list[click.Option]:
             ["-X", "client_config"],
             metavar="NAME=VALUE",
             multiple=True,
-            help="A setting of the Kafka client (librdkafka's names), e.g."
-            " -X socket.timeout.ms=5000.",
+            help="A librdkafka client setting, e.g. -X socket.timeout.ms=5000.",
             **({"callback": _parse_settings} | keep(_keep_settings)),
         ),
     ]

@@ -39,30 +39,30 @@ LATEST = Position("latest")
     "start",
     type=PositionType(),
     metavar="POSITION",
-    help="Where to begin. Default: earliest; with --follow alone, latest.",
+    help="Where to start. Default: earliest; with --follow, latest.",
 )
 @click.option(
     "--to",
     "stop",
     type=PositionType(),
     metavar="POSITION",
-    help="Where to stop (exclusive). Default: the end as it is now.",
+    help="Where to stop (exclusive). Default: the current end.",
 )
-@click.option("--follow", "-F", is_flag=True, help="Go on with what arrives; Ctrl-C ends.")
-@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--follow", "-F", is_flag=True, help="Wait for new records; Ctrl-C stops.")
+@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option(
     "--partition",
     "-p",
     "partitions",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Only this partition; may be given again.",
+    help="Only this partition; repeatable.",
 )
 @click.option(
     "--group",
     "-g",
     shell_complete=complete_groups,
-    help="Read as a member of this group, from where it stands, and commit.",
+    help="Join this consumer group, continue from its offsets, and commit.",
 )
 @click.option(
     "--format",
@@ -72,22 +72,31 @@ LATEST = Position("latest")
     default="text",
     show_default=True,
 )
-@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.option("--json", "form", flag_value="json", help="Same as --format json.")
 @click.option("--template", "-T", help=r"e.g. '{partition}:{offset} {key} {value}\n'.")
-@click.option("--keys", "-k", is_flag=True, help="Text: the key and a tab before the value.")
-@click.option("--headers", "-H", is_flag=True, help="Text: headers too.")
-@click.option("--offsets", "-o", is_flag=True, help="Text: partition:offset too.")
-@click.option("--times", "-t", is_flag=True, help="Text: timestamps too.")
-@click.option("--delimiter", default=r"\n", show_default=True, help="Text: after each record.")
-@click.option("--uncommitted", is_flag=True, help="Also records of open and aborted transactions.")
-@click.option("--summary", is_flag=True, help="A line on stderr at the end: how much, how fast.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@click.option(
+    "--keys", "-k", is_flag=True, help="Text format: print the key and a tab before the value."
+)
+@click.option("--headers", "-H", is_flag=True, help="Text format: print headers.")
+@click.option("--offsets", "-o", is_flag=True, help="Text format: print partition:offset.")
+@click.option("--times", "-t", is_flag=True, help="Text format: print timestamps.")
+@click.option(
+    "--delimiter",
+    default=r"\n",
+    show_default=True,
+    help="Text format: separator after each record.",
+)
+@click.option(
+    "--uncommitted", is_flag=True, help="Include records of open and aborted transactions."
+)
+@click.option("--summary", is_flag=True, help="Print totals and rate to stderr at the end.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
 @click.pass_obj
 def consume(session: Session, /, topic: str, **options: Any) -> None:
-    """Read records of TOPIC: what is there now, or with --follow what comes too.
+    """Read the records of TOPIC; with --follow, wait for new ones.
 
     A POSITION is earliest, latest, an offset, -N (the last N of each partition), a time
-    (2013-01-31T12:00, without zone: local; or @MILLISECONDS), or a duration ago (15m, 1h30m).
+    (2013-01-31T12:00, local unless it has a zone; or @MILLISECONDS), or an age (15m, 1h30m).
 
     \b
     Examples:
@@ -156,7 +165,7 @@ def _chosen(topic: str, found: list[int], wanted: tuple[int, ...]) -> list[Parti
     if missing:
         raise CommandFailed(
             f"topic {topic!r} has no partition {missing[0]}, only 0 to {max(found)}",
-            f"See them: headrace topic describe {topic}",
+            f"See: headrace topic describe {topic}",
             NOT_FOUND,
         )
     return [Partition(topic, number) for number in (sorted(set(wanted)) or found)]
@@ -205,11 +214,13 @@ def _total(spans: dict[Partition, Span], options: dict[str, Any]) -> int | None:
 
 def _consume_group(reader: Reader, topic: str, options: dict[str, Any]) -> None:
     if options["partitions"] or options["stop"] is not None:
-        raise click.UsageError("--group takes partitions as they are assigned: no -p, no --to.")
+        raise click.UsageError(
+            "--group cannot be combined with -p or --to: partitions are assigned."
+        )
     start = options["start"] or EARLIEST
     if start.kind not in ("earliest", "latest"):
         raise click.UsageError(
-            "With --group, --from is earliest or latest, for a group without progress; "
-            "to move a group: headrace group reset."
+            "With --group, --from must be earliest or latest and applies to groups"
+            " without offsets. To move a group: headrace group reset."
         )
     read_group(reader, topic, options["group"], start.kind, follow=options["follow"])

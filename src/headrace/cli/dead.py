@@ -41,7 +41,7 @@ REDRIVES: Final = "headrace-redrives"
 NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
 """They made the copy; the transaction of a redrive takes their place."""
 FAILED_SHOWN_MAX: Final = 100
-NO_ORIGIN: Final = "it does not say where it comes from: it was kept; redrive it with --to TOPIC"
+NO_ORIGIN: Final = "the record does not name its origin and was kept; redrive it with --to TOPIC"
 TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
 
 
@@ -69,7 +69,7 @@ def _all(message: Message) -> list[tuple[str, bytes | None]]:
 
 @click.group()
 def dead() -> None:
-    """Dead letters: list, show, redrive, purge.
+    """List, show, redrive and purge dead letters.
 
     \b
     Examples:
@@ -104,7 +104,7 @@ def list_(session: Session, /, topic: str, as_json: bool) -> None:
 @AS_JSON
 @click.pass_obj
 def show(session: Session, /, topic: str, count: int, as_json: bool) -> None:
-    """Show dead letters with where they come from and why."""
+    """Show dead letters with their origin and reason."""
     found: list[dict[str, Any]] = []
     for message in _scan(session, topic):
         found.append(
@@ -195,19 +195,22 @@ def _group_of(topic: str) -> str:
 
 @dead.command()
 @TOPIC
-@click.option("--to", "target", metavar="TOPIC", help="Default: where each record comes from.")
-@click.option("--group", metavar="GROUP", help="Only what this group gave up.")
-@click.option("--reason", metavar="TEXT", help="Only where the reason contains TEXT.")
-@click.option("--rate", type=click.FloatRange(min=0.1), help="Records a second at most.")
-@click.option("--dry-run", is_flag=True, help="Count what would be sent; change nothing.")
+@click.option(
+    "--to", "target", metavar="TOPIC", help="Default: the topic that each record came from."
+)
+@click.option("--group", metavar="GROUP", help="Only records that this group gave up.")
+@click.option("--reason", metavar="TEXT", help="Only records whose reason contains TEXT.")
+@click.option("--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.")
+@click.option("--dry-run", is_flag=True, help="Count the records; change nothing.")
 @AS_JSON
 @click.option("--lines", is_flag=True, help="Print JSON lines: progress, then the result.")
 @click.pass_obj
 def redrive(session: Session, /, topic: str, **options: Any) -> None:
-    """Send dead letters back, each once, in order. Can be stopped and started again.
+    """Send dead letters back, each exactly once and in order.
 
-    Records that --group or --reason leave out stay in the dead letter topic, at its end. So do
-    those that do not say where they come from: each is listed, and the command fails at its end.
+    The command can be interrupted and restarted. Records excluded by --group or --reason are
+    appended to the dead letter topic again, as are records that do not name their origin: these
+    are listed, and the command exits with a failure.
     """
     outcome = _Outcome()
     if options["dry_run"]:
@@ -232,9 +235,9 @@ def redrive(session: Session, /, topic: str, **options: Any) -> None:
         click.echo(f"{total:,} dead letters {would} sent back, {outcome.kept:,} kept")
     if outcome.failed_count:
         raise CommandFailed(
-            f"{outcome.failed_count:,} records of {topic} do not say where they come from: they"
+            f"{outcome.failed_count:,} records of {topic} do not name their origin: they"
             f" {would} kept, the others {would} sent",
-            "Redrive these with a topic: --to TOPIC",
+            "Redrive them with --to TOPIC",
         )
 
 
@@ -265,8 +268,8 @@ class _Outcome:
         """Raises CommandFailed where nothing says that `topic` holds dead letters at all."""
         if targets and not any(target != "" for target in targets) and not self.sent:
             raise CommandFailed(
-                f"no record at the beginning of {topic} says where it comes from: nothing was sent",
-                "Name a topic of dead letters, or where they go: --to TOPIC",
+                f"no record at the beginning of {topic} names its origin; nothing was sent",
+                "Specify a dead letter topic, or the target topic with --to TOPIC",
             )
 
 
@@ -366,7 +369,7 @@ def _stripped(message: Message) -> list[tuple[str, bytes | None]]:
 @AS_JSON
 @click.pass_obj
 def purge(session: Session, /, topic: str, yes: bool, as_json: bool) -> None:
-    """Delete all dead letters that are there now."""
+    """Delete all current dead letters."""
     numbers = session.partitions_of(topic)
     if not yes:
         click.confirm(f"Delete all records of {topic}?", abort=True, err=True)

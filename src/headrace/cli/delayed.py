@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def delayed() -> None:
-    """Delayed records: list, cancel, see what could not be delivered.
+    """List and cancel delayed records; show those that could not be delivered.
 
     \b
     Examples:
@@ -32,16 +32,16 @@ def delayed() -> None:
 @delayed.command("list")
 @TOPIC
 @click.option("--count", "-n", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Of this partition alone.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
 @HTTP
 @AS_JSON
 @click.pass_obj
 def list_(
     session: Session, /, topic: str, count: int, partition: int | None, http: str, as_json: bool
 ) -> None:
-    """List records by the time at which they are due, partition by partition."""
+    """List delayed records by due time, partition by partition."""
     query = {"limit": count, "partition": partition}
-    effect = "records that wait there are not listed"
+    effect = "their records are not listed"
     found = list_waiting(http, session.timeout_s, topic, "delayed", query, effect)
     found.sort(key=lambda one: (one["partition"], one["due_ms"]))
     if as_json:
@@ -67,14 +67,14 @@ def list_(
 @AS_JSON
 @click.pass_obj
 def refused(session: Session, /, topic: str, http: str, as_json: bool) -> None:
-    """List records that were due and could not be read, and why.
+    """List records that were due but could not be read, and why.
 
-    The newest 100 of each partition, since its broker serves it; their offsets are those of the
+    Shows the last 100 per partition since its broker began to serve it. Offsets are those of the
     timer log, as in the broker's log.
     """
     path = path_of("topics", topic, "delayed", "refused")
     answers = [*ask_each(http, session.timeout_s, "GET", path)]
-    require_all(answers, "records that were refused there are not listed")
+    require_all(answers, "their refused records are not listed")
     found = [one for answer in answers for one in answer["refused"]]
     if as_json:
         print_json(found)
@@ -104,11 +104,11 @@ def cancel(
     http: str,
     as_json: bool,
 ) -> None:
-    """Cancel records, by the receipts that `list` shows or by message id."""
+    """Cancel delayed records by message id or by the receipts that `list` shows."""
     if not receipts and not message_ids:
         raise CommandFailed(
-            "nothing to cancel was named: nothing was changed",
-            "Name receipts, as `headrace delayed list` shows them, or --message-id",
+            "no records specified; nothing was changed",
+            "Specify receipts from `headrace delayed list`, or --message-id",
             USAGE,
         )
     body = {"receipts": [*receipts], "message_ids": [*message_ids]}
@@ -125,14 +125,14 @@ def cancel(
                 for one in results
             ],
         )
-    require_all(answers, "records that wait there were not cancelled")
+    require_all(answers, "their records were not cancelled")
     missed = [one for one in results if not one["cancelled"]]
     if missed:
         is_refused = any("error" in one for one in missed)
-        why = "see the errors above" if is_refused else "they do not wait any more"
+        why = "see the errors above" if is_refused else "they are no longer pending"
         raise CommandFailed(
             f"{len(missed)} of {len(results)} were not cancelled: {why}",
-            "See what waits: headrace delayed list TOPIC",
+            "List pending records: headrace delayed list TOPIC",
             NOT_FOUND,
         )
 

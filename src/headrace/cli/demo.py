@@ -21,21 +21,21 @@ def _interrupt(_number: int, _frame: object) -> None:
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the broker keeps its data. Default: a temporary folder.",
+    help="The broker's data directory. Default: a temporary directory.",
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default="demo-output",
     show_default=True,
-    help="Where the chart and the summary go.",
+    help="Directory for the chart and the summary.",
 )
 @click.pass_context
 def demo(ctx: click.Context, data_dir: Path | None, out: Path) -> None:
-    """Run the whole thing once on real data.
+    """Run the pipeline end to end on real data.
 
-    Starts a broker, publishes 336,776 real flights, reads them with a consumer group, archives
-    them with Spark into an Iceberg table, computes delays, draws a chart, and proves the count.
+    Starts a broker, publishes 336,776 flights, consumes them with a consumer group, archives them
+    to an Iceberg table with Spark, computes delays, draws a chart, and checks the counts.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     run = importlib.import_module("headrace.pipeline.demo").main

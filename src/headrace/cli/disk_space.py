@@ -36,7 +36,7 @@ def full_disks(session: Session) -> list[str]:
             if log_dir.usable_bytes == 0:
                 size = f"{log_dir.total_bytes >> 20} MiB"
                 full.append(
-                    f"broker {broker.id} at {address} (of {size}, no byte is left for records)"
+                    f"broker {broker.id} at {address} ({size} in total, no space left for records)"
                 )
     return full
 

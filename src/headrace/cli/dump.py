@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 NOT_LOOKED = 2
 _TIMES = {"timestamp", "changed", "first_append_ms", "delete_horizon"}
 
-JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-RECORDS = click.option("--records", is_flag=True, help="Show the records of each batch, too.")
-COUNT = click.option("--count", type=click.IntRange(min=1), help="End after so many lines.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+RECORDS = click.option("--records", is_flag=True, help="Show the records of each batch.")
+COUNT = click.option("--count", type=click.IntRange(min=1), help="Stop after this many lines.")
 WORKER = click.option(
-    "--worker", type=click.IntRange(min=0), default=0, help="Of which of several workers."
+    "--worker", type=click.IntRange(min=0), default=0, help="Number of the worker."
 )
 DIR = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 FILE = click.argument(
@@ -44,9 +44,9 @@ FILE = click.argument(
 
 @click.group()
 def dump() -> None:
-    """Show what stored files hold, without changing them.
+    """Show the content of stored files without changing them.
 
-    Exit code 2 says that the files could not be read; damage within them is shown where it lies.
+    Exit code 2 means that the files could not be read. Damage is shown in place.
     """
 
 
@@ -107,9 +107,9 @@ def _folder(folder: Path, worker: int) -> Folder:
 @COUNT
 @JSON
 def segment(file: Path, *, records: bool, count: int | None, as_json: bool) -> None:
-    """The record batches in one segment file, as they lie there.
+    """Show the record batches in a segment file.
 
-    Records of internal topics are decoded by `headrace dump log`, which knows whose they are.
+    To decode the records of internal topics, use `headrace dump log`.
     """
     from headrace.inspection.dump import RecordsWanted, dump_batches
 
@@ -127,7 +127,7 @@ def segment(file: Path, *, records: bool, count: int | None, as_json: bool) -> N
 @FILE
 @JSON
 def footer(file: Path, *, as_json: bool) -> None:
-    """The footer of a sealed ledger: index, producers, aborted transactions."""
+    """Show the footer of a sealed ledger: index, producers, aborted transactions."""
     from headrace.inspection.dump import footer_of_file
 
     with _reading():
@@ -140,7 +140,7 @@ def footer(file: Path, *, as_json: bool) -> None:
 @COUNT
 @JSON
 def journal(folder: Path, worker: int, *, count: int | None, as_json: bool) -> None:
-    """The frames of the write-ahead log, and which ledgers each of them changes."""
+    """Show the frames of the write-ahead log and the ledgers that each changes."""
     from headrace.inspection.dump import dump_journal
 
     with _reading():
@@ -153,7 +153,7 @@ def journal(folder: Path, worker: int, *, count: int | None, as_json: bool) -> N
 @COUNT
 @JSON
 def ledgers(folder: Path, worker: int, *, count: int | None, as_json: bool) -> None:
-    """Every ledger of the folder: its length, and whether it is sealed."""
+    """List all ledgers with their length, and whether they are sealed."""
     from headrace.inspection.dump import dump_ledgers
     from headrace.inspection.ledgers import Ledgers
 
@@ -171,7 +171,7 @@ def ledgers(folder: Path, worker: int, *, count: int | None, as_json: bool) -> N
 def ledger(
     folder: Path, number: int, worker: int, *, records: bool, count: int | None, as_json: bool
 ) -> None:
-    """One ledger as the broker reads it: segment, then write-ahead log, then its footer."""
+    """Show a ledger as the broker reads it: segment, write-ahead log, footer."""
     from headrace.inspection.ledgers import Ledgers
 
     with _reading():
@@ -188,7 +188,7 @@ def _ledger_lines(
     if found is None:
         raise CommandFailed(
             f"{store.folder.path} has no ledger {number}",
-            "See what there is: headrace dump ledgers DIR",
+            "List ledgers: headrace dump ledgers DIR",
             NOT_FOUND,
         )
     return dump_ledger(store, found, RecordsWanted(is_wanted, decode))
@@ -201,7 +201,7 @@ def _ledger_lines(
 )
 @DIR
 @click.argument("name", metavar="TOPIC-PARTITION")
-@click.option("--companion", metavar="KIND", help="A log beside it, such as `shares`.")
+@click.option("--companion", metavar="KIND", help="A companion log, such as `shares`.")
 @RECORDS
 @COUNT
 @JSON
@@ -214,9 +214,9 @@ def log(
     count: int | None,
     as_json: bool,
 ) -> None:
-    """All ledgers of a partition, from the oldest to the newest.
+    """Show all ledgers of a partition, from oldest to newest.
 
-    Records of internal topics and of companion logs are decoded: groups and offsets, transactions,
+    Records of internal topics and companion logs are decoded: groups and offsets, transactions,
     share groups.
     """
     with _reading():
@@ -235,16 +235,16 @@ def _log_lines(
 
     if companion is not None and companion.upper() not in CompanionKind.__members__:
         known = ", ".join(one.lower() for one in CompanionKind.__members__)
-        raise CommandFailed(f"there is no companion {companion!r}: {known}", "", NOT_FOUND)
+        raise CommandFailed(f"unknown companion log {companion!r}: {known}", "", NOT_FOUND)
     kind = None if companion is None else CompanionKind[companion.upper()]
     folders = folders_of(folder)
     facts = Facts(MetadataCopy(folder), max(one.number for one in folders) + 1)
     chain = facts.find(name, kind)
     if chain is None:
         raise CommandFailed(
-            f"the metadata of {folder} names no such log: {name}"
+            f"no such log in the metadata of {folder}: {name}"
             + ("" if companion is None else f", companion {companion}"),
-            "See what there is: headrace dump metadata DIR /topics",
+            "List topics: headrace dump metadata DIR /topics",
             NOT_FOUND,
         )
     store = Ledgers(_folder(folder, facts.worker_of(chain)))
@@ -252,9 +252,9 @@ def _log_lines(
     for link in chain.fact.ledgers:
         line = {"type": "ledger", "ledger": link.ledger, "base_offset": link.base_offset}
         if link.local_deleted_ms is not None:
-            yield {**line, "problem": "it lies in object storage alone"}
+            yield {**line, "problem": "it is only in object storage"}
         elif link.ledger not in store.by_id:
-            yield {**line, "problem": "the folder does not have it"}
+            yield {**line, "problem": "it is missing from the directory"}
         else:
             yield line
             yield from _ledger_lines(store, link.ledger, decode, is_wanted=is_wanted)
@@ -269,7 +269,7 @@ def _log_lines(
 @COUNT
 @JSON
 def metadata(folder: Path, prefix: str, *, count: int | None, as_json: bool) -> None:
-    """Topics, partitions and other facts, as the metadata holds them, below PREFIX."""
+    """Show the metadata keys under PREFIX: topics, partitions and others."""
     from headrace.inspection.dump import metadata_line
     from headrace.inspection.folder import folders_of
     from headrace.inspection.metadata_copy import MetadataCopy

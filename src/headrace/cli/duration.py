@@ -23,5 +23,5 @@ class Duration(click.ParamType[float]):
         """See click."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", str(value))
         if found is None:
-            self.fail(f"{value!r} is no time: write 60s, 10m or 2h", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 60s, 10m or 2h", param, ctx)
         return float(found[1]) * _UNITS[found[2]]

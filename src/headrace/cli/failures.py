@@ -23,12 +23,12 @@ INTERRUPTED = 130
 
 EXIT_CODES = """\b
 Exit codes:
-  0    done
-  1    failed (the message says what, and what to do next)
-  2    wrong usage: an unknown option, a value that makes no sense
+  0    success
+  1    failure (the message gives the cause and the next step)
+  2    usage error: an unknown option or an invalid value
   3    not found: no such topic, partition or group
-  4    the broker cannot be reached, or did not answer in time
-  5    in conflict: exists already, group still active
+  4    the broker is unreachable or did not respond in time
+  5    conflict: already exists, or the group is active
   130  interrupted by Ctrl-C"""
 
 
@@ -62,7 +62,7 @@ _MEANINGS = {
         NOT_FOUND, "no such group", "See what there is: headrace group list"
     ),
     "TOPIC_ALREADY_EXISTS": _Meaning(
-        CONFLICT, "the topic exists already", "To accept that: --if-not-exists"
+        CONFLICT, "the topic already exists", "To ignore this, use --if-not-exists"
     ),
     "NON_EMPTY_GROUP": _Meaning(
         CONFLICT, "the group still has members", "Stop its consumers, then try again"
@@ -78,49 +78,50 @@ _MEANINGS = {
     ),
     "_MSG_TIMED_OUT": _Meaning(
         UNREACHABLE,
-        "the broker did not take the record in time",
-        "Try again with a longer --timeout; the broker's log says what holds it up",
+        "the broker did not accept the record in time",
+        "Try again with a longer --timeout; see the broker's log for the cause",
     ),
     "_TRANSPORT": _Meaning(
-        UNREACHABLE, "the connection to the broker broke", "Is the broker still running?"
+        UNREACHABLE, "the connection to the broker was lost", "Is the broker still running?"
     ),
     "_ALL_BROKERS_DOWN": _Meaning(
         UNREACHABLE, "no broker can be reached", "Is `headrace serve` still running?"
     ),
     "_RESOLVE": _Meaning(
-        UNREACHABLE, "the broker's name does not resolve", "Check --bootstrap HOST:PORT"
+        UNREACHABLE, "the broker's host name cannot be resolved", "Check --bootstrap HOST:PORT"
     ),
     "MSG_SIZE_TOO_LARGE": _Meaning(
         FAILED,
         "the record is larger than the topic allows",
-        "Raise it: headrace topic alter TOPIC --set max.message.bytes=BYTES",
+        "Raise the limit: headrace topic alter TOPIC --set max.message.bytes=BYTES",
     ),
     "POLICY_VIOLATION": _Meaning(
         FAILED,
-        "the broker refuses it: the topic is internal, or the broker's disk is full",
-        "See /readyz of the broker's HTTP port",
+        "the broker refused the request: the topic is internal, or the broker's disk is full",
+        "Check /readyz on the broker's HTTP port",
     ),
     "INVALID_RECORD": _Meaning(
         FAILED,
-        "the topic does not take such records",
-        "A topic with cleanup.policy=compact takes records with a key only: give --key or"
-        " --key-separator. Settings: headrace topic describe TOPIC",
+        "the topic does not accept such records",
+        "A topic with cleanup.policy=compact accepts only records with a key:"
+        " use --key or --key-separator. See its settings: headrace topic"
+        " describe TOPIC",
     ),
     "INVALID_REPLICATION_FACTOR": _Meaning(
         FAILED,
-        "more replicas asked for than there are brokers",
-        "Leave --replication-factor away, or see the brokers: headrace info",
+        "more replicas requested than brokers exist",
+        "Omit --replication-factor, or list the brokers: headrace info",
     ),
     "INVALID_PARTITIONS": _Meaning(
         FAILED,
-        "that partition count is not possible",
-        "Partitions can be added, never taken away: headrace topic describe TOPIC",
+        "invalid partition count",
+        "Partitions can be added but not removed; see headrace topic describe TOPIC",
     ),
     "INVALID_CONFIG": _Meaning(
-        FAILED, "the broker does not take that setting", "Check its name and value"
+        FAILED, "the broker refused the setting", "Check its name and value"
     ),
     "TOPIC_EXCEPTION": _Meaning(
-        USAGE, "not a legal topic name", "Use letters, digits, '.', '_' and '-', at most 249"
+        USAGE, "invalid topic name", "Use at most 249 letters, digits, '.', '_' and '-'"
     ),
 }
 
@@ -131,7 +132,7 @@ def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
     said = error.str().rstrip(".")
     if meaning is None:
         is_local = error.name().startswith("_")
-        step = "Check the command and -X" if is_local else "The broker's log may say more"
+        step = "Check the command and -X" if is_local else "See the broker's log"
         return CommandFailed(f"{doing}: {said} ({error.name()})", step)
     detail = "" if _says_nothing_new(said) else f" ({said})"
     return CommandFailed(f"{doing}: {meaning.cause}{detail}", meaning.next_step, meaning.exit_code)
@@ -145,7 +146,7 @@ def no_topic(name: str) -> CommandFailed:
     """The failure of naming a topic that is not there."""
     return CommandFailed(
         f"no topic {name!r} on this broker",
-        f"See what there is: headrace topic list. Make it: headrace topic create {name}",
+        f"List topics with headrace topic list, or create it: headrace topic create {name}",
         NOT_FOUND,
     )
 

@@ -33,18 +33,18 @@ VALUE_LENGTH: Final = 60
 @click.option("--tag", help="The header headrace-tag.")
 @click.option("--header", metavar="NAME=VALUE", help="Any header.")
 @click.option("--since", type=TimeType(), metavar="TIME", help="ISO 8601, or an age: 15m, 2h.")
-@click.option("--until", type=TimeType(), metavar="TIME", help="The same; exclusive.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Of this partition alone.")
+@click.option("--until", type=TimeType(), metavar="TIME", help="As --since; exclusive.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
 @click.option("--count", "-n", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--time-limit", type=Milliseconds(), default="60s", show_default=True)
 @HTTP
 @AS_JSON
 @click.pass_obj
 def find(session: Session, /, topic: str, **options: Any) -> None:
-    """Find messages of TOPIC, wherever they are.
+    """Find messages of TOPIC.
 
     Searches the log, delayed and half messages, and the dead letter topics of its share groups, and
-    says what became of each message in each share group.
+    shows the state of each message in each share group.
 
     \b
     Examples:
@@ -65,11 +65,11 @@ def find(session: Session, /, topic: str, **options: Any) -> None:
         searched = found["searched"]
         say(f"{len(found['messages']):,} found, {searched['records']:,} records searched")
     if not found["is_complete"]:
-        say(f"not everything was searched: {found['reason']}")
+        say(f"the search is incomplete: {found['reason']}")
     if not found["messages"]:
         raise CommandFailed(
             f"no message of {topic} matches" + ("" if found["is_complete"] else " so far"),
-            "Look in another range (--since, --until), or raise --time-limit"
+            "Change the range (--since, --until), or raise --time-limit"
             if not found["is_complete"]
             else "Check the id, key or tag; expired and purged messages are not found",
             NOT_FOUND,
@@ -98,7 +98,7 @@ def find_all(
             finding.missed.discard(place)
     if finding.missed:
         names = ", ".join(f"{name}-{number}" for name, number in sorted(finding.missed))
-        finding.stop(f"no broker serves these partitions at the moment, or they moved: {names}")
+        finding.stop(f"these partitions are not served at the moment, or moved: {names}")
     return finding.total
 
 

@@ -49,7 +49,7 @@ group.add_command(reset)
 
 
 @group.command("list")
-@click.option("--lag", is_flag=True, help="Also how far each is behind (asks for each).")
+@click.option("--lag", is_flag=True, help="Show the lag of each group (one request per group).")
 @AS_JSON
 @click.pass_obj
 def list_(session: Session, /, lag: bool, as_json: bool) -> None:
@@ -75,10 +75,10 @@ def _heading(column: str) -> str:
 @AS_JSON
 @click.pass_obj
 def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
-    """Show progress, lag and members of groups.
+    """Show offsets, lag and members of groups.
 
-    Lag is counted in messages, and in seconds: the age of the first unread record, 0 when the
-    group has read everything.
+    Lag is shown in messages and in seconds. The latter is the age of the first unread record, or 0
+    if the group has read everything.
     """
     types = {one.group: one.type for one in list_groups(session)}
     documents = []
@@ -206,7 +206,7 @@ def _show(document: dict[str, Any], lags: list[PartitionLag]) -> None:
 @AS_JSON
 @click.pass_obj
 def delete(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
-    """Delete groups with their progress; refused while consumers run."""
+    """Delete groups with their offsets; refused while consumers are running."""
     futures = session.admin().delete_consumer_groups(list(names), request_timeout=session.timeout_s)
     for name in names:
         try:
@@ -216,7 +216,7 @@ def delete(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
                 raise no_group(name) from None
             if failure.exit_code == CONFLICT:
                 raise CommandFailed(
-                    f"group {name!r} still has members, so it was not deleted",
+                    f"group {name!r} still has members; it was not deleted",
                     failure.next_step,
                     CONFLICT,
                 ) from None

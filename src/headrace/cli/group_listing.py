@@ -38,7 +38,8 @@ def list_groups(session: Session) -> list[GroupListed]:
         answer = ask_broker(session, address, LIST_GROUPS, everything)
         if int(answer.error_code):
             raise CommandFailed(
-                f"broker {number} cannot list its groups now (code {int(answer.error_code)})",
+                f"broker {number} cannot list its groups at the moment (code"
+                f" {int(answer.error_code)})",
                 "It may still be loading them: try again",
                 FAILED,
             )

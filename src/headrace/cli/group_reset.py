@@ -37,10 +37,10 @@ TOPICS = click.option(
     "topics",
     multiple=True,
     shell_complete=complete_topics,
-    help="Default: every topic in which the group has progress.",
+    help="Default: every topic in which the group has offsets.",
 )
 NUMBERS = click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True)
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the changes without making them.")
 _QUIET_STATES = {"Empty", "Dead", "Unknown"}
 
 
@@ -68,26 +68,27 @@ class Move(NamedTuple):
 @TOPICS
 @NUMBERS
 @click.option("--to", "target", type=PositionType(), metavar="POSITION", help=POSITION_WORDS)
-@click.option("--shift-by", type=int, metavar="N", help="So many records on, or back (below 0).")
+@click.option("--shift-by", type=int, metavar="N", help="Move by N records; backwards if negative.")
 @DRY_RUN
 @AS_JSON
 @click.pass_obj
 def reset(session: Session, /, name: str, **options: Any) -> None:
-    """Move the progress of GROUP, of any type. Its consumers must be stopped.
+    """Reset the offsets of GROUP. Its consumers must be stopped.
 
-    Of a share group, what is in flight is forgotten, and delivered again if it lies after POSITION.
+    Works for every type of group. For a share group, records in flight are discarded, and
+    redelivered if they are after POSITION.
 
     \b
     Examples:
       headrace group reset billing --to earliest --dry-run
       headrace group reset billing --topic orders -p 2 --to 1200
       headrace group reset billing --to 2013-01-31T12:00
-      headrace group reset billing --to 2h           # what is not older than two hours
+      headrace group reset billing --to 2h           # records of the last two hours
       headrace group reset billing --shift-by -100
     """
     target, shift = options["target"], options["shift_by"]
     if (target is None) == (shift is None):
-        raise click.UsageError("Say where to: either --to POSITION or --shift-by N.")
+        raise click.UsageError("Specify either --to POSITION or --shift-by N.")
     move_group(session, name, target, shift, options)
 
 
@@ -146,8 +147,9 @@ def refuse_active(session: Session, name: str) -> None:
     if state not in _QUIET_STATES:
         raise CommandFailed(
             f"group {name!r} is active ({state}, {count} members): its "
-            "consumers would overwrite the change, so nothing was changed",
-            f"Stop them, see that it is Empty (headrace group describe {name}), and try again",
+            "consumers would overwrite the change; nothing was changed",
+            f"Stop them, check that the group is Empty (headrace group describe {name}), and"
+            " try again",
             CONFLICT,
         )
 
@@ -165,10 +167,12 @@ def _partitions(
     wanted = [p for p in found if not numbers or p.number in numbers]
     if not wanted:
         raise CommandFailed(
-            f"group {name!r} has no progress that could be moved"
+            f"group {name!r} has no offsets to move"
             if not topics
             else f"no such partition in {', '.join(topics)}",
-            "Name the topic: --topic TOPIC" if not topics else "See them: headrace topic describe",
+            "Specify the topic with --topic TOPIC"
+            if not topics
+            else "List partitions: headrace topic describe",
             NOT_FOUND,
         )
     return wanted
@@ -209,5 +213,5 @@ def commit_moves(session: Session, name: str, moves: list[Move]) -> None:
             raise CommandFailed(
                 f"move group {name!r}: {partition.topic}-{partition.partition}: "
                 f"{partition.error.str()}",
-                f"See where it stands: headrace group describe {name}",
+                f"See its offsets: headrace group describe {name}",
             )

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 MESSAGE_IDS = click.argument("message_ids", metavar="MESSAGE_ID...", nargs=-1, required=True)
-REASON = click.option("--reason", default="", help="Kept with the outcome.")
+REASON = click.option("--reason", default="", help="Stored with the outcome.")
 
 
 @click.group()
 def half() -> None:
-    """Half messages: list, commit, roll back.
+    """List, commit and roll back half messages.
 
     \b
     Examples:
@@ -36,7 +36,9 @@ def half() -> None:
 
 @half.command("list")
 @TOPIC
-@click.option("--settled", "is_settled", is_flag=True, help="Show what became of messages.")
+@click.option(
+    "--settled", "is_settled", is_flag=True, help="Show outcomes instead of pending messages."
+)
 @click.option("--count", "-n", type=click.IntRange(min=1), default=100, show_default=True)
 @HTTP
 @AS_JSON
@@ -44,9 +46,9 @@ def half() -> None:
 def list_(
     session: Session, /, topic: str, is_settled: bool, count: int, http: str, as_json: bool
 ) -> None:
-    """List half messages that wait for their producer, or with --settled their outcomes."""
+    """List pending half messages, or with --settled the outcomes of others."""
     query = {"limit": count, "state": "settled" if is_settled else "pending"}
-    effect = "half messages of these are not listed"
+    effect = "their half messages are not listed"
     found = list_waiting(http, session.timeout_s, topic, "half", query, effect)
     found.sort(key=lambda one: one["partition"])
     if as_json:
@@ -71,7 +73,7 @@ def _names(one: dict[str, Any]) -> list[Any]:
 @AS_JSON
 @click.pass_obj
 def commit(session: Session, /, topic: str, message_ids: tuple[str, ...], **options: Any) -> None:
-    """Deliver half messages."""
+    """Commit half messages: they are delivered."""
     _settle(session, "commit", topic, message_ids, options)
 
 
@@ -83,7 +85,7 @@ def commit(session: Session, /, topic: str, message_ids: tuple[str, ...], **opti
 @AS_JSON
 @click.pass_obj
 def rollback(session: Session, /, topic: str, message_ids: tuple[str, ...], **options: Any) -> None:
-    """Drop half messages."""
+    """Roll back half messages: they are dropped."""
     _settle(session, "rollback", topic, message_ids, options)
 
 
@@ -104,11 +106,11 @@ def _settle(
     else:
         rows = [[one["message_id"], one.get("outcome"), one.get("error")] for one in results]
         print_table(["message id", "outcome", "error"], rows)
-    require_all(answers, "half messages of these were not settled")
+    require_all(answers, "their half messages were not settled")
     failed = sum(not one["ok"] for one in results)
     if failed:
         raise CommandFailed(
             f"{failed} of {len(results)} were not settled",
-            "See what is pending and what was settled: headrace half list TOPIC [--settled]",
+            "List pending and settled messages: headrace half list TOPIC [--settled]",
             CONFLICT,
         )

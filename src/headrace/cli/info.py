@@ -51,18 +51,18 @@ def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int
         return [struct.unpack_from(">hhh", answer, 6 + 6 * index) for index in range(count)]
     except (OSError, struct.error) as error:
         raise CommandFailed(
-            f"{address} gave no answer that Kafka's protocol knows ({error})",
-            "Is this the Kafka port of the broker?",
+            f"{address} sent no valid Kafka response ({error})",
+            "Check that this is the broker's Kafka port",
             UNREACHABLE,
         ) from None
 
 
 @click.command()
-@click.option("--apis", is_flag=True, help="List every API with its versions.")
+@click.option("--apis", is_flag=True, help="List all APIs with their versions.")
 @AS_JSON
 @click.pass_obj
 def info(session: Session, /, apis: bool, as_json: bool) -> None:
-    """Show the cluster: id, brokers, topics, versions.
+    """Show cluster id, brokers, topics and versions.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
 """The command `headrace`: global options, commands found when they are used, errors in words.
 
 Invariants: nothing is imported that the chosen command does not need, so that
-`headrace serve` is up in a fraction of a second. No traceback ever reaches the user.
+`headrace serve` starts quickly. No traceback ever reaches the user.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ COMMANDS = {
     "produce": ("headrace.cli.produce", "Write records: lines, JSON, files."),
     "consume": ("headrace.cli.consume", "Read records: from, to, follow, in many formats."),
     "group": ("headrace.cli.group", "List, describe, reset and delete groups."),
-    "queue": ("headrace.cli.queue", "Receive and settle messages of share groups; watch one."),
+    "queue": ("headrace.cli.queue", "Receive and settle messages of share groups."),
     "backlog": (
         "headrace.cli.backlog",
-        "Lag of groups: list, hot keys, reset, skip, move, park, probe.",
+        "Show, reset, skip and move what groups have not read.",
     ),
-    "dead": ("headrace.cli.dead", "List, show, send back and purge dead letters."),
-    "delayed": ("headrace.cli.delayed", "List and cancel records that are due later."),
+    "dead": ("headrace.cli.dead", "List, show, redrive and purge dead letters."),
+    "delayed": ("headrace.cli.delayed", "List and cancel delayed records."),
     "half": ("headrace.cli.half", "List, commit and roll back half messages."),
-    "find": ("headrace.cli.find", "Find messages by id, key, tag, header and time."),
-    "trace": ("headrace.cli.trace", "Show the life of a message, step by step."),
-    "txn": ("headrace.cli.txn", "List and describe transactions; abort one that hangs."),
-    "config": ("headrace.cli.config", "Show and change brokers' settings while they run."),
-    "quota": ("headrace.cli.quota", "Limit the rates of clients: list, set, delete quotas."),
-    "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
-    "cluster": ("headrace.cli.cluster", "Run a small cluster's ZooKeeper and bookies here."),
-    "check": ("headrace.cli.check", "Check a data folder for damage, without changing it."),
-    "dump": ("headrace.cli.dump", "Show what segments, write-ahead log and metadata hold."),
-    "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
-    "pipeline": ("headrace.cli.pipeline", "Run the Spark jobs, such as the archive to Iceberg."),
+    "find": ("headrace.cli.find", "Find messages by id, key, tag, header or time."),
+    "trace": ("headrace.cli.trace", "Show the history of a message."),
+    "txn": ("headrace.cli.txn", "List and describe transactions; abort hanging ones."),
+    "config": ("headrace.cli.config", "Show and change broker settings at run time."),
+    "quota": ("headrace.cli.quota", "List, set and delete client quotas."),
+    "info": ("headrace.cli.info", "Show cluster id, brokers, topics and versions."),
+    "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
+    "check": ("headrace.cli.check", "Check a data directory for damage."),
+    "dump": ("headrace.cli.dump", "Show segments, write-ahead log and metadata."),
+    "demo": ("headrace.cli.demo", "Run the pipeline end to end on real data."),
+    "pipeline": ("headrace.cli.pipeline", "Run Spark jobs, such as the Iceberg archive."),
     "verify": (
         "headrace_verify.commands.verify",
-        "Attack this installation: crashes, damage, faults.",
+        "Test this installation: crashes, damage, faults, attacks.",
     ),
-    "bench": ("headrace_bench.command", "Measure this installation, beside Kafka and others."),
-    "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
+    "bench": ("headrace_bench.command", "Benchmark this installation, Kafka and others."),
+    "completion": ("headrace.cli.completion", "Print a shell completion script."),
 }
 
 OF_A_CLUSTER = {
@@ -138,7 +138,7 @@ def cli(
     """Headrace, a message queue that speaks Kafka's protocol.
 
     \b
-    A first walk:
+    Getting started:
       headrace serve --data-dir ./headrace-data
       headrace topic create orders --partitions 3
       seq 1000 | headrace produce orders

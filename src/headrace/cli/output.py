@@ -37,8 +37,8 @@ def confirm(question: str, *, is_sure: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CommandFailed(
-            f"{question.rstrip('?')}: there is no terminal to ask at, so nothing was done",
-            "If that is what you want: --yes",
+            f"{question.rstrip('?')}: no terminal to ask for confirmation; nothing was done",
+            "To confirm, use --yes",
             USAGE,
         )
     click.confirm(question, abort=True, err=True)

@@ -27,8 +27,8 @@ TABLE = click.option(
     show_default=True,
     help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
 )
-WAREHOUSE = click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
-MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+WAREHOUSE = click.option("--warehouse", required=True, help="Directory of the Iceberg warehouse.")
+MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
 RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -42,15 +42,15 @@ def _in_words(table: str, warehouse: str) -> Iterator[None]:
             raise
         said = str(error).strip().splitlines()[:1]
         raise CommandFailed(
-            f"Spark cannot do it: {''.join(said).rstrip('.')}",
-            f"Is {table} in the warehouse {warehouse}? The archive and reconcile take the same"
-            " --table and --warehouse",
+            f"Spark failed: {''.join(said).rstrip('.')}",
+            f"Check that {table} is in the warehouse {warehouse}: archive, maintain"
+            " and reconcile need the same --table and --warehouse",
         ) from error
 
 
 @click.group()
 def pipeline() -> None:
-    """Run the Spark jobs, such as the archive to Iceberg."""
+    """Run Spark jobs, such as the Iceberg archive."""
 
 
 @pipeline.group("run")
@@ -68,7 +68,10 @@ class _Stop:
         if self.wanted:
             raise KeyboardInterrupt
         self.wanted = True
-        say("headrace: stopping after this round; once more to stop at once (nothing is lost).")
+        say(
+            "headrace: stopping after this round; press Ctrl-C again to stop immediately"
+            " (nothing is lost)."
+        )
 
 
 @run.command()
@@ -76,18 +79,18 @@ class _Stop:
     "--topic",
     required=True,
     shell_complete=complete_topics,
-    help="The topic; several with commas between them.",
+    help="The topic, or several separated by commas.",
 )
 @TABLE
 @WAREHOUSE
 @MASTER
-@click.option("--continuous", is_flag=True, help="Go on with what arrives; Ctrl-C ends.")
+@click.option("--continuous", is_flag=True, help="Wait for new records; Ctrl-C stops.")
 @click.option(
     "--round-mib",
     default=64,
     show_default=True,
     type=click.IntRange(min=0),
-    help="With --continuous: begin a round when files of that size wait ...",
+    help="With --continuous: start a round when this much data is waiting ...",
 )
 @click.option(
     "--round-wait",
@@ -95,7 +98,7 @@ class _Stop:
     show_default=True,
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="... or when the first record has waited for so long.",
+    help="... or when the first record has waited this long.",
 )
 @click.option(
     "--maintain-every",
@@ -103,15 +106,15 @@ class _Stop:
     show_default=True,
     type=click.IntRange(min=0),
     metavar="ROUNDS",
-    help="With --continuous: maintain the table after so many rounds; 0 is never.",
+    help="With --continuous: maintain the table after this many rounds; 0: never.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No line for each round.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print a line per round.")
 @RESULT_AS_JSON
 @click.pass_obj
 def archive(session: Session, /, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Append every record of a topic to an Iceberg table, exactly once.
+    """Append each record of a topic to an Iceberg table, exactly once.
 
-    It may be stopped at any moment, even by kill -9: the next run goes on where this one stopped.
+    It can be stopped at any time, even by kill -9; the next run continues from there.
 
     \b
     Examples:
@@ -178,9 +181,9 @@ def _say_round(done: Any) -> None:
 def reconcile(
     session: Session, topic: str, table: str, warehouse: str, master: str, *, as_json: bool
 ) -> None:
-    """Prove that a table holds a topic's records, each once, byte for byte; it changes nothing.
+    """Check that a table contains each record of a topic exactly once, byte for byte.
 
-    The exit code is 1 if anything is missing, double or different.
+    Changes nothing. The exit code is 1 if a record is missing, duplicated or different.
 
     \b
     Example:
@@ -206,8 +209,8 @@ def reconcile(
         click.echo(f"{report.stored_count:,} records stored, {report.archived_count:,} archived")
     if not report.is_exact:
         raise CommandFailed(
-            f"{table} is not {topic}: {'; '.join(report.problems[:5])}",
-            "Run the archive to its end first; if that does not help, keep both and report it",
+            f"{table} does not match {topic}: {'; '.join(report.problems[:5])}",
+            "Run the archive to completion first; if they still differ, keep both and report it",
         )
 
 
@@ -220,14 +223,14 @@ def reconcile(
     default=256,
     show_default=True,
     type=click.IntRange(min=1),
-    help="The size that small files are compacted to.",
+    help="Target size of compacted files.",
 )
 @click.option(
     "--keep-snapshots",
     default=10,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Keep at least so many snapshots ...",
+    help="Keep at least this many snapshots ...",
 )
 @click.option(
     "--snapshot-age",
@@ -235,7 +238,7 @@ def reconcile(
     show_default=True,
     type=click.IntRange(min=0),
     metavar="HOURS",
-    help="... and those younger than that; readers of older ones fail.",
+    help="... and those younger than this; readers of older ones fail.",
 )
 @click.option(
     "--orphan-age",
@@ -243,17 +246,17 @@ def reconcile(
     show_default=True,
     type=click.IntRange(min=24),
     metavar="HOURS",
-    help="Remove files older than that which belong to no snapshot.",
+    help="Remove orphan files older than this.",
 )
 @RESULT_AS_JSON
 def maintain(table: str, warehouse: str, master: str, *, as_json: bool, **ages: int) -> None:
-    """Compact an archive's files, remove old snapshots and the files of killed rounds.
+    """Compact an archive's files, and remove old snapshots and orphan files.
 
-    It changes no record, and may run while an archive runs.
+    No record changes. It can run while an archive runs.
 
     \b
     Example:
-      headrace pipeline maintain --table headrace.flights --warehouse ./warehouse
+      headrace pipeline maintain --table archive.flights --warehouse ./warehouse
     """
     job = importlib.import_module("headrace.pipeline.jobs.maintain")
     sessions = importlib.import_module("headrace.pipeline.session")

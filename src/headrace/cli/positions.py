@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 Kind = Literal["earliest", "latest", "offset", "last", "time"]
-POSITION_WORDS = "earliest, latest, OFFSET, -N (the last N), a time, or a duration ago (15m)"
+POSITION_WORDS = "earliest, latest, OFFSET, -N (the last N), a time, or an age (15m)"
 
 _WORDS: dict[str, Kind] = {
     "earliest": "earliest",
@@ -107,7 +107,9 @@ class TimeType(click.ParamType[Any]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if position.kind != "time":
-            self.fail(f"{value!r} is no time: use 2013-01-31T12:00, @MILLISECONDS or 15m", param)
+            self.fail(
+                f"{value!r} is not a time such as 2013-01-31T12:00, @MILLISECONDS or 15m", param
+            )
         return position.number
 
 

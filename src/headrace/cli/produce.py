@@ -79,7 +79,7 @@ class Delivery:
     type=click.Choice(list(READERS)),
     default="lines",
     show_default=True,
-    help="One record per line, per JSON line, or per file.",
+    help="One record per line of text, per line of JSON, or per file.",
 )
 @click.option(
     "--key-separator",
@@ -87,8 +87,8 @@ class Delivery:
     metavar="TEXT",
     help=r"Each line is key, TEXT, value; e.g. -K : or -K '\t'.",
 )
-@click.option("--key", "-k", metavar="TEXT", help="The same key for every record.")
-@click.option("--key-from-name", is_flag=True, help="With --format file: the file's name is key.")
+@click.option("--key", "-k", metavar="TEXT", help="Key of every record.")
+@click.option("--key-from-name", is_flag=True, help="With --format file: use the file name as key.")
 @click.option(
     "--header",
     "-H",
@@ -96,22 +96,29 @@ class Delivery:
     metavar="NAME=VALUE",
     multiple=True,
     callback=_headers,
-    help="A header of every record; may be given again.",
+    help="A header for every record; repeatable.",
 )
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Default: by key.")
-@click.option("--timestamp", "-t", type=TimeType(), help="Event time: ISO 8601, @MS, or 15m ago.")
-@click.option("--empty-is-null", is_flag=True, help="An empty line is a tombstone (null value).")
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Default: chosen by key.")
+@click.option(
+    "--timestamp",
+    "-t",
+    type=TimeType(),
+    help="Timestamp: ISO 8601, @MILLISECONDS, or an age such as 15m.",
+)
+@click.option(
+    "--empty-is-null", is_flag=True, help="Send an empty line as a tombstone (null value)."
+)
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option(
     "--idempotent/--no-idempotent",
     default=None,
-    help="No duplicates by retries. Default: on with --acks all.",
+    help="Prevent duplicates by retries. Default: on with --acks all.",
 )
 @click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True)
 @click.option("--batch-bytes", type=click.IntRange(min=1), default=1_000_000, show_default=True)
-@click.option("--create", is_flag=True, help="Let the broker create the topic if it is not there.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no summary.")
+@click.option("--create", is_flag=True, help="Let the broker create a missing topic.")
+@click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor summary.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.pass_obj
 def produce(session: Session, /, topic: str, files: tuple[str, ...], **options: Any) -> None:
@@ -127,15 +134,15 @@ def produce(session: Session, /, topic: str, files: tuple[str, ...], **options: 
 
     \b
     A JSON line has any of: key, value, headers, timestamp (ms or ISO 8601), partition;
-    key_base64 and value_base64 for bytes that are no text. Headers are an object, or a list
-    of {"key": ..., "value": ...}. A value that is no string is sent as JSON.
+    key_base64 and value_base64 for binary data. Headers are an object, or a list
+    of {"key": ..., "value": ...}. A value that is not a string is sent as JSON.
     """
     _check_topic(session, topic, options["create"])
     producer = session.producer(_config(session, options))
     delivery = Delivery()
     sources = list(files) or ["-"]
     if sources == ["-"] and sys.stdin.isatty() and not options["quiet"]:
-        say("Type records, one a line; Ctrl-D ends.")
+        say("Type one record per line; Ctrl-D ends.")
     meter = _meter(sources, topic, options)
     interrupted = False
     trouble: CommandFailed | None = None
@@ -158,7 +165,7 @@ def produce(session: Session, /, topic: str, files: tuple[str, ...], **options: 
 def _failure(session: Session, topic: str, delivery: Delivery) -> CommandFailed:
     doing = f"{delivery.failed:,} of {delivery.handed:,} records not stored in {topic!r}"
     if delivery.is_hopeless:
-        doing += ", the rest of the input not read"
+        doing += "; the rest of the input was not read"
     error = delivery.first_error
     assert error is not None, "called after an error"
     if error.name() in {"POLICY_VIOLATION", "_MSG_TIMED_OUT"}:
@@ -179,7 +186,7 @@ def _check_topic(session: Session, topic: str, create: bool) -> None:
         if failure.exit_code != NOT_FOUND:
             raise
         if not create:
-            failure.next_step += ". Or let the broker make it: --create"
+            failure.next_step += ". Or let the broker create it: --create"
             raise
 
 
@@ -188,7 +195,7 @@ def _config(session: Session, options: dict[str, Any]) -> dict[str, Any]:
     if idempotent is None:
         idempotent = options["acks"] == "all"
     if idempotent and options["acks"] != "all":
-        raise click.UsageError("--idempotent needs --acks all.")
+        raise click.UsageError("--idempotent requires --acks all.")
     return {
         "acks": options["acks"],
         "enable.idempotence": idempotent,

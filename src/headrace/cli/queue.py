@@ -44,7 +44,7 @@ class Milliseconds(click.ParamType[int]):
 
 @click.group()
 def queue() -> None:
-    """Receive and settle messages of share groups, one by one.
+    """Receive and settle individual messages of share groups.
 
     \b
     Examples:
@@ -59,14 +59,19 @@ def queue() -> None:
 @TOPIC
 @GROUP
 @click.option("--max", "-n", "count", type=click.IntRange(1, 1_000), default=10, show_default=True)
-@click.option("--wait", type=Milliseconds(), default="0s", help="For the first message, e.g. 20s.")
-@click.option("--lock", type=Milliseconds(), help="How long they are yours. Default: the group's.")
-@click.option("--ack", is_flag=True, help="Acknowledge them once they are printed.")
+@click.option(
+    "--wait",
+    type=Milliseconds(),
+    default="0s",
+    help="Time to wait for the first message, e.g. 20s.",
+)
+@click.option("--lock", type=Milliseconds(), help="Lock duration. Default: the group's.")
+@click.option("--ack", is_flag=True, help="Acknowledge the messages after printing them.")
 @HTTP
 @AS_JSON
 @click.pass_obj
 def receive(session: Session, /, topic: str, group: str, **options: Any) -> None:
-    """Receive messages: no other consumer gets them until you settle them or their lock expires."""
+    """Receive messages; they are locked until you settle them or the lock expires."""
     web = Web(options["http"], session.timeout_s)
     body = {"max": options["count"], "wait_ms": min(options["wait"], 60_000)}
     if options["lock"] is not None:
@@ -94,21 +99,25 @@ def receive(session: Session, /, topic: str, group: str, **options: Any) -> None
 @queue.command()
 @TOPIC
 @GROUP
-@click.option("--ack", multiple=True, metavar="RECEIPT", help="Done: never delivered again.")
-@click.option("--nack", multiple=True, metavar="RECEIPT", help="Deliver it again.")
-@click.option("--delay", type=Milliseconds(), help="With --nack: not before this time.")
-@click.option("--extend", multiple=True, metavar="RECEIPT", help="Keep it longer.")
-@click.option("--lock", type=Milliseconds(), help="With --extend: for how long.")
+@click.option(
+    "--ack", multiple=True, metavar="RECEIPT", help="Acknowledge: finished, never delivered again."
+)
+@click.option("--nack", multiple=True, metavar="RECEIPT", help="Release: deliver it again.")
+@click.option(
+    "--delay", type=Milliseconds(), help="With --nack: redeliver no earlier than after this."
+)
+@click.option("--extend", multiple=True, metavar="RECEIPT", help="Extend the lock.")
+@click.option("--lock", type=Milliseconds(), help="With --extend: new lock duration.")
 @click.option("--dead-letter", multiple=True, metavar="RECEIPT", help="Give it up.")
-@click.option("--reason", default="", help="With --dead-letter and --nack: why.")
-@click.option("--stdin", "is_read", is_flag=True, help="Also acknowledge receipts from stdin.")
+@click.option("--reason", default="", help="With --dead-letter and --nack: the reason.")
+@click.option("--stdin", "is_read", is_flag=True, help="Acknowledge receipts read from stdin.")
 @HTTP
 @AS_JSON
 @click.pass_obj
 def settle(session: Session, /, topic: str, group: str, **options: Any) -> None:
-    """Settle messages by their receipts, each in its own way, in one call.
+    """Settle messages by their receipts.
 
-    With --stdin, receipts come as lines, or as the JSON that `receive --json` printed.
+    With --stdin, read receipts one per line, or the JSON output of `receive --json`.
     """
     acks = [*options["ack"], *(_read_receipts() if options["is_read"] else ())]
     reason = {"reason": options["reason"]} if options["reason"] else {}
@@ -122,7 +131,9 @@ def settle(session: Session, /, topic: str, group: str, **options: Any) -> None:
     }
     body = {name: items for name, items in body.items() if items}
     if not body:
-        raise click.UsageError("Name receipts: --ack, --nack, --extend, --dead-letter or --stdin.")
+        raise click.UsageError(
+            "Specify receipts with --ack, --nack, --extend, --dead-letter or --stdin."
+        )
     web = Web(options["http"], session.timeout_s)
     answer = web.ask("POST", path_of("queues", topic, group) + "/settle", body)
     _report(answer["results"], as_json=options["as_json"])
@@ -139,8 +150,8 @@ def _read_receipts() -> list[str]:
         return [message["receipt"] for message in messages]
     except (ValueError, KeyError, TypeError) as error:
         raise CommandFailed(
-            f"what stdin holds is no list of messages ({error}): nothing was settled",
-            "Pipe what `headrace queue receive --json` printed, or one receipt a line",
+            f"stdin is not a list of messages ({error}); nothing was settled",
+            "Pipe the output of `headrace queue receive --json`, or one receipt per line",
             USAGE,
         ) from None
 
@@ -156,7 +167,7 @@ def _report(results: list[dict[str, Any]], *, as_json: bool, is_quiet: bool = Fa
     if refused:
         raise CommandFailed(
             f"{len(refused):,} of {len(results):,} receipts were refused: {refused[0]['error']}",
-            "Receive those messages again: they are delivered again unless they were settled",
+            "Receive the messages again: they are redelivered unless they were settled",
             FAILED,
         )
 
@@ -165,12 +176,12 @@ def _report(results: list[dict[str, Any]], *, as_json: bool, is_quiet: bool = Fa
 @TOPIC
 @GROUP
 @click.option("--every", type=Milliseconds(), default="2s", show_default=True)
-@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after so many looks.")
+@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after this many updates.")
 @HTTP
 @AS_JSON
 @click.pass_obj
 def watch(session: Session, /, topic: str, group: str, **options: Any) -> None:
-    """Show where a group stands, again and again: lag, messages in flight."""
+    """Show the lag and the messages in flight of a group periodically."""
     web = Web(options["http"], session.timeout_s)
     looks = 0
     while True:

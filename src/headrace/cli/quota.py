@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DESCRIBE, ALTER = (48, 1), (49, 1)
 ANY = 2
 KINDS = {"user": "user", "client_id": "client-id", "ip": "ip"}
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Only check the change.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Validate only.")
 Entity = dict[str, str | None]
 
 
@@ -34,7 +34,7 @@ def entity_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ("user", "a user"),
     ):
         command = click.option(
-            f"--default-{name}", is_flag=True, help=f"The default of all of this kind: {name}."
+            f"--default-{name}", is_flag=True, help=f"The default for every {name}."
         )(command)
         command = click.option(f"--{name}", metavar="NAME", help=f"Of {what}.")(command)
     return command
@@ -47,8 +47,8 @@ def _entity(options: dict[str, Any]) -> Entity:
         name, is_default = options[option], options[f"default_{option}"]
         if name is not None and is_default:
             raise CommandFailed(
-                f"--{kind} and --default-{kind} are given; nothing was changed",
-                "Choose one of them",
+                f"--{kind} and --default-{kind} are mutually exclusive; nothing was changed",
+                "Use one of them",
                 USAGE,
             )
         if name is not None or is_default:
@@ -59,7 +59,7 @@ def _entity(options: dict[str, Any]) -> Entity:
 def _named(entity: Entity) -> Entity:
     if not entity:
         raise CommandFailed(
-            "no entity is named; nothing was changed",
+            "no entity specified; nothing was changed",
             "Add --user, --client-id, --ip, or --default-user, --default-client-id, --default-ip",
             USAGE,
         )
@@ -74,7 +74,7 @@ def _text(entity: Entity) -> str:
 
 @click.group()
 def quota() -> None:
-    """Limit what clients may ask of each broker.
+    """List, set and delete client quotas. Each broker enforces them separately.
 
     \b
     Examples:
@@ -84,7 +84,7 @@ def quota() -> None:
       headrace quota delete --client-id loader
 
     Quotas: producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate,
-    and of IP addresses connection_creation_rate. See docs/QUOTAS.md.
+    and connection_creation_rate for IP addresses. See docs/QUOTAS.md.
     """
 
 
@@ -118,7 +118,7 @@ def _found(session: Session, entity: Entity) -> list[tuple[Entity, dict[str, flo
 @AS_JSON
 @click.pass_obj
 def list_(session: Session, /, as_json: bool, **options: Any) -> None:
-    """List quotas; with options, those of entities that have these parts."""
+    """List quotas; with options, only those of matching entities."""
     found = _found(session, _entity(options))
     if as_json:
         print_json({"quotas": [{"entity": entity, "quotas": rates} for entity, rates in found]})
@@ -140,7 +140,7 @@ def list_(session: Session, /, as_json: bool, **options: Any) -> None:
 def set_(
     session: Session, /, changes: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
 ) -> None:
-    """Set quotas of an entity, all of them or none."""
+    """Set quotas of an entity atomically."""
     rates: dict[str, float | None] = {}
     for change in changes:
         name, value = name_and_value(change, "producer_byte_rate=1048576")
@@ -162,13 +162,13 @@ def set_(
 def delete(
     session: Session, /, names: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
 ) -> None:
-    """Delete some quotas of an entity; without NAME all that it has."""
+    """Delete quotas of an entity. Default: all of them."""
     entity = _named(_entity(options))
     if not names:
         known = next((rates for one, rates in _found(session, entity) if one == entity), {})
         if not known:
             raise CommandFailed(
-                f"{_text(entity)} has no quota", "See what there is: headrace quota list", NOT_FOUND
+                f"{_text(entity)} has no quota", "List quotas: headrace quota list", NOT_FOUND
             )
         names = tuple(known)
     changes: dict[str, float | None] = dict.fromkeys(names)

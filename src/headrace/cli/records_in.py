@@ -138,6 +138,6 @@ def _headers_of(headers: Any) -> Headers:
 def _bad_line(source: Source, number: int, trouble: str) -> CommandFailed:
     return CommandFailed(
         f"line {number} of {source.name} {trouble}; the lines before it were sent",
-        "Mend it and send the rest",
+        "Fix it and send the rest",
         FAILED,
     )

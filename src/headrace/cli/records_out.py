@@ -123,7 +123,7 @@ def template_writer(template: str, terminal: bool) -> Writer:
         end = found.end()
     parts.append(unescape(template[end:]).encode())
     if not any(callable(part) for part in parts):
-        raise click.UsageError(f"The template names no field: use {', '.join(TEMPLATE_FIELDS)}.")
+        raise click.UsageError(f"The template contains no field: use {', '.join(TEMPLATE_FIELDS)}.")
     show = for_terminal if terminal else bytes
 
     def write(message: Message) -> bytes:
@@ -143,6 +143,6 @@ def _field(name: str, argument: str | None) -> Writer:
         return one_header
     if name not in _FIELDS or argument is not None:
         raise click.UsageError(
-            f"The template has no field {{{name}}}: use {', '.join(TEMPLATE_FIELDS)}."
+            f"Unknown template field {{{name}}}: use {', '.join(TEMPLATE_FIELDS)}."
         )
     return _FIELDS[name]

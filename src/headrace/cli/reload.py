@@ -36,18 +36,18 @@ class Reload:
     def __call__(self) -> None:
         """Read the file again."""
         if self._path is None:
-            log.info("SIGHUP: there is no configuration file (--config), so nothing has changed")
+            log.info("SIGHUP: no configuration file (--config), nothing to reload")
             return
         try:
             found = read_file(self._path, self._ctx, SERVE_TABLE, CLUSTER_NAMES)
         except CommandFailed as error:
-            log.error("SIGHUP: %s; all settings stay as they are", error.message)  # noqa: TRY400 - it says where
+            log.error("SIGHUP: %s; no settings were changed", error.message)  # noqa: TRY400 - it says where
             return
         names = {*found, *self._found}
         changed = {name for name in names if found.get(name) != self._found.get(name)}
         changed = {name for name in changed if self._counts(name)}
         self._found = found
-        log.info("SIGHUP: read %s again: %s", self._path, self._apply(changed))
+        log.info("SIGHUP: reloaded %s: %s", self._path, self._apply(changed))
 
     def _counts(self, name: str) -> bool:
         """Whether the file decides, rather than the command line or the environment."""
@@ -60,8 +60,8 @@ class Reload:
         if LOG_LEVEL in changed:
             level = str(self._found.get(LOG_LEVEL, "info"))
             logging.getLogger().setLevel(level.upper())
-            told.append(f"log-level is {level} now")
+            told.append(f"log-level is now {level}")
         later = ", ".join(sorted(name.replace("_", "-") for name in changed - {LOG_LEVEL}))
         if later:
-            told.append(f"{later} changes with the next start")
-        return "; ".join(told) or "nothing has changed"
+            told.append(f"{later} will change at the next start")
+        return "; ".join(told) or "no changes"

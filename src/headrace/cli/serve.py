@@ -184,7 +184,7 @@ async def _serve(
     for endpoint in broker.bound:
         if not is_loopback(endpoint.host):
             log.warning(
-                "%s can be reached from other machines, and there is no authentication yet",
+                "%s is reachable from other machines, and clients are not authenticated",
                 show_address((endpoint.host, endpoint.port)),
             )
     await stop.wait()
@@ -219,7 +219,8 @@ def _worker_count(data_dir: Path, asked: int | None) -> int:
     stored = stored_worker_count(data_dir)
     if asked is not None and asked < stored:
         raise CommandFailed(
-            f"{data_dir} holds partitions of {stored} workers, and {asked} would leave some of them"
+            f"{data_dir} contains partitions of {stored} workers, and {asked} would leave some"
+            " of them"
             f" unserved: start it with --workers {stored} or more"
         )
     return asked or stored
@@ -229,7 +230,7 @@ def _prepare(log_level: str) -> None:
     """What a process needs before it is a broker. Raises CommandFailed."""
     if sys.flags.optimize:
         raise CommandFailed(
-            "python -O switches off the checks of invariants: start headrace without it"
+            "python -O disables the checks of invariants: start headrace without it"
         )
     # SQLite and object storage in a folder make files, too: records are their owner's alone.
     os.umask(_OTHERS_MAY_NOTHING)
@@ -245,7 +246,7 @@ def _prepare(log_level: str) -> None:
         log.info("running as %s", compiled.use())
     except compiled.CoreUnusableError as error:
         raise CommandFailed(
-            f"{compiled.SWITCH} asks for the compiled core, which cannot be used: {error}"
+            f"{compiled.SWITCH} requires the compiled core, which cannot be used: {error}"
         ) from error
 
 
@@ -302,7 +303,7 @@ def _run(
         raise CommandFailed(f"the broker cannot start: {error}") from error
     except OSError as error:
         raise CommandFailed(
-            f"the broker cannot start: {error}. Is another one running there? Choose other ports"
+            f"the broker cannot start: {error}. Is another broker running? Use other ports"
             " with --kafka and --http (port 0 takes a free one), or another --data-dir"
         ) from error
 
@@ -314,19 +315,19 @@ def _run(
 @setting_options()
 @config_option("serve", CLUSTER_NAMES)
 @click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the line that says ready as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
 @click.pass_context
 def serve(ctx: click.Context, /, worker: int | None, as_json: bool, **values: Any) -> None:
     """Run a broker.
 
-    It serves Kafka clients until it gets SIGINT or SIGTERM. What it has acknowledged is on disk,
-    so it may be killed at any time. Each option has an environment variable, and a key in the file
-    that --config names. SIGHUP reads the file again. docs/reference/settings.md lists all options,
-    and says which can be changed while the broker runs (headrace config).
+    The broker serves Kafka and HTTP clients until SIGINT or SIGTERM. Acknowledged records are on
+    disk, so it can be killed at any time. Each option can also be set by an environment variable or
+    in a file (--config), which SIGHUP reloads. docs/reference/settings.md lists all settings and
+    those that can be changed at run time (headrace config).
     """
     _prepare(values["log_level"])
     for name, near in misspelt(ctx.command, os.environ).items():
-        log.warning("%s is set, and no setting is called so: is it %s?", name, near)
+        log.warning("%s is set, but there is no such setting: did you mean %s?", name, near)
     settings = _settings(values, given_settings(ctx), worker)
     _run(settings, worker, values["log_level"], Reload(ctx), as_json=as_json)
 
@@ -344,18 +345,20 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
     cluster = with_tls(cluster, tls_of(values))
     if cluster is not None and workers is not None and workers > 1:
         raise CommandFailed(
-            "--workers shares a data folder: with --zookeeper, start several brokers, each with"
+            "--workers shares a data directory and cannot be combined with --zookeeper: start"
+            " several brokers, each with"
             " its own --broker-id and ports"
         )
     worker_count = 1 if cluster else _worker_count(values["data_dir"], workers)
     if worker_count > 1 and worker is None and values["advertise"] is not None:
-        raise CommandFailed("--advertise names one broker: it goes with --workers 1 only")
+        raise CommandFailed("--advertise requires --workers 1")
     first, *others = values["kafka"]
     advertised = {one.name: (one.host, one.port) for one in values["advertise"] or ()}
     unknown = sorted(advertised.keys() - {one.name for one in values["kafka"]})
     if unknown:
         raise CommandFailed(
-            f"--advertise names {unknown[0]}, and --kafka has no such listener; nothing was started"
+            f"--advertise names the listener {unknown[0]}, which --kafka does not have; nothing"
+            " was started"
         )
     return Settings(
         values["data_dir"],

@@ -51,8 +51,8 @@ class Session:
                 return
         raise CommandFailed(
             f"cannot connect to {', '.join(troubles)}: nothing was sent or changed",
-            "Is a broker running there? Start one with `headrace serve`, or name another with "
-            "--bootstrap HOST:PORT (or HEADRACE_BOOTSTRAP)",
+            "Start a broker with `headrace serve`, or specify another address with"
+            " --bootstrap HOST:PORT (or HEADRACE_BOOTSTRAP)",
             UNREACHABLE,
         )
 
@@ -81,7 +81,7 @@ class Session:
             raise from_kafka(error.args[0], doing) from None
         except TimeoutError:
             raise CommandFailed(
-                f"{doing}: no answer from {self.bootstrap} within {self.timeout_s:g} s",
+                f"{doing}: no response from {self.bootstrap} within {self.timeout_s:g} s",
                 "Try again, or with a longer --timeout",
                 UNREACHABLE,
             ) from None
@@ -118,7 +118,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not host:
         raise CommandFailed(
-            f"{address!r} is not HOST:PORT", "For instance --bootstrap 127.0.0.1:9092", USAGE
+            f"{address!r} is not HOST:PORT", "For example --bootstrap 127.0.0.1:9092", USAGE
         )
     return host.strip("[]"), int(port)
 
@@ -129,8 +129,8 @@ def _made(kind: Any, config: dict[str, Any]) -> Client:
         return kind(_checked(config))
     except kafka().KafkaException as error:
         raise CommandFailed(
-            f"the client refuses its settings: {error.args[0].str().rstrip('.')}; nothing was sent",
-            "Check the names and values given with -X: they are librdkafka's",
+            f"the client refused its settings: {error.args[0].str().rstrip('.')}; nothing was sent",
+            "Check the names and values of -X; they are librdkafka's",
             USAGE,
         ) from None
 

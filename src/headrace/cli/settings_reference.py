@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _HEAD = """\
 # Broker settings
 
-Generated from `headrace.broker.settings.table`; do not edit. How settings are given, stored and
-changed: [CONFIGURATION](../CONFIGURATION.md).
+Generated from `headrace.broker.settings.table`; do not edit.
+[CONFIGURATION](../CONFIGURATION.md) describes how to set and change settings.
 
-Each setting has one name (Kafka's, where Kafka has the setting), a command-line option of
-`headrace serve` and an environment variable. In the file of `--config` it is written under its name
-or under its option without dashes: in `[cluster]` where this page says so, else in `[serve]`.
-*Live* settings can be changed while brokers run, with `headrace config` or a Kafka client;
-the others take a restart.
+Each setting has a name (Kafka's, where Kafka has the setting), an option of `headrace serve` and an
+environment variable. In a configuration file (`--config`) it has a key: its name, or its option
+without the leading dashes, in `[cluster]` where this page says so, otherwise in `[serve]`. *Live*
+settings can be changed at run time, with `headrace config` or a Kafka client; changes of the others
+take effect at the next start.
 """
 
 

@@ -72,7 +72,7 @@ def move_share_group(session: Session, group: str, starts: Mapping[Partition, in
     answer = ask_broker(session, address, ALTER_SHARE_GROUP_OFFSETS, body)
     if int(answer.error_code) == NON_EMPTY_GROUP:
         raise CommandFailed(
-            f"share group {group!r} has members, so nothing was changed",
+            f"share group {group!r} has members; nothing was changed",
             "Stop its consumers, then try again",
             CONFLICT,
         )
@@ -86,7 +86,7 @@ def _check(answer: Any, doing: str) -> None:
     code = int(answer.error_code)
     if code != NONE:
         raise CommandFailed(
-            f"{doing}: {answer.error_message or 'the broker refuses it'} (code {code})",
-            "See where the group stands: headrace backlog list",
+            f"{doing}: {answer.error_message or 'the broker refused it'} (code {code})",
+            "See its state: headrace backlog list",
             FAILED,
         )

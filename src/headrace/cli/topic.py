@@ -35,7 +35,7 @@ def topic() -> None:
     \b
     Examples:
       headrace topic create orders --partitions 6 --set retention.ms=604800000
-      headrace topic create metrics --set flush.ms=1000    # faster, and may lose a second
+      headrace topic create metrics --set flush.ms=1000    # faster, can lose the last second
       headrace topic list
       headrace topic describe orders --json
       headrace topic alter orders --partitions 12 --unset retention.ms
@@ -55,7 +55,7 @@ def topic() -> None:
     callback=_settings,
     help="A topic setting, e.g. retention.ms=3600000.",
 )
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists already is no error.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic already exists.")
 @AS_JSON
 @click.pass_obj
 def create(session: Session, /, names: tuple[str, ...], **options: Any) -> None:
@@ -85,19 +85,25 @@ def create(session: Session, /, names: tuple[str, ...], **options: Any) -> None:
         print_json(outcome)
         return
     for row in outcome:
-        click.echo(f"{'created' if row['created'] else 'exists already:'} {row['topic']}")
+        click.echo(f"{'created' if row['created'] else 'already exists:'} {row['topic']}")
 
 
 @topic.command("list")
 @click.argument("patterns", nargs=-1)
-@click.option("--internal", is_flag=True, help="Internal topics too (names beginning with __).")
-@click.option("--records", is_flag=True, help="Count the offsets of each topic (asks for each).")
+@click.option(
+    "--internal", is_flag=True, help="Include internal topics (names that begin with __)."
+)
+@click.option(
+    "--records",
+    is_flag=True,
+    help="Count the records of each topic by offsets (one request per topic).",
+)
 @AS_JSON
 @click.pass_obj
 def list_(
     session: Session, /, patterns: tuple[str, ...], internal: bool, records: bool, as_json: bool
 ) -> None:
-    """List topics, all or those that match a PATTERN such as 'orders-*'."""
+    """List all topics, or those that match a PATTERN such as 'orders-*'."""
     metadata = session.cluster_metadata()
     names = [
         name
@@ -175,13 +181,13 @@ def _facts(session: Session, description: Any, all_settings: bool) -> dict[str, 
 
 @topic.command()
 @NAMES
-@click.option("--all-settings", is_flag=True, help="Also the settings that are the default.")
+@click.option("--all-settings", is_flag=True, help="Include settings with default values.")
 @AS_JSON
 @click.pass_obj
 def describe(
     session: Session, /, names: tuple[str, ...], all_settings: bool, as_json: bool
 ) -> None:
-    """Show partitions, offsets and settings of topics."""
+    """Show the partitions, offsets and settings of topics."""
     descriptions = session.describe_topics(list(names))
     facts = [_facts(session, descriptions[name], all_settings) for name in names]
     if as_json:
@@ -208,16 +214,18 @@ def describe(
 
 @topic.command()
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="Grow to so many partitions.")
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="New number of partitions.")
 @click.option("--set", "config", metavar="NAME=VALUE", multiple=True, callback=_settings)
-@click.option("--unset", metavar="NAME", multiple=True, help="Back to the broker's default.")
+@click.option(
+    "--unset", metavar="NAME", multiple=True, help="Reset a setting to the broker's default."
+)
 @AS_JSON
 @click.pass_obj
 def alter(session: Session, /, name: str, **options: Any) -> None:
-    """Change settings, or add partitions (they can never be taken away)."""
+    """Change settings or add partitions, which cannot be removed again."""
     partitions, config, unset = options["partitions"], options["config"], options["unset"]
     if not (partitions or config or unset):
-        raise click.UsageError("Nothing to change: give --partitions, --set or --unset.")
+        raise click.UsageError("Nothing to change: use --partitions, --set or --unset.")
     session.describe_topics([name])
     if config or unset:
         _alter_config(session, name, config, unset)
@@ -230,7 +238,7 @@ def alter(session: Session, /, name: str, **options: Any) -> None:
         print_json({"topic": name, "partitions": partitions, "set": config, "unset": list(unset)})
         return
     changes = [f"{key}={value}" for key, value in config.items()]
-    changes += [f"{key} back to default" for key in unset]
+    changes += [f"{key} reset to default" for key in unset]
     changes += [f"{partitions} partitions"] if partitions else []
     click.echo(f"altered {name}: {', '.join(changes)}")
 
@@ -254,13 +262,13 @@ def _alter_config(
 @topic.command()
 @NAMES
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="A topic that is not there is no error.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if the topic does not exist.")
 @AS_JSON
 @click.pass_obj
 def delete(
     session: Session, /, names: tuple[str, ...], yes: bool, if_exists: bool, as_json: bool
 ) -> None:
-    """Delete topics with all their records. It asks first; without a terminal it needs --yes."""
+    """Delete topics with all their records. Asks first; without a terminal, use --yes."""
     confirm(f"Delete {', '.join(names)} and all records in them?", is_sure=yes)
     futures = session.admin().delete_topics(list(names), request_timeout=session.timeout_s)
     outcome = []

@@ -32,9 +32,9 @@ PLACE: Final = ("event", "at_ms", "topic", "partition", "offset")
 @AS_JSON
 @click.pass_obj
 def trace(session: Session, /, topic: str, message: str, http: str, as_json: bool) -> None:
-    """Show what happened to a message: sent, delayed, delivered, acknowledged, dead, sent back.
+    """Show the history of a message: stored, delayed, delivered, acknowledged, redriven.
 
-    Name it by its headrace-message-id, or by partition and offset.
+    Identify it by its headrace-message-id, or by partition and offset.
 
     \b
     Examples:
@@ -54,13 +54,13 @@ def trace(session: Session, /, topic: str, message: str, http: str, as_json: boo
         for parent in found["traceparents"]:
             say(f"traceparent: {parent}")
         for one in found["unknown"]:
-            say(f"not known: {one}")
+            say(f"unknown: {one}")
     if not found["is_complete"]:
-        say("not everything was searched: a broker is away, or it took too long")
+        say("the trace is incomplete: a broker is unreachable, or the time limit was reached")
     if not found["events"]:
         raise CommandFailed(
-            f"nothing is known of {message} in {topic}",
-            "Check the id; messages that retention has deleted are not known any more",
+            f"no trace of {message} in {topic}",
+            "Check the id; messages deleted by retention have no trace",
             NOT_FOUND,
         )
 

@@ -43,8 +43,8 @@ def messages_until(consumer: Client, ends: dict[int, int]) -> Iterator[list[Mess
                 del open_[part.partition]
         if time.monotonic() - quiet_since_s > QUIET_S_MAX:
             raise CommandFailed(
-                f"nothing came for {QUIET_S_MAX:g} s before the topic's end: the rest was left",
-                "See whether its partitions are served: headrace topic describe",
+                f"no records for {QUIET_S_MAX:g} s before the topic's end; the rest was not moved",
+                "Check that its partitions are served: headrace topic describe",
             )
 
 
@@ -66,7 +66,7 @@ def begin_transactions(session: Session, producer: Client) -> None:
     try:
         producer.init_transactions(session.timeout_s)
     except kafka().KafkaException as error:
-        raise from_kafka(error.args[0], "begin to move records") from None
+        raise from_kafka(error.args[0], "start moving records") from None
 
 
 class TransactionalMove:
@@ -109,8 +109,8 @@ class TransactionalMove:
                 self._abort()
             if failed.name() in _FENCED:
                 raise CommandFailed(
-                    f"another {self._name} has taken over: this one has stopped",
-                    "Wait for it, or start this one again",
+                    f"another {self._name} has taken over; this one has stopped",
+                    "Wait for it, or restart this one",
                     CONFLICT,
                 ) from None
             raise from_kafka(failed, self._doing) from None

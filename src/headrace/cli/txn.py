@@ -27,7 +27,7 @@ COLUMNS = ("transactional_id", "producer_id", "state", "coordinator")
 
 @click.group()
 def txn() -> None:
-    """List and describe transactions; abort one that hangs.
+    """List and describe transactions; abort hanging ones.
 
     \b
     Examples:
@@ -42,14 +42,15 @@ def txn() -> None:
 @AS_JSON
 @click.pass_obj
 def list_(session: Session, /, states: tuple[str, ...], as_json: bool) -> None:
-    """List the transactional ids of the cluster and their states."""
+    """List the transactional ids of the cluster with their states."""
     body = {"state_filters": states, "producer_id_filters": ()}
     rows: list[dict[str, Any]] = []
     for number, address in brokers(session):
         answer = ask_broker(session, address, LIST_TRANSACTIONS, body)
         if answer.error_code != NONE:
             raise CommandFailed(
-                f"broker {number} cannot list its transactions now (code {answer.error_code})",
+                f"broker {number} cannot list its transactions at the moment (code"
+                f" {answer.error_code})",
                 "It may still be loading them: try again",
                 FAILED,
             )
@@ -69,7 +70,7 @@ def list_(session: Session, /, states: tuple[str, ...], as_json: bool) -> None:
 @AS_JSON
 @click.pass_obj
 def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
-    """Show the state, the producer and the open partitions of transactional ids."""
+    """Show the state, producer and open partitions of transactional ids."""
     found: dict[str, dict[str, Any]] = {}
     for number, address in brokers(session):
         wanted = [name for name in names if name not in found]
@@ -79,8 +80,8 @@ def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None
     for name in names:
         if name not in found:
             raise CommandFailed(
-                f"there is no transactional id {name!r}",
-                "See `headrace txn list` for those that there are",
+                f"unknown transactional id {name!r}",
+                "List them with `headrace txn list`",
                 NOT_FOUND,
             )
     described = [found[name] for name in names]
@@ -128,14 +129,14 @@ def _documents(answer: Any) -> list[dict[str, Any]]:
     "--start-offset",
     required=True,
     type=click.IntRange(0),
-    help="Where the transaction begins: the last stable offset that does not move.",
+    help="First offset of the transaction: the last stable offset that does not advance.",
 )
 @click.pass_obj
 def abort_hanging(session: Session, /, topic: str, partition: int, start_offset: int) -> None:
-    """Abort a transaction in one partition that no coordinator will end.
+    """Abort a transaction in a partition that no coordinator will end.
 
-    The coordinators of this version verify every write before a transaction opens, so there should
-    be none. A transaction that is listed as Ongoing ends by itself when its timeout passes.
+    Coordinators verify the first write of each transaction, so this should not be necessary. A
+    transaction that is listed as Ongoing ends when its timeout passes.
     """
     address = _leader(session, topic, partition)
     place = {"name": topic, "partition_indexes": [partition]}
@@ -165,7 +166,7 @@ def abort_hanging(session: Session, /, topic: str, partition: int, start_offset:
     if code != NONE:
         raise CommandFailed(
             f"the broker did not write the marker (code {code})",
-            "A newer transaction may be under way: describe the partition again",
+            "A newer transaction may be open: check the partition again",
             FAILED,
         )
     click.echo(f"aborted the transaction of producer {producer.producer_id}")
@@ -178,5 +179,5 @@ def _leader(session: Session, topic: str, partition: int) -> str:
         raise CommandFailed(f"there is no partition {topic}-{partition}", "", NOT_FOUND)
     broker = metadata.brokers.get(found.partitions[partition].leader)
     if broker is None:
-        raise CommandFailed(f"{topic}-{partition} has no leader now", "Try again", FAILED)
+        raise CommandFailed(f"{topic}-{partition} currently has no leader", "Try again", FAILED)
     return f"{broker.host}:{broker.port}"

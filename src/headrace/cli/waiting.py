@@ -46,7 +46,7 @@ def _warn_of_unread_attributes(answers: list[dict[str, Any]]) -> None:
     if not any(answer["reads_attributes"] for answer in answers):
         topic = answers[0]["topic"]
         say(
-            f"topic {topic} does not read queue attributes, so headrace-* headers have no effect"
-            f" there; to use them: headrace topic alter {topic} --set"
+            f"topic {topic} has no queue attributes, so headrace-* headers have no effect"
+            f"; enable them with: headrace topic alter {topic} --set"
             " headrace.message.attributes=true"
         )

@@ -35,7 +35,7 @@ HTTP = click.option(
     show_default=True,
     envvar="HEADRACE_HTTP",
     show_envvar=True,
-    help="The HTTP address of a broker.",
+    help="HTTP address of a broker.",
 )
 
 
@@ -83,8 +83,8 @@ def require_all(answers: list[dict[str, Any]], effect: str) -> None:
     if missed:
         numbers = ", ".join(map(str, sorted(missed)))
         raise CommandFailed(
-            f"partitions {numbers} have no broker that could be asked: {effect}",
-            "Run the command again when they are served: headrace topic describe",
+            f"no broker of partitions {numbers} can be reached; {effect}",
+            "Repeat the command when they are served; see headrace topic describe",
             FAILED,
         )
 
@@ -140,7 +140,7 @@ class Web:
         if status < 400:
             return answer
         raise CommandFailed(
-            str(answer.get("detail", f"the broker at {address} answered with status {status}")),
+            str(answer.get("detail", f"the broker at {address} responded with status {status}")),
             str(answer.get("next_step", "")).capitalize(),
             _EXIT_CODES.get(status, FAILED),
         )
@@ -158,8 +158,8 @@ class Web:
             text = response.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             raise CommandFailed(
-                f"the broker's HTTP interface at {address} gave no answer ({error})",
-                "Is a broker running there? Name its address with --http HOST:PORT",
+                f"the broker's HTTP interface at {address} did not respond ({error})",
+                "Check that a broker is running there, or set its address with --http HOST:PORT",
                 UNREACHABLE,
             ) from None
         finally:

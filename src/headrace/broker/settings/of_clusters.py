@@ -1,4 +1,4 @@
-"""The settings of brokers that share a cluster: how they join, TLS, balance. See `table`."""
+"""Settings of brokers in a cluster: joining, TLS, load balancing. See `table`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ JOINING = (
     BrokerSetting(
         "zookeeper.connect",
         Text("HOST:PORT,..."),
-        "Join the cluster whose facts are there. Records are kept in Apache BookKeeper, whose"
-        " bookies ZooKeeper knows, and nothing in --data-dir. See `headrace cluster dev`.",
+        "ZooKeeper servers of the cluster to join. Records are stored in Apache"
+        " BookKeeper, on the bookies registered in ZooKeeper; --data-dir is not"
+        " used. See `headrace cluster dev`.",
         spelling="zookeeper",
         **OF_CLUSTER,
     ),
     BrokerSetting(
         "headrace.zookeeper.root",
         Text("PATH"),
-        "With --zookeeper: path of the cluster's facts. Another path, another cluster.",
+        "With --zookeeper: path of the cluster's metadata. Each path is a separate cluster.",
         "/headrace",
         **OF_CLUSTER,
     ),
     BrokerSetting(
         "headrace.zookeeper.credential.file",
         PathName(),
-        "A file with USER:PASSWORD for ZooKeeper (digest). The environment may hold that, as"
-        " HEADRACE_ZOOKEEPER_CREDENTIAL. Nodes are then closed to others: bookies need the same.",
+        "File with USER:PASSWORD for ZooKeeper (digest authentication);"
+        " alternatively, set HEADRACE_ZOOKEEPER_CREDENTIAL. Other users then"
+        " have no access to the nodes, so bookies need the same credential.",
         is_sensitive=True,
         **OF_CLUSTER,
     ),
@@ -41,7 +43,7 @@ JOINING = (
         "node.id",
         "broker_id",
         Whole(0),
-        "With --zookeeper: the id of this broker, unique in the cluster.",
+        "With --zookeeper: id of this broker, unique in the cluster.",
         spelling="broker-id",
         **OF_CLUSTER,
     ),
@@ -49,15 +51,15 @@ JOINING = (
         "broker.rack",
         "rack",
         Text(),
-        "With --zookeeper: the rack of this broker, for clients that ask.",
+        "With --zookeeper: rack of this broker, reported to clients.",
         spelling="rack",
         **OF_CLUSTER,
     ),
     BrokerSetting(
         "zookeeper.session.timeout.ms",
         Whole(500),
-        "With --zookeeper: how long after its last sign of life other brokers take over this"
-        " broker's partitions.",
+        "With --zookeeper: session timeout, after which other brokers take over"
+        " the partitions of an unresponsive broker.",
         "6000",
         spelling="session-timeout-ms",
         **OF_CLUSTER,
@@ -65,8 +67,7 @@ JOINING = (
     BrokerSetting(
         QUORUM,
         QuorumSizes(),
-        "With --zookeeper: of a new ledger, the bookies it is spread over, those that get each"
-        " entry, and how many of these must have synced it.",
+        "With --zookeeper: ensemble size, write quorum and ack quorum of new ledgers.",
         "3,3,2",
         spelling="quorum",
         **OF_CLUSTER,
@@ -78,8 +79,8 @@ BALANCE = (
         "headrace.balance.enable",
         "is_balancing",
         Switch(),
-        "With --zookeeper: move partitions away from a broker that carries much more than the"
-        " others. Set it alike on all brokers: any of them may decide.",
+        "With --zookeeper: move partitions away from overloaded brokers. Use"
+        " the same value on all brokers, because any of them may decide.",
         spelling="balance",
         negative="no-balance",
         **LIVE,
@@ -89,7 +90,8 @@ BALANCE = (
         "headrace.balance.cpu.percent",
         "balance_cpu_percent_min",
         Whole(0, 100_000),
-        "With --zookeeper: a broker that uses less of a core keeps what it has.",
+        "With --zookeeper: a broker that uses less than this percentage of a core is never"
+        " relieved.",
         **LIVE,
         **OF_CLUSTER,
     ),
@@ -97,61 +99,62 @@ BALANCE = (
         "headrace.balance.interval.ms",
         "balance_interval_ms",
         DURATION,
-        "How often load is reported and looked at; 0: never.",
+        "Interval of load reports and checks; 0: never.",
     ),
     of_config(
         "headrace.balance.patience",
         "balance_patience",
         Whole(1, 1_000_000),
-        "Consecutive looks that must find a broker overloaded before anything moves.",
+        "Number of consecutive checks that must find a broker overloaded before a partition moves.",
         **LIVE,
     ),
     of_config(
         "headrace.balance.rest.ms",
         "balance_rest_ms",
         DURATION,
-        "How long a partition stays where load has moved it.",
+        "How long a partition stays on the broker to which load balancing moved it.",
         **LIVE,
     ),
     of_config(
         "headrace.balance.threshold.percent",
         "balance_threshold_percent",
         Whole(101, 10_000),
-        "Of the mean load: a broker that carries more is overloaded.",
+        "Percentage of the mean load above which a broker is overloaded.",
         **LIVE,
     ),
     of_config(
         "headrace.hand.over.timeout.ms",
         "hand_over_timeout_ms",
         Whole(0),
-        "How long a broker that stops hands its partitions over.",
+        "Maximum time that a stopping broker spends on handing over its partitions.",
         **LIVE,
     ),
     of_config(
         "headrace.join.timeout.ms",
         "join_timeout_ms",
         Whole(0),
-        "How long a starting broker waits for the session of its former process to end.",
+        "Maximum time that a starting broker waits for the session of its previous process to"
+        " expire.",
     ),
     of_config(
         "headrace.rebalance.delay.ms",
         "rebalance_delay_ms",
         Whole(0),
-        "How long after a broker joined or left partitions begin to move between live brokers.",
+        "Delay after a broker joins or leaves before partitions move between live brokers.",
         **LIVE,
     ),
     of_config(
         "headrace.sweep.grace.ms",
         "sweep_grace_ms",
         INTERVAL,
-        "How long a ledger must have belonged to no partition before it is deleted.",
+        "An unreferenced ledger is deleted when no partition has referenced it for this long.",
         **LIVE,
     ),
     of_config(
         "headrace.sweep.interval.ms",
         "sweep_interval_ms",
         INTERVAL,
-        "How often one broker looks for ledgers that belong to no partition.",
+        "Interval between checks for unreferenced ledgers, made by one broker.",
         **LIVE,
     ),
 )
@@ -160,7 +163,7 @@ TLS = (
     BrokerSetting(
         "zookeeper.ssl.client.enable",
         Switch(),
-        "Speak TLS to ZooKeeper: --zookeeper names its secure ports. Needs --cluster-ca.",
+        "Use TLS to ZooKeeper; --zookeeper must contain its secure ports. Requires --cluster-ca.",
         "false",
         spelling="zookeeper-tls",
         **OF_CLUSTER,
@@ -168,28 +171,28 @@ TLS = (
     BrokerSetting(
         "headrace.bookie.tls",
         Switch(),
-        "Speak TLS to bookies, at the ports they have. Needs --cluster-ca.",
+        "Use TLS to bookies, on their usual ports. Requires --cluster-ca.",
         "false",
         **OF_CLUSTER,
     ),
     BrokerSetting(
         "headrace.cluster.ca",
         PathName(),
-        "A file with the CA certificates that ZooKeeper's and the bookies' are checked against.",
+        "File with the trusted CA certificates for ZooKeeper and bookies.",
         is_sensitive=True,
         **OF_CLUSTER,
     ),
     BrokerSetting(
         "headrace.cluster.cert",
         PathName(),
-        "A file with the client certificate for ZooKeeper and bookies.",
+        "File with the client certificate for ZooKeeper and bookies.",
         is_sensitive=True,
         **OF_CLUSTER,
     ),
     BrokerSetting(
         "headrace.cluster.key",
         PathName(),
-        "A file with its key, without a password. Default: in the file of --cluster-cert.",
+        "File with the unencrypted private key. Default: the file of --cluster-cert.",
         is_sensitive=True,
         **OF_CLUSTER,
     ),

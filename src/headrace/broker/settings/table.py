@@ -33,7 +33,7 @@ _PLACES = (
     BrokerSetting(
         "log.dirs",
         PathName(is_folder=True),
-        "Folder of records and metadata; created if it does not exist.",
+        "Data directory for records and metadata; created if missing.",
         "headrace-data",
         spelling="data-dir",
         is_sensitive=True,
@@ -42,8 +42,10 @@ _PLACES = (
     BrokerSetting(
         "listeners",
         Listeners(),
-        "Address where Kafka clients connect; port 0 takes a free one. Several listeners have"
-        " names: CLIENT://10.0.0.5:9092,INTERNAL://127.0.0.1:9093. Brokers use each other's first.",
+        "Address for Kafka clients; port 0 selects a free port. Several"
+        " listeners need names:"
+        " CLIENT://10.0.0.5:9092,INTERNAL://127.0.0.1:9093. Brokers connect to"
+        " each other's first listener.",
         "PLAINTEXT://127.0.0.1:9092",
         spelling="kafka",
         is_common=True,
@@ -51,38 +53,39 @@ _PLACES = (
     BrokerSetting(
         "advertised.listeners",
         Listeners(),
-        "Addresses that clients are told to connect to, by listener, where they differ from those"
-        " of --kafka. A client is told those of the listener that it came through.",
+        "Addresses by listener that clients should connect to, if they differ"
+        " from --kafka. Clients receive the addresses of the listener that they"
+        " connected to.",
         spelling="advertise",
         is_common=True,
     ),
     BrokerSetting(
         "headrace.http",
         HostAndPort(),
-        "Address of the HTTP interface: /healthz, /readyz, /metrics; port 0 takes a free one.",
+        "Address of the HTTP API, /healthz, /readyz and /metrics; port 0 selects a free port.",
         "127.0.0.1:9180",
         is_common=True,
     ),
     BrokerSetting(
         "headrace.open.to.network",
         Switch(),
-        "Allow listeners on addresses that other machines reach, although clients are not"
-        " authenticated yet.",
+        "Required for non-loopback addresses, because clients are not authenticated.",
         "false",
         is_common=True,
     ),
     BrokerSetting(
         "headrace.workers",
         Whole(1, 64),
-        "Brokers to run on this machine, one per core it may use: they share the partitions, and"
-        " listen on consecutive ports. Default: as many as the data folder has had.",
+        "Number of brokers to run on this machine, one per available core. They"
+        " share the partitions and listen on consecutive ports. Default: as"
+        " many as the data directory was used with.",
         is_common=True,
     ),
     BrokerSetting(
         "headrace.log.level",
         OneOf(("debug", "info", "warning", "error")),
-        "The least severe messages that are logged. In a file of --config, SIGHUP applies a new"
-        " value.",
+        "Minimum severity of logged messages. SIGHUP applies a new value in the"
+        " configuration file.",
         "info",
         is_common=True,
         **LIVE,
@@ -94,7 +97,7 @@ _TOPICS = (
         "auto.create.topics.enable",
         "auto_create_topics",
         Switch(),
-        "Create a topic when a client first names it.",
+        "Create a topic when a client first uses it.",
         spelling="auto-create-topics",
         negative="no-auto-create-topics",
         is_common=True,
@@ -104,7 +107,7 @@ _TOPICS = (
         "num.partitions",
         "partition_count_default",
         Whole(1, 10_000),
-        "Partitions of a new topic that does not specify them.",
+        "Default number of partitions of a new topic.",
         spelling="partitions",
         is_common=True,
         **LIVE,
@@ -113,7 +116,7 @@ _TOPICS = (
         "headrace.partitions.max",
         "partition_count_max",
         Whole(1, 100_000),
-        "The most partitions that one topic may have.",
+        "Maximum number of partitions per topic.",
         **LIVE,
     ),
 )
@@ -134,8 +137,8 @@ _TOPIC_DEFAULTS: Final = {
     "message.max.bytes": "max.message.bytes",
 }
 """Kafka's names of the defaults of topic settings. `flush.ms` is deliberately absent: a topic
-gives up synced acknowledgements by its own name, never by default. So is `cleanup.policy`: what a
-topic of records may lose is for the topic to say."""
+gives up synced acknowledgements only explicitly. So is `cleanup.policy`: which records may be
+deleted is a decision for each topic."""
 
 _OF_TOPICS = tuple(
     BrokerSetting(
@@ -153,110 +156,110 @@ _GROUPS = (
         "group.consumer.assignment.interval.ms",
         "group_consumer_assignment_interval_ms",
         Whole(0),
-        "With the new group protocol: a group's assignment is computed at most this often.",
+        "New group protocol: minimum interval between assignments of a group.",
     ),
     of_config(
         "group.consumer.heartbeat.interval.ms",
         "group_consumer_heartbeat_interval_ms",
         Whole(100, 60_000),
-        "With the new group protocol: how often members send heartbeats, unless their group's"
-        " `consumer.heartbeat.interval.ms` says otherwise.",
+        "New group protocol: heartbeat interval of members. A group's"
+        " `consumer.heartbeat.interval.ms` overrides it.",
     ),
     of_config(
         "group.consumer.max.size",
         "group_consumer_size_max",
         Whole(1),
-        "With the new group protocol: the most members that a group may have.",
+        "New group protocol: maximum number of members per group.",
     ),
     of_config(
         "group.consumer.session.timeout.ms",
         "group_consumer_session_timeout_ms",
         Whole(1_000, 30 * 60_000),
-        "With the new group protocol: a member that sends no heartbeat for so long has left, unless"
-        " its group's `consumer.session.timeout.ms` says otherwise.",
+        "New group protocol: a member without a heartbeat for this long is"
+        " removed. A group's `consumer.session.timeout.ms` overrides it.",
     ),
     of_config(
         "group.streams.heartbeat.interval.ms",
         "group_streams_heartbeat_interval_ms",
         Whole(100, 60_000),
-        "How often members of streams groups send heartbeats, unless their group's"
-        " `streams.heartbeat.interval.ms` says otherwise.",
+        "Heartbeat interval of members of streams groups. A group's"
+        " `streams.heartbeat.interval.ms` overrides it.",
     ),
     of_config(
         "group.streams.initial.rebalance.delay.ms",
         "group_streams_initial_rebalance_delay_ms",
         Whole(0, 10 * 60_000),
-        "How long a new streams group waits for further members before it assigns tasks, unless"
-        " its `streams.initial.rebalance.delay.ms` says otherwise.",
+        "How long a new streams group waits for more members before it assigns"
+        " tasks. A group's `streams.initial.rebalance.delay.ms` overrides it.",
     ),
     of_config(
         "group.streams.max.size",
         "group_streams_size_max",
         Whole(1),
-        "The most members that a streams group may have.",
+        "Maximum number of members per streams group.",
     ),
     of_config(
         "group.streams.num.standby.replicas",
         "group_streams_num_standby_replicas",
         Whole(0, 10),
-        "How many other processes keep a copy of the state of each task of a streams group, unless"
-        " its `streams.num.standby.replicas` says otherwise.",
+        "Number of standby tasks for each stateful task of a streams group. A"
+        " group's `streams.num.standby.replicas` overrides it.",
     ),
     of_config(
         "group.streams.session.timeout.ms",
         "group_streams_session_timeout_ms",
         Whole(1_000, 30 * 60_000),
-        "A member of a streams group that sends no heartbeat for so long has left, unless its"
-        " group's `streams.session.timeout.ms` says otherwise.",
+        "A member of a streams group without a heartbeat for this long is"
+        " removed. A group's `streams.session.timeout.ms` overrides it.",
     ),
     of_config(
         "group.initial.rebalance.delay.ms",
         "group_initial_rebalance_delay_ms",
         Whole(0),
-        "How long a new group waits for further members before its first rebalance; each arrival"
-        " extends it.",
+        "How long a new group waits for more members before its first"
+        " rebalance; each arrival extends it.",
     ),
     of_config(
         "group.max.session.timeout.ms",
         "group_session_timeout_max_ms",
         Whole(1),
-        "The longest session timeout that a consumer may ask for.",
+        "Maximum session timeout of consumers.",
     ),
     of_config(
         "group.max.size",
         "group_size_max",
         Whole(1),
-        "The most members that a group may have.",
+        "Maximum number of members per group.",
     ),
     of_config(
         "group.min.session.timeout.ms",
         "group_session_timeout_min_ms",
         Whole(1),
-        "The shortest session timeout that a consumer may ask for.",
+        "Minimum session timeout of consumers.",
     ),
     of_config(
         "offset.metadata.max.bytes",
         "offset_metadata_size_max",
         Whole(0),
-        "The longest text, in characters, that may be stored with a committed offset.",
+        "Maximum length, in characters, of the metadata of a committed offset.",
     ),
     of_config(
         "offsets.retention.check.interval.ms",
         "offsets_retention_check_interval_ms",
         INTERVAL,
-        "How often committed offsets that exceed their retention are looked for.",
+        "Interval between checks for committed offsets that have expired.",
     ),
     of_config(
         "offsets.retention.minutes",
         "offsets_retention_minutes",
         Whole(1),
-        "How long the committed offsets of a group without members are kept.",
+        "How long the committed offsets of a group without members are retained.",
     ),
     of_config(
         "offsets.topic.num.partitions",
         "offsets_partition_count",
         Whole(1, 10_000),
-        "Partitions of `__consumer_offsets` when it is created.",
+        "Number of partitions of `__consumer_offsets` when it is created.",
     ),
 )
 
@@ -265,19 +268,19 @@ _TRANSACTIONS = (
         "transaction.max.timeout.ms",
         "transaction_timeout_ms_max",
         Whole(1),
-        "The longest transaction timeout that a producer may ask for.",
+        "Maximum transaction timeout of producers.",
     ),
     of_config(
         "transaction.state.log.num.partitions",
         "transactions_partition_count",
         Whole(1, 10_000),
-        "Partitions of `__transaction_state` when it is created.",
+        "Number of partitions of `__transaction_state` when it is created.",
     ),
     of_config(
         "transactional.id.expiration.ms",
         "transactional_id_expiration_ms",
         Whole(1),
-        "How long a transactional id without transactions is kept.",
+        "How long an unused transactional id is retained.",
     ),
 )
 
@@ -286,7 +289,7 @@ _HOUSEKEEPING = (
         "log.retention.check.interval.ms",
         "retention_check_interval_ms",
         INTERVAL,
-        "How often records that exceed their topic's retention are looked for.",
+        "Interval between checks for records that exceed their topic's retention.",
         spelling="retention-check-interval-ms",
         is_common=True,
         **LIVE,
@@ -295,7 +298,7 @@ _HOUSEKEEPING = (
         "log.cleaner.backoff.ms",
         "compaction_interval_ms",
         INTERVAL,
-        "How often topics with cleanup.policy=compact are looked at.",
+        "Interval between checks for partitions to compact.",
         spelling="compaction-interval-ms",
         is_common=True,
         **LIVE,
@@ -304,22 +307,22 @@ _HOUSEKEEPING = (
         "log.cleaner.io.max.bytes.per.second",
         "compaction_bytes_per_s",
         DURATION,
-        "The most bytes that compaction reads and writes in a second; 0: no limit.",
+        "Maximum bytes per second that compaction reads and writes; 0: no limit.",
         **LIVE,
     ),
     of_config(
         "headrace.log.cleaner.keys.max",
         "compaction_keys_max",
         Whole(1_000, 100_000_000),
-        "Keys that one round of compaction tells apart, some 200 bytes of memory each.",
+        "Maximum number of keys in a compaction round; each uses about 200 bytes of memory.",
         **LIVE,
     ),
     of_config(
         "headrace.log.cleaner.process.bytes.min",
         "compaction_process_bytes_min",
         DURATION,
-        "A round of compaction that has more bytes than this to look at runs in a process of its"
-        " own, on another core; smaller ones run between requests.",
+        "Compaction rounds with more dirty bytes than this run in a separate"
+        " process; smaller ones run in the broker between requests.",
         **LIVE,
     ),
 )
@@ -328,15 +331,17 @@ _TIERS = (
     BrokerSetting(
         "headrace.objects",
         Text("URL"),
-        "Object storage for closed ledgers of topics with remote.storage.enable: s3://bucket/prefix,"
-        " gs://, az:// or file:///folder. Credentials come from the environment (docs/TIERING.md).",
+        "Object storage for closed ledgers of topics with"
+        " remote.storage.enable: s3://bucket/prefix, gs://, az:// or"
+        " file:///folder. Credentials come from the environment (see"
+        " docs/TIERING.md).",
         is_sensitive=True,
         is_common=True,
     ),
     BrokerSetting(
         "headrace.offload.mib.per.s",
         Whole(0, 1_000_000),
-        "How fast ledgers are copied to object storage, in MiB per second; 0: no limit.",
+        "Maximum rate of offloading to object storage, in MiB per second; 0: no limit.",
         "128",
         is_common=True,
     ),
@@ -344,7 +349,7 @@ _TIERS = (
         "remote.log.manager.task.interval.ms",
         "tiering_interval_ms",
         INTERVAL,
-        "How often ledgers to offload are looked for.",
+        "Interval between checks for ledgers to offload.",
         spelling="tiering-interval-ms",
         **LIVE,
     ),
@@ -352,14 +357,14 @@ _TIERS = (
         "remote.log.manager.copier.thread.pool.size",
         "offloads_at_once",
         Whole(1, 64),
-        "Ledgers that are offloaded at the same time, some 30 MiB of memory each.",
+        "Number of ledgers offloaded concurrently; each uses about 30 MiB of memory.",
         **LIVE,
     ),
     of_config(
         "headrace.orphan.grace.ms",
         "orphan_grace_ms",
         Whole(60_000, INT64_MAX),
-        "An object is deleted when no partition has named it for this long.",
+        "An object is deleted when no partition has referenced it for this long.",
         **LIVE,
     ),
 )
@@ -369,26 +374,26 @@ _CONNECTIONS = (
         "connections.max.idle.ms",
         "connections_idle_max_ms",
         Whole(1_000, INT64_MAX),
-        "A connection without requests for so long is closed.",
+        "Connections without requests for this long are closed.",
         **LIVE,
     ),
     of_config(
         "fetch.max.bytes",
         "fetch_bytes_max",
         Whole(1_024),
-        "The most bytes of records in one answer to a fetch.",
+        "Maximum bytes of records in a fetch response.",
     ),
     of_config(
         "max.incremental.fetch.session.cache.slots",
         "fetch_sessions_max",
         Whole(0, 1_000_000),
-        "Incremental fetch sessions that the broker keeps.",
+        "Maximum number of incremental fetch sessions.",
     ),
     of_config(
         "socket.request.max.bytes",
         "request_bytes_max",
         Whole(65_536),
-        "The largest request that is read.",
+        "Maximum size of a request.",
     ),
 )
 
@@ -416,8 +421,8 @@ def setting_named(name: str) -> BrokerSetting:
     setting = SETTINGS.get(name)
     if setting is None:
         raise ConfigInvalid(
-            f"there is no broker setting {name[:100]!r}; nothing was changed. `headrace config"
-            " list --all` shows those that exist"
+            f"unknown broker setting {name[:100]!r}; nothing was changed. See"
+            " `headrace config list --all`"
         )
     return setting
 
