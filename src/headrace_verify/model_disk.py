@@ -94,6 +94,9 @@ class ModelDisk:
     def begin_sync(self, fd: int, /) -> None:
         """Nothing of which a crash must leave more."""
 
+    def write_back(self, fd: int, position: int, size: int, /) -> None:
+        """As above."""
+
     def fdatasync(self, fd: int, /) -> None:
         try:
             self.fault("sync", self._paths[fd])

@@ -27,7 +27,7 @@ from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files import FileLedgerStore
-from headrace.storage.ledger import KeepsNotes, LedgerId, LedgerInfo, LedgerStore
+from headrace.storage.ledger import KeepsNotes, LedgerId, LedgerInfo, LedgerStore, WritesInBulk
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering.blob_store import BlobStore
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
@@ -585,5 +585,64 @@ def test_a_ledger_with_notes_is_sealed_with_its_footer(check):
         assert await content(other, ledger) == b"data"
         with pytest.raises(LedgerSealed):
             store.note(ledger, b"late")
+
+    check(scenario)
+
+
+def bulk_writer(store: LedgerStore, ledger: int):
+    writer = store.bulk_writer(LedgerId(ledger)) if isinstance(store, WritesInBulk) else None
+    if writer is None:
+        pytest.skip("this store writes nothing in bulk")
+    return writer
+
+
+def test_what_is_written_in_bulk_is_there_when_it_is_finished(check):
+    async def scenario(store, harness):
+        ledger = await store.create()
+        writer = bulk_writer(store, ledger)
+        for piece in (b"first" * 50_000, b"second" * 50_000):
+            await writer.write([piece[:100], piece[100:]], len(piece)).wait()
+        assert await content(store, ledger) == b""
+        with pytest.raises(LedgerSealed):
+            store.append(ledger, [b"x"], 1, None)
+        await writer.finish()
+        writer.close()
+        data = b"first" * 50_000 + b"second" * 50_000
+        assert await content(store, ledger) == data
+        assert await append(store, ledger, b"third") == len(data)
+        await store.seal(ledger, b"footer")
+        if harness.survives_restart:
+            store = await harness.restart()
+        assert await content(store, ledger) == data + b"third"
+        assert (await store.recover(ledger)).footer == b"footer"
+
+    check(scenario)
+
+
+def test_a_bulk_that_is_not_finished_leaves_the_ledger_without_bytes(check):
+    async def scenario(store, harness):
+        ledger = await store.create()
+        writer = bulk_writer(store, ledger)
+        await writer.write([b"bytes" * 100], 500).wait()
+        writer.close()
+        assert await append(store, ledger, b"other") == 0
+        if harness.survives_restart:
+            store = await harness.restart()
+        assert await content(store, ledger) == b"other"
+
+    check(scenario)
+
+
+def test_a_ledger_may_be_deleted_while_it_is_written_in_bulk(check):
+    async def scenario(store, harness):
+        ledger = await store.create()
+        writer = bulk_writer(store, ledger)
+        await writer.write([b"bytes"], 5).wait()
+        await store.delete(ledger)
+        with pytest.raises(LedgerUnknown):
+            await writer.finish()
+        writer.close()
+        with pytest.raises(LedgerUnknown):
+            await content(store, ledger)
 
     check(scenario)

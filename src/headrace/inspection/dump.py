@@ -26,6 +26,7 @@ from headrace.storage.files.format import (
     APPEND,
     CREATE,
     DELETE,
+    EXTEND,
     FOOTER_HEAD,
     FRAME_MAGIC,
     SEAL,
@@ -46,7 +47,13 @@ if TYPE_CHECKING:
     from headrace.inspection.metadata_copy import Row
 
 Line = dict[str, Any]
-_KINDS = {APPEND: "append", CREATE: "create", SEAL: "seal", DELETE: "delete"}
+_KINDS = {
+    APPEND: "append",
+    CREATE: "create",
+    SEAL: "seal",
+    DELETE: "delete",
+    EXTEND: "extend",
+}
 
 
 class RecordsWanted(NamedTuple):

@@ -26,6 +26,7 @@ from headrace.storage.files.format import (
     CREATE,
     DELETE,
     ENTRY,
+    EXTEND,
     FRAME_HEAD,
     SEAL,
     Checkpoint,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from headrace.inspection.folder import Folder
 
-_KINDS = {APPEND, CREATE, SEAL, DELETE}
+_KINDS = {APPEND, CREATE, SEAL, DELETE, EXTEND}
 _ATTEMPTS_MAX = 5
 _START_ANEW = "start the version of Headrace that wrote it, or a newer one"
 
@@ -225,6 +226,9 @@ class Ledgers:
             del self.by_id[number]
         elif kind == SEAL:
             ledger.is_sealed, ledger.footer = True, piece
+        elif kind == EXTEND:
+            if piece.position > ledger.end:  # the segment of a ledger that had no bytes
+                ledger.durable = ledger.end = piece.position
         else:
             self._append(ledger, piece)
 

@@ -37,7 +37,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _begin_write = getattr(_libc, "sync_file_range", None)  # Linux has it
 if _begin_write is not None:
     _begin_write.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-_WRITE = 2  # SYNC_FILE_RANGE_WRITE; do not change: the kernel's
+_WAIT_BEFORE, _WRITE = 1, 2  # SYNC_FILE_RANGE_...; do not change: the kernel's
 
 
 class _CacheSpan(ctypes.Structure):
@@ -81,6 +81,15 @@ class OpenFiles(Protocol):
         """Start writeback of the file's dirty pages; guarantees nothing and reports no errors.
 
         Starting it for many files before each is synced saves most of the time.
+        """
+        ...
+
+    def write_back(self, fd: int, position: int, size: int, /) -> None:
+        """Wait until the disk has written what it has begun to write of these bytes, then have it
+        begin with the rest of them. Called after each piece that was written to a file, for that
+        and the one before, it keeps the disk at most two pieces behind.
+
+        No promise; but an error that it raises may be raised by no later sync.
         """
         ...
 
@@ -186,6 +195,11 @@ class SystemDisk:
         """See OpenFiles."""
         if _begin_write is not None:
             _begin_write(fd, 0, 0, _WRITE)
+
+    def write_back(self, fd: int, position: int, size: int, /) -> None:
+        """See OpenFiles."""
+        if _begin_write is not None and _begin_write(fd, position, size, _WAIT_BEFORE | _WRITE):
+            raise OSError(ctypes.get_errno(), "writing back failed")
 
     def allocate(self, fd: int, size: int, /) -> None:
         """See OpenFiles."""

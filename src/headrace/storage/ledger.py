@@ -116,6 +116,35 @@ class NamesFiles(Protocol):
         ...
 
 
+class BulkWriter(Protocol):
+    """Gives a new ledger many bytes, of which nothing is kept before `finish`."""
+
+    def write(self, parts: Sequence[Buffer], size: int) -> Completion:
+        """Take the next `size` bytes; on completion the next may be given.
+
+        It fails with StorageUnavailable; then the ledger is to be deleted.
+        """
+        ...
+
+    async def finish(self) -> None:
+        """Make all of it durable, and readable. Raises StorageUnavailable; then nothing is."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds; once, also after an error."""
+        ...
+
+
+@runtime_checkable
+class WritesInBulk(Protocol):
+    """What a LedgerStore may do besides, if small appends need not wait for large amounts."""
+
+    def bulk_writer(self, ledger: LedgerId) -> BulkWriter | None:
+        """Of a ledger without bytes, which takes no appends until it is closed; None if there is
+        none. Raises LedgerUnknown, LedgerSealed, StorageUnavailable."""
+        ...
+
+
 class Note(NamedTuple):
     """A note that a writer stored in its ledger, in addition to the bytes."""
 

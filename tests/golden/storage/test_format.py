@@ -13,6 +13,7 @@ from headrace.storage.files.format import (
     CREATE,
     DELETE,
     ENTRY,
+    EXTEND,
     SEAL,
     Checkpoint,
     LedgerRow,
@@ -58,6 +59,11 @@ def test_a_wal_frame():
         (SEAL, 6, 12, b"footer"),
         (DELETE, 5, 99, b""),
     ]
+
+
+def test_the_entry_that_gives_a_bulk_its_length():
+    entry = ENTRY.pack(EXTEND, 0, 7, 1 << 40)
+    same(entry, "05000000 00000000 07000000 00000000 00000000 00010000")
 
 
 def test_the_checkpoint():

@@ -49,6 +49,10 @@ class FaultyDisk(SystemDisk):
         self.fault("sync", self._paths[fd])
         os.fdatasync(fd)
 
+    def write_back(self, fd: int, position: int, size: int, /) -> None:
+        self.fault("write back", self._paths[fd])
+        super().write_back(fd, position, size)
+
     def allocate(self, fd: int, size: int, /) -> None:
         self.fault("allocate", self._paths[fd])
         super().allocate(fd, size)
@@ -568,3 +572,77 @@ def test_a_really_full_disk(tmp_path):
         [unshare, "-Urm", "sh", "-c", command], check=False, capture_output=True, text=True
     )
     assert done.stdout.strip() == "held", done.stderr
+
+
+async def _in_bulk(writer: Any, data: bytes) -> None:
+    await writer.write([data], len(data)).wait()
+    await writer.finish()
+
+
+@pytest.mark.parametrize("action", ["write", "write back", "sync", "sync folder"])
+def test_a_bulk_that_failed_leaves_the_ledger_without_bytes(tmp_path, action):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        before, ledger = await store.create(), await store.create()
+        await append(store, before, b"before")
+        writer = store.bulk_writer(ledger)
+        disk.fault = raising(errno.EIO, action, "02" if action == "sync folder" else ".ledger")
+        with pytest.raises(StorageUnavailable):
+            await _in_bulk(writer, b"bytes")
+        disk.fault = lambda action, path: None
+        with pytest.raises(StorageUnavailable):  # no later sync vouches for what one has lost
+            await writer.finish()
+        writer.close()
+        assert await append(store, before, b"after") == 6, "others go on"
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+        await store.close()
+        for folder in ("killed", "data"):
+            store = await open_store(tmp_path / folder)
+            assert await content(store, before) == b"beforeafter"
+            assert await content(store, ledger) == b""
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_bulk_whose_length_was_not_stored_leaves_the_ledger_without_bytes(tmp_path):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        ledger = await store.create()
+        writer = store.bulk_writer(ledger)
+        await writer.write([b"bytes"], 5).wait()
+        disk.fault = raising(errno.EIO, "sync", ".wal")
+        with pytest.raises(StorageUnavailable):
+            await writer.finish()
+        writer.close()
+        disk.fault = lambda action, path: None
+        assert await append_at_last(store, ledger, b"other") == 0
+        await store.close()
+        store = await open_store(tmp_path / "data")
+        assert await content(store, ledger) == b"other"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_bulk_survives_a_crash_before_the_next_checkpoint_or_is_quarantined(tmp_path):
+    async def main() -> None:
+        store = await open_store(tmp_path / "data")
+        ledgers = [await store.create(), await store.create()]
+        for ledger in ledgers:
+            writer = store.bulk_writer(ledger)
+            await _in_bulk(writer, b"bytes")
+            writer.close()
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+        await store.close()
+        short = tmp_path / "killed" / "ledgers" / "02" / f"{2:016x}.ledger"
+        short.write_bytes(b"byte")
+        store = await open_store(tmp_path / "killed")
+        assert await content(store, ledgers[0]) == b"bytes"
+        with pytest.raises(DataCorrupt):
+            await content(store, ledgers[1])
+        await store.close()
+
+    asyncio.run(main())

@@ -31,6 +31,7 @@ APPEND: Final = 1
 CREATE: Final = 2
 SEAL: Final = 3
 DELETE: Final = 4
+EXTEND: Final = 5
 
 SECTOR_BYTES: Final = 512
 """The atomic write unit assumed of a disk; a synced frame never shares one with a later frame."""

@@ -96,7 +96,7 @@ class Run:
 
 
 class Change:
-    """A CREATE, SEAL or DELETE in a group."""
+    """A CREATE, SEAL, DELETE or EXTEND in a group."""
 
     __slots__ = ("kind", "ledger", "payload", "position")
 

@@ -22,6 +22,7 @@ from headrace.storage.files.format import (
     CREATE,
     DELETE,
     ENTRY,
+    EXTEND,
     FRAME_HEAD,
     SEAL,
     encode_frame_head,
@@ -127,6 +128,17 @@ class GroupCommit:
         group = self._group or self._begin_group()
         group.changes.append(Change(kind, ledger, ledger.end, payload))
         group.size += len(payload)
+        return self._durable(group)
+
+    def extend(self, ledger: Ledger, end: int) -> Completion:
+        """Note that the segment holds all bytes of the ledger up to `end`, and that they are
+        durable there; they are readable on completion."""
+        assert ledger.end == ledger.readable < end, "nothing else is appended meanwhile"
+        if self.outage is not None:
+            return failed(fresh(self.outage))
+        group = self._group or self._begin_group()
+        ledger.end = end
+        group.changes.append(Change(EXTEND, ledger, end, b""))
         return self._durable(group)
 
     def barrier(self) -> Completion:
@@ -348,6 +360,8 @@ class GroupCommit:
         elif change.kind == DELETE:
             self._catalog.ledgers.pop(ledger.id, None)
             self._segments.forget(ledger)
+        elif change.kind == EXTEND:
+            ledger.readable = change.position
 
     def _fail_unwritten(self, error: OSError) -> None:
         """A segment write failed: nothing reached the WAL, so the positions can be reused."""
@@ -376,6 +390,8 @@ class GroupCommit:
                 self._segments.cut_kept(ledger)
             for change in group.changes:
                 change.ledger.unblock()
+                if change.kind == EXTEND:
+                    change.ledger.end = change.ledger.readable
         for group in groups:
             if group.written is not None and not group.written.done:
                 group.written.fail(failure)

@@ -21,6 +21,7 @@ from headrace.storage.files.format import (
     APPEND,
     CREATE,
     DELETE,
+    EXTEND,
     SEAL,
     Checkpoint,
     Entry,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.storage.files.segments import Segments
     from headrace.storage.files.wal_reader import WalReader
 
-_KINDS = {APPEND, CREATE, SEAL, DELETE}
+_KINDS = {APPEND, CREATE, SEAL, DELETE, EXTEND}
 _NAMES_OF_A_NEW_FOLDER = {"lock", "wal", "ledgers", "checkpoint", "checkpoint.tmp", "format.tmp"}
 
 
@@ -143,6 +144,8 @@ def _replay(entry: Entry, found: Recovered, segments: Segments) -> None:
         return
     elif entry.kind == APPEND:
         _replay_append(entry, ledger, segments)
+    elif entry.kind == EXTEND:
+        _replay_extend(entry, ledger, segments)
     else:
         segments.write_footer(ledger.id, entry.position, entry.payload)
         ledger.seal()
@@ -162,6 +165,18 @@ def _replay_append(entry: Entry, ledger: Ledger, segments: Segments) -> None:
         segments.write(ledger, part, ledger.end)
         ledger.end += len(part)
         ledger.readable = ledger.end
+
+
+def _replay_extend(entry: Entry, ledger: Ledger, segments: Segments) -> None:
+    """The bytes were durable in the segment before the frame was written."""
+    if entry.position <= ledger.end:
+        return
+    size = segments.size(ledger.id)
+    if size < entry.position:
+        ledger.corrupt = ledger.blocked = _too_short(segments, ledger.id, size, entry.position)
+        return
+    ledger.end = ledger.readable = entry.position
+    ledger.has_file = True
 
 
 def _too_short(segments: Segments, ledger: int, size: int, length: int) -> DataCorrupt:

@@ -201,6 +201,19 @@ class Segments:
         finally:
             self._disk.close(fd)
 
+    def open_empty(self, ledger: Ledger) -> int:
+        """The segment of a ledger without bytes, for one writer that syncs it itself with
+        `sync_new`. Raises OSError."""
+        fd = self._open_new(self.path(ledger.id), CREATE_EMPTY)
+        ledger.has_file = True
+        return fd
+
+    def sync_new(self, ledger: int, fd: int) -> None:
+        """Make a new segment and its name durable. For any thread. Raises OSError."""
+        self._disk.fdatasync(fd)
+        self._disk.sync_folder(self.path(ledger).rpartition("/")[0])
+        self._disk.sync_folder(self._folder)
+
     def write_footer(self, ledger: int, end: int, footer: Buffer) -> None:
         """Put the footer beside the segment, not yet durable. Raises OSError."""
         fd = self._open_new(self.footer_path(ledger), CREATE_EMPTY)

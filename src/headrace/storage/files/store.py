@@ -22,6 +22,7 @@ from headrace.errors import (
 from headrace.runtime.disk import Disk, SystemDisk, open_files_limit
 from headrace.runtime.randomness import Randomness, SystemRandomness
 from headrace.runtime.tasks import Tasks
+from headrace.storage.files.bulk_writer import FileBulkWriter
 from headrace.storage.files.checkpoint import CheckpointWriter
 from headrace.storage.files.disk_reserve import DiskReserve
 from headrace.storage.files.folder_lock import LOCK, lock_folder
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.file_bytes import FileBytes
+    from headrace.storage.ledger import BulkWriter
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,9 @@ class FileLedgerStore:
         threads: Executor,
         release: Callable[[], None],
         room: DiskReserve,
+        disk: Disk,
     ) -> None:
+        self._disk = disk
         self._segments = segments
         self._commit = commit
         self._catalog = catalog
@@ -81,6 +85,7 @@ class FileLedgerStore:
         self._tasks = Tasks()
         self._upkeep = self._tasks.start(maintenance.run(), "storage maintenance")
         self._watch = self._tasks.start(room.watch(), "disk space")
+        self._room = room
         self.room: ReportsSpace = room
         self._closed: LedgerUnknown | None = None
         self.counters = commit.counters
@@ -154,7 +159,7 @@ class FileLedgerStore:
                     cause=str(error),
                 ) from error
             raise
-        return cls(segments, commit, found.catalog, maintenance, threads, release, room)
+        return cls(segments, commit, found.catalog, maintenance, threads, release, room, disk)
 
     async def close(self) -> None:
         """Sync and checkpoint what was appended, and release the folder."""
@@ -189,6 +194,15 @@ class FileLedgerStore:
             raise fresh(found.blocked)
         self.counters.appends += 1
         return self._commit.append(found, parts, size, flush_ms)
+
+    def bulk_writer(self, ledger: LedgerId) -> BulkWriter:
+        """See WritesInBulk."""
+        found = self._find(ledger)
+        if found.blocked is not None:
+            raise fresh(found.blocked)
+        return FileBulkWriter(
+            self._disk, self._threads, self._segments, self._commit, self._room, found
+        )
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """See LedgerStore."""

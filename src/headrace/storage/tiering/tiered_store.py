@@ -37,6 +37,7 @@ from headrace.storage.ledger import (
     NamesFiles,
     Note,
     ReleasesLedgers,
+    WritesInBulk,
 )
 from headrace.storage.tiering.object_files import ObjectFiles, Place
 from headrace.storage.tiering.object_format import ledger_of_name, object_name
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.file_bytes import FileBytes
+    from headrace.storage.ledger import BulkWriter
     from headrace.storage.tiering.blob_store import BlobStore
 
 log = logging.getLogger(__name__)
@@ -183,6 +185,11 @@ class TieredLedgerStore:
         if ledger in self._remote or self._named is None:
             return None
         return self._named.file_of(ledger)
+
+    def bulk_writer(self, ledger: LedgerId) -> BulkWriter | None:
+        """See WritesInBulk."""
+        inner = self._inner
+        return inner.bulk_writer(ledger) if isinstance(inner, WritesInBulk) else None
 
     def _file_of(self, remote: RemoteLedger, position: int) -> Place | None:
         """The file to read from at `position`, if there is one and nothing is being read ahead.
