@@ -180,6 +180,8 @@ PLANTED = (
     Planted(35, "power-broker", broker_bugs.leave_the_ledgers_of_deleted_topics),
     Planted(36, "power-broker", broker_bugs.move_the_start_of_a_log_in_memory_alone),
     Planted(1, "power-table", store_bugs.acknowledge_before_the_sync),
+    Planted(4, "power-table", store_bugs.finish_in_bulk_without_a_sync_of_the_folder),
+    Planted(16, "power-table", store_bugs.finish_in_bulk_without_a_sync_of_the_segment),
     Planted(43, "power-table", broker_bugs.drop_live_keys),
     Planted(44, "power-table", broker_bugs.drop_tombstones_early),
     Planted(45, "power-table", broker_bugs.drop_markers_while_their_records_live),

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.housekeeping import compactor
+from headrace.log import cleaner
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.marker import read_marker
@@ -226,7 +227,9 @@ def run_power_table(task: Task) -> None:
 
 async def _explore(task: Task, seed: int, profile: str, sync_turns: int) -> None:
     workload = Workload(TableOracle(), _live, _recovered)
-    await run_lives(task, seed, profile, sync_turns, workload)
+    bulk_bytes_min = 0 if seed % 2 else cleaner.BULK_BYTES_MIN  # past the WAL, or through it
+    with patched(cleaner, "BULK_BYTES_MIN", bulk_bytes_min):
+        await run_lives(task, seed, profile, sync_turns, workload)
 
 
 async def _live(opened: Opened, name: str, life: int) -> None:

@@ -72,6 +72,21 @@ def forget_the_segments(patch: Patch) -> None:
     patch(checkpoint_module.CheckpointWriter, "write", forgetful)
 
 
+def finish_in_bulk_without_a_sync_of_the_segment(patch: Patch) -> None:
+    def sync(self: Any, ledger: int, _fd: int) -> None:
+        self._disk.sync_folder(self.path(ledger).rpartition("/")[0])
+        self._disk.sync_folder(self._folder)
+
+    patch(segments.Segments, "sync_new", sync)
+
+
+def finish_in_bulk_without_a_sync_of_the_folder(patch: Patch) -> None:
+    def sync(self: Any, _ledger: int, fd: int) -> None:
+        self._disk.fdatasync(fd)
+
+    patch(segments.Segments, "sync_new", sync)
+
+
 def forget_what_is_kept_in_memory(patch: Patch) -> None:
     patch(segments.Segments, "settle_all", lambda self: None)
 

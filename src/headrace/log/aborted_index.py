@@ -66,6 +66,20 @@ class AbortedIndex:
         for column, more in zip(self._columns(), part._columns(), strict=True):
             column.extend(more)
 
+    def without(self, marker_offsets: set[int]) -> AbortedIndex:
+        """The entries whose marker is none of these."""
+        left = AbortedIndex()
+        for entry in zip(
+            self.producer_ids,
+            self.first_offsets,
+            self.marker_offsets,
+            self.stable_offsets,
+            strict=True,
+        ):
+            if entry[2] not in marker_offsets:
+                left.add(*entry)
+        return left
+
     def find(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(first offset, producer id) of aborted transactions that may have records in a range.
 

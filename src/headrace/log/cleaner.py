@@ -26,15 +26,15 @@ from headrace.errors import (
     LedgerUnknown,
     NotOwner,
 )
-from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
-from headrace.log.compaction import KEYS_MAX, joined
+from headrace.log.aborted_index import ENTRIES_MAX
+from headrace.log.compaction import KEYS_MAX, whole_of
 from headrace.log.compaction_workers import Job, LoopWorker, ProcessWorker
 from headrace.log.dirt import cleanable, is_served
 from headrace.log.sealed_runs import SealedRuns
 from headrace.log.segment import Segment, producers_behind
 from headrace.metadata.facts import LedgerLink
 from headrace.records.batch import is_intact, iterate_headers
-from headrace.storage.ledger import NamesFiles
+from headrace.storage.ledger import NamesFiles, WritesInBulk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -45,13 +45,15 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import Buffer
     from headrace.runtime.completion import Completion
-    from headrace.storage.ledger import LedgerId
+    from headrace.storage.ledger import BulkWriter, LedgerId
 
 logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 256 * 1024
 """At once: the CRCs of what is read are checked without a pause, while clients wait."""
 WRITE_BYTES: Final = 1024 * 1024
+BULK_BYTES_MIN = 8 * 1024 * 1024
+"""Of old bytes: what becomes of less is not worth the syncs of a file of its own."""
 RECORD_BYTES: Final = 800
 """What a record counts for at least: the work is per record, and a batch may be compressed."""
 PAUSE_BATCHES: Final = 1_000  # of which header and CRC were checked, some 3 ms of work
@@ -127,6 +129,7 @@ class Cleaner:
         self._removed_records = 0
         self._dropped_markers: set[int] = set()
         self._storing: Completion | None = None
+        self._bulk: BulkWriter | None = None
         self._replaced: list[Segment] = []
 
     async def run(self) -> Round:
@@ -308,7 +311,7 @@ class Cleaner:
         new.is_compacted = True
         self._storing = None
         try:
-            is_changed = await self._write(group, new, worker)
+            is_changed = await self._write_whole(group, new, worker)
             if is_changed or len(group) > 1:
                 await self._finish(group, new)
         except BaseException:
@@ -325,6 +328,22 @@ class Cleaner:
             await self._store.delete(ledger)
         except HeadraceError:
             pass  # an orphan: collected later
+
+    async def _write_whole(self, group: list[Segment], new: Segment, worker: Worker) -> bool:
+        """Write the new ledger, past what small appends wait for where the store can do that."""
+        size = sum(segment.end_position for segment in group)
+        if size < BULK_BYTES_MIN or not isinstance(self._store, WritesInBulk):
+            return await self._write(group, new, worker)
+        self._bulk = bulk = self._store.bulk_writer(new.ledger)
+        try:
+            is_changed = await self._write(group, new, worker)
+            if bulk is not None:
+                await bulk.finish()
+            return is_changed
+        finally:
+            self._bulk = None
+            if bulk is not None:
+                bulk.close()
 
     async def _write(self, group: list[Segment], new: Segment, worker: Worker) -> bool:
         """Append what is left; whether anything is not as it was."""
@@ -363,14 +382,18 @@ class Cleaner:
             rewritten = await worker.rewrite(run, new.base_offset, end_offset)
             self._removed_records += rewritten.removed_records
             self._dropped_markers.update(rewritten.dropped_markers)
-            yield joined(run, rewritten)
+            batches, is_changed = whole_of(run, rewritten)
+            yield b"".join(batches), is_changed
 
     async def _append(self, new: Segment, parts: list[Buffer], size: int) -> None:
         """Hand over to the store, which stores it while the next is read."""
         await self._pace.spend(size)
         await self._stored()
-        position, self._storing = self._store.append(new.ledger, parts, size, None)
-        assert position == new.end_position, "a new ledger has one writer"
+        if self._bulk is not None:
+            self._storing = self._bulk.write(parts, size)
+        else:
+            position, self._storing = self._store.append(new.ledger, parts, size, None)
+            assert position == new.end_position, "a new ledger has one writer"
         new.end_position += size
         self._written_bytes += size
 
@@ -387,7 +410,7 @@ class Cleaner:
         for segment in group:
             await log.reader.load_index(segment)
             if segment.aborted is not None:
-                new.abort_all(_without(segment.aborted, self._dropped_markers))
+                new.abort_all(segment.aborted.without(self._dropped_markers))
         if not self._is_unchanged(group):
             raise _Stopped
         before = log.segments[: log.segments.index(group[-1]) + 1]
@@ -464,17 +487,3 @@ def _note(new: Segment, batches: Buffer, position: int) -> None:
         end = at + header.size
     if end != len(batches):
         raise new.corrupt(position + end, "a batch is cut short")
-
-
-def _without(index: AbortedIndex, dropped_markers: set[int]) -> AbortedIndex:
-    left = AbortedIndex()
-    for entry in zip(
-        index.producer_ids,
-        index.first_offsets,
-        index.marker_offsets,
-        index.stable_offsets,
-        strict=True,
-    ):
-        if entry[2] not in dropped_markers:
-            left.add(*entry)
-    return left

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator
-from hashlib import blake2b
 from itertools import compress, repeat
 from operator import ge
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -39,20 +38,19 @@ from headrace.records.rewriting import (
     read_columns,
     rewrite_batch,
 )
+from headrace.records.survivors import WHOLE_KEY_BYTES, Survivors, digest_of, enter_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.records.batch import BatchHeader, Buffer
-    from headrace.records.rewriting import Payload
 
-DIGEST_BYTES: Final = 16
-WHOLE_KEY_BYTES: Final = 40
-"""Longer keys take a digest's place in the key map."""
 STEP_RECORDS: Final = 500
 """Records that are taken apart in one step, about 1 ms of work."""
 KEYS_MAX: Final = 1_000_000
 """Of the key map: about 200 bytes each."""
+MARKS_MAX: Final = 64 << 20
+"""Offsets of a dirty range, a byte each, whose survivors are marked; of more they are looked up."""
 
 
 _T = TypeVar("_T")
@@ -118,6 +116,9 @@ class KeyMap:
         self._aborted = aborted
         self._keys_max = keys_max
         self._offsets: dict[bytes | int | None, int] = {}
+        self._first_offset = -1
+        self._marks = bytearray()
+        """A 1 for each latest offset, from `_first_offset` on."""
         self.end_offset = 0
         """What begins at or after it is not in the map."""
 
@@ -132,15 +133,40 @@ class KeyMap:
     def add(self, data: Buffer, position: int, header: BatchHeader) -> Steps[None]:
         """Take in the next batch of the dirty range. Raises BatchCorrupt."""
         assert header.base_offset >= self.end_offset, "batches come in order"
+        if self._first_offset < 0:
+            self._first_offset = header.base_offset
         if not header.attributes & CONTROL and not self._aborted.has(header):
-            columns = Columns(payload_of(data, position, header))
-            for part in _parts(columns, header.record_count):
-                offsets = map(header.base_offset.__add__, columns.deltas[part])
-                self._offsets.update(zip(_short(columns.keys[part]), offsets, strict=True))
-                if part.stop - part.start == STEP_RECORDS:
+            payload = payload_of(data, position, header)
+            at, left = payload.begin, header.record_count
+            while left > 0:
+                count = min(left, STEP_RECORDS)
+                at = enter_keys(payload, at, count, header.base_offset, self._offsets)
+                left -= count
+                if count == STEP_RECORDS:
                     yield
-            self._offsets.pop(None, None)
+            if at != payload.end:
+                raise BatchCorrupt(f"{payload.end - at} bytes follow the batch's last record")
         self.end_offset = header.last_offset + 1
+
+    def mark(self) -> None:
+        """Mark the latest offsets: the map is complete."""
+        first, size = self._first_offset, self.end_offset - self._first_offset
+        if first < 0 or size > MARKS_MAX:
+            return
+        marks = bytearray(size)
+        for offset in self._offsets.values():
+            if not 0 <= offset - first < size:
+                return  # a record that says so: its offset says nothing
+            marks[offset - first] = 1
+        self._marks = marks
+
+    def marks_of(self, header: BatchHeader) -> bytes | None:
+        """A 1 at each offset delta that is the latest of its key; None where none are marked."""
+        begin = header.base_offset - self._first_offset
+        end = header.last_offset + 1 - self._first_offset
+        if begin < 0 or end > len(self._marks):
+            return None
+        return bytes(self._marks[begin:end])
 
     def latest(self, keys: Sequence[bytes | None]) -> Iterable[int]:
         """The latest offset of each of `keys` in the dirty range, -1 if it does not occur there."""
@@ -160,12 +186,9 @@ def _short(keys: Sequence[bytes | None]) -> Sequence[bytes | int | None]:
     """The same with a digest in place of each long key."""
     if max(map(len, filter(None, keys)), default=0) <= WHOLE_KEY_BYTES:
         return keys
-    return [_digest(key) if key is not None and len(key) > WHOLE_KEY_BYTES else key for key in keys]
-
-
-def _digest(key: bytes) -> int:
-    """In place of a long key: a number, so that it cannot be taken for a key."""
-    return int.from_bytes(blake2b(key, digest_size=DIGEST_BYTES).digest())
+    return [
+        digest_of(key) if key is not None and len(key) > WHOLE_KEY_BYTES else key for key in keys
+    ]
 
 
 class Compaction:
@@ -197,8 +220,7 @@ class Compaction:
             self.removed_records += header.record_count
             left = None
         else:
-            payload = payload_of(data, position, header)
-            left = yield from self._rewrite_records(payload, stored, header)
+            left = yield from self._rewrite_records(data, position, header)
         if left is None and is_edge:
             left = stored if not header.record_count else empty_batch(header)
         if left is not None and header.attributes & TRANSACTIONAL:
@@ -209,9 +231,35 @@ class Compaction:
         return left
 
     def _rewrite_records(
-        self, payload: Payload, stored: Buffer, header: BatchHeader
+        self, data: Buffer, position: int, header: BatchHeader
     ) -> Steps[Buffer | None]:
-        columns = Columns(payload)
+        marks = self._keys.marks_of(header)
+        if marks is None:
+            return (yield from self._look_up(data, position, header))
+        if 1 not in marks:
+            self.removed_records += header.record_count
+            return None
+        survivors, left = Survivors(payload_of(data, position, header)), header.record_count
+        while left > 0:
+            count = min(left, STEP_RECORDS)
+            survivors.take(count, marks)
+            left -= count
+            if count == STEP_RECORDS:
+                yield
+        survivors.check_end()
+        if survivors.has_tombstone:
+            return (yield from self._look_up(data, position, header))
+        self.removed_records += header.record_count - survivors.count
+        if not survivors.count:
+            return None
+        if survivors.count == header.record_count:
+            return memoryview(data)[position : position + header.size]
+        return survivors.batch(header)
+
+    def _look_up(self, data: Buffer, position: int, header: BatchHeader) -> Steps[Buffer | None]:
+        """Like `_rewrite_records`, by the records' keys."""
+        stored = memoryview(data)[position : position + header.size]
+        columns = Columns(payload_of(data, position, header))
         kept: list[int] = []
         for part in _parts(columns, header.record_count):
             kept += self._kept(columns, part, header.base_offset)
@@ -295,10 +343,11 @@ def rewrite_run(compaction: Compaction, run: Run, base_offset: int, end_offset: 
     return Left(batches, compaction.removed_records - removed, compaction.dropped_markers[dropped:])
 
 
-def joined(run: Run, left: Left) -> tuple[bytes, bool]:
-    """What is left of a run, in one piece; whether that is not all as it was. Raises BatchCorrupt
+def whole_of(run: Run, left: Left) -> tuple[list[Buffer], bool]:
+    """What is left of a run, batch by batch; whether that is not all as it was. Raises BatchCorrupt
     unless each batch that is left takes the place of its own."""
-    kept, is_changed = [], False
+    kept: list[Buffer] = []
+    is_changed = False
     for (_, header), batch in zip(run.batches, left.batches, strict=True):
         if batch is None:
             is_changed = True
@@ -307,7 +356,7 @@ def joined(run: Run, left: Left) -> tuple[bytes, bool]:
         _check_left(batch, header, after)
         is_changed = is_changed or after != header
         kept.append(batch)
-    return b"".join(kept), is_changed
+    return kept, is_changed
 
 
 def _check_left(left: Buffer, header: BatchHeader, after: BatchHeader) -> None:

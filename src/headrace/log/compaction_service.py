@@ -12,7 +12,7 @@ from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from headrace.errors import BatchCorrupt, DataCorrupt
-from headrace.log.compaction import Run, joined, map_run, rewrite_run
+from headrace.log.compaction import Run, map_run, rewrite_run, whole_of
 from headrace.log.compaction_workers import (
     CORRUPT,
     DAMAGED,
@@ -32,7 +32,7 @@ from headrace.log.compaction_workers import (
     RoundState,
 )
 from headrace.log.sealed_runs import SealedRuns, decode_segment
-from headrace.runtime.memory_file import write_exactly
+from headrace.runtime.memory_file import write_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,9 +131,8 @@ class Served:
         markers: list[int] = []
         for run in file.pieces():
             left = _outcome(rewrite_run(compaction, run, base_offset, end_offset))
-            batches, are_changed = joined(run, left)
-            write_exactly(self._left, batches, self._half + size)
-            size += len(batches)
+            batches, are_changed = whole_of(run, left)
+            size += write_parts(self._left, batches, self._half + size)
             is_changed = is_changed or are_changed
             removed += left.removed_records
             markers += left.dropped_markers

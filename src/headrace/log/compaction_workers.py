@@ -95,6 +95,7 @@ class RoundState:
     def end_map(self, end_offset: int | None) -> tuple[int, int]:
         if end_offset is not None:
             self.keys.end_offset = end_offset
+        self.keys.mark()
         return self.keys.end_offset, len(self.keys)
 
 

@@ -445,10 +445,14 @@ def mark_named(batch: Buffer) -> bytes:
     return _seal(patched)
 
 
-def assemble_batch(header: BatchHeader, payload: bytes) -> bytes:
+def assemble_batch(header: BatchHeader, *payload: bytes) -> bytes:
     """The batch of `header` with a compressed payload, with length and CRC set."""
-    length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
-    return _seal(bytearray(HEADER.pack(*header._replace(length=length, crc=0)) + payload))
+    length = HEADER_SIZE - LOG_OVERHEAD + sum(map(len, payload))
+    head = HEADER.pack(*header._replace(length=length, crc=0))
+    crc = crc32c(head[_CRC_START:])
+    for part in payload:
+        crc = crc32c(part, crc)
+    return b"".join((head[:_CRC_AT], crc.to_bytes(4, "big"), head[_CRC_START:], *payload))
 
 
 def _seal(batch: bytearray) -> bytes:

@@ -38,6 +38,7 @@ CORE = (
     "records/keys_and_values",
     "records/rewriting",
     "records/skipping",
+    "records/survivors",
     "storage/bookkeeper/quorum",
     "storage/bookkeeper/wire",
     "storage/bookkeeper/entries",

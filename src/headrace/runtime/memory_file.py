@@ -7,9 +7,16 @@ memory is freed when the last descriptor is closed.
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.runtime.disk import Buffer
 
 NONE: Final = -1
+_PARTS_MAX: Final = 1_000
+"""Linux takes at most 1,024 at once."""
 
 
 def memory_file() -> int:
@@ -27,12 +34,20 @@ def close_memory_file(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def write_exactly(descriptor: int, data: bytes, position: int) -> None:
-    """Write all of `data`. Raises OSError."""
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, position)
-        view, position = view[written:], position + written
+def write_parts(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
+    """Write all of `parts` next to each other, and say how much that is. Raises OSError."""
+    size = 0
+    for at in range(0, len(parts), _PARTS_MAX):
+        some = parts[at : at + _PARTS_MAX]
+        wanted = sum(map(len, some))
+        written = os.pwritev(descriptor, some, position + size)
+        if written < wanted:  # there is a limit of bytes, too
+            view = memoryview(b"".join(some))[written:]
+            while view:
+                more = os.pwrite(descriptor, view, position + size + wanted - len(view))
+                view = view[more:]
+        size += wanted
+    return size
 
 
 def read_exactly(descriptor: int, size: int, position: int) -> bytes:
