@@ -17,6 +17,8 @@ import pytest
 from headrace.errors import DataCorrupt, RequestInvalid
 from headrace.inspection.check import Report, check
 from headrace.inspection.findings import Severity
+from headrace.inspection.folder import Folder
+from headrace.inspection.ledgers import Ledgers
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore
 from headrace.storage.files.format import decode_checkpoint
@@ -246,3 +248,22 @@ def test_a_folder_that_is_none_is_refused(tmp_path, content):
         (root / content).write_text("words")
     with pytest.raises(RequestInvalid, match="--data-dir"):
         check(root)
+
+
+def test_a_ledger_that_was_written_in_bulk_is_as_long_as_its_entry_says(tmp_path):
+    async def killed_store() -> None:
+        store = await FileLedgerStore.open(tmp_path / "data", SystemClock())
+        ledger = await store.create()
+        writer = store.bulk_writer(ledger)
+        await writer.write([b"bytes"], 5).wait()
+        await writer.finish()
+        writer.close()
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+        await store.close()
+
+    asyncio.run(killed_store())
+    (found,) = Ledgers(Folder(tmp_path / "killed")).by_id.values()
+    assert (found.end, found.durable, found.is_short) == (5, 5, False)
+    (tmp_path / "killed" / found.segment).write_bytes(b"byte")
+    (found,) = Ledgers(Folder(tmp_path / "killed")).by_id.values()
+    assert found.is_short
