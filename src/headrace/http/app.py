@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from h11 import LocalProtocolError
-from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.errors import DataCorrupt
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from headrace.http.face import HttpFace
 
@@ -117,11 +116,11 @@ class _App:
         operations += queries(face.node)
         self._document = document(operations)
         self.routes = [
+            *routes(face.node, operations, is_local=face.is_local),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._serve_metrics),
             Route("/openapi.json", self._openapi),
-            *routes(face.node, operations, is_local=face.is_local),
         ]
 
     async def _healthz(self, _request: Request) -> Response:
@@ -194,24 +193,19 @@ def is_own_host(host: bytes) -> bool:
 
 
 class _Guard:
-    """What holds for every answer."""
+    """What holds for every request."""
 
     def __init__(self, app: ASGIApp, *, is_local: bool) -> None:
         self._app = app
         self._is_local = is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_marked(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
-            await send(message)
-
         hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
         if self._is_local and not all(map(is_own_host, hosts)):
             refusal = PlainTextResponse("this listener serves its own machine alone\n", 421)
-            await refusal(scope, receive, send_marked)
+            await refusal(scope, receive, send)
         else:
-            await self._app(scope, receive, send_marked)
+            await self._app(scope, receive, send)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -220,16 +214,22 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 def make_server(face: HttpFace) -> uvicorn.Server:
-    """A server for a socket that is open already."""
+    """A server for a socket that is open already.
+
+    Starlette's router without its two layers for errors: a request that fails is logged, and
+    answered with 500, by uvicorn. Nothing asks who the client is, so no header may say it.
+    """
     logging.getLogger("uvicorn.error").addFilter(_is_ours)
     config = uvicorn.Config(
-        _Guard(Starlette(routes=_App(face).routes), is_local=face.is_local),
+        _Guard(Router(_App(face).routes), is_local=face.is_local),
         log_config=None,
         access_log=False,
         lifespan="off",
         http=_Protocol,
         ws="none",
         server_header=False,
+        proxy_headers=False,
+        headers=[("X-Content-Type-Options", "nosniff")],
         limit_concurrency=TASKS_MAX,
         timeout_graceful_shutdown=1,
     )

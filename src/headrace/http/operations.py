@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -25,7 +26,7 @@ from headrace.http.problems import PROBLEM, Contradiction, problem, refused
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from headrace.broker.node import Node
     from headrace.http.schemas import Schema
@@ -160,11 +161,17 @@ def _parse_token(token: str) -> str:
 async def read_body(request: Request, *, is_required: bool, lines: str = "") -> Json:
     """The request's JSON object; none stands for an empty one, unless it `is_required`.
 
-    NDJSON, where it is taken, is the list `lines` of an object. Raises RequestInvalid.
+    NDJSON, where it is taken, is the list `lines` of an object. Raises RequestInvalid,
+    ClientDisconnect.
     """
     parts = bytearray()
-    async for chunk in request.stream():
-        parts += chunk
+    has_more = True
+    while has_more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts += message.get("body", b"")
+        has_more = message.get("more_body", False)
         if len(parts) > BODY_BYTES_MAX:
             raise RequestInvalid(
                 f"a body has at most {BODY_BYTES_MAX} bytes: send several requests"
@@ -287,19 +294,37 @@ def routes(node: Node, operations: Sequence[Operation], *, is_local: bool) -> li
         if operation.body is not None and operation.is_checked:
             schemas.verify(operation.body)
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    return [_route(node, path, found, is_local=is_local) for path, found in by_path.items()]
+    return [
+        Route(path, _Resource(node, found, is_local=is_local), methods=[*found])
+        for path, found in by_path.items()
+    ]
 
 
-def _route(node: Node, path: str, operations: Mapping[str, Operation], *, is_local: bool) -> Route:
-    async def answer(request: Request) -> Response:
-        operation = operations["GET" if request.method == "HEAD" else request.method]
-        if not is_local:
+class _Resource:
+    """What answers on one path. An application of its own: Starlette would put two layers around
+    each call of a function."""
+
+    def __init__(self, node: Node, operations: Mapping[str, Operation], *, is_local: bool) -> None:
+        self._node = node
+        self._operations = operations
+        self._is_local = is_local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self._answer(Request(scope, receive))
+        except ClientDisconnect:
+            return  # before it had sent its request
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        operation = self._operations["GET" if request.method == "HEAD" else request.method]
+        if not self._is_local:
             return problem(
                 403,
                 "this is served on loopback alone, because HTTP clients are not authenticated",
                 "use a Kafka client, or ask from the broker's own machine",
             )
-        quotas = node.quotas
+        quotas = self._node.quotas
         is_charged = bool(operation.quota) and quotas.is_active
         session = _session(request)
         try:
@@ -308,7 +333,7 @@ def _route(node: Node, path: str, operations: Mapping[str, Operation], *, is_loc
             call = await _call(operation, request, session)
             found = await operation.handle(call)
         except HeadraceError as error:
-            return refused(error, _broker_to_ask(node, error, request))
+            return refused(error, _broker_to_ask(self._node, error, request))
         response = found if isinstance(found, Response) else JSONResponse(found)
         if is_charged:
             amount = call.charge
@@ -317,8 +342,6 @@ def _route(node: Node, path: str, operations: Mapping[str, Operation], *, is_loc
                 amount = call.size_bytes if is_producer else len(getattr(response, "body", b""))
             quotas.take(session, operation.quota, amount)
         return response
-
-    return Route(path, answer, methods=[*operations])
 
 
 # --- the document ----------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.http.served_rig import BareFace, client, served
 
 from headrace.http import app
 from headrace.http.openapi import document
-from headrace.runtime.tasks import Tasks
 
 
 @pytest.mark.parametrize(
@@ -38,20 +38,6 @@ def test_a_name_that_anybody_can_own_is_not(host):
     assert not app.is_own_host(host)
 
 
-class _Face:
-    """A face without a broker behind it, whose metrics are counted."""
-
-    def __init__(self) -> None:
-        self.is_ready = True
-        self.is_local = True
-        self.kafka = self.counters = None
-        topics = SimpleNamespace(by_name={})
-        unused = dict.fromkeys(
-            ("clock", "group_configs", "randomness", "replication", "shares", "space", "store")
-        )
-        self.node = SimpleNamespace(topics=topics, tasks=Tasks(), timers=None, **unused)
-
-
 async def _ask(served: Any, path: str, host: bytes = b"localhost") -> tuple[int, dict, bytes]:
     heard: list[dict] = []
 
@@ -70,37 +56,60 @@ async def _ask(served: Any, path: str, host: bytes = b"localhost") -> tuple[int,
 
 def _served(monkeypatch: pytest.MonkeyPatch, render: Any) -> Any:
     monkeypatch.setattr(app, "Metrics", lambda *_: SimpleNamespace(render=render))
-    return app.make_server(_Face()).config.app
+    return app.make_server(BareFace()).config.app
 
 
-def test_every_answer_is_marked_and_other_hosts_get_none(monkeypatch):
+def test_other_hosts_get_no_answer(monkeypatch):
     async def render() -> tuple[bytes, str]:
         return b"figures", "text/plain"
 
     async def scenario() -> None:
-        served = _served(monkeypatch, render)
+        asked = _served(monkeypatch, render)
         for path in [*(p for p in document([])["paths"]), "/nowhere"]:
-            status, headers, _body = await _ask(served, path)
+            status, _headers, _body = await _ask(asked, path)
             assert status == (404 if path == "/nowhere" else 200)
-            assert headers[b"x-content-type-options"] == b"nosniff"
-            assert b"server" not in headers
-            status, _headers, body = await _ask(served, path, b"evil.example")
+            status, _headers, body = await _ask(asked, path, b"evil.example")
             assert status == 421
             assert b"figures" not in body
 
     asyncio.run(scenario())
 
 
+def test_every_answer_is_marked():
+    async def broken(_scope, _receive, _send) -> None:
+        raise OSError("a secret")
+
+    async def statuses(answer, *requests: bytes) -> list[int]:
+        found = []
+        async with served(answer) as address:
+            for request in requests:
+                async with client(address) as one:
+                    one.send(request)
+                    status, headers, body = await one.response()
+                    assert headers[b"x-content-type-options"] == b"nosniff", request
+                    assert b"server" not in headers
+                    assert b"secret" not in body
+                    found.append(status)
+        return found
+
+    end = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    asked = [b"GET /healthz", b"GET /nowhere", b"POST /healthz", b"GET /healthz/"]
+    evil = b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    found = asyncio.run(statuses(None, *(one + end for one in asked), evil))
+    assert found == [200, 404, 405, 307, 421]
+    assert asyncio.run(statuses(broken, b"GET /" + end)) == [500]
+
+
 def test_the_interface_is_told_as_it_is_served(monkeypatch):
     async def scenario() -> None:
-        served = _served(monkeypatch, None)
-        _status, _headers, body = await _ask(served, "/openapi.json")
+        asked = _served(monkeypatch, None)
+        _status, _headers, body = await _ask(asked, "/openapi.json")
         told = {
             (path, method.upper())
             for path, methods in json.loads(body)["paths"].items()
             for method in methods
         }
-        routes = app._App(_Face()).routes
+        routes = app._App(BareFace()).routes
         assert told == {(one.path, method) for one in routes for method in one.methods - {"HEAD"}}
 
     asyncio.run(scenario())
@@ -116,15 +125,15 @@ def test_who_asks_for_metrics_at_once_shares_one_rendering(monkeypatch):
         return b"%d" % begun, "text/plain"
 
     async def scenario() -> None:
-        served = _served(monkeypatch, render)
-        answers = await asyncio.gather(*(_ask(served, "/metrics") for _ in range(50)))
+        asked = _served(monkeypatch, render)
+        answers = await asyncio.gather(*(_ask(asked, "/metrics") for _ in range(50)))
         assert {answer[0] for answer in answers} == {200}
         assert begun <= 2
-        status, _headers, body = await _ask(served, "/metrics")
+        status, _headers, body = await _ask(asked, "/metrics")
         assert (status, int(body)) == (200, begun), "a later one sees what has happened since"
         too_many = app.ASKING_MAX + 10
         answers = await asyncio.gather(
-            *(_ask(served, "/metrics") for _ in range(too_many)), _ask(served, "/healthz")
+            *(_ask(asked, "/metrics") for _ in range(too_many)), _ask(asked, "/healthz")
         )
         statuses = [answer[0] for answer in answers]
         assert statuses.count(503) == 10
@@ -144,10 +153,10 @@ def test_a_rendering_that_fails_is_tried_anew(monkeypatch, caplog):
         return b"well", "text/plain"
 
     async def scenario() -> None:
-        served = _served(monkeypatch, render)
+        asked = _served(monkeypatch, render)
         with pytest.raises(RuntimeError, match="once"):
-            await _ask(served, "/metrics")
-        assert (await _ask(served, "/metrics"))[2] == b"well"
+            await _ask(asked, "/metrics")
+        assert (await _ask(asked, "/metrics"))[2] == b"well"
 
     asyncio.run(scenario())
     assert "metrics" in caplog.text
