@@ -27,13 +27,13 @@ from headrace.coordination.shares import state_records
 from headrace.coordination.shares.commands import (
     ACCEPT,
     AcquireCommand,
-    OpenCommand,
+    OpenShareGroupCommand,
     SettleCommand,
     Settlement,
 )
 from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.share_machine import ShareMachine
-from headrace.coordination.shares.state_records import GroupChanged
+from headrace.coordination.shares.state_records import ShareGroupChanged
 from headrace.records.codec import Record, encode_batch
 from headrace_bench.peers import Headrace, cpu_s, rss_bytes
 from headrace_bench.raw_client import produce_request
@@ -106,7 +106,7 @@ class Engine:
         decision = self.machine.decide(command, now_ms)
         for record in decision.records:
             self.machine.apply(record)
-            if isinstance(record, GroupChanged):
+            if isinstance(record, ShareGroupChanged):
                 self.stored_bytes += sum(map(len, state_records.encode(record)))
         return decision.reply
 
@@ -117,7 +117,7 @@ def journal(_folder: Path, records: int, _rounds: int) -> None:
                         ("at random", 10), ("at random", 100)):  # fmt: skip
         engine, rng = Engine(), random.Random(1)
         config = ShareConfig(unfinished_max=10_000)
-        engine.ask(OpenCommand("g", 0, config))
+        engine.ask(OpenShareGroupCommand("g", 0, config))
         engine.stored_bytes = 0
         held: list[int] = []
         end = done = 0
@@ -154,7 +154,7 @@ def groups(_folder: Path, _records: int, _rounds: int) -> None:
         begun_s = time.perf_counter()
         for number in range(1_000):
             group = f"g{number}"
-            engine.ask(OpenCommand(group, 0, ShareConfig(unfinished_max=2_000)))
+            engine.ask(OpenShareGroupCommand(group, 0, ShareConfig(unfinished_max=2_000)))
             engine.ask(AcquireCommand(group, "m", [(0, 1_999)], 2_000 if pattern else 1_000, True))
             if pattern:
                 settled = [Settlement(at, at, ACCEPT) for at in range(1, 2_000, 2)]

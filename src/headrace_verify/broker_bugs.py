@@ -37,7 +37,7 @@ def tell_members_before_it_is_durable(patch: Patch) -> None:
             for ticket, reply in answers
             if (parked := self._parked.pop(ticket, None)) is not None
         ]
-        self._let_go(None, (self._load_count, replies))
+        self._release(None, (self._load_count, replies))
 
     patch(coordinator_shard.CoordinatorShard, "_answer", answer)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import coordinator_shard, producer_ids
-from headrace.broker.sessions import ANONYMOUS, Session
+from headrace.broker.sessions import ANONYMOUS, ClientSession
 from headrace.coordination.groups.commands import (
     CommitCommand,
     JoinCommand,
@@ -45,7 +45,7 @@ NAMES = ("orders", "payments")
 LASTING = "lasting"
 """A topic that is never deleted; the members' progress is in it."""
 SIMPLE_GROUP, TEAM = "simple", "team"
-_SESSION = Session("PLAINTEXT", "127.0.0.1", ANONYMOUS)
+_SESSION = ClientSession("PLAINTEXT", "127.0.0.1", ANONYMOUS)
 _SEGMENT_BYTES = "2500"
 
 

@@ -65,7 +65,7 @@ def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, 
 
     async def make() -> tuple[int, int]:
         async with open_admin(ClusterSettings(address, root=f"/{tmp_path.name}")) as admin:
-            cluster = (await admin.picture()).cluster_id
+            cluster = (await admin.snapshot()).cluster_id
         zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
         settings = BookKeeperSettings(cluster=cluster)
         store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
-from headrace.broker.coordinators.group_surroundings import surroundings
+from headrace.broker.coordinators.group_dependencies import group_dependencies
 from headrace.broker.coordinators.groups_configured import ConfiguredGroups
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.coordinators.marker_sender import MarkerSender
@@ -46,7 +46,7 @@ from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
 from headrace.broker.shares.dead_letters import DeadLetters
-from headrace.broker.shares.group_terms import GroupTerms
+from headrace.broker.shares.share_group_settings import ShareGroupSettings
 from headrace.broker.shares.share_groups import ShareGroups
 from headrace.broker.shares.share_partitions import SharePartitions
 from headrace.broker.timers.timer_partitions import TimerPartitions
@@ -137,9 +137,9 @@ class Node:
                 self.topics, store, tier, metadata, clock, config, self.partition_ready
             )
         # a stand-alone broker deletes ledgers at once
-        self.sweep: LedgerGarbageCollector | None = None
+        self.ledger_garbage: LedgerGarbageCollector | None = None
         if shared_ledgers is not None:
-            self.sweep = LedgerGarbageCollector(
+            self.ledger_garbage = LedgerGarbageCollector(
                 config, shared_ledgers, metadata, self.topics, self.ownership, clock
             )
         self.balance: Balance | None = None  # None if partitions do not move
@@ -263,10 +263,10 @@ class Node:
         self.tasks.spawn(self.timers.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:
-            self.tasks.spawn(self.evidence.look_at_start(), "audit ledgers at start")
+            self.tasks.spawn(self.evidence.audit_at_start(), "audit ledgers at start")
         self.tasks.spawn(self.compactor.run(), "compaction")
-        if self.sweep is not None:
-            self.tasks.spawn(self.sweep.run(), "sweep")
+        if self.ledger_garbage is not None:
+            self.tasks.spawn(self.ledger_garbage.run(), "collect ledger garbage")
         if self.replication is not None:
             self.tasks.spawn(self.replication.run(), "replication")
         if self.balance is not None and self.config.balance_interval_ms:
@@ -302,7 +302,7 @@ class Node:
             self.tasks,
             config=config.group_config(),
             topics=self.topics,
-            consumers=surroundings(
+            consumers=group_dependencies(
                 config,
                 self.topics,
                 self.group_configs,
@@ -385,10 +385,10 @@ class Node:
 
     def _topic_changed(self, key: str, entry: Entry | None) -> None:
         """Another broker may have created, changed or deleted a topic."""
-        gone = self.topics.apply(key, entry)
-        if gone is not None:
+        removed = self.topics.apply(key, entry)
+        if removed is not None:
             is_certain = entry is not None or self.evidence is None
-            self.deleted_topics.gone(gone, is_certain=is_certain)
+            self.deleted_topics.topic_deleted(removed, is_certain=is_certain)
 
     def _topics_changed(self) -> None:
         for shards in self.coordinators:
@@ -411,10 +411,10 @@ class Node:
         self.timers.resign(topic, partition)
         self.coordinators.resign(topic.name, partition)
 
-    def _terms(self, group_id: str) -> GroupTerms:
+    def _terms(self, group_id: str) -> ShareGroupSettings:
         """The settings under which a share group acquires records."""
         overrides = self.group_configs.overrides(group_id)
-        return GroupTerms(
+        return ShareGroupSettings(
             self.group_configs.share_config(group_id),
             group_value(overrides, "share.auto.offset.reset"),
             group_value(overrides, "share.isolation.level") == "read_committed",

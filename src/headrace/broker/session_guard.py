@@ -79,7 +79,7 @@ class SessionGuard:
         )
         self._step_down()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Step down or up, whichever is due."""
         now_ns = self._clock.now_ns()
         self.term_at(now_ns)
@@ -92,6 +92,6 @@ class SessionGuard:
     async def run(self) -> None:
         """Check periodically until cancelled."""
         while True:
-            self.look()
+            self.check()
             margin_ms = self._session.timeout_ms // MARGIN
             await asyncio.sleep(min(margin_ms / 2000, LOOK_S_MAX))

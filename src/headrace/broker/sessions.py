@@ -13,7 +13,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 """Kafka's principal for unauthenticated clients."""
 
 
-class Session:
+class ClientSession:
     """One client connection."""
 
     __slots__ = (
@@ -45,11 +45,11 @@ class Session:
 class Admission(Protocol):
     """Decides about the requests of sessions that are not authenticated."""
 
-    def open(self, listener: str, client_host: str) -> Session:
+    def open(self, listener: str, client_host: str) -> ClientSession:
         """Create the session of a new connection."""
         ...
 
-    def admits(self, session: Session, api_key: int) -> bool:
+    def admits(self, session: ClientSession, api_key: int) -> bool:
         """Whether the request may reach its handler. Called until the session is authenticated."""
         ...
 
@@ -61,11 +61,11 @@ class Anonymous:
     (`headrace.open.to.network`).
     """
 
-    def open(self, listener: str, client_host: str) -> Session:
+    def open(self, listener: str, client_host: str) -> ClientSession:
         """See Admission."""
-        return Session(listener, client_host, ANONYMOUS)
+        return ClientSession(listener, client_host, ANONYMOUS)
 
-    def admits(self, session: Session, api_key: int) -> bool:
+    def admits(self, session: ClientSession, api_key: int) -> bool:
         """See Admission."""
         return True
 
@@ -76,11 +76,11 @@ class Quotas(Protocol):
     is_active: bool
     """Whether any client may be throttled; if not, nothing is charged."""
 
-    def charge(self, session: Session, api_key: int, size_bytes: int) -> int:
+    def charge(self, session: ClientSession, api_key: int, size_bytes: int) -> int:
         """Charge a request. Returns for how many milliseconds the connection is muted after its
         response, which reports the same number."""
         ...
 
-    def spent(self, session: Session, api_key: int, time_ns: int) -> int:
+    def spent(self, session: ClientSession, api_key: int, time_ns: int) -> int:
         """Charge the time that a request took on the broker's event loop; returns as `charge`."""
         ...

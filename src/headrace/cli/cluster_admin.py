@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from headrace.cli.output import Cell
     from headrace.metadata.facts import BrokerFact
-    from headrace.server.cluster_admin import ClusterAdmin, Picture
+    from headrace.server.cluster_admin import ClusterAdmin, ClusterSnapshot
     from headrace.server.replication_report import UnderReplicated
     from headrace.server.settings import ClusterSettings
 
@@ -111,9 +111,11 @@ def ask(settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[
         raise CommandFailed(str(error), hint if is_away else "") from error
 
 
-def _load(picture: Picture, broker: BrokerFact, *, as_json: bool) -> list[str | float | None]:
+def _load(
+    snapshot: ClusterSnapshot, broker: BrokerFact, *, as_json: bool
+) -> list[str | float | None]:
     """What a broker has carried lately; None where it has not said."""
-    load = picture.loads.get(broker.id)
+    load = snapshot.loads.get(broker.id)
     if load is None or load.incarnation != broker.incarnation:
         return [None] * len(LOAD_COLUMNS)
     rates = [load.in_bytes_per_s, load.out_bytes_per_s]
@@ -122,26 +124,28 @@ def _load(picture: Picture, broker: BrokerFact, *, as_json: bool) -> list[str | 
     return [*map(size_text, rates), f"{load.cpu_permille / 10:.0f} %"]
 
 
-def _broker_row(picture: Picture, broker: BrokerFact, owned: int, *, as_json: bool) -> list[Cell]:
+def _broker_row(
+    snapshot: ClusterSnapshot, broker: BrokerFact, owned: int, *, as_json: bool
+) -> list[Cell]:
     return [
         str(broker.id),
         f"{broker.kafka_host}:{broker.kafka_port}",
         broker.rack,
         iso_time(broker.started_ms),
         owned,
-        *_load(picture, broker, as_json=as_json),
-        "draining" if broker.id in picture.draining else "serving",
+        *_load(snapshot, broker, as_json=as_json),
+        "draining" if broker.id in snapshot.draining else "serving",
     ]
 
 
-def _lost(picture: Picture) -> list[str]:
+def _lost(snapshot: ClusterSnapshot) -> list[str]:
     """Facts that were lost, in words."""
     return [
         *(
-            f"{picture.name_of(key)}: its chain of ledgers is missing"
-            for key in picture.missing_chains
+            f"{snapshot.name_of(key)}: its chain of ledgers is missing"
+            for key in snapshot.missing_chains
         ),
-        *(f"topic {topic_id.hex}: its metadata is missing" for topic_id in picture.lost_topics),
+        *(f"topic {topic_id.hex}: its metadata is missing" for topic_id in snapshot.lost_topics),
     ]
 
 
@@ -151,79 +155,84 @@ def _lost(picture: Picture) -> list[str]:
 def status(settings: ClusterSettings, as_json: bool) -> None:
     """Show brokers and bookies; fail if partitions are offline or under-replicated."""
 
-    async def question(admin: ClusterAdmin) -> tuple[Picture, Sequence[UnderReplicated], list[str]]:
-        seen = await admin.picture()
+    async def question(
+        admin: ClusterAdmin,
+    ) -> tuple[ClusterSnapshot, Sequence[UnderReplicated], list[str]]:
+        seen = await admin.snapshot()
         return seen, await admin.under_replicated(seen), admin.unwritable(seen)
 
-    picture, lacking, unwritable = ask(settings, question)
-    owned: dict[int, int] = dict.fromkeys(picture.brokers, 0)
+    snapshot, lacking, unwritable = ask(settings, question)
+    owned: dict[int, int] = dict.fromkeys(snapshot.brokers, 0)
     unserved = []
-    for key in picture.partitions:
-        broker_id = picture.server_of(key)
+    for key in snapshot.partitions:
+        broker_id = snapshot.server_of(key)
         if broker_id is None:
-            unserved.append(picture.name_of(key))
+            unserved.append(snapshot.name_of(key))
         else:
             owned[broker_id] += 1
     rows = [
-        _broker_row(picture, broker, owned[broker.id], as_json=as_json)
-        for _id, broker in sorted(picture.brokers.items())
+        _broker_row(snapshot, broker, owned[broker.id], as_json=as_json)
+        for _id, broker in sorted(snapshot.brokers.items())
     ]
     columns = ["broker", "kafka", "rack", "since", "partitions", *LOAD_COLUMNS, "state"]
     if as_json:
         print_json(
             {
-                "cluster_id": picture.cluster_id,
+                "cluster_id": snapshot.cluster_id,
                 "brokers": [dict(zip(columns, row, strict=True)) for row in rows],
-                **_facts(picture),
+                **_facts(snapshot),
                 "unserved": unserved,
-                "missing_chains": [picture.name_of(key) for key in picture.missing_chains],
-                "lost_topics": [topic_id.hex for topic_id in picture.lost_topics],
+                "missing_chains": [snapshot.name_of(key) for key in snapshot.missing_chains],
+                "lost_topics": [topic_id.hex for topic_id in snapshot.lost_topics],
                 "under_replicated": [one._asdict() for one in lacking],
                 "copies_missing": sum(one.copies_missing for one in lacking),
                 "unwritable": unwritable,
             }
         )
-        _fail_if_unwell(picture, unserved, lacking, unwritable)
+        _fail_if_unwell(snapshot, unserved, lacking, unwritable)
         return
-    say(f"cluster {picture.cluster_id}: {len(picture.topics)} topics")
+    say(f"cluster {snapshot.cluster_id}: {len(snapshot.topics)} topics")
     print_table(columns, rows)
-    if picture.moves:
-        say(f"partitions moved by load: {len(picture.moves)}")
-    for problem in _lost(picture):
+    if snapshot.moves:
+        say(f"partitions moved by load: {len(snapshot.moves)}")
+    for problem in _lost(snapshot):
         click.echo(f"{problem}; it is not served. See `headrace cluster verify`")
-    say(f"writable bookies: {', '.join(picture.bookies) or 'none'}")
-    if picture.read_only_bookies:
-        say(f"read-only bookies: {', '.join(picture.read_only_bookies)}")
-    if picture.lost_bookies:
-        say(f"unregistered bookies: {', '.join(picture.lost_bookies)}")
+    say(f"writable bookies: {', '.join(snapshot.bookies) or 'none'}")
+    if snapshot.read_only_bookies:
+        say(f"read-only bookies: {', '.join(snapshot.read_only_bookies)}")
+    if snapshot.lost_bookies:
+        say(f"unregistered bookies: {', '.join(snapshot.lost_bookies)}")
     for one in lacking[:SHOWN_MAX]:
         click.echo(one.text)
-    _fail_if_unwell(picture, unserved, lacking, unwritable)
+    _fail_if_unwell(snapshot, unserved, lacking, unwritable)
 
 
-def _facts(picture: Picture) -> dict[str, object]:
+def _facts(snapshot: ClusterSnapshot) -> dict[str, object]:
     """What `--json` shows of bookies, topics, pins and moves."""
     return {
-        "bookies": picture.bookies,
-        "read_only_bookies": picture.read_only_bookies,
-        "lost_bookies": picture.lost_bookies,
-        "topics": len(picture.topics),
-        "partitions": len(picture.partitions),
+        "bookies": snapshot.bookies,
+        "read_only_bookies": snapshot.read_only_bookies,
+        "lost_bookies": snapshot.lost_bookies,
+        "topics": len(snapshot.topics),
+        "partitions": len(snapshot.partitions),
         "pins": {
-            picture.name_of(key): broker
-            for key, broker in picture.pins.items()
-            if key[0] in picture.topics
+            snapshot.name_of(key): broker
+            for key, broker in snapshot.pins.items()
+            if key[0] in snapshot.topics
         },
         "moved_by_load": {
-            picture.name_of(key): broker
-            for key, broker in picture.moves.items()
-            if key[0] in picture.topics
+            snapshot.name_of(key): broker
+            for key, broker in snapshot.moves.items()
+            if key[0] in snapshot.topics
         },
     }
 
 
 def _fail_if_unwell(
-    picture: Picture, unserved: list[str], lacking: Sequence[UnderReplicated], unwritable: list[str]
+    snapshot: ClusterSnapshot,
+    unserved: list[str],
+    lacking: Sequence[UnderReplicated],
+    unwritable: list[str],
 ) -> None:
     """Raises CommandFailed."""
     wrong = []
@@ -234,7 +243,7 @@ def _fail_if_unwell(
         copies = sum(one.copies_missing for one in lacking)
         wrong.append(f"{len(lacking)} partitions are under-replicated: {copies} copies are missing")
     wrong += unwritable
-    if _lost(picture):
+    if _lost(snapshot):
         wrong.append("metadata is missing, and the partitions that it describes are not served")
     if wrong:
         raise CommandFailed("; ".join(wrong), exit_code=FAILED)
@@ -249,12 +258,12 @@ def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) 
     """Move all partitions away from a broker before a long stop."""
 
     async def question(admin: ClusterAdmin) -> None:
-        picture = await admin.picture()
-        if undo and broker_id not in picture.draining:
+        snapshot = await admin.snapshot()
+        if undo and broker_id not in snapshot.draining:
             raise CommandFailed(f"broker {broker_id} is not draining; nothing to undo")
-        if not undo and broker_id not in picture.brokers:
-            raise _no_broker(picture, broker_id)
-        others = set(picture.brokers) - picture.draining - {broker_id}
+        if not undo and broker_id not in snapshot.brokers:
+            raise _no_broker(snapshot, broker_id)
+        others = set(snapshot.brokers) - snapshot.draining - {broker_id}
         if not undo and not others:
             raise CommandFailed(f"no other broker can serve the partitions of broker {broker_id}")
         await admin.set_draining(broker_id, is_draining=not undo)
@@ -291,8 +300,8 @@ def move(
         raise CommandFailed("specify either --to BROKER_ID or --unpin")
 
     async def question(admin: ClusterAdmin) -> None:
-        picture = await admin.picture()
-        counts = {one.name: one.partition_count for one in picture.topics.values()}
+        snapshot = await admin.snapshot()
+        counts = {one.name: one.partition_count for one in snapshot.topics.values()}
         if topic not in counts:
             raise CommandFailed(
                 f"topic {topic!r} does not exist; nothing was moved",
@@ -303,8 +312,8 @@ def move(
                 f"topic {topic!r} has partitions 0 to {counts[topic] - 1} but not {partition};"
                 " nothing was moved"
             )
-        if broker_id is not None and broker_id not in picture.brokers:
-            raise _no_broker(picture, broker_id)
+        if broker_id is not None and broker_id not in snapshot.brokers:
+            raise _no_broker(snapshot, broker_id)
         key = await admin.set_pin(topic, partition, broker_id)
         if broker_id is not None and wait_s:
             await _until(
@@ -321,19 +330,19 @@ def move(
     )
 
 
-def _no_broker(picture: Picture, broker_id: int) -> CommandFailed:
-    living = ", ".join(map(str, sorted(picture.brokers))) or "none"
+def _no_broker(snapshot: ClusterSnapshot, broker_id: int) -> CommandFailed:
+    living = ", ".join(map(str, sorted(snapshot.brokers))) or "none"
     return CommandFailed(
         f"no broker with id {broker_id} is running; nothing was changed (running brokers: {living})"
     )
 
 
 async def _until(
-    admin: ClusterAdmin, wait_s: float, left: Callable[[Picture], int], what: str
+    admin: ClusterAdmin, wait_s: float, left: Callable[[ClusterSnapshot], int], what: str
 ) -> None:
     """Wait until nothing is left. Raises CommandFailed."""
     deadline = time.monotonic() + wait_s
-    count = left(await admin.picture())
+    count = left(await admin.snapshot())
     with counting(what, count) as advance:
         while count:
             if time.monotonic() > deadline:
@@ -343,7 +352,7 @@ async def _until(
                     "See `headrace cluster status` and the brokers' logs",
                 )
             await asyncio.sleep(POLL_S)
-            before, count = count, left(await admin.picture())
+            before, count = count, left(await admin.snapshot())
             advance(max(before - count, 0))
 
 

@@ -12,8 +12,8 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.topics.overrides import log_config
-from headrace.coordination.timers.commands import SettleCommand
-from headrace.coordination.timers.schedule import Entry
+from headrace.coordination.timers.commands import SettleHalfCommand
+from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED, Settled
 from headrace.errors import HeadraceError, RequestInvalid, Retriable
 from headrace.http.operations import (
@@ -123,7 +123,7 @@ class DelayedOperations:
         for number in self._numbers(call, topic):
             if number < first or is_more:
                 continue
-            entry = Entry(*after) if number == first else Entry(-1, -1)
+            entry = ScheduleEntry(*after) if number == first else ScheduleEntry(-1, -1)
             while some := await self._node.timers.list_delayed(topic, number, entry, limit + 1):
                 for one in some:
                     is_more = len(found) >= limit or bytes_left <= 0
@@ -134,7 +134,7 @@ class DelayedOperations:
                     token = _token(number, one.due_ms, one.offset)
                 if is_more:
                     break
-                entry = Entry(some[-1].due_ms, some[-1].offset)
+                entry = ScheduleEntry(some[-1].due_ms, some[-1].offset)
         answer = self._answer(topic, is_whole="partition" not in call.query)
         answer["delayed"] = found
         if is_more:
@@ -210,10 +210,10 @@ class DelayedOperations:
                 partition, number = _parse(one["receipt"], 2) or (-1, -1)
                 topic.check_partition(partition)
                 numbers = [partition]
-                command = SettleCommand(number, "", is_commit, one.get(REASON, ""))
+                command = SettleHalfCommand(number, "", is_commit, one.get(REASON, ""))
             else:
                 numbers = self._numbers(call, topic)
-                command = SettleCommand(-1, one["message_id"], is_commit, one.get(REASON, ""))
+                command = SettleHalfCommand(-1, one["message_id"], is_commit, one.get(REASON, ""))
             for number in numbers:
                 outcome = await self._node.timers.settle(topic, number, command)
                 if outcome is not None:

@@ -264,9 +264,9 @@ class Metrics(Collector):
             damaged,
         )
         yield from (end, start, size, local)
-        sweep = self._node.sweep
-        if sweep is not None:
-            found = sweep.found
+        garbage = self._node.ledger_garbage
+        if garbage is not None:
+            found = garbage.found
             count = len(found.missing) + len(found.proved) + len(found.lost_topics)
             text = "Chains and topics that were lost, by this broker's last sweep, if it sweeps."
             yield _gauge("headrace_facts_lost", text, count)

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headrace.broker.sessions import ANONYMOUS, Session
+from headrace.broker.sessions import ANONYMOUS, ClientSession
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import HeadraceError, NotCoordinator, NotOwner, RequestInvalid
 from headrace.http import schemas
@@ -48,7 +48,7 @@ class Call:
     path: dict[str, Any]
     query: dict[str, Any]
     body: Json
-    session: Session
+    session: ClientSession
     """Whose quotas it is charged to."""
     size_bytes: int = 0
     """Of the body, as it was sent."""
@@ -234,7 +234,7 @@ def _parsed(name: str, given: str, schema: Schema) -> Any:
     return value
 
 
-async def _call(operation: Operation, request: Request, session: Session) -> Call:
+async def _call(operation: Operation, request: Request, session: ClientSession) -> Call:
     """Raises RequestInvalid."""
     path = {
         name: _parsed(name, value, operation.parameters[name])
@@ -261,8 +261,8 @@ async def _call(operation: Operation, request: Request, session: Session) -> Cal
     return Call(request, path, query, body, session, getattr(request.state, "body_bytes", 0))
 
 
-def _session(request: Request) -> Session:
-    session = Session("HTTP", "", ANONYMOUS)
+def _session(request: Request) -> ClientSession:
+    session = ClientSession("HTTP", "", ANONYMOUS)
     name = request.headers.get(CLIENT_ID, CLIENT_ID_DEFAULT)
     session.client_id = name[:NAME_LENGTH_MAX]
     return session

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
-from headrace.broker.shares.queue_peers import Delivery
+from headrace.broker.shares.queue_peers import MemberSettlements
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import GroupUnknown, NotCoordinator, Rejected
@@ -148,12 +148,12 @@ class Queues:
         records of a range that is refused are asked for one by one.
         """
         errors: list[HeadraceError | None] = [None] * len(asked.receipts)
-        deliveries: list[Delivery] = []
+        deliveries: list[MemberSettlements] = []
         parts: list[list[Item]] = []
         for (number, member), items in asked.deliveries.items():
-            deliveries.append(Delivery(number, f"http-{member}", receipts.ranges(items)))
+            deliveries.append(MemberSettlements(number, f"http-{member}", receipts.ranges(items)))
             parts.append(items)
-        again: list[Delivery] = []
+        again: list[MemberSettlements] = []
         refused_parts: list[list[Item]] = []
         outcomes = await self._node.queue_owners.settle(topic, group_id, deliveries)
         for delivery, items, found in zip(deliveries, parts, outcomes, strict=True):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.queue_owners import away
-from headrace.broker.shares.queue_peers import Delivery, SeenPause
+from headrace.broker.shares.queue_peers import MemberSettlements, SeenPause
 from headrace.broker.shares.share_partitions import OFFSET_MAX
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.errors import BrokerUnreachable, HeadraceError, NotOwner
@@ -252,7 +252,7 @@ class Receiving:
         if not deliveries.settlements:
             return
         self._has_settled = True
-        delivery = Delivery(number, self._asked.member_id, deliveries.settlements)
+        delivery = MemberSettlements(number, self._asked.member_id, deliveries.settlements)
         (errors,) = await self._owners.settle(self._topic, self._asked.group_id, [delivery])
         for error in errors:
             if error is not None:  # its locks end by themselves
@@ -282,7 +282,7 @@ class Receiving:
             self._node.tasks.spawn(self._give_back(held), f"give back of {self._asked.member_id}")
 
     async def _give_back(self, held: Sequence[tuple[int, Sequence[Acquired]]]) -> None:
-        deliveries: list[Delivery] = []
+        deliveries: list[MemberSettlements] = []
         for number, acquired in held:
             # One by one: some may have been settled already.
             settlements = [
@@ -290,7 +290,7 @@ class Receiving:
                 for first, last, _deliveries in acquired
                 for offset in range(first, last + 1)
             ]
-            deliveries.append(Delivery(number, self._asked.member_id, settlements))
+            deliveries.append(MemberSettlements(number, self._asked.member_id, settlements))
         await self._owners.settle(self._topic, self._asked.group_id, deliveries)
 
 

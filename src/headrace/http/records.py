@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.broker.services.appends import Placed
-    from headrace.broker.sessions import Session
+    from headrace.broker.sessions import ClientSession
     from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
     from headrace.log.partition_log import PartitionLog
@@ -302,7 +302,7 @@ class RecordOperations:
         logs: dict[PartitionLog, int],
         offsets: dict[PartitionLog, int],
         isolation: int,
-        session: Session,
+        session: ClientSession,
     ) -> AsyncIterator[bytes]:
         quotas = self._node.quotas
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.batch_search import record_bytes
-from headrace.broker.services.search import DEAD, FIRST, LOG, Bounds, Place, Search
+from headrace.broker.services.search import DEAD, FIRST, LOG, Search, SearchBounds, SearchPosition
 from headrace.http.background import TaskOperations, decode_token, encode_token
 from headrace.http.operations import (
     INT64_MAX,
@@ -32,14 +32,14 @@ from headrace.records.matching import TIME_MAX, Condition
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
-    from headrace.broker.services.search import Found, Page
+    from headrace.broker.services.search import FoundMessage, Page
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import DeliveryState
     from headrace.http.schemas import Schema
 
 TIME_MS: Final = 2_000
 TIME_MS_MAX: Final = 30_000
-TASK_STEP: Final = Bounds(100, 500)
+TASK_STEP: Final = SearchBounds(100, 500)
 """Of a task before it notes its progress."""
 RESULTS_MAX: Final = 10_000
 HEADERS_MAX: Final = 16
@@ -100,7 +100,7 @@ class SearchOperations:
             headers = [[name, value]]
         condition = parse_condition(query, headers)
         start = _place(query.get("page_token", ""))
-        bounds = Bounds(query.get("limit", LIMIT_DEFAULT), query.get("time_ms", TIME_MS))
+        bounds = SearchBounds(query.get("limit", LIMIT_DEFAULT), query.get("time_ms", TIME_MS))
         page = await self._search.page(topic, condition, start, bounds, query.get("partition"))
         answer: Json = {
             "topic": topic.name,
@@ -127,7 +127,7 @@ class SearchOperations:
 
         async def work(task: BackgroundTask) -> None:
             task.progress = {"records": 0, "bytes": 0, "elsewhere": left(), "is_complete": False}
-            place: Place | None = FIRST
+            place: SearchPosition | None = FIRST
             while place is not None:
                 page = await self._search.page(topic, condition, place, TASK_STEP, number)
                 place = page.next
@@ -176,11 +176,11 @@ def parse_condition(given: Json, headers: Any) -> Condition:
     return Condition(**words, headers=pairs, since_ms=since_ms, until_ms=until_ms)
 
 
-def _place(token: str) -> Place:
+def _place(token: str) -> SearchPosition:
     if not token:
         return FIRST
     rank, topic, *numbers = decode_token(token, (int, str, int, int, int, int))
-    place = Place(int(rank), str(topic), *map(int, numbers))
+    place = SearchPosition(int(rank), str(topic), *map(int, numbers))
     if place.kind not in range(3):
         raise Contradiction("page_token is not one that this interface returned")
     return place
@@ -206,7 +206,7 @@ def partitions_elsewhere(node: Node, *topics: Topic) -> list[Json]:
 # --- shapes ----------------------------------------------------------------------------------
 
 
-def shown_message(found: Found) -> Json:
+def shown_message(found: FoundMessage) -> Json:
     """A message for a response."""
     record = shown(found.record)
     message: Json = {

@@ -17,7 +17,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from headrace.broker.sessions import Session
+from headrace.broker.sessions import ClientSession
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.metadata.endpoints import PLAINTEXT
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
@@ -43,7 +43,7 @@ FRAME_BYTES_MIN: Final = 8
 ANY_TERM: Final = -1
 """For a response that may leave at any time."""
 SIZE_BYTES: Final = 4
-_NOT_OPEN: Final = Session(PLAINTEXT, "")
+_NOT_OPEN: Final = ClientSession(PLAINTEXT, "")
 
 
 class Reply:
@@ -278,7 +278,7 @@ class Connection:
             else:
                 self._partial += view[at:]
 
-    # --- for the dispatcher ------------------------------------------------------------------
+    # --- dispatcher interface ----------------------------------------------------------------
 
     def expect(self, bytes_max: int = 0) -> Reply:
         """Reserve the place of the current request's response, which may be `bytes_max` large."""

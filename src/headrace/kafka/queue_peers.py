@@ -1,9 +1,9 @@
-"""Queues at other brokers, for those whose HTTP clients ask for a whole topic.
+"""Queues on other brokers, for brokers whose HTTP clients use a whole topic.
 
-Invariants: over APIs of this broker's own (`own_messages.jsonl`). Kafka's ShareFetch does not fit:
-its deliveries belong to a session that ends with its connection, and it knows no lock times,
-delays, reasons or results for single records. Connections are few, and apart from those of
-coordinators, whose calls must not wait behind a receive.
+Invariants: uses Headrace's own APIs (`own_messages.jsonl`). Kafka's ShareFetch is not suitable: its
+deliveries belong to a session that ends with its connection, and it has no lock times, delays,
+reasons or results for single records. Connections are few, and separate from those of coordinators,
+whose calls must not wait for a receive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
-    from headrace.broker.shares.queue_peers import Answered, Delivery
+    from headrace.broker.shares.queue_peers import Answered, MemberSettlements
     from headrace.broker.shares.share_partitions import ReceiveRequest
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
@@ -35,7 +35,7 @@ CONNECTIONS_MAX: Final = 32
 """To one broker, for calls; as many again for waits."""
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of batches in one answer, and one batch more."""
+"""For the batches in one response, excluding the last one."""
 
 
 class _Connections:
@@ -54,8 +54,8 @@ class _Connections:
                 await self._turn.acquire()
         except TimeoutError as error:
             raise BrokerUnreachable(
-                f"broker at {self._address[0]}:{self._address[1]} is slow to answer: all"
-                f" {CONNECTIONS_MAX} connections to it are busy"
+                f"broker at {self._address[0]}:{self._address[1]} is slow: all "
+                f"{CONNECTIONS_MAX} connections to it are busy"
             ) from error
         connection = self._next_idle()
         self._busy[connection] = None
@@ -72,7 +72,7 @@ class _Connections:
             connection = self._idle.pop()
             if connection.is_open:
                 return connection
-            connection.close()  # by the other end, meanwhile
+            connection.close()  # closed by the other end
         return PeerConnection(*self._address, ANSWER_BYTES_MAX)
 
     def close(self) -> None:
@@ -150,7 +150,11 @@ class KafkaQueuePeers:
         await self._call(broker, apis.QUEUE_WAIT, body, timeout_s + TIMEOUT_S)
 
     async def settle(
-        self, broker: BrokerFact, topic_id: UUID, group_id: str, deliveries: Sequence[Delivery]
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        group_id: str,
+        deliveries: Sequence[MemberSettlements],
     ) -> Sequence[Sequence[HeadraceError | None] | HeadraceError]:
         """See QueuePeerCalls."""
         body = {
@@ -176,9 +180,7 @@ class KafkaQueuePeers:
         }
         answer = await self._call(broker, apis.QUEUE_SETTLE, body)
         if len(answer.deliveries) != len(deliveries):
-            raise BrokerUnreachable(
-                "the answer is about other deliveries than those that were sent"
-            )
+            raise BrokerUnreachable("the response does not match the deliveries that were sent")
         return [
             _outcome(found, len(asked.settlements))
             for found, asked in zip(answer.deliveries, deliveries, strict=True)
@@ -212,7 +214,8 @@ class KafkaQueuePeers:
     async def list_parked(
         self, broker: BrokerFact, topic_id: UUID, group_id: str, partitions: Sequence[int]
     ) -> Mapping[int, Sequence[ParkedKey] | HeadraceError]:
-        """See QueuePeerCalls. Asks again for partitions whose keys did not fit one answer."""
+        """See QueuePeerCalls. Repeats the request for partitions whose keys did not fit into one
+        response."""
         found: dict[int, Sequence[ParkedKey] | HeadraceError] = {}
         left = list(partitions)
         while left:
@@ -221,7 +224,7 @@ class KafkaQueuePeers:
             found.update(_by_partition(answer, _parked))
             asked, left = left, [number for number in left if number not in found]
             if len(left) == len(asked):
-                raise BrokerUnreachable("the answer is about other partitions than were asked for")
+                raise BrokerUnreachable("the response does not match the requested partitions")
         return found
 
     async def park(
@@ -273,7 +276,7 @@ def _of_keys(
 
 
 def _by_partition(answer: Any, read: Callable[[Any], _T]) -> dict[int, _T | HeadraceError]:
-    """What is said of each partition, or its error."""
+    """The result for each partition, or its error."""
     found: dict[int, _T | HeadraceError] = {}
     for part in answer.partitions:
         error = _error(part)
@@ -313,15 +316,13 @@ def _outcome(found: Any, count: int) -> Sequence[HeadraceError | None] | Headrac
     outcome: list[HeadraceError | None] = [None] * count
     for refused in found.refused:
         if not 0 <= refused.index < count:
-            raise BrokerUnreachable(
-                "the answer is about other settlements than those that were sent"
-            )
+            raise BrokerUnreachable("the response does not match the settlements that were sent")
         outcome[refused.index] = _error(refused)
     return outcome
 
 
 def _error(answer: Any) -> HeadraceError | None:
-    """The error that an answer names by its class; what is not known here may be tried again."""
+    """The error that a response names by its class; unknown classes become retriable."""
     if answer.error_kind is None:
         return None
     kind = getattr(errors, answer.error_kind, None)

@@ -60,7 +60,7 @@ POLL_S = 0.2
 
 
 @dataclass(slots=True)
-class Picture:
+class ClusterSnapshot:
     """All facts of a cluster at about one moment."""
 
     cluster_id: str
@@ -155,7 +155,7 @@ class ClusterAdmin:
         self._zookeeper = zookeeper
         self._metadata = metadata
 
-    async def picture(self) -> Picture:
+    async def snapshot(self) -> ClusterSnapshot:
         """Read everything. Raises MetadataUnavailable."""
         metadata = self._metadata
         prefixes = (BROKERS, DRAINING, PINS, LOADS)
@@ -171,7 +171,7 @@ class ClusterAdmin:
         read_only = await self._zookeeper.children(f"{available}/readonly") or ()
         cookies = await self._zookeeper.children(f"{self._settings.ledgers_root}/cookies") or ()
         cluster = await metadata.get(CLUSTER_ID)
-        return Picture(
+        return ClusterSnapshot(
             "" if cluster is None else ClusterFact.decode(cluster.value).id,
             {fact.id: fact for fact in (BrokerFact.decode(entry.value) for entry in brokers)},
             {int(entry.key.removeprefix(DRAINING)) for entry in draining},
@@ -226,33 +226,33 @@ class ClusterAdmin:
 
         Raises MetadataUnavailable, StorageUnavailable, VersionConflict.
         """
-        async with self._store(await self.picture()) as store:
+        async with self._store(await self.snapshot()) as store:
             repairer = ChainRepairer(store, self._metadata, SystemClock())
             ledgers = await store.records()
             if is_plan:
                 return await repairer.plan(ledgers)
             return await repairer.repair(ledgers, accept_loss=accept_loss)
 
-    async def under_replicated(self, picture: Picture) -> Sequence[UnderReplicated]:
+    async def under_replicated(self, snapshot: ClusterSnapshot) -> Sequence[UnderReplicated]:
         """The partitions that lack copies; reads no ledger metadata while all bookies are
         registered.
 
         Raises StorageUnavailable, MetadataUnavailable.
         """
-        if not picture.lost_bookies:
+        if not snapshot.lost_bookies:
             return ()
-        async with self._store(picture) as store:
+        async with self._store(snapshot) as store:
             records = {int(record.ledger): record for record in await store.records()}
-        return under_replicated(picture, await self._chains(), records)
+        return under_replicated(snapshot, await self._chains(), records)
 
-    def unwritable(self, picture: Picture) -> list[str]:
+    def unwritable(self, snapshot: ClusterSnapshot) -> list[str]:
         """The topics that cannot be written because too few bookies are writable."""
         acks = {"topics without a setting": self._settings.ack_quorum}
-        for topic in picture.topics.values():
+        for topic in snapshot.topics.values():
             copies = copies_of(topic.configs)
             if copies is not None:
                 acks[f"topic {topic.name}"] = copies.ack
-        writable = set(picture.bookies) - set(picture.read_only_bookies)
+        writable = set(snapshot.bookies) - set(snapshot.read_only_bookies)
         return [
             f"{len(writable)} bookies are writable, but {ack} must acknowledge each entry "
             f"for {name}: no records can be written there"
@@ -267,9 +267,9 @@ class ClusterAdmin:
         }
 
     @asynccontextmanager
-    async def _store(self, picture: Picture) -> AsyncIterator[BookKeeperLedgerStore]:
+    async def _store(self, snapshot: ClusterSnapshot) -> AsyncIterator[BookKeeperLedgerStore]:
         cluster = BookKeeperSettings(
-            ledgers_root=self._settings.ledgers_root, cluster=picture.cluster_id
+            ledgers_root=self._settings.ledgers_root, cluster=snapshot.cluster_id
         )
         store = await BookKeeperLedgerStore.open(self._zookeeper, cluster, SystemClock())
         try:
@@ -280,42 +280,44 @@ class ClusterAdmin:
     async def verify(self) -> Findings:
         """Compare the facts with each other and with BookKeeper's. Reads no records."""
         findings = Findings()
-        picture = await self.picture()
-        findings.lost_bookies = picture.lost_bookies
-        async with self._store(picture) as store:
+        snapshot = await self.snapshot()
+        findings.lost_bookies = snapshot.lost_bookies
+        async with self._store(snapshot) as store:
             listed = await store.records()
             repairs = await ChainRepairer(store, self._metadata, SystemClock()).plan(listed)
         records = {int(record.ledger): record for record in listed}
         chains = await self._chains()
-        known = sorted({*chains, *picture.owners, *picture.pins})
-        findings.stale = [f"{key[0].hex}-{key[1]}" for key in known if key[0] not in picture.topics]
+        known = sorted({*chains, *snapshot.owners, *snapshot.pins})
+        findings.stale = [
+            f"{key[0].hex}-{key[1]}" for key in known if key[0] not in snapshot.topics
+        ]
         used = {
             link.ledger
             for (topic_id, number), chain in chains.items()
-            if topic_id in picture.topics and number != partition_of_companion(number)
+            if topic_id in snapshot.topics and number != partition_of_companion(number)
             for link in chain.ledgers
         }
-        for key in picture.partitions:
+        for key in snapshot.partitions:
             findings.partitions += 1
-            name = picture.name_of(key)
-            if picture.server_of(key) is None:
+            name = snapshot.name_of(key)
+            if snapshot.server_of(key) is None:
                 findings.problems.append(f"no broker serves {name}")
             chain = chains.get(key)
             if chain is not None:
                 used |= {link.ledger for link in chain.ledgers}
-                _check_chain(name, chain, picture.owners.get(key), records, findings)
+                _check_chain(name, chain, snapshot.owners.get(key), records, findings)
         facts = await read_facts(self._metadata)
         unnamed = [record for ledger, record in sorted(records.items()) if ledger not in used]
         kept = audit(facts, unnamed, set(records)).kept
         findings.orphans = [Orphan.of(record) for record in unnamed if record.ledger not in kept]
-        findings.problems += _lost_facts(picture, repairs)
-        findings.under_replicated = list(under_replicated(picture, chains, records))
+        findings.problems += _lost_facts(snapshot, repairs)
+        findings.under_replicated = list(under_replicated(snapshot, chains, records))
         findings.problems += [one.text for one in findings.under_replicated]
-        findings.problems += self.unwritable(picture)
+        findings.problems += self.unwritable(snapshot)
         return findings
 
 
-def _lost_facts(picture: Picture, repairs: Repairs) -> list[str]:
+def _lost_facts(snapshot: ClusterSnapshot, repairs: Repairs) -> list[str]:
     """Messages about lost facts."""
     problems = [
         f"the fact of topic {one_line(topic.fact.name) or topic.fact.id.hex} is "
@@ -323,7 +325,7 @@ def _lost_facts(picture: Picture, repairs: Repairs) -> list[str]:
         "`headrace cluster repair`"
         for topic in repairs.topics
     ]
-    if not picture.cluster_id and picture.topics:
+    if not snapshot.cluster_id and snapshot.topics:
         problems.append("the cluster id is missing although there are topics: brokers do not start")
     if repairs.ledgers_ahead:
         problems.append(

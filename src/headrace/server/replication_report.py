@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.metadata.facts import PartitionFact, PartitionKey
-    from headrace.server.cluster_admin import Picture
+    from headrace.server.cluster_admin import ClusterSnapshot
     from headrace.storage.ledger import LedgerRecord
 
 
@@ -39,13 +39,13 @@ class UnderReplicated(NamedTuple):
 
 
 def under_replicated(
-    picture: Picture,
+    snapshot: ClusterSnapshot,
     chains: Mapping[PartitionKey, PartitionFact],
     records: Mapping[int, LedgerRecord],
 ) -> Sequence[UnderReplicated]:
-    """Every partition that lacks copies, in the picture's order."""
+    """Every partition that lacks copies, in the snapshot's order."""
     found = []
-    for key in picture.partitions:
+    for key in snapshot.partitions:
         chain = chains.get(key)
         links = [] if chain is None else [x for x in chain.ledgers if x.local_deleted_ms is None]
         lacking = [
@@ -57,7 +57,7 @@ def under_replicated(
             bookies = {bookie for missing in lacking for bookie in missing.machines}
             found.append(
                 UnderReplicated(
-                    picture.name_of(key),
+                    snapshot.name_of(key),
                     len(lacking),
                     sum(missing.copies for missing in lacking),
                     tuple(sorted(bookies)),

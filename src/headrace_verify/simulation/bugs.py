@@ -273,7 +273,7 @@ def take_a_missing_chain_for_a_new_one(patch: Patch) -> None:
     patch(LedgerChain, "load", load)
     patch(LedgerChain, "lost", lambda self, *_: self._not_owner(self.fact.leader_epoch))
     patch(LedgerChain, "_check_evidence", nothing)
-    patch(ChainWatch, "_look", nothing)
+    patch(ChainWatch, "_read_chain", nothing)
 
 
 def delete_a_ledger_whose_swap_is_in_doubt(patch: Patch) -> None:

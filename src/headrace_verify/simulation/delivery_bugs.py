@@ -14,7 +14,7 @@ from headrace.broker.coordinators.marker_writer import MarkerWriter
 from headrace.broker.timers import timer_partitions
 from headrace.coordination.shares.delivery import RowDelivery
 from headrace.coordination.shares.share_machine import ShareMachine
-from headrace.coordination.shares.state_records import GroupChanged
+from headrace.coordination.shares.state_records import ShareGroupChanged
 from headrace.coordination.timers.state_records import Scheduled
 from headrace.coordination.timers.timer_machine import TimerMachine
 from headrace.coordination.timers.timer_state import Skipped
@@ -97,7 +97,7 @@ def forget_acknowledgements_on_takeover(patch: Patch) -> None:
     encode = ShareMachine.encode
 
     def forgetful(self: Any, record: Any) -> Any:
-        return None if isinstance(record, GroupChanged) else encode(self, record)
+        return None if isinstance(record, ShareGroupChanged) else encode(self, record)
 
     patch(ShareMachine, "encode", forgetful)
 

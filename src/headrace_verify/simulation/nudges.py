@@ -74,8 +74,8 @@ async def _do_it(node: Node, point: str, draw: int) -> None:
     if point == "owners compared early":
         node.ownership.topics_changed()
     elif point == "sweep early":
-        if node.sweep is not None:
-            await node.sweep.sweep()
+        if node.ledger_garbage is not None:
+            await node.ledger_garbage.collect()
     elif point == "producer ids used up":
         node.producer_ids._block = range(0)
     elif point == "coordinator reads its log again":

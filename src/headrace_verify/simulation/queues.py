@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.coordination.timers.commands import SettleCommand
+from headrace.coordination.timers.commands import SettleHalfCommand
 from headrace.coordination.timers.state_records import COMMITTED, ROLLED_BACK
 from headrace.errors import HeadraceError, RecordStateInvalid
 from headrace.records.batch import iterate_headers
@@ -190,7 +190,7 @@ class QueueSender:
             return
         is_commit = draw < 0.6
         how = "commit" if is_commit else "abort"
-        command = SettleCommand(-1, message.id, is_commit)
+        command = SettleHalfCommand(-1, message.id, is_commit)
         self._note(INVOKE, message.id, how)
 
         async def settle(node: Node, topic: Topic) -> Any:

@@ -18,7 +18,7 @@ from headrace.kafka.wire.primitives import write_uvarint
 if TYPE_CHECKING:
     import io
 
-    from headrace.kafka.wire.definitions import Definition, Field
+    from headrace.kafka.wire.definitions import Field, MessageDefinition
     from headrace_verify.rng import Chance
 
 VERSIONS: Final = tuple(
@@ -52,7 +52,7 @@ class OwnRequest:
         assert definition.is_flexible
         self._struct(definition, definition.name)
 
-    def _struct(self, definition: Definition, name: str) -> None:
+    def _struct(self, definition: MessageDefinition, name: str) -> None:
         for field in definition.structs[name]:
             assert field.is_present
             assert field.tag is None
@@ -65,7 +65,7 @@ class OwnRequest:
                 self._value(definition, field)
         self._body.write(b"\x00")  # no tagged fields
 
-    def _value(self, definition: Definition, field: Field) -> None:
+    def _value(self, definition: MessageDefinition, field: Field) -> None:
         kind = field.kind
         if kind in definition.structs:
             assert not field.is_nullable

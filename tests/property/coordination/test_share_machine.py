@@ -27,7 +27,7 @@ from headrace.coordination.shares.commands import (
     LearnCommand,
     ListParkedCommand,
     LogStartCommand,
-    OpenCommand,
+    OpenShareGroupCommand,
     ParkKeyCommand,
     PeekCommand,
     ReleaseKeyCommand,
@@ -76,7 +76,7 @@ class Rig:
         self.model = ShareModel(self.config, 0, self.keys, self.attributes)
         self.letters: list[tuple[int, int]] = []
         self.machine = ShareMachine()
-        self.ask(OpenCommand(GROUP, 0, self.config))
+        self.ask(OpenShareGroupCommand(GROUP, 0, self.config))
 
     def some_attributes(self) -> Attributes:
         rng = self.rng
@@ -178,7 +178,7 @@ class Rig:
     def change_filter(self) -> None:
         self.config = replace(self.config, filter_tags=self.rng.choice(["", "x", "y"]))
         self.model.config = self.config
-        self.ask(OpenCommand(GROUP, 0, self.config))
+        self.ask(OpenShareGroupCommand(GROUP, 0, self.config))
         self.tick_if_due()  # a wait may have ended while the record's row was not known
 
     def park(self) -> None:
@@ -281,7 +281,7 @@ class Rig:
         self.letters.clear()
         self.model.crash()
         self.ask(ShareLoadedCommand())
-        self.ask(OpenCommand(GROUP, 0, self.config))
+        self.ask(OpenShareGroupCommand(GROUP, 0, self.config))
         self.tick_if_due()
 
     def step(self) -> None:

@@ -14,7 +14,7 @@ from headrace.coordination.shares.commands import (
     AcquireCommand,
     LogStartCommand,
     MoveStartCommand,
-    OpenCommand,
+    OpenShareGroupCommand,
     ParkKeyCommand,
     PeekCommand,
     ReleaseKeyCommand,
@@ -61,7 +61,7 @@ class History:
         match rng.randrange(16):
             case 0 | 1 | 2:
                 config = ShareConfig(lock_ms=50, is_ordered=group in ORDERED)
-                self.ask(OpenCommand(group, rng.randrange(10), config))
+                self.ask(OpenShareGroupCommand(group, rng.randrange(10), config))
             case 3 | 4 | 5 | 6:
                 peeked = self.ask(PeekCommand(group, LOG_END, 5))
                 if peeked.error is None:

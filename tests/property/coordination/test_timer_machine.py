@@ -16,24 +16,24 @@ from headrace.coordination.timers.commands import (
     Deliver,
     DeliveredCommand,
     EndCheckpointCommand,
-    LoadedCommand,
     MoveCommand,
     NewTimer,
-    OpenCommand,
+    OpenTimersCommand,
     PollCommand,
     SavePartsCommand,
-    SettleCommand,
-    TickCommand,
+    SettleHalfCommand,
+    TimersLoadedCommand,
+    TimerTickCommand,
 )
 from headrace.coordination.timers.config import HalfConfig
-from headrace.coordination.timers.schedule import Entry
+from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.coordination.timers.state_records import (
     COMMITTED,
     EXPIRED,
     HalfKept,
     Moved,
-    Origin,
     Scheduled,
+    StoredOrigin,
     checkpoint_of,
 )
 from headrace.coordination.timers.timer_machine import TimerMachine
@@ -60,16 +60,16 @@ class Rig:
         self.delivered: list[bytes] = []
         """The partition's log: the body at index n has sequence n."""
         self.to_deliver: list[Deliver] = []
-        self.origins: list[Origin] = []
+        self.origins: list[StoredOrigin] = []
         self.machine = self.loaded(0)
-        self.ask(OpenCommand(77))
+        self.ask(OpenTimersCommand(77))
 
     def loaded(self, start: int) -> TimerMachine:
         machine = TimerMachine()
         machine.apply(machine.decode(None, start.to_bytes(8)))
         for key, value in self.log[start:]:
             machine.apply(machine.decode(key, value))
-        for command in (LoadedCommand(), ConfigureCommand(CONFIG)):
+        for command in (TimersLoadedCommand(), ConfigureCommand(CONFIG)):
             decision = machine.decide(command, self.now_ms)
             for record in decision.records:
                 assert machine.encode(record) is None, "loading writes nothing"
@@ -103,7 +103,7 @@ class Rig:
         timers = [self.new_timer() for _ in range(self.rng.choice([1, 1, 3, 40]))]
         origin = None
         if self.rng.random() < 0.3:
-            origin = Origin(self.rng.randrange(3), 0, len(self.log), self.now_ms)
+            origin = StoredOrigin(self.rng.randrange(3), 0, len(self.log), self.now_ms)
             self.origins.append(origin)
         reply = self.ask(AddCommand(timers, origin))
         assert [self.body_at(at) for at in reply.offsets] == [timer.body for timer in timers]
@@ -128,9 +128,9 @@ class Rig:
             half = self.machine.state.halves.find(-1, body.decode())
             due_ms = max(half.due_ms, self.now_ms)
             for _ in range(2):  # the second one is answered in the same way, and changes nothing
-                reply = self.ask(SettleCommand(-1, body.decode(), is_commit))
+                reply = self.ask(SettleHalfCommand(-1, body.decode(), is_commit))
                 assert reply.error is None
-            contrary = self.ask(SettleCommand(half.number, "", not is_commit))
+            contrary = self.ask(SettleHalfCommand(half.number, "", not is_commit))
             assert contrary.error is not None
             del self.halves[body]
             if is_commit:
@@ -144,7 +144,7 @@ class Rig:
 
     def cancel(self) -> None:
         if self.pending:
-            entries = list(self.machine.state.schedule.after(Entry(-1, -1)))
+            entries = list(self.machine.state.schedule.after(ScheduleEntry(-1, -1)))
             if entries:
                 entry = self.rng.choice(entries)
                 assert self.ask(CancelCommand(*entry)).is_done
@@ -157,7 +157,7 @@ class Rig:
         self.now_ms += self.rng.choice([1, 4, 6, 50, 200, 10**7])
         deadline_ms = self.machine.next_deadline_ms()
         while deadline_ms is not None and deadline_ms <= self.now_ms:
-            self.ask(TickCommand())
+            self.ask(TimerTickCommand())
             self.check_checks()
             self.deliver()
             state = self.machine.state
@@ -238,7 +238,7 @@ class Rig:
 
     def check(self) -> None:
         state = self.machine.state
-        entries = list(state.schedule.after(Entry(-1, -1)))
+        entries = list(state.schedule.after(ScheduleEntry(-1, -1)))
         assert entries == sorted(entries)
         assert len(entries) == state.schedule.count
         assert state.schedule.first_ms() == (entries[0].due_ms if entries else None)
@@ -261,7 +261,7 @@ class Rig:
             if not self.pending:
                 break
             self.now_ms += 10**10
-            self.ask(TickCommand())
+            self.ask(TimerTickCommand())
             self.check_checks()
             self.deliver()
             if self.rng.random() < 0.1:
@@ -317,7 +317,7 @@ def test_ten_thousand_histories_do_what_the_model_does():
 def test_a_committed_half_message_of_an_old_checkpoint_keeps_its_due_time() -> None:
     rig = Rig(0)
     rig.ask(AddCommand([NewTimer(0, 1, 3, b"x", "g", "id")]))
-    reply = rig.ask(SettleCommand(-1, "id", True))
+    reply = rig.ask(SettleHalfCommand(-1, "id", True))
     assert reply.outcome.outcome == COMMITTED
     rig.ask(BeginCheckpointCommand())
     while rig.ask(SavePartsCommand(1)).is_done:

@@ -30,7 +30,7 @@ from headrace.kafka.wire.schema import (
 if TYPE_CHECKING:
     from random import Random
 
-    from headrace.kafka.wire.definitions import Definition, Field
+    from headrace.kafka.wire.definitions import Field, MessageDefinition
 
 EVERY = [(key, kind, versions) for key, kind, versions in keys()]
 SERVED = [
@@ -58,7 +58,7 @@ writer = lru_cache(1024)(build_writer)
 class Drawn:
     """Answers and requests as mappings, any value where the definition allows it."""
 
-    def __init__(self, definition: Definition, rng: Random) -> None:
+    def __init__(self, definition: MessageDefinition, rng: Random) -> None:
         self.definition, self.rng = definition, rng
 
     def struct(self, name: str) -> dict[str, Any]:

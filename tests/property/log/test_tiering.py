@@ -156,8 +156,8 @@ class World:
         self.starts = {start, target}
         await self.log.upkeep.trim(target)
 
-    async def sweep(self) -> None:
-        await self.node.tiering.sweep()
+    async def delete_orphans(self) -> None:
+        await self.node.tiering.delete_orphans()
 
     async def run(self, step: str, number: int) -> None:
         match step:
@@ -190,7 +190,7 @@ class World:
         """After a restart and a sweep all is where the chain says, and nothing else is anywhere."""
         await self.crash()
         await self.start()
-        await self.sweep()
+        await self.delete_orphans()
         links = [
             link
             for entry in await self.metadata.list(PARTITIONS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.coordinators.group_config import consumer_terms
+from headrace.broker.coordinators.group_config import consumer_group_settings
 from headrace.broker.node import Node
 from headrace.broker.services.configurations import APPEND, DELETE, SET, SUBTRACT, ConfigChange
 from headrace.broker.services.topic_administration import NewTopic
@@ -163,8 +163,8 @@ def test_groups_have_the_brokers_session_and_heartbeat_unless_they_say_otherwise
             name = "consumer.session.timeout.ms"
             await configs.change_group("g", [ConfigChange(name, SET, "20000")])
             overrides = one.group_configs.overrides("g")
-            assert consumer_terms(overrides, config) == (20_000, 700)
-            assert consumer_terms({}, config) == (30_000, 700)
+            assert consumer_group_settings(overrides, config) == (20_000, 700)
+            assert consumer_group_settings({}, config) == (30_000, 700)
             shown = {setting.definition.name: setting.value for setting in configs.of_group("g")}
             assert (shown[name], shown["consumer.heartbeat.interval.ms"]) == ("20000", "5000")
             with pytest.raises(ConfigInvalid):

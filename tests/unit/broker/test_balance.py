@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.unit.broker import test_shared_ownership
 from tests.unit.broker.test_shared_ownership import Cluster
 
-from headrace.broker.ownership.balance import BALANCER, STALE_LOOKS
+from headrace.broker.ownership.balance import BALANCER, STALE_EVALUATIONS
 from headrace.coordination.placement.rendezvous import place
 from headrace.metadata.facts import PinFact, draining_key, pin_key
 from headrace.metadata.load_facts import MOVES, LoadFact, MovedPartition, MovesFact, load_key
@@ -74,7 +74,7 @@ class Balanced:
         for _ in range(count):
             await self.load()
             for node in self.cluster.nodes.values():
-                move = await node.balance.look()
+                move = await node.balance.evaluate()
                 if move is not None:
                     moves.append(move)
                     await until(lambda m=move: self.owners[m.partition[1]] == m.target)
@@ -153,18 +153,18 @@ def test_a_broker_whose_load_is_not_known_stops_all_moves() -> None:
     async def scenario() -> None:
         async with balanced() as b:
             for node in b.cluster.nodes.values():
-                node.config.balance_patience = STALE_LOOKS + 3
+                node.config.balance_patience = STALE_EVALUATIONS + 3
             decider = place(BALANCER, 1, [1, 2, 3], {})[0]
             node = next(node for id_, node in b.cluster.nodes.items() if id_ != decider)
             assert await b.looks(1) == []
-            look = node.balance.look
+            look = node.balance.evaluate
 
             async def say_nothing() -> None:
                 return None
 
-            node.balance.look = say_nothing
-            assert await b.looks(4 * STALE_LOOKS) == []
-            node.balance.look = look
+            node.balance.evaluate = say_nothing
+            assert await b.looks(4 * STALE_EVALUATIONS) == []
+            node.balance.evaluate = look
             await b.next_move()
 
     asyncio.run(scenario())

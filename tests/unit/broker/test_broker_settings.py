@@ -10,7 +10,7 @@ import pytest
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
-from headrace.broker.services.broker_settings import ALL_BROKERS, Source
+from headrace.broker.services.broker_settings import ALL_BROKERS, SettingSource
 from headrace.broker.services.configurations import DELETE, SET, ConfigChange
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import ConfigInvalid, RequestInvalid
@@ -51,7 +51,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def shown(one: Node, name: str) -> tuple[str | None, Source]:
+def shown(one: Node, name: str) -> tuple[str | None, SettingSource]:
     found = {s.setting.name: s for s in one.settings.of_broker(str(one.config.broker_id))}[name]
     return found.value, found.source
 
@@ -59,24 +59,24 @@ def shown(one: Node, name: str) -> tuple[str | None, Source]:
 def test_the_change_for_one_broker_counts_more_than_that_for_all_and_that_more_than_the_start():
     async def scenario() -> None:
         async with node(partition_count_default=2) as one:
-            assert shown(one, "num.partitions") == ("2", Source.START)
+            assert shown(one, "num.partitions") == ("2", SettingSource.START)
             await one.settings.change(ALL_BROKERS, [ConfigChange("num.partitions", SET, "4")])
-            assert shown(one, "num.partitions") == ("4", Source.ALL_BROKERS)
+            assert shown(one, "num.partitions") == ("4", SettingSource.ALL_BROKERS)
             await one.settings.change("3", [ConfigChange("num.partitions", SET, "5")])
-            assert shown(one, "num.partitions") == ("5", Source.BROKER)
+            assert shown(one, "num.partitions") == ("5", SettingSource.BROKER)
             assert one.config.partition_count_default == 5
             (found,) = (
                 s for s in one.settings.of_broker("3") if s.setting.name == "num.partitions"
             )
             assert found.synonyms == [
-                ("5", Source.BROKER),
-                ("4", Source.ALL_BROKERS),
-                ("2", Source.START),
-                ("1", Source.DEFAULT),
+                ("5", SettingSource.BROKER),
+                ("4", SettingSource.ALL_BROKERS),
+                ("2", SettingSource.START),
+                ("1", SettingSource.DEFAULT),
             ]
             await one.settings.change("3", [ConfigChange("num.partitions", DELETE)])
             await one.settings.change(ALL_BROKERS, [ConfigChange("num.partitions", DELETE)])
-            assert shown(one, "num.partitions") == ("2", Source.START)
+            assert shown(one, "num.partitions") == ("2", SettingSource.START)
             assert one.config.partition_count_default == 2
 
     asyncio.run(scenario())
@@ -224,7 +224,7 @@ def test_paths_and_secrets_are_not_shown():
                 if found.setting.is_sensitive:
                     assert found.value is None
                     assert {value for value, _ in found.synonyms} == {None}
-            assert shown(one, "headrace.http") == ("127.0.0.1:1", Source.START)
+            assert shown(one, "headrace.http") == ("127.0.0.1:1", SettingSource.START)
 
     asyncio.run(scenario())
 

@@ -17,7 +17,7 @@ from tests.unit.broker.test_share_partitions import (
 )
 from tests.unit.kafka.face_rig import batch, broker
 
-from headrace.broker.shares.dead_letters import DeadLetters, Origin
+from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.coordination.shares.commands import REJECT, DeadLetter, Settlement
 from headrace.http.metrics import Metrics
 from headrace.records.batch import read_header
@@ -45,7 +45,7 @@ class Copying:
         node = rig.node
         self.target = target
         self.letters = DeadLetters(node.topics._environment, node.topics, node.copies.append)
-        self.origin = Origin(topic, 0, lambda: self.target)
+        self.origin = LetterOrigin(topic, 0, lambda: self.target)
         self.reported = []
         self.has_reported = asyncio.Event()
 

@@ -18,14 +18,14 @@ from tests.unit.broker.test_timer_partitions import (
 
 from headrace.broker.timers import deliveries
 from headrace.coordination.timers.commands import Deliver
-from headrace.coordination.timers.schedule import Entry
+from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.errors import NotOwner
 from headrace.records.codec import iterate_records
 
 if TYPE_CHECKING:
     import pytest
 
-START = Entry(-1, -1)
+START = ScheduleEntry(-1, -1)
 
 
 async def set_config(node, name, value):

@@ -140,7 +140,7 @@ def test_an_owner_that_did_not_hear_of_it_notices_when_it_changes_the_chain(monk
         node = await cluster.start(1)
         await filled(cluster)
         log = owner_log(cluster)
-        monkeypatch.setattr(node.ownership._chains, "_look", lambda _key: asyncio.sleep(0))
+        monkeypatch.setattr(node.ownership._chains, "_read_chain", lambda _key: asyncio.sleep(0))
         await lose(cluster, chain_key(cluster))
         await append_at(node, node.topics.get("t"), 0, b"into what the chain named")
         await log.upkeep.roll_now()
@@ -196,7 +196,7 @@ def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(m
         values = await filled(cluster)
         log = owner_log(cluster)
         with monkeypatch.context() as deaf:
-            deaf.setattr(node.ownership._chains, "_look", lambda _key: asyncio.sleep(0))
+            deaf.setattr(node.ownership._chains, "_read_chain", lambda _key: asyncio.sleep(0))
             await lose(cluster, chain_key(cluster))
             await repair(cluster)
             # What else a rebuilt chain may say.
@@ -221,9 +221,9 @@ def test_the_sweep_keeps_the_ledgers_of_a_living_topic_whose_chain_is_missing() 
         before = await node.store.all_ledgers()
         node.config.sweep_grace_ms = 0
         for _ in range(3):
-            assert await node.sweep.sweep() == 0
+            assert await node.ledger_garbage.collect() == 0
         assert await node.store.all_ledgers() == before
-        assert list(node.sweep.found.missing) == [(node.topics.get("t").id, 0)]
+        assert list(node.ledger_garbage.found.missing) == [(node.topics.get("t").id, 0)]
 
     run(scenario)
 
@@ -309,7 +309,7 @@ def test_a_chain_that_is_older_than_its_ledgers_is_refused_and_completed() -> No
         assert "older than its ledgers" in str(await refused(cluster))
         held = [one.ledger for one in await records(node) if one.size_bytes]
         node.config.sweep_grace_ms = 0
-        await node.sweep.sweep()
+        await node.ledger_garbage.collect()
         assert [one.ledger for one in await records(node) if one.size_bytes] == held
         _, done = await repair(cluster)
         assert done.chains[0].end_offset == 5
@@ -335,9 +335,9 @@ def test_a_topic_whose_fact_is_lost_is_neither_new_nor_deleted(is_restarted) -> 
         held = [one.ledger for one in await records(node)]
         node.config.sweep_grace_ms = 0
         for _ in range(2):
-            assert await node.sweep.sweep() == 0
+            assert await node.ledger_garbage.collect() == 0
         assert [one.ledger for one in await records(node)] == held
-        assert node.sweep.found.lost_topics == {fact.id: "t"}
+        assert node.ledger_garbage.found.lost_topics == {fact.id: "t"}
         _, done = await repair(cluster)
         assert [topic.fact.name for topic in done.topics] == ["t"]
         await until(lambda: cluster.agree("t", {1}))

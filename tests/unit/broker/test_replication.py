@@ -106,23 +106,23 @@ def test_metadata_are_read_when_bookies_come_or_go_and_now_and_then_while_copies
     async def main() -> None:
         seen, ledgers, session, clock = watched()
         for _ in range(3):
-            await seen.look()
+            await seen.refresh()
         assert ledgers.reads == 1
         ledgers.running = list(BOOKIES[:3])
         ledgers.closed = {1: 40, 6: 1}
         ledgers.written = {4: 2}
         for _ in range(3):
-            await seen.look()
+            await seen.refresh()
         assert ledgers.reads == 2
         assert seen.lacking == {1: 40, 4: 2}
         ledgers.closed = {}
         clock.now = 31 * SECOND
         session.confirm(clock.now)
-        await seen.look()
+        await seen.refresh()
         assert ledgers.reads == 3, "they may have been copied"
         assert seen.lacking == {4: 2}
         ledgers.written = {}
-        await seen.look()
+        await seen.refresh()
         assert not seen.lacking
 
     caplog.set_level(logging.INFO)

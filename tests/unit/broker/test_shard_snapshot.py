@@ -7,15 +7,19 @@ import asyncio
 from headrace.broker.coordinators.shard_log import size_of
 from headrace.broker.coordinators.shard_snapshot import batches_of, state_size
 from headrace.coordination.shares.share_machine import ShareMachine
-from headrace.coordination.shares.state_records import GroupChanged, GroupOpened, StoredRun
+from headrace.coordination.shares.state_records import (
+    ShareGroupChanged,
+    ShareGroupOpened,
+    StoredRun,
+)
 
 
 def machine_of(groups: int) -> ShareMachine:
     machine = ShareMachine()
     for number in range(groups):
-        machine.apply(GroupOpened(number, f"group-{number}", 0))
+        machine.apply(ShareGroupOpened(number, f"group-{number}", 0))
         runs = tuple(StoredRun(2 * n + 1, 2 * n + 1, 2, 1) for n in range(200))
-        machine.apply(GroupChanged(number, runs, 0))
+        machine.apply(ShareGroupChanged(number, runs, 0))
     return machine
 
 

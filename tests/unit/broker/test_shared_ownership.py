@@ -819,10 +819,10 @@ def test_what_belongs_to_nothing_is_deleted_when_it_has_done_so_for_long() -> No
         gone = node.topics.get("gone")
         dead = gone.partitions[0].segments[0].ledger
         await node.topics.delete(gone)
-        assert await node.sweep.sweep() == 0, "it was only just seen"
+        assert await node.ledger_garbage.collect() == 0, "it was only just seen"
         node.config.sweep_grace_ms = 0
-        assert await node.sweep.sweep() >= 3, "two ledgers, the chain, the owner"
-        assert await node.sweep.sweep() == 0
+        assert await node.ledger_garbage.collect() >= 3, "two ledgers, the chain, the owner"
+        assert await node.ledger_garbage.collect() == 0
         left = await node.store.all_ledgers()
         assert orphan not in left
         assert dead not in left
@@ -1028,7 +1028,7 @@ def test_a_next_owner_that_is_not_heard_of_is_waited_for_within_reason(monkeypat
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)
         monkeypatch.setattr(hand_over, "READY_WAIT_S", 0.05)
-        monkeypatch.setattr(other.ownership._next, "look", lambda *_: None)
+        monkeypatch.setattr(other.ownership._next, "owner_changed", lambda *_: None)
         await pin(owner, topic, other.config.broker_id)
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
         assert await cluster.append("t", 0, b"b") == 1
@@ -1276,7 +1276,7 @@ def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
         node.config.sweep_grace_ms = 0
         for _ in range(2):
             with pytest.raises(HeadraceError):
-                await node.sweep.sweep()
+                await node.ledger_garbage.collect()
         assert ledger in await node.store.all_ledgers()
 
     run(scenario)

@@ -283,12 +283,14 @@ def test_the_sweep_takes_objects_that_no_chain_names_when_they_are_old_and_no_ot
             await b.node.tiering.round()
             kept = await b.objects()
             orphan = await leave_an_orphan(b)
-            assert await b.node.tiering.sweep() == 0, "it may be about to be named"
+            assert await b.node.tiering.delete_orphans() == 0, "it may be about to be named"
             b.clock.ms += DAY_MS - 1
-            assert await b.node.tiering.sweep() == 0, "it is old, and unnamed for less than a day"
+            assert await b.node.tiering.delete_orphans() == 0, (
+                "it is old, and unnamed for less than a day"
+            )
             assert await b.objects() == {*kept, orphan}
             b.clock.ms += 1
-            assert await b.node.tiering.sweep() == 1
+            assert await b.node.tiering.delete_orphans() == 1
             assert await b.objects() == kept
 
     asyncio.run(main())
@@ -315,12 +317,12 @@ def test_over_shared_storage_a_dropped_ledger_is_left_to_the_sweep_of_ledgers():
             assert local_start_offset(b.log) == 6
             before = {info.ledger for info in b.inner.list()}
             assert before >= {segment.ledger for segment in b.log.segments}
-            sweep = LedgerGarbageCollector(
+            garbage = LedgerGarbageCollector(
                 BrokerConfig(), b.inner, b.metadata, b.node.topics, b.node.ownership, b.clock
             )
-            await sweep.sweep()
+            await garbage.collect()
             b.clock.ms += 30 * DAY_MS
-            await sweep.sweep()
+            await garbage.collect()
             here = {info.ledger for info in b.inner.list()}
             assert here == {segment.ledger for segment in b.log.segments if segment.is_local}
             assert len(await b.log.reader.read(0, 10_000)) > 0

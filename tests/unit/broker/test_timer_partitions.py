@@ -13,7 +13,7 @@ from tests.unit.kafka.face_rig import broker
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
 from headrace.broker.timers import timer_space
 from headrace.broker.timers.listing import LISTED_BYTES_MAX
-from headrace.coordination.timers.schedule import Entry
+from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.metadata.memory import MemoryMetadata
 from headrace.records.codec import Record, iterate_records
 from headrace.runtime.clock import SystemClock
@@ -133,13 +133,13 @@ def test_a_restart_reads_the_checkpoint_and_what_followed():
             hosted = hosted_of(node)
             await timer_space.write_checkpoint(hosted)
             await add(node, [b"after"], due_ms)
-            before = list(hosted.state.schedule.after(Entry(-1, -1)))
+            before = list(hosted.state.schedule.after(ScheduleEntry(-1, -1)))
             topic = node.topics.get("t")
             node.timers.resign(topic, 0)
-            shown = await node.timers.list_delayed(topic, 0, Entry(-1, -1), 2_000)
+            shown = await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 2_000)
             fresh = hosted_of(node)
             assert fresh is not hosted
-            assert list(fresh.state.schedule.after(Entry(-1, -1))) == before
+            assert list(fresh.state.schedule.after(ScheduleEntry(-1, -1))) == before
             assert fresh.state.replay_from >= 1_000, "the replay began at the checkpoint"
             assert {one.body.value for one in shown} >= {b"after", b"0.0", b"19.49"}
 
@@ -162,14 +162,14 @@ def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monkeypatch
             await timer_space.keep_small(hosted)
             assert hosted.companion.log_start_offset >= 500
             topic = node.topics.get("t")
-            (shown,) = await node.timers.list_delayed(topic, 0, Entry(-1, -1), 10)
+            (shown,) = await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
             assert shown.body.value == b"kept"
             assert shown.offset != shown.number, "it was written again"
             node.timers.resign(topic, 0)
-            (again,) = await node.timers.list_delayed(topic, 0, Entry(-1, -1), 10)
+            (again,) = await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
             assert again == shown
             assert await node.timers.cancel(topic, 0, shown.due_ms, shown.number)
-            assert not await node.timers.list_delayed(topic, 0, Entry(-1, -1), 10)
+            assert not await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
 
     asyncio.run(scenario())
 
@@ -199,7 +199,7 @@ def test_records_of_one_millisecond_keep_their_order_when_space_is_freed(
             await timer_space.keep_small(hosted)
             assert hosted.companion.log_start_offset >= 500
             topic = node.topics.get("t")
-            shown = await node.timers.list_delayed(topic, 0, Entry(-1, -1), 100)
+            shown = await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 100)
             words = (b"first", b"second", b"third")
             assert [one.body.value for one in shown] == [
                 b"%b %d" % (word, n) for n in range(10) for word in words
@@ -215,11 +215,11 @@ def test_listings_are_bounded_by_bytes_and_complete():
             for n in range(24):  # they lie in another order than that of their times
                 value = b"%02d" % n + bytes(900_000)
                 await add(node, [value], soon_ms + (n * 7) % 24)
-            after, seen = Entry(-1, -1), []
+            after, seen = ScheduleEntry(-1, -1), []
             while some := await node.timers.list_delayed(topic, 0, after, 500):
                 assert sum(len(one.body.value) for one in some) <= LISTED_BYTES_MAX + 900_002
                 seen += [int(one.body.value[:2]) for one in some]
-                after = Entry(some[-1].due_ms, some[-1].offset)
+                after = ScheduleEntry(some[-1].due_ms, some[-1].offset)
             assert seen == sorted(range(24), key=lambda n: (n * 7) % 24)
 
     asyncio.run(scenario())

@@ -8,7 +8,7 @@ from headrace.coordination.shares.commands import (
     ACCEPT,
     AcquireCommand,
     ClaimCommand,
-    OpenCommand,
+    OpenShareGroupCommand,
     ReleaseMemberCommand,
     SettleCommand,
     Settlement,
@@ -25,7 +25,7 @@ class Rig:
     def __init__(self, subscription):
         self.machine = ShareMachine()
         config = ShareConfig(subscription=subscription, lock_ms=LOCK_MS)
-        self.ask(OpenCommand("g", 0, config), 0)
+        self.ask(OpenShareGroupCommand("g", 0, config), 0)
 
     def ask(self, command, now_ms):
         decision = self.machine.decide(command, now_ms)
@@ -93,5 +93,5 @@ def test_a_claim_is_not_stored():
         key, value = rig.machine.encode(record)
         replayed.apply(replayed.decode(key, value))
     rig.machine = replayed
-    rig.ask(OpenCommand("g", 0, ShareConfig(subscription=FAILOVER, lock_ms=LOCK_MS)), 1)
+    rig.ask(OpenShareGroupCommand("g", 0, ShareConfig(subscription=FAILOVER, lock_ms=LOCK_MS)), 1)
     assert rig.claim("b", 1).is_owner

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace.coordination.shares.state_records import (
-    GroupChanged,
-    GroupOpened,
-    GroupRemoved,
     KeyParked,
+    ShareGroupChanged,
+    ShareGroupOpened,
+    ShareGroupRemoved,
     StoredRun,
     decode,
     encode,
@@ -21,13 +21,13 @@ RUNS = (
     StoredRun(1_000_005, 1_000_300, AVAILABLE, 2, 5),
 )
 RECORDS = [
-    GroupOpened(300, "workers", 7),
-    GroupChanged(3, RUNS),
-    GroupChanged(3, RUNS, 0),
-    GroupChanged(3, (), 1 << 40, is_reset=True),
+    ShareGroupOpened(300, "workers", 7),
+    ShareGroupChanged(3, RUNS),
+    ShareGroupChanged(3, RUNS, 0),
+    ShareGroupChanged(3, (), 1 << 40, is_reset=True),
     KeyParked(3, b"key", 17, 5),
     KeyParked(3, b"key", -1, None),
-    GroupRemoved(3),
+    ShareGroupRemoved(3),
 ]
 
 
@@ -39,7 +39,7 @@ def test_a_record_comes_back_from_its_bytes(record):
 def test_an_acknowledged_record_takes_ten_bytes():
     for offset, size in ((100, 8), (16_000, 9), (2_000_000, 10)):
         run = StoredRun(offset, offset, ACKNOWLEDGED, 1)
-        assert sum(map(len, encode(GroupChanged(9, (run,))))) == size
+        assert sum(map(len, encode(ShareGroupChanged(9, (run,))))) == size
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_an_acknowledged_record_takes_ten_bytes():
 )
 def test_changes_of_version_0_are_read(value, start, is_reset):
     run = b"\x05\0\x02\x01"
-    expected = GroupChanged(3, (StoredRun(5, 5, ACKNOWLEDGED, 1),), start, is_reset)
+    expected = ShareGroupChanged(3, (StoredRun(5, 5, ACKNOWLEDGED, 1),), start, is_reset)
     assert decode(b"\x01\x03", value + run) == expected
 
 

@@ -13,7 +13,7 @@ from headrace.coordination.shares.commands import (
     AcquireCommand,
     LearnCommand,
     ListParkedCommand,
-    OpenCommand,
+    OpenShareGroupCommand,
     ParkKeyCommand,
     PeekCommand,
     ReleaseKeyCommand,
@@ -42,7 +42,7 @@ def ask(machine, command, now_ms=0):
 def opened(*groups, **config):
     machine = ShareMachine()
     for group_id in groups or ("g",):
-        ask(machine, OpenCommand(group_id, 100, ShareConfig(**config)))
+        ask(machine, OpenShareGroupCommand(group_id, 100, ShareConfig(**config)))
     return machine
 
 
@@ -91,7 +91,7 @@ def test_two_keys_of_one_hash_are_parked_until_both_are_released():
 def test_a_parked_key_whose_hash_is_that_of_the_partition_order_holds_nothing_up_in_it():
     machine = opened(is_ordered=True, unfinished_max=10)
     assert ask(machine, ParkKeyCommand("g", b"", 0)).error is None
-    ask(machine, OpenCommand("g", 100, ShareConfig(is_serial=True, unfinished_max=10)))
+    ask(machine, OpenShareGroupCommand("g", 100, ShareConfig(is_serial=True, unfinished_max=10)))
     ask(machine, LearnCommand("g", 100, [Row(n, 0) for n in range(100, 110)], 110))
     assert machine.groups["g"].room() == 0
     got = ask(machine, AcquireCommand("g", "a", [(100, 109)], 10)).acquired

@@ -290,7 +290,7 @@ def test_a_fetch_that_waits_is_refused_when_the_broker_steps_down() -> None:
             client.send(1, 4, fetch(1, wait_ms=60_000))
             await asyncio.sleep(0.01)
             rig.clock.freeze()
-            rig.node.ownership.guard.look()
+            rig.node.ownership.guard.check()
             answer = await answer_or_none(client)
             assert _fetched(answer) == NOT_LEADER
 
@@ -319,7 +319,7 @@ def test_with_a_session_again_it_serves_what_no_other_broker_has_taken() -> None
             client = rig.client()
             assert _listed(await client.ask(2, 4, {"topics": [_LATEST]})) == NOT_LEADER
             rig.renew()
-            rig.node.ownership.guard.look()
+            rig.node.ownership.guard.check()
             async with asyncio.timeout(5):
                 while _listed(await client.ask(2, 4, {"topics": [_LATEST]})) != 0:
                     await asyncio.sleep(0.005)

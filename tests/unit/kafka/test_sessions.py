@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from face_rig import ADDRESS, Client, batch, broker
 
-from headrace.broker.sessions import ANONYMOUS, Session
+from headrace.broker.sessions import ANONYMOUS, ClientSession
 from headrace.kafka import apis
 from headrace.kafka.connection import Connection, Reply
 from headrace.kafka.dispatch import KafkaFace
@@ -119,10 +119,10 @@ def test_what_a_client_says_of_its_software_is_kept_with_its_session():
 class Strict:
     """Admits ApiVersions alone, until a test authenticates the session."""
 
-    def open(self, listener: str, client_host: str) -> Session:
-        return Session(listener, client_host)
+    def open(self, listener: str, client_host: str) -> ClientSession:
+        return ClientSession(listener, client_host)
 
-    def admits(self, session: Session, api_key: int) -> bool:
+    def admits(self, session: ClientSession, api_key: int) -> bool:
         return api_key == apis.API_VERSIONS
 
 
@@ -170,14 +170,14 @@ class Fixed:
         self.api_key = api_key
         self.left_ms = throttle_ms
 
-    def charge(self, session: Session, api_key: int, size_bytes: int) -> int:
+    def charge(self, session: ClientSession, api_key: int, size_bytes: int) -> int:
         assert size_bytes > 0
         if api_key != self.api_key:
             return 0
         throttle_ms, self.left_ms = self.left_ms, 0
         return throttle_ms
 
-    def spent(self, session: Session, api_key: int, time_ns: int) -> int:
+    def spent(self, session: ClientSession, api_key: int, time_ns: int) -> int:
         assert time_ns >= 0
         return 0
 

@@ -176,10 +176,10 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         tail = self._appends.tail
         assert tail is not None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        tail.then(self._let_go, (self._load_count, [(future, command, reply)]))
+        tail.then(self._release, (self._load_count, [(future, command, reply)]))
         return await future
 
-    def _let_go(self, error: BaseException | None, context: Any) -> None:
+    def _release(self, error: BaseException | None, context: Any) -> None:
         load_count, replies = context
         is_void = error is not None or load_count != self._load_count
         for future, command, reply in replies:
@@ -260,7 +260,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             for ticket, reply in answers
             if (parked := self._parked.pop(ticket, None)) is not None
         ]
-        self._when_durable(self._let_go, (self._load_count, replies))
+        self._when_durable(self._release, (self._load_count, replies))
 
     def _when_durable(
         self, callback: Callable[[BaseException | None, Any], None], context: Any
@@ -272,7 +272,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         else:
             tail.then(callback, context)
 
-    # --- the log -----------------------------------------------------------------------------
+    # --- log access --------------------------------------------------------------------------
 
     def _append(self, write: Callable[[], Completion], size_bytes: int) -> HeadraceError | None:
         """Append by `write` alone; the error if the log refused it."""
@@ -472,7 +472,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 self._wake_at(self._now_ms() + TICK_RETRY_MS)
         self._arm()
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:

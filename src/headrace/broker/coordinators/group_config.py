@@ -265,14 +265,14 @@ def group_value(overrides: Mapping[str, str], name: str) -> str:
     return overrides.get(name, GROUP_DEFINITIONS[name].default)
 
 
-class ConsumerTerms(NamedTuple):
+class ConsumerGroupSettings(NamedTuple):
     """Settings of a consumer group of the new protocol."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
-class StreamsTerms(NamedTuple):
+class StreamsGroupSettings(NamedTuple):
     """Settings of a streams group."""
 
     session_timeout_ms: int
@@ -301,16 +301,20 @@ def defaults_of_broker(config: BrokerConfig) -> dict[str, str]:
     }
 
 
-def consumer_terms(overrides: Mapping[str, str], config: BrokerConfig) -> ConsumerTerms:
+def consumer_group_settings(
+    overrides: Mapping[str, str], config: BrokerConfig
+) -> ConsumerGroupSettings:
     """The settings of a consumer group of the new protocol, from its overrides."""
     values = {**defaults_of_broker(config), **overrides}
-    return ConsumerTerms(int(values[SESSION_TIMEOUT]), int(values[HEARTBEAT_INTERVAL]))
+    return ConsumerGroupSettings(int(values[SESSION_TIMEOUT]), int(values[HEARTBEAT_INTERVAL]))
 
 
-def streams_terms(overrides: Mapping[str, str], config: BrokerConfig) -> StreamsTerms:
+def streams_group_settings(
+    overrides: Mapping[str, str], config: BrokerConfig
+) -> StreamsGroupSettings:
     """The settings of a streams group, from its overrides."""
     values = {**defaults_of_broker(config), **overrides}
-    return StreamsTerms(
+    return StreamsGroupSettings(
         int(values[STREAMS_SESSION_TIMEOUT]),
         int(values[STREAMS_HEARTBEAT_INTERVAL]),
         int(values[STREAMS_STANDBYS]),

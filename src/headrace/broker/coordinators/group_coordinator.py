@@ -83,7 +83,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
-    from headrace.broker.coordinators.group_config import ConsumerTerms, StreamsTerms
+    from headrace.broker.coordinators.group_config import (
+        ConsumerGroupSettings,
+        StreamsGroupSettings,
+    )
     from headrace.broker.coordinators.shard_log import ShardLog
     from headrace.broker.coordinators.streams_topics import StreamsTopics
     from headrace.coordination.machine import EndsTransaction
@@ -121,19 +124,19 @@ def consumer_group_error(group_id: str) -> GroupUnknown:
     )
 
 
-class ConsumerSurroundings(NamedTuple):
+class ConsumerGroupDependencies(NamedTuple):
     """Dependencies of groups of the new protocol besides their log."""
 
     topics: PreparedTopics
-    terms: Callable[[str], ConsumerTerms]
+    terms: Callable[[str], ConsumerGroupSettings]
     is_share_group: Callable[[str], bool] = lambda _group_id: False
-    streams: StreamsSurroundings | None = None
+    streams: StreamsGroupDependencies | None = None
 
 
-class StreamsSurroundings(NamedTuple):
+class StreamsGroupDependencies(NamedTuple):
     """Additional dependencies of streams groups."""
 
-    terms: Callable[[str], StreamsTerms]
+    terms: Callable[[str], StreamsGroupSettings]
     internal_topics: StreamsTopics
 
 
@@ -166,7 +169,7 @@ class GroupCoordinator:
         tasks: Tasks,
         config: GroupConfig | None = None,
         topics: TopicIds | None = None,
-        consumers: ConsumerSurroundings | None = None,
+        consumers: ConsumerGroupDependencies | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
         HeadraceError, which becomes the reply) if this broker does not own the partition. `topics`:
@@ -354,18 +357,18 @@ class GroupCoordinator:
         for name in dict.fromkeys(o.topic for o in reply.offsets if o.topic_id is not None):
             await topics.refresh(name)
         kept: list[FetchedOffset] = []
-        gone: dict[tuple[str, UUID], None] = {}
+        deleted: dict[tuple[str, UUID], None] = {}
         for offset in reply.offsets:
             if offset.topic_id is None or offset.topic_id == topics.ids.get(offset.topic):
                 kept.append(offset)
                 continue
-            gone[offset.topic, offset.topic_id] = None
+            deleted[offset.topic, offset.topic_id] = None
             if command.partitions is not None:
                 kept.append(
                     FetchedOffset(offset.topic, offset.partition, NO_OFFSET, NO_LEADER_EPOCH, "")
                 )
-        if gone:
-            await self._submit_to(command.group_id, ForgetTopicsCommand(list(gone)))
+        if deleted:
+            await self._submit_to(command.group_id, ForgetTopicsCommand(list(deleted)))
         return FetchOffsetsReply(None, kept)
 
     async def delete_offsets(self, command: DeleteOffsetsCommand) -> DeleteOffsetsReply:
@@ -441,7 +444,7 @@ class GroupCoordinator:
                     counters.offsets += len(group.offsets)
         return counters
 
-    # --- the way to a shard ------------------------------------------------------------------
+    # --- routing -----------------------------------------------------------------------------
 
     async def _submit(
         self,

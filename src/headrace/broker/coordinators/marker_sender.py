@@ -131,7 +131,7 @@ class MarkerSender:
         self.waiting_count += len(effect.partitions)
         self._route([_Item(job, partition, 0) for partition in sorted(effect.partitions)])
 
-    # --- finding the way ---------------------------------------------------------------------
+    # --- routing -----------------------------------------------------------------------------
 
     def _route(self, items: list[_Item]) -> None:
         """Queue each item for its partition's leader; those without a leader wait."""

@@ -45,13 +45,13 @@ class StreamsTopics:
     def __init__(self, topics: CreatesTopics, tasks: Tasks) -> None:
         self._topics = topics
         self._tasks = tasks
-        self._under_way: dict[str, None] = {}
+        self._in_progress: dict[str, None] = {}
         self._problems: dict[str, str] = {}
 
     def create(self, group_id: str, missing: Sequence[InternalTopic]) -> None:
         """Start creating topics, unless that is in progress for the group."""
-        if group_id not in self._under_way:
-            self._under_way[group_id] = None
+        if group_id not in self._in_progress:
+            self._in_progress[group_id] = None
             self._tasks.spawn(self._create(group_id, missing), f"internal topics of {group_id}")
 
     def problem(self, group_id: str) -> str:
@@ -67,7 +67,7 @@ class StreamsTopics:
                 except HeadraceError as error:
                     problem = problem or f"{topic.name} cannot be created: {error}"
         finally:
-            self._under_way.pop(group_id, None)
+            self._in_progress.pop(group_id, None)
         self._problems.pop(group_id, None)
         if problem:
             log.warning("streams group %s: %s", group_id, problem)

@@ -94,9 +94,9 @@ class _Pattern:
             self._expression: Any = re2.compile(pattern, options=options)
         except re2.error as error:
             cause = error.args[0] if error.args else ""
-            told = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
+            reason = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
             raise RegularExpressionInvalid(
-                f"invalid regular expression {pattern[:100]!r}: {told[:200]}; use RE2 syntax"
+                f"invalid regular expression {pattern[:100]!r}: {reason[:200]}; use RE2 syntax"
             ) from error
         self.version = -1
         self.matched: list[str] = []

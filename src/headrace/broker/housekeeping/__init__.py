@@ -1,1 +1,1 @@
-"""What runs beside the traffic: sweeps, compaction, tiers, replication, audits, repair."""
+"""Background work: garbage collection, compaction, tiering, replication, audits, repair."""

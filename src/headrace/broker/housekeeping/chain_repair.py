@@ -155,14 +155,14 @@ class ChainRepairer:
     async def _repairs(
         self, records: Sequence[LedgerRecord], *, is_plan: bool, accept_loss: bool
     ) -> Repairs:
-        facts, found = await self._look(records)
+        facts, found = await self._audit(records)
         repairs = Repairs([_lost_topic(*one, facts, records) for one in found.lost_topics.items()])
         for lost in repairs.topics:
             lost.fact.created_ms = self._clock.now_ms()
             if not is_plan and not lost.problem:
                 await self._metadata.put(topic_key(lost.fact.name), lost.fact.encode(), ABSENT)
         if repairs.topics and not is_plan:
-            facts, found = await self._look(records)
+            facts, found = await self._audit(records)
         ledgers = RepairableLedgers(records)
         damaged = {*found.missing, *found.suspects, *found.proved}
         for key in sorted(damaged, key=lambda one: (one[0].hex, one[1])):
@@ -210,7 +210,7 @@ class ChainRepairer:
                 return True
         return False
 
-    async def _look(self, records: Sequence[LedgerRecord]) -> tuple[Facts, Audit]:
+    async def _audit(self, records: Sequence[LedgerRecord]) -> tuple[Facts, Audit]:
         facts = await read_facts(self._metadata)
         named = facts.named
         unnamed = [one for one in records if one.ledger not in named]

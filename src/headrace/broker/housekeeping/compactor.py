@@ -1,17 +1,17 @@
-"""Runs log compaction for one broker: which partition is next, how fast, and what is deleted after.
+"""Runs log compaction for one broker: chooses partitions, limits the rate, deletes replaced
+ledgers.
 
 Invariants: one partition at a time, the dirtiest first, and only those that this broker owns.
-Internal topics are left out, since their coordinators trim them themselves. A failure of one
-partition delays that partition alone. The ledgers that a round replaced are deleted a while after
-it, so that reads which are under way end; after a crash they are orphans, which the next start
-collects.
+Internal topics are excluded, since their coordinators trim them. A failure of one partition delays
+only that partition. The ledgers that a round replaced are deleted some time after it, so that reads
+in progress can end; after a crash they are orphans, which the next start deletes.
 
-Over ledgers that brokers share (BookKeeper) this broker deletes no ledger that was replaced, since
-a former owner might still believe in it: the sweep does (`ledger_garbage`), after its grace. Their
-copies in object storage go here.
+Over ledgers that brokers share (BookKeeper) this broker deletes no replaced ledger, since a former
+owner might still use it: garbage collection does (`ledger_garbage`), after its grace period. Their
+copies in object storage are deleted here.
 
 A partition that no client has used since the broker started, or took it over, is loaded only if its
-fact names ledgers that compaction has not seen, so the others cost no memory.
+fact names ledgers that compaction has not processed, so the others cost no memory.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PARTITION_REST_MS = 600_000
-"""After a failure that is one partition's own, such as damaged bytes."""
+"""Pause after a failure of a single partition, such as damaged bytes."""
 BUILD_MS_MAX = 15 * 60 * 1000
-"""How long a compacted ledger may stay out of the chain, where the sweep deletes orphans."""
+"""How long a compacted ledger may be missing from the chain while garbage collection deletes
+orphans."""
 PAUSE_S = 0.005
 """As long as the work before it takes."""
 NEVER_MS = 2**63 - 1
-"""`max.compaction.lag.ms` where it has no bound."""
+"""`max.compaction.lag.ms` without a bound."""
 DELETE_DELAY_NS = 60 * 10**9
 """Kafka's `file.delete.delay.ms`."""
 
 
 class _RatePace:
-    """Bounds a round's bytes per second, and its share of the broker's time to about a half."""
+    """Limits a round's bytes per second, and its share of the broker's time to about a half."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
@@ -71,7 +72,7 @@ class _RatePace:
         now_ns = self._clock.now_ns()
         if bytes_per_s:
             self._paid_ns = max(self._paid_ns, now_ns) + size * 10**9 // bytes_per_s
-        # A timer takes a millisecond at least: what is owed is gathered.
+        # A timer takes at least a millisecond: small debts are accumulated.
         owed_s = (self._paid_ns - now_ns) / 1e9
         await asyncio.sleep(owed_s if owed_s > PAUSE_S else 0)
 
@@ -98,7 +99,7 @@ class Compactor:
         config: BrokerConfig,
         ready: Callable[[PartitionLog], Awaitable[None]],
     ) -> None:
-        """`ready` loads a partition, and raises why that cannot be."""
+        """`ready` loads a partition, and raises the error that prevents it."""
         self._topics = topics
         self._ready = ready
         self._environment = environment
@@ -109,7 +110,7 @@ class Compactor:
         self._replaced: dict[LedgerId, tuple[Segment, int]] = {}
         """Ledgers to delete, and when (monotonic)."""
         self._clean: dict[PartitionLog, int] = {}
-        """Partitions that are not loaded, and whose facts name nothing to compact under this
+        """Partitions that are not loaded and whose facts name nothing to compact under this
         `max.compaction.lag.ms`."""
         self.rounds = 0
         self.failures = 0
@@ -125,14 +126,15 @@ class Compactor:
             try:
                 await self.round()
             except Exception:
-                log.exception("log compaction met a fault of the broker")
+                log.exception("internal error in log compaction")
 
     async def round(self) -> None:
-        """Compact each partition that is due once, and delete what was replaced a while ago."""
+        """Compact each due partition once, and delete ledgers that were replaced some time ago."""
         await self._delete_replaced()
         await self._load_idle()
         for partition in self._due():
-            # What was due when the round began may have been deleted or handed over since.
+            # Partitions that were due when the round began may have been deleted or handed over
+            # since.
             if self._is_due(partition, self._clock.now_ms()):
                 await self._compact(partition)
                 await self._delete_replaced()
@@ -169,7 +171,7 @@ class Compactor:
         )
 
     async def _load_idle(self) -> None:
-        """Load what no client has used yet and compaction has not seen to the end."""
+        """Load partitions that no client has used yet and that compaction has not finished."""
         idle = [one for one in self._owned() if not one[2].is_loaded and one[2].failure is None]
         clean = self._clean
         self._clean = {one[2]: clean[one[2]] for one in idle if one[2] in clean}
@@ -189,10 +191,10 @@ class Compactor:
                     await self._ready(partition)
             except HeadraceError as error:
                 self._resting[partition.name] = now_ms + PARTITION_REST_MS
-                log.warning("%s: not loaded for compaction yet: %s", partition.name, error)
+                log.warning("%s: cannot load it for compaction yet: %s", partition.name, error)
 
     def _is_active_overdue(self, partition: PartitionLog, now_ms: int) -> bool:
-        """Whether the open ledger holds records for longer than `max.compaction.lag.ms`."""
+        """Whether the open ledger has held records for longer than `max.compaction.lag.ms`."""
         active = partition.active
         return (
             active is not None
@@ -220,12 +222,12 @@ class Compactor:
             self.failures += 1
             rest_ms = PARTITION_REST_MS if isinstance(error, DataCorrupt) else 0
             self._resting[partition.name] = now_ms + rest_ms
-            log.warning("%s: compaction failed, and is tried again: %s", partition.name, error)
+            log.warning("%s: compaction failed and will be retried: %s", partition.name, error)
         except Exception:
-            # Whatever it was, the other partitions have their turn.
+            # Whatever the error, the other partitions have their turn.
             self.failures += 1
             self._resting[partition.name] = now_ms + PARTITION_REST_MS
-            log.exception("%s: compaction met a fault of the broker", partition.name)
+            log.exception("%s: internal error in compaction", partition.name)
         else:
             self._resting.pop(partition.name, None)
             self.rounds += 1
@@ -256,8 +258,8 @@ class Compactor:
             try:
                 await self._environment.store.delete(ledger)
             except LedgerUnknown:
-                pass  # with its topic
+                pass  # deleted with its topic
             except HeadraceError as error:
-                log.warning("replaced ledger %s stays for now: %s", ledger, error)
+                log.warning("cannot delete replaced ledger %s yet: %s", ledger, error)
                 return
             del self._replaced[ledger]

@@ -135,7 +135,7 @@ class LedgerEvidence:
         self._store = store
         self._metadata = metadata
         self._clock = clock
-        self._looking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._first: Audit | None = None
         self._last: Audit | None = None
         self._last_ns = 0
@@ -160,9 +160,9 @@ class LedgerEvidence:
 
     async def first(self) -> Audit:
         """The result of this broker's first audit; runs it now if it failed at start."""
-        async with self._looking:
+        async with self._lock:
             if self._first is None:
-                self._first = await self._look()
+                self._first = await self._audit()
             return self._first
 
     async def lost_names(self, name: str) -> Collection[str]:
@@ -170,18 +170,18 @@ class LedgerEvidence:
         names = (await self.first()).lost_topics.values()
         if name not in names:
             return names
-        async with self._looking:  # it may have been restored, and deleted, since
-            found = self._first = await self._look()
+        async with self._lock:  # it may have been restored, and deleted, since
+            found = self._first = await self._audit()
         return found.lost_topics.values()
 
     async def _fresh(self) -> Audit:
-        async with self._looking:
+        async with self._lock:
             if self._last is None or self._clock.now_ns() - self._last_ns > FRESH_NS:
-                self._last = await self._look()
+                self._last = await self._audit()
                 self._last_ns = self._clock.now_ns()
             return self._last
 
-    async def _look(self) -> Audit:
+    async def _audit(self) -> Audit:
         ledgers = await self._store.ledger_ids()  # before the chains, which only gain ledgers
         facts = await read_facts(self._metadata)
         return audit(facts, await unnamed_in(self._store, ledgers, facts), set(ledgers))
@@ -202,7 +202,7 @@ class LedgerEvidence:
                 ledgers=ahead,
             )
 
-    async def look_at_start(self) -> None:
+    async def audit_at_start(self) -> None:
         """Audit once, ahead of the first claim, and log what was lost."""
         try:
             found = await self.first()

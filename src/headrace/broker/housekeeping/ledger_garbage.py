@@ -79,11 +79,11 @@ class LedgerGarbageCollector:
                 continue
             await self._topics.finish_deletions()
             try:
-                await self.sweep()
+                await self.collect()
             except HeadraceError as error:
                 log.warning("cannot collect orphaned ledgers and facts yet: %s", error)
 
-    async def sweep(self) -> int:
+    async def collect(self) -> int:
         """One pass: record orphans, and delete those whose grace has expired; returns how many."""
         ledgers = await self._store.ledger_ids()  # before the chains, which only gain ledgers
         pins = await self._metadata.list(PINS)

@@ -91,11 +91,11 @@ class Replication:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                await self.look()
+                await self.refresh()
             except HeadraceError as error:
                 log.info("cannot determine whether ledgers lack copies: %s", error)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read what changed and log new findings. Raises StorageUnavailable."""
         now = self.ledgers.replication()
         registered = now.registered, now.known
@@ -111,7 +111,7 @@ class Replication:
             ]
             self._closed = await self.ledgers.lacking(ledgers)
             self._registered = registered
-        self._tell()
+        self._log_changes()
 
     @property
     def lacking(self) -> Mapping[LedgerId, int]:
@@ -143,7 +143,7 @@ class Replication:
                 if self._ownership.is_mine(topic, number):
                     yield partition
 
-    def _tell(self) -> None:
+    def _log_changes(self) -> None:
         obstacle = self.obstacle()
         if obstacle != self._obstacle:
             if obstacle is not None:

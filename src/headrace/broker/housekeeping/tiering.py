@@ -109,7 +109,7 @@ class Tiering:
             now_ms = self._clock.now_ms()
             if now_ms >= self._sweep_at_ms:
                 self._sweep_at_ms = now_ms + SWEEP_RETRY_MS
-                await self.sweep()
+                await self.delete_orphans()
                 self._sweep_at_ms = now_ms + SWEEP_INTERVAL_MS
         except HeadraceError as error:
             if not error.fields.get("is_objects"):
@@ -206,9 +206,9 @@ class Tiering:
             self._resting[partition.name] = self._clock.now_ms() + PARTITION_REST_MS
         log.warning("%s: tiering failed: %s", partition.name, error)
 
-    # --- the sweep -----------------------------------------------------------------------------
+    # --- orphaned objects ----------------------------------------------------------------------
 
-    async def sweep(self) -> int:
+    async def delete_orphans(self) -> int:
         """Delete the objects that no chain has named for the grace period; returns how many. Raises
         storage and metadata errors, in which case nothing was deleted."""
         now_ms = self._clock.now_ms()

@@ -50,7 +50,7 @@ BALANCER = UUID(int=1)
 """Placed on the brokers like a topic, to elect the balancer."""
 GAIN_PERCENT = 10
 """Percent of the mean that a move must gain, so that noise moves nothing."""
-STALE_LOOKS = 3
+STALE_EVALUATIONS = 3
 """A broker's load is unknown after this many evaluations without an update."""
 
 
@@ -72,7 +72,7 @@ class Balance:
         self._placement = ownership.placement
         self._clock = clock
         self.meter = LoadMeter(topics, ownership, clock)
-        self._told: dict[int, tuple[int, int]] = {}
+        self._load_versions: dict[int, tuple[int, int]] = {}
         """Broker -> version of its latest load fact, and the number of evaluations that have seen
         it."""
         self._members: object = None
@@ -84,12 +84,12 @@ class Balance:
         while True:
             await asyncio.sleep(self._config.balance_interval_ms / 1000)
             try:
-                await self.look()
+                await self.evaluate()
             except HeadraceError as error:
-                self._begin_anew()
+                self._reset_count()
                 log.warning("the brokers' loads were not evaluated: %s", error)
 
-    async def look(self) -> Move | None:
+    async def evaluate(self) -> Move | None:
         """Publish this broker's load and, on the balancer, evaluate all. Returns the move that was
         begun.
 
@@ -98,16 +98,16 @@ class Balance:
         me = self._view.brokers.get(self._config.broker_id)
         if me is None or me.incarnation is None:
             return None
-        told = self.meter.measure(me.incarnation).encode()
-        await self._metadata.put(load_key(me.id), told, ANY, ephemeral=True)
+        measured = self.meter.measure(me.incarnation).encode()
+        await self._metadata.put(load_key(me.id), measured, ANY, ephemeral=True)
         decider = one_of(BALANCER, list(self._view.brokers))
         if decider != me.id or not self._config.is_balancing:
-            self._told.clear()
-            self._begin_anew()
+            self._load_versions.clear()
+            self._reset_count()
             return None
         return await self._decide()
 
-    def _begin_anew(self) -> None:
+    def _reset_count(self) -> None:
         self._source, self._streak = NO_BROKER, 0
 
     async def _decide(self) -> Move | None:
@@ -119,7 +119,7 @@ class Balance:
         )
         if members != self._members or loads is None or view.draining:
             self._members = members
-            self._begin_anew()
+            self._reset_count()
             return None
         carried = {
             broker: BrokerLoad(
@@ -130,7 +130,7 @@ class Balance:
         }
         source = overloaded(carried, config.balance_threshold_percent)
         if source is None or loads[source].cpu_permille < config.balance_cpu_percent_min * 10:
-            self._begin_anew()
+            self._reset_count()
             return None
         self._streak = self._streak + 1 if source == self._source else 1
         self._source = source
@@ -142,22 +142,25 @@ class Balance:
     async def _read_loads(self) -> dict[int, LoadFact] | None:
         """The load of each live broker; None if any of them is unknown."""
         loads: dict[int, LoadFact] = {}
-        told: dict[int, tuple[int, int]] = {}
+        versions: dict[int, tuple[int, int]] = {}
         entries = {entry.key: entry for entry in await self._metadata.list(LOADS)}
         for broker_id, broker in self._view.brokers.items():
             entry = entries.get(load_key(broker_id))
             if entry is None:
                 continue
-            version, looks = self._told.get(broker_id, (entry.version, 0))
-            told[broker_id] = (entry.version, looks + 1 if version == entry.version else 0)
+            version, evaluations = self._load_versions.get(broker_id, (entry.version, 0))
+            versions[broker_id] = (
+                entry.version,
+                evaluations + 1 if version == entry.version else 0,
+            )
             fact = LoadFact.decode(entry.value)
             if (
                 broker.incarnation == fact.incarnation
                 and broker.moves_version == MOVES_VERSION
-                and told[broker_id][1] <= STALE_LOOKS
+                and versions[broker_id][1] <= STALE_EVALUATIONS
             ):
                 loads[broker_id] = fact
-        self._told = told
+        self._load_versions = versions
         return loads if len(loads) == len(self._view.brokers) else None
 
     def _is_settled(self) -> bool:
@@ -172,7 +175,7 @@ class Balance:
                     return False
         return True
 
-    # --- a move ------------------------------------------------------------------------------
+    # --- moves -------------------------------------------------------------------------------
 
     async def _move(self, carried: dict[int, BrokerLoad], source: int) -> Move | None:
         entry = await self._metadata.get(MOVES)

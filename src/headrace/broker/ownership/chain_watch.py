@@ -57,25 +57,25 @@ class ChainWatch:
                 changes = self._metadata.watch(PARTITIONS)
                 for key, served in list(self._served.items()):
                     if served.is_loaded or isinstance(served.failure, ChainMissing):
-                        await self._look(key)
+                        await self._read_chain(key)
                 async for text in changes:
-                    await self._look(partition_of_key(text))
+                    await self._read_chain(partition_of_key(text))
                 return  # the store was closed
             except HeadraceError as error:
                 log.warning("cannot watch the partitions' chains (%s): retrying", error)
                 await asyncio.sleep(RETRY_S)
 
-    async def look(self, key: PartitionKey) -> None:
+    async def recheck(self, key: PartitionKey) -> None:
         """The partition has failed because of its chain, which may have been replaced since."""
         while True:
             try:
-                await self._look(key)
+                await self._read_chain(key)
                 return
             except HeadraceError as error:
                 log.warning("cannot read the chain of a partition (%s): retrying", error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _look(self, key: PartitionKey) -> None:
+    async def _read_chain(self, key: PartitionKey) -> None:
         served = self._served.get(key)
         if served is None:
             return

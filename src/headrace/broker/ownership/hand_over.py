@@ -101,7 +101,7 @@ class HandOvers:
         self._in_motion = asyncio.Semaphore(at_once)
         self._getting_ready = asyncio.Semaphore(at_once + GETTING_READY_AT_ONCE)
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """This broker is stopping: allow enough concurrent hand-overs to finish in time."""
         self._limit(max(WARM_AT_ONCE, len(self._served) // WARM_TURNS_MAX))
 
@@ -190,25 +190,25 @@ class HandOvers:
         key = (topic.id, number)
         if self._served.get(key) is not served or not self._can_take(target):
             return False
-        gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
+        moved = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
         # Coordinators' clients ask any broker for the coordinator; until that broker knows, they
         # wait here.
         is_awaited = self._ready_fact(key, target) is not None and not topic.is_internal
         if is_awaited:
             self._next_leaders[key] = Leader(target, served.leader_epoch + 1)
         try:
-            await served.upkeep.settle_and_seal(gone if is_awaited else None)
+            await served.upkeep.settle_and_seal(moved if is_awaited else None)
             self._resigned(topic, number)
             # Until the store answers, it is unknown whether the next owner is named; clients do not
             # wait for that.
             loop = asyncio.get_running_loop()
-            giving_up = loop.call_later(NAMED_WAIT_S, served.upkeep.abandon, gone)
+            giving_up = loop.call_later(NAMED_WAIT_S, served.upkeep.abandon, moved)
             try:
                 await self._name(key, served, target)
             finally:
                 # Waiting clients are sent to the next owner now, if it is known.
                 giving_up.cancel()
-                served.upkeep.abandon(gone)
+                served.upkeep.abandon(moved)
                 # Again: a request may have created a coordinator over the log in the meantime.
                 self._resigned(topic, number)
         finally:

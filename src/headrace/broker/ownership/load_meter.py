@@ -44,17 +44,17 @@ class LoadMeter:
         self._seen: dict[PartitionKey, _Seen] = {}
         self._rates: dict[PartitionKey, tuple[int, int]] = {}
         """Bytes per second, in and out."""
-        self._looked_ns = clock.now_ns()
+        self._measured_ns = clock.now_ns()
         self._cpu_ns = 0
         self._cpu_permille = 0
 
     def measure(self, incarnation: str) -> LoadFact:
         """The load since the previous call, averaged with the one before."""
         now_ns, cpu_ns = self._clock.now_ns(), self.cpu_ns()
-        elapsed_ns = max(now_ns - self._looked_ns, 1)
+        elapsed_ns = max(now_ns - self._measured_ns, 1)
         permille = (cpu_ns - self._cpu_ns) * 1000 // elapsed_ns
         self._cpu_permille = (self._cpu_permille + permille) // 2
-        self._looked_ns, self._cpu_ns = now_ns, cpu_ns
+        self._measured_ns, self._cpu_ns = now_ns, cpu_ns
         seen: dict[PartitionKey, _Seen] = {}
         rates: dict[PartitionKey, tuple[int, int]] = {}
         named: list[PartitionRate] = []

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JOIN_POLL_S = 0.1
-SAY_EVERY_S = 5.0
+CONFLICT_LOG_INTERVAL_S = 5.0
 """How often a broker that waits for its id logs that it waits."""
-LEAVE_PATIENCE_S = 2.0
-SILENT_PATIENCE_S = 0.5
+LEAVE_TIMEOUT_S = 2.0
+DISCONNECTED_LEAVE_TIMEOUT_S = 0.5
 """On a broken connection: it may come back soon; otherwise the key disappears with the session."""
 
 
@@ -50,8 +50,8 @@ class Membership:
                 return
             except VersionConflict:
                 if loop.time() >= next_line:
-                    next_line = loop.time() + SAY_EVERY_S
-                    await self._say_taken(deadline - loop.time())
+                    next_line = loop.time() + CONFLICT_LOG_INTERVAL_S
+                    await self._log_conflict(deadline - loop.time())
                 if loop.time() > deadline:
                     raise BrokerIdInUse(
                         f"another live broker has id {self._fact.id}: stop it, or start this "
@@ -60,7 +60,7 @@ class Membership:
                     ) from None
                 await asyncio.sleep(JOIN_POLL_S)
 
-    async def _say_taken(self, left_s: float) -> None:
+    async def _log_conflict(self, left_s: float) -> None:
         """Log whose registration is in the way. Raises MetadataUnavailable."""
         entry = await self._metadata.get(self._key)
         if entry is None:
@@ -103,7 +103,9 @@ class Membership:
         """Deregister now, or when the session ends if the store is unreachable."""
         is_connected = self._metadata.session.state is SessionState.CONNECTED
         try:
-            async with asyncio.timeout(LEAVE_PATIENCE_S if is_connected else SILENT_PATIENCE_S):
+            async with asyncio.timeout(
+                LEAVE_TIMEOUT_S if is_connected else DISCONNECTED_LEAVE_TIMEOUT_S
+            ):
                 await self._metadata.delete(self._key, ANY)
         except (MetadataUnavailable, TimeoutError) as error:
             why = str(error) or "the metadata store does not answer"

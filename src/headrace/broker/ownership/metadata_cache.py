@@ -56,7 +56,7 @@ class MetadataCache:
         self._dirty: dict[str, None] = {}
         self._reading: set[str] = set()
         self._places = asyncio.Semaphore(BUNDLES_AT_ONCE)
-        self._news = asyncio.Event()
+        self._changed_event = asyncio.Event()
         self._is_started = False
 
     async def start(self) -> None:
@@ -69,20 +69,20 @@ class MetadataCache:
         await self._read_all()
         self._is_started = True
         self._tasks.spawn(self._pump(watch), f"watch {self._prefix}")
-        self._tasks.spawn(self._read_news(), f"follow {self._prefix}")
+        self._tasks.spawn(self._read_changes(), f"follow {self._prefix}")
 
     async def _read_all(self) -> None:
         entries = await self._metadata.list(self._prefix)
-        gone = self._known - {entry.key for entry in entries}
+        deleted = self._known - {entry.key for entry in entries}
         for entry in entries:
             self._known.add(entry.key)
-            self._tell(entry.key, entry)
-        for key in sorted(gone):
+            self._report(entry.key, entry)
+        for key in sorted(deleted):
             self._known.discard(key)
-            self._tell(key, None)
+            self._report(key, None)
         self._settled()
 
-    def _tell(self, key: str, entry: Entry | None) -> None:
+    def _report(self, key: str, entry: Entry | None) -> None:
         try:
             self._changed(key, entry)
         except (DataCorrupt, FormatUnsupported, ValueError) as error:
@@ -99,7 +99,7 @@ class MetadataCache:
             try:
                 async for key in watch:
                     self._dirty[key] = None
-                    self._news.set()
+                    self._changed_event.set()
                 return  # the store was closed
             except HeadraceError as error:
                 log.warning("cannot watch %s (%s): reading it again", self._prefix, error)
@@ -107,10 +107,10 @@ class MetadataCache:
                 watch = self._metadata.watch(self._prefix)
                 await self._persist(self._read_all)
 
-    async def _read_news(self) -> None:
+    async def _read_changes(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed_event.wait()
+            self._changed_event.clear()
             while await self._begin_bundle():
                 pass
 
@@ -137,7 +137,7 @@ class MetadataCache:
         finally:
             self._reading.difference_update(keys)
             self._places.release()
-            self._news.set()  # keys that failed, or have changed since
+            self._changed_event.set()  # keys that failed, or have changed since
 
     async def _read_keys(self, keys: Sequence[str]) -> Sequence[tuple[str, BaseException]]:
         """Report the keys that can be read; return the others with their errors."""
@@ -152,7 +152,7 @@ class MetadataCache:
                 failed.append((key, found))
             else:
                 (self._known.discard if found is None else self._known.add)(key)
-                self._tell(key, found)
+                self._report(key, found)
         self._settled()
         return failed
 

@@ -49,7 +49,7 @@ class NextOwner:
         self._tasks = tasks
         self._waiting: dict[PartitionKey, tuple[Topic, PartitionLog]] = {}
 
-    def look(self, topic: Topic, number: int) -> None:
+    def owner_changed(self, topic: Topic, number: int) -> None:
         """The owner fact of a partition that this broker does not own has changed: prepare, or give
         up."""
         key = (topic.id, number)

@@ -43,16 +43,16 @@ class OrphanedOwnerships:
         self._incarnation = incarnation
         self._tasks = tasks
         self._waiting: dict[PartitionKey, None] = {}
-        self._is_looking = False
+        self._is_running = False
 
     def note(self, changed: Iterable[PartitionKey], known: Container[UUID]) -> None:
         """The owners of these partitions have changed; the broker knows the topics in `known`."""
         for key in changed:
             if key[0] not in known and self._version_of(key) is not None:
                 self._waiting[key] = None
-        if self._waiting and not self._is_looking:
-            self._is_looking = True
-            self._tasks.spawn(self._look(), "owners of unknown topics")
+        if self._waiting and not self._is_running:
+            self._is_running = True
+            self._tasks.spawn(self._run(), "owners of unknown topics")
 
     def _version_of(self, key: PartitionKey) -> int | None:
         """The version of the owner fact if this broker owns the partition, else None."""
@@ -60,7 +60,7 @@ class OrphanedOwnerships:
         is_ours = owner is not None and owner.fact.incarnation == self._incarnation
         return owner.version if owner is not None and is_ours else None
 
-    async def _look(self) -> None:
+    async def _run(self) -> None:
         try:
             while self._waiting:
                 await asyncio.sleep(WAIT_S)
@@ -69,7 +69,7 @@ class OrphanedOwnerships:
                 except HeadraceError as error:
                     log.info("cannot remove the owners of unknown topics yet: %s", error)
         finally:
-            self._is_looking = False
+            self._is_running = False
 
     async def _give_up(self) -> None:
         """Raises MetadataUnavailable, VersionConflict, and decoding errors of topic facts: an

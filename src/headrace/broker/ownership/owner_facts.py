@@ -101,7 +101,7 @@ class OwnerFacts:
                 self._view.own(one.key, one.fact, next(versions))
                 if one.chain is not None:
                     next(versions)
-                _tell(one, result=True)
+                _resolve(one, result=True)
         except HeadraceError as error:
             # one exception each: a shared instance would collect the tracebacks of all
             for one in bundle:
@@ -114,13 +114,13 @@ class OwnerFacts:
         try:
             versions = await self._metadata.multi(one.operations)
             self._view.own(one.key, one.fact, versions[0])
-            _tell(one, result=True)
+            _resolve(one, result=True)
         except VersionConflict:
             try:
                 entry = await self._metadata.get(owner_key(*one.key))
                 if entry is not None:
                     self._view.own(one.key, OwnerFact.decode(entry.value), entry.version)
-                _tell(one, result=False)
+                _resolve(one, result=False)
             except HeadraceError as error:
                 _fail(one, error)
         except HeadraceError as error:
@@ -141,7 +141,7 @@ def _bundles(asked: Sequence[_Write]) -> list[list[_Write]]:
     return bundles
 
 
-def _tell(one: _Write, *, result: bool) -> None:
+def _resolve(one: _Write, *, result: bool) -> None:
     if not one.is_written.done():
         one.is_written.set_result(result)
 

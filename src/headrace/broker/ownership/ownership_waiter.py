@@ -27,11 +27,11 @@ class OwnershipWaiter:
     def __init__(self, view: ClusterView, me: int) -> None:
         self._view = view
         self._me = me
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def notify(self) -> None:
         """A round of changes has been applied."""
-        self._news.set()
+        self._changed.set()
 
     async def wait_served(self, topic: Topic) -> None:
         """See Ownership."""
@@ -62,8 +62,8 @@ class OwnershipWaiter:
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             return False
         return True

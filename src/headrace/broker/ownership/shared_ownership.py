@@ -97,7 +97,7 @@ class SharedOwnership:
         self._peers = Peers(self._me, metadata, tasks)
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
-        self._chains = ChainWatch(metadata, self._mine, self._look_at)
+        self._chains = ChainWatch(metadata, self._mine, self._mark)
         self._moving = HandOvers(
             *(
                 self._me,
@@ -128,7 +128,7 @@ class SharedOwnership:
             metadata.session, clock, self._step_down, self._step_up
         )
 
-    # --- what the faces ask ------------------------------------------------------------------
+    # --- requests of faces -------------------------------------------------------------------
 
     def leader(self, topic: Topic, partition: int) -> Leader:
         """See Ownership."""
@@ -154,20 +154,20 @@ class SharedOwnership:
 
     def topics_changed(self) -> None:
         """See Ownership."""
-        self._look_at_all()
+        self._mark_all()
 
-    def _look_at_all(self) -> None:
+    def _mark_all(self) -> None:
         self._is_all_due = True
         self._wake.set()
 
-    def _look_at(self, key: PartitionKey) -> None:
+    def _mark(self, key: PartitionKey) -> None:
         self.view.dirty.add(key)
         self._wake.set()
 
-    def _lost(self, key: PartitionKey, served: PartitionLog) -> None:
-        self._look_at(key)
+    def _on_lost(self, key: PartitionKey, served: PartitionLog) -> None:
+        self._mark(key)
         if isinstance(served.failure, ChainMissing):
-            self._tasks.spawn(self._chains.look(key), f"chain of {served.name}")
+            self._tasks.spawn(self._chains.recheck(key), f"chain of {served.name}")
 
     def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
         """See Ownership."""
@@ -181,7 +181,7 @@ class SharedOwnership:
         """See Ownership."""
         return await self._waiter.wait_ended(topic, timeout_s)
 
-    # --- coming and going --------------------------------------------------------------------
+    # --- joining and leaving -----------------------------------------------------------------
 
     async def join(self, fact: BrokerFact) -> None:
         """See Ownership. Raises BrokerIdInUse, MetadataUnavailable."""
@@ -193,7 +193,7 @@ class SharedOwnership:
         self._tasks.spawn(self._reconcile_always(), "ownership")
         self._tasks.spawn(self._guard.run(), "session")
         self._tasks.spawn(self._chains.run(), "chains")
-        self._look_at_all()
+        self._mark_all()
 
     async def leave(self) -> None:
         """See Ownership: partitions not handed over in time are claimed after this broker has
@@ -210,7 +210,7 @@ class SharedOwnership:
                 while self._busy and self._guard.is_up:  # one change per partition at a time
                     self._idle.clear()
                     await self._idle.wait()
-                self._moving.hurry()
+                self._moving.expedite()
                 await self._hand_over_all()
         except TimeoutError:
             if self._mine:
@@ -244,27 +244,27 @@ class SharedOwnership:
         for topic, number in self._all_mine():
             self._end(topic, number, why)
 
-    # --- what is, and what should be ---------------------------------------------------------
+    # --- reconciliation ----------------------------------------------------------------------
 
     async def _reconcile_always(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
-                await self._look()
+                await self._process_changes()
             except Exception:
                 # Whatever the error: a broker that stopped reacting to changes would be worse.
                 log.exception("cannot reconcile the owners of partitions: retrying")
                 await asyncio.sleep(RETRY_S)
-                self._look_at_all()
+                self._mark_all()
 
-    async def _look(self) -> None:
+    async def _process_changes(self) -> None:
         """Collect what changed and act on it."""
         loop = asyncio.get_running_loop()
         if self._members_version != self.view.members_version:
             self._members_version = self.view.members_version
             self._moves_at = loop.time() + self._config.rebalance_delay_ms / 1000
-            loop.call_at(self._moves_at, self._look_at_all)
+            loop.call_at(self._moves_at, self._mark_all)
             self._topics.version += 1
             self._peers.follow(self.view.brokers)
             self._is_all_due = True
@@ -285,7 +285,7 @@ class SharedOwnership:
             self._leaving.reschedule(asyncio.get_running_loop().time())
 
     def _step_up(self) -> None:
-        self._look_at_all()
+        self._mark_all()
 
     def _reconcile(self) -> None:
         """Start the change that each partition of this broker needs; running changes continue."""
@@ -310,10 +310,12 @@ class SharedOwnership:
         for key in [key for key in {**self._mine, **self._ended} if key[0] not in known]:
             self._ended.pop(key, None)
             served = self._mine.pop(key, None)
-            self._tasks.spawn(self._let_go(key, served), f"release deleted {key[0]}-{key[1]}")
+            self._tasks.spawn(
+                self._release_deleted(key, served), f"release deleted {key[0]}-{key[1]}"
+            )
         self.placement.forget_all_but(known)
 
-    async def _let_go(self, key: PartitionKey, served: PartitionLog | None) -> None:
+    async def _release_deleted(self, key: PartitionKey, served: PartitionLog | None) -> None:
         """Give up the ownership of a deleted topic's partition, which other brokers wait for."""
         # over shared storage the garbage collector deletes the ledgers
         if served is not None and self._slots:
@@ -355,7 +357,7 @@ class SharedOwnership:
         if target == self._me and (owner is None or not self.view.is_alive(owner.fact)):
             self._do(key, self._claim(topic, number))
         else:
-            self._next.look(topic, number)
+            self._next.owner_changed(topic, number)
 
     def _do(self, key: PartitionKey, change: Coroutine[None, None, None]) -> None:
         """Run one change of a partition; no other change of it starts meanwhile."""
@@ -370,13 +372,13 @@ class SharedOwnership:
             finally:
                 self._busy.discard(key)
                 self._idle.set()
-                self._look_at(key)
+                self._mark(key)
 
         task = self._tasks.start(run(), f"own {key[0]}-{key[1]}")
         # in case it was cancelled before it started
         task.add_done_callback(lambda _: change.close())
 
-    # --- a tenure ----------------------------------------------------------------------------
+    # --- tenures -----------------------------------------------------------------------------
 
     async def _claim(self, topic: Topic, number: int) -> None:
         async with self._claims:
@@ -436,7 +438,7 @@ class SharedOwnership:
         self._mine[key] = topic.partitions[number] = served
         self._chains.begun(key)
         self._topics.version += 1
-        served.on_lost = partial(self._lost, key, served)
+        served.on_lost = partial(self._on_lost, key, served)
         if waiting is not None:
             served.upkeep.begin_turn()
         loading = self._warm(topic, number, served, is_in_use=waiting is not None)

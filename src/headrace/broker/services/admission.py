@@ -291,7 +291,7 @@ def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Dedupli
     return Deduplicated(rest, read_header(rest), new, offset)
 
 
-class Admission:
+class BatchAdmission:
     """Runs `admit`, in a thread if it takes long."""
 
     def __init__(self, clock: Clock) -> None:

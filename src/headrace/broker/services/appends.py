@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
-from headrace.broker.services.admission import Admission, Admitted, is_kept, without_duplicates
+from headrace.broker.services.admission import Admitted, BatchAdmission, is_kept, without_duplicates
 from headrace.errors import (
     BatchCorrupt,
     HeadraceError,
@@ -141,7 +141,7 @@ class Appends:
     def __init__(self, clock: Clock, verifications: Verifications) -> None:
         self._clock = clock
         self._verifications = verifications
-        self._admission = Admission(clock)
+        self._admission = BatchAdmission(clock)
         self.delays: Delays = NoDelays()
         """Stores delayed records."""
         self._queues: dict[PartitionLog, deque[_Write]] = {}
@@ -278,7 +278,7 @@ class Appends:
                 f"with sequence {header.base_sequence} instead of 0"
             )
 
-    # --- order -------------------------------------------------------------------------------
+    # --- ordering ----------------------------------------------------------------------------
 
     def _enqueue(self, write: _Write) -> None:
         """Process a batch, now or after those of its partition that wait. Raises HeadraceError."""

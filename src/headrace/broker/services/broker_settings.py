@@ -49,7 +49,7 @@ FIXED: Final[Mapping[str, str]] = {
 _FIXED_DOCUMENTATION: Final = "Shown for compatibility with Kafka's tools; read-only."
 
 
-class Source(IntEnum):
+class SettingSource(IntEnum):
     """Where a value comes from. Do not change: on Kafka's wire."""
 
     BROKER = 2
@@ -64,8 +64,8 @@ class ShownSetting(NamedTuple):
     setting: BrokerSetting
     value: str | None
     """None: not set, or sensitive."""
-    source: Source
-    synonyms: Sequence[tuple[str | None, Source]]
+    source: SettingSource
+    synonyms: Sequence[tuple[str | None, SettingSource]]
     """(value, source) of all values that are set, in order of precedence."""
 
 
@@ -91,7 +91,7 @@ class BrokerSettings:
 
     def _started_with(
         self, setting: BrokerSetting, given: Mapping[str, str]
-    ) -> tuple[str | None, Source]:
+    ) -> tuple[str | None, SettingSource]:
         text = given.get(setting.name, setting.default)
         if setting.field is not None:
             value = getattr(self._config, setting.field)
@@ -99,7 +99,7 @@ class BrokerSettings:
         elif (topic_setting := topic_default_of(setting)) is not None:
             text = self._config.topic_defaults.get(topic_setting, setting.default)
         is_given = setting.name in given or text != setting.default or setting.name == NODE_ID
-        return text, Source.START if is_given else Source.DEFAULT
+        return text, SettingSource.START if is_given else SettingSource.DEFAULT
 
     def attach(
         self, topic_defaults_changed: Callable[[], None], advertised: Callable[[], str]
@@ -113,7 +113,7 @@ class BrokerSettings:
         """Call `listener(name, value)` after each change of a setting on this broker."""
         self._listeners.append(listener)
 
-    # --- what is stored ----------------------------------------------------------------------
+    # --- stored state ------------------------------------------------------------------------
 
     def apply(self, key: str, entry: Entry | None) -> None:
         """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
@@ -156,24 +156,24 @@ class BrokerSettings:
         if are_defaults_new:
             self._topic_defaults_changed()
 
-    def _set_values(self, setting: BrokerSetting) -> list[tuple[str | None, Source]]:
+    def _set_values(self, setting: BrokerSetting) -> list[tuple[str | None, SettingSource]]:
         """All values that are set for this broker, in order of precedence."""
-        found: list[tuple[str | None, Source]] = []
+        found: list[tuple[str | None, SettingSource]] = []
         if setting.can_change:
             for broker, source in (
-                (str(self._config.broker_id), Source.BROKER),
-                (ALL_BROKERS, Source.ALL_BROKERS),
+                (str(self._config.broker_id), SettingSource.BROKER),
+                (ALL_BROKERS, SettingSource.ALL_BROKERS),
             ):
                 value = self.overrides(broker).get(setting.name)
                 if value is not None:
                     found.append((value, source))
         value, source = self._start[setting.name]
         found.append((value, source))
-        if source == Source.START and setting.default is not None:
-            found.append((setting.default, Source.DEFAULT))
+        if source == SettingSource.START and setting.default is not None:
+            found.append((setting.default, SettingSource.DEFAULT))
         return found
 
-    # --- what is shown -----------------------------------------------------------------------
+    # --- description -------------------------------------------------------------------------
 
     def of_broker(self, broker: str) -> list[ShownSetting]:
         """All settings of this broker; for ALL_BROKERS, the changes for all brokers.
@@ -182,7 +182,7 @@ class BrokerSettings:
         """
         if broker == ALL_BROKERS:
             return [
-                _shown(SETTINGS[name], [(value, Source.ALL_BROKERS)])
+                _shown(SETTINGS[name], [(value, SettingSource.ALL_BROKERS)])
                 for name, value in self.overrides(ALL_BROKERS).items()
                 if name in SETTINGS
             ]
@@ -251,10 +251,12 @@ class BrokerSettings:
 
 def _fixed(name: str, value: str) -> ShownSetting:
     setting = SETTINGS.get(name) or BrokerSetting(name, Text(), _FIXED_DOCUMENTATION)
-    return _shown(setting, [(value, Source.START)])
+    return _shown(setting, [(value, SettingSource.START)])
 
 
-def _shown(setting: BrokerSetting, values: Sequence[tuple[str | None, Source]]) -> ShownSetting:
+def _shown(
+    setting: BrokerSetting, values: Sequence[tuple[str | None, SettingSource]]
+) -> ShownSetting:
     if setting.is_sensitive:
         values = [(None, source) for _, source in values]
     value, source = values[0]

@@ -37,7 +37,7 @@ from headrace.metadata.store import ABSENT, Entry
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.broker.sessions import Session
+    from headrace.broker.sessions import ClientSession
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
 
@@ -87,7 +87,7 @@ class ClientQuotas:
         """Call `listener` after each change of a quota."""
         self._listeners.append(listener)
 
-    # --- what is stored ----------------------------------------------------------------------
+    # --- stored state ------------------------------------------------------------------------
 
     def apply(self, key: str, entry: Entry | None) -> None:
         """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
@@ -172,9 +172,9 @@ class ClientQuotas:
         value = fact.encode()
         self.apply(key, Entry(key, value, await self._metadata.put(key, value, version)))
 
-    # --- what clients use --------------------------------------------------------------------
+    # --- usage -------------------------------------------------------------------------------
 
-    def charge(self, session: Session, api_key: int, size_bytes: int) -> int:
+    def charge(self, session: ClientSession, api_key: int, size_bytes: int) -> int:
         """See sessions.Quotas."""
         if api_key in _EXEMPT:
             return 0
@@ -183,7 +183,7 @@ class ClientQuotas:
             throttle_ms = self.take(session, PRODUCER, size_bytes)
         return max(throttle_ms, self.take(session, REQUEST, 0))
 
-    def take(self, session: Session, key: str, amount: float) -> int:
+    def take(self, session: ClientSession, key: str, amount: float) -> int:
         """Charge one quota of a client; returns for how many milliseconds it is throttled."""
         if not self.is_active:
             return 0
@@ -192,18 +192,18 @@ class ClientQuotas:
             return 0
         return self._note(key, bucket.charge(amount, self._now_ns()))
 
-    def spent(self, session: Session, api_key: int, time_ns: int) -> int:
+    def spent(self, session: ClientSession, api_key: int, time_ns: int) -> int:
         """Charge the time of the broker's event loop that a request took; see `take`."""
         return 0 if api_key in _EXEMPT else self.take(session, REQUEST, time_ns)
 
-    def burst(self, session: Session, key: str) -> int | None:
+    def burst(self, session: ClientSession, key: str) -> int | None:
         """The largest amount that may be used at once; None: not limited."""
         if not self.is_active:
             return None
         bucket = self._bucket(session, key)
         return None if bucket is None else max(1, int(bucket.rate_per_s * BURST_S[key]))
 
-    def check(self, session: Session, key: str) -> None:
+    def check(self, session: ClientSession, key: str) -> None:
         """Raise QuotaExceeded while the client has exhausted a quota (KIP-599 for mutations)."""
         wait_ms = self.take(session, key, 0)
         if wait_ms:
@@ -235,7 +235,7 @@ class ClientQuotas:
             figures.time_ms += throttle_ms
         return throttle_ms
 
-    def _bucket(self, session: Session, key: str) -> TokenBucket | None:
+    def _bucket(self, session: ClientSession, key: str) -> TokenBucket | None:
         user = (session.principal or "").partition(":")[2]
         client = user, session.client_id
         buckets = self._clients.get(client)

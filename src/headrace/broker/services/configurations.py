@@ -47,7 +47,7 @@ class ConfigChange(NamedTuple):
     value: str | None = None
 
 
-class Definition(Protocol):
+class SettingDefinition(Protocol):
     """The part of a setting's definition that changes need."""
 
     @property
@@ -213,7 +213,7 @@ def _settings(
 def changed(
     changes: Sequence[ConfigChange],
     overrides: Mapping[str, str],
-    definitions: Mapping[str, Definition],
+    definitions: Mapping[str, SettingDefinition],
     check: Callable[[str, str | None], None],
 ) -> dict[str, str]:
     """The overrides after `changes`. Raises ConfigInvalid, RequestInvalid."""
@@ -242,7 +242,7 @@ def changed(
 
 
 def _edited_list(
-    definition: Definition, overrides: Mapping[str, str], operation: int, value: str
+    definition: SettingDefinition, overrides: Mapping[str, str], operation: int, value: str
 ) -> str:
     name = definition.name
     if definition.type != LIST:

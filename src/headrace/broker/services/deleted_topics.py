@@ -49,14 +49,14 @@ class DeletedTopics:
         self._groups = groups
         self._tasks = tasks
 
-    def gone(self, topic: Topic, *, is_certain: bool) -> None:
+    def topic_deleted(self, topic: Topic, *, is_certain: bool) -> None:
         """Another broker has deleted a topic; unless `is_certain`, its fact may only have been
         lost."""
         self._shares.forget_topic(topic.id)
         self._timers.forget_topic(topic.id)
         if is_certain:
             self._tasks.spawn(
-                self._forget_patiently(topic.name, topic.id), f"delete offsets of {topic.name}"
+                self._delete_offsets(topic.name, topic.id), f"delete offsets of {topic.name}"
             )
         else:
             self._tasks.spawn(self._forget_if_deleted(topic), f"check deletion of {topic.name}")
@@ -68,24 +68,24 @@ class DeletedTopics:
         self._tasks.spawn(self._forget_share_topic(topic_id), "a deleted topic's share groups")
         await self._groups().topic_deleted(name, topic_id)
 
-    async def _forget_if_deleted(self, gone: Topic) -> None:
+    async def _forget_if_deleted(self, topic: Topic) -> None:
         """Delete a topic's offsets unless only its fact was lost."""
         while True:
             try:
-                if await self._topics.is_lost(gone.name):
+                if await self._topics.is_lost(topic.name):
                     log.error(
                         "the fact of topic %s was lost: the topic is not served, its ledgers and "
                         "committed offsets are kept; restore it with `headrace cluster repair`",
-                        gone.name,
+                        topic.name,
                     )
                     return
                 break
             except HeadraceError as error:
-                log.info("cannot determine yet whether topic %s was deleted: %s", gone.name, error)
+                log.info("cannot determine yet whether topic %s was deleted: %s", topic.name, error)
                 await asyncio.sleep(RETRY_S)
-        await self._forget_patiently(gone.name, gone.id)
+        await self._delete_offsets(topic.name, topic.id)
 
-    async def _forget_patiently(self, name: str, topic_id: UUID) -> None:
+    async def _delete_offsets(self, name: str, topic_id: UUID) -> None:
         """Delete the topic's offsets in this broker's groups, which no other broker can do; retries
         while storage is unavailable."""
         while True:

@@ -53,7 +53,7 @@ class LongPoll:
         """See Waiter: look at the end of this turn."""
         if not self._is_scheduled and not self.has_ended:
             self._is_scheduled = True
-            self._loop.call_soon(self._look_again)
+            self._loop.call_soon(self._look_once)
 
     def end(self) -> None:
         """Stop looking. May be called again."""
@@ -65,7 +65,7 @@ class LongPoll:
         for source in self._sources:
             source.discard(self)
 
-    def _look_again(self) -> None:
+    def _look_once(self) -> None:
         self._is_scheduled = False
         if not self.has_ended:
             self._look(False)

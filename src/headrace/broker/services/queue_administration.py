@@ -1,8 +1,8 @@
-"""Administering a queue as a whole: where a group stands on a topic, and the keys that it parks.
+"""Administers a queue as a whole: a group's positions in a topic, and its parked keys.
 
-Invariants: knows no protocol. Any broker is asked and asks the owners of all partitions
-(`QueueOwners`); what concerns one partition is decided by its owner. Every call can be made twice:
-parking a parked key and releasing one that is not parked change nothing.
+Invariants: knows no protocol. Any broker accepts requests and calls the owners of all partitions
+(`QueueOwners`); the owner decides for its partition. Every call is idempotent: parking a parked key
+and releasing one that is not parked change nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
 
 KEYS_MAX: Final = 100
-"""Of one call that parks or releases."""
+"""Per call that parks or releases keys."""
 KEY_BYTES_MAX: Final = 16 * 1024
-"""Of one of them: as many characters as HTTP takes, in UTF-8."""
+"""Per key: as many characters as HTTP accepts, in UTF-8."""
 
 
 class QueueAdministration:
-    """See the module. Answers are by partition; an error stands for one partition."""
+    """See the module. Results are by partition; an error applies to one partition."""
 
     def __init__(self, owners: QueueOwners, shares: SharePartitions) -> None:
         self._owners = owners
@@ -45,7 +45,7 @@ class QueueAdministration:
     async def describe(
         self, topic: Topic, group_id: str
     ) -> Mapping[int, QueuePosition | HeadraceError | None]:
-        """Where the group stands; None: it has not begun on the partition."""
+        """The group's positions; None: it has not begun on the partition."""
         return await self._owners.ask_all(
             topic,
             lambda number: self.describe_here(topic, number, group_id),
@@ -55,7 +55,7 @@ class QueueAdministration:
     async def list_parked(
         self, topic: Topic, group_id: str
     ) -> Mapping[int, Sequence[ParkedKey] | HeadraceError]:
-        """The keys whose records the group sets aside."""
+        """The group's parked keys."""
         return await self._owners.ask_all(
             topic,
             lambda number: self.list_parked_here(topic, number, group_id),
@@ -65,8 +65,8 @@ class QueueAdministration:
     async def park(
         self, topic: Topic, group_id: str, keys: Sequence[bytes]
     ) -> Mapping[int, HeadraceError | None]:
-        """Set the records of the keys aside: on every partition, since a producer may choose its
-        partition in a way of its own."""
+        """Park the records of the keys, on every partition, since a producer may use any
+        partitioner."""
         return await self._owners.ask_all(
             topic,
             lambda number: self.park_here(topic, number, group_id, keys),
@@ -76,7 +76,8 @@ class QueueAdministration:
     async def unpark(
         self, topic: Topic, group_id: str, keys: Sequence[bytes]
     ) -> Mapping[int, Sequence[bytes] | HeadraceError]:
-        """Deliver the records of the keys again, from the first on: the keys that were parked."""
+        """Release the records of the keys, from the first one on; returns the keys that were
+        parked."""
         return await self._owners.ask_all(
             topic,
             lambda number: self.unpark_here(topic, number, group_id, keys),
@@ -86,7 +87,7 @@ class QueueAdministration:
     # --- one partition of this broker --------------------------------------------------------
 
     async def describe_here(self, topic: Topic, number: int, group_id: str) -> QueuePosition | None:
-        """Raises what `SharePartitions.describe` does."""
+        """Raises what `SharePartitions.describe` raises."""
         for found in await self._shares.describe(topic, number, [group_id]):
             high_watermark = topic.require_log(number).high_watermark
             return QueuePosition(
@@ -101,7 +102,7 @@ class QueueAdministration:
     async def list_parked_here(
         self, topic: Topic, number: int, group_id: str
     ) -> Sequence[ParkedKey]:
-        """Raises what `SharePartitions.ask_of_keys` does, but for GroupUnknown."""
+        """Raises what `SharePartitions.ask_of_keys` raises, except GroupUnknown."""
         try:
             reply = await self._shares.ask_of_keys(topic, number, ListParkedCommand(group_id))
         except GroupUnknown:
@@ -111,7 +112,7 @@ class QueueAdministration:
     async def park_here(
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]
     ) -> None:
-        """Raises what `SharePartitions.begin` and `ask_of_keys` do."""
+        """Raises what `SharePartitions.begin` and `ask_of_keys` raise."""
         self._shares.check_parks(group_id)  # before the group begins on the topic
         await self._shares.begin(topic, number, group_id)
         for key in keys:
@@ -121,8 +122,7 @@ class QueueAdministration:
     async def unpark_here(
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """Raises what `SharePartitions.ask_of_keys` does, but for what says that a key is not
-        parked."""
+        """Raises what `SharePartitions.ask_of_keys` raises, except that a key is not parked."""
         released: list[bytes] = []
         for key in keys:
             try:

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.broker.shares.hosted_shares import Pause
-    from headrace.broker.shares.queue_peers import Answered, Delivery, QueuePeerCalls, SeenPause
+    from headrace.broker.shares.queue_peers import (
+        Answered,
+        MemberSettlements,
+        QueuePeerCalls,
+        SeenPause,
+    )
     from headrace.broker.shares.share_partitions import ReceiveRequest, SharePartitions
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
@@ -180,12 +185,12 @@ class QueueOwners:
         )
 
     def _check_suspect(self, broker_id: int) -> None:
-        """Raises BrokerUnreachable where the broker has just given no answer."""
+        """Raise BrokerUnreachable if the broker has just failed to answer."""
         until_s, problem = self._suspects.get(broker_id, (0.0, None))
         if problem is not None and asyncio.get_running_loop().time() < until_s:
             raise problem
 
-    # --- wait --------------------------------------------------------------------------------
+    # --- waits -------------------------------------------------------------------------------
 
     async def wait(
         self,
@@ -244,7 +249,7 @@ class QueueOwners:
     # --- settle ------------------------------------------------------------------------------
 
     async def settle(
-        self, topic: Topic, group_id: str, deliveries: Sequence[Delivery]
+        self, topic: Topic, group_id: str, deliveries: Sequence[MemberSettlements]
     ) -> list[Sequence[HeadraceError | None]]:
         """For each delivery, an error or None for each settlement, once it is durable.
 
@@ -263,7 +268,11 @@ class QueueOwners:
         return [_for_each(topic, one, outcomes[at]) for at, one in enumerate(deliveries)]
 
     async def _settle_once(
-        self, topic: Topic, group_id: str, deliveries: Sequence[Delivery], places: Sequence[int]
+        self,
+        topic: Topic,
+        group_id: str,
+        deliveries: Sequence[MemberSettlements],
+        places: Sequence[int],
     ) -> dict[int, Sequence[HeadraceError | None] | HeadraceError]:
         found: dict[int, Sequence[HeadraceError | None] | HeadraceError] = {}
         elsewhere: dict[int, list[int]] = {}
@@ -291,7 +300,7 @@ class QueueOwners:
         return found
 
     async def _settle_here(
-        self, topic: Topic, group_id: str, delivery: Delivery
+        self, topic: Topic, group_id: str, delivery: MemberSettlements
     ) -> Sequence[HeadraceError | None] | HeadraceError:
         try:
             return await self._shares.settle(
@@ -302,7 +311,7 @@ class QueueOwners:
         except HeadraceError as error:
             return error
 
-    # --- every partition ---------------------------------------------------------------------
+    # --- all partitions ----------------------------------------------------------------------
 
     async def ask_all(
         self,
@@ -313,10 +322,11 @@ class QueueOwners:
             Awaitable[Mapping[int, _T | HeadraceError]],
         ],
     ) -> dict[int, _T | HeadraceError]:
-        """What the owner of each of the topic's partitions answers, or why it could not be asked.
+        """The response of the owner of each of the topic's partitions, or why it could not be
+        called.
 
-        All owners are asked at once, and again while they change. What is asked must bear to be
-        asked twice.
+        All owners are called concurrently, and again while they change; the call must be
+        idempotent.
         """
         found: dict[int, _T | HeadraceError] = {}
         left = set(range(len(topic.partitions)))
@@ -360,7 +370,7 @@ class QueueOwners:
                 answered = await there(peers, broker, part)
             except HeadraceError as error:
                 answered = dict.fromkeys(part, error)
-            missing = BrokerUnreachable(f"broker {broker_id} left partitions out of its answer")
+            missing = BrokerUnreachable(f"broker {broker_id} omitted partitions in its response")
             found.update({number: answered.get(number, missing) for number in part})
 
         parts = {one: [n for n in of if n in numbers] for one, of in owners.others.items()}
@@ -369,7 +379,9 @@ class QueueOwners:
 
 
 def _for_each(
-    topic: Topic, delivery: Delivery, outcome: Sequence[HeadraceError | None] | HeadraceError
+    topic: Topic,
+    delivery: MemberSettlements,
+    outcome: Sequence[HeadraceError | None] | HeadraceError,
 ) -> Sequence[HeadraceError | None]:
     if not isinstance(outcome, HeadraceError):
         return outcome

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.broker.shares.dead_letters import H_TOPIC
 from headrace.broker.shares.share_reads import BatchesRead
-from headrace.coordination.timers.schedule import Entry
+from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.errors import (
     BatchCorrupt,
     NotOwner,
@@ -64,7 +64,7 @@ PLACES: Final = (LOG, DELAYED, HALF)
 """Of one partition, in search order. The dead letter topics come last."""
 
 
-class Place(NamedTuple):
+class SearchPosition(NamedTuple):
     """A search position: `topic` and `partition` of a log or its companions."""
 
     rank: int
@@ -79,10 +79,10 @@ class Place(NamedTuple):
     """For delayed records: the offset in the companion after which to continue."""
 
 
-FIRST: Final = Place(-1, "", -1, -1)
+FIRST: Final = SearchPosition(-1, "", -1, -1)
 
 
-class Found(NamedTuple):
+class FoundMessage(NamedTuple):
     """A message that a search found."""
 
     state: str
@@ -100,8 +100,8 @@ class Found(NamedTuple):
 class Page:
     """The result of one call."""
 
-    found: list[Found] = field(default_factory=list)
-    next: Place | None = None
+    found: list[FoundMessage] = field(default_factory=list)
+    next: SearchPosition | None = None
     """Where to continue; None: the search is complete."""
     records: int = 0
     size_bytes: int = 0
@@ -111,7 +111,7 @@ class Page:
     """The newest timestamp of the batch searched last, -1: none."""
 
 
-class Bounds(NamedTuple):
+class SearchBounds(NamedTuple):
     """When one call ends."""
 
     count_max: int
@@ -141,8 +141,8 @@ class Search:
         self,
         topic: Topic,
         condition: Condition,
-        start: Place,
-        bounds: Bounds,
+        start: SearchPosition,
+        bounds: SearchBounds,
         partition: int | None = None,
     ) -> Page:
         """Messages of `topic` from `start` on, in the order of places and offsets.
@@ -185,7 +185,7 @@ class Search:
         """(topic, partition) pairs that a search of `topic` covers on this broker."""
         return {(one.name, number) for one in self.topics(topic) for number in self.served(one)}
 
-    def _places(self, topic: Topic, partition: int | None) -> list[Place]:
+    def _places(self, topic: Topic, partition: int | None) -> list[SearchPosition]:
         if partition is not None:
             topic.check_partition(partition)
         numbers = [n for n in self.served(topic) if partition in {None, n}]
@@ -195,14 +195,18 @@ class Search:
                 "that broker"
             )
         kinds = range(len(PLACES))
-        places = [Place(0, topic.name, number, kind) for number in numbers for kind in kinds]
+        places = [
+            SearchPosition(0, topic.name, number, kind) for number in numbers for kind in kinds
+        ]
         if partition is not None:
             return places
         for dead in self.topics(topic)[1:]:
-            places += [Place(1, dead.name, number, 0) for number in self.served(dead)]
+            places += [SearchPosition(1, dead.name, number, 0) for number in self.served(dead)]
         return places
 
-    async def _search(self, run: _Run, place: Place, origin: Topic) -> Place | None:
+    async def _search(
+        self, run: _Run, place: SearchPosition, origin: Topic
+    ) -> SearchPosition | None:
         """Search one place; returns where to continue in it, None if it is done."""
         topic = self._topics.by_name.get(place.topic)
         if topic is None or place.partition >= len(topic.partitions):
@@ -213,11 +217,11 @@ class Search:
             return await self._search_delayed(run, place, topic)
         return await self._search_halves(run, place, topic)
 
-    # --- the log -----------------------------------------------------------------------------
+    # --- log access --------------------------------------------------------------------------
 
     async def _search_log(
-        self, run: _Run, place: Place, topic: Topic, origin: Topic
-    ) -> Place | None:
+        self, run: _Run, place: SearchPosition, topic: Topic, origin: Topic
+    ) -> SearchPosition | None:
         log = topic.require_log(place.partition)
         await log.wait_loaded()
         offset, end = await self._range(log, place, run.condition)
@@ -236,7 +240,7 @@ class Search:
                 await asyncio.sleep(0)
                 for record in await run.matching(batch, within):
                     state = DEAD if place.rank else LOG
-                    run.add(Found(state, topic.name, place.partition, record, -1, ()))
+                    run.add(FoundMessage(state, topic.name, place.partition, record, -1, ()))
                     if run.is_full:
                         return place._replace(at=record.offset + 1)
             offset = reached
@@ -244,7 +248,7 @@ class Search:
         return None
 
     async def _range(
-        self, log: PartitionLog, place: Place, condition: Condition
+        self, log: PartitionLog, place: SearchPosition, condition: Condition
     ) -> tuple[int, int]:
         """(the first offset to search, the end offset)."""
         end = log.visibility.bound(READ_COMMITTED).offset
@@ -259,9 +263,11 @@ class Search:
 
     # --- companions --------------------------------------------------------------------------
 
-    async def _search_delayed(self, run: _Run, place: Place, topic: Topic) -> Place | None:
+    async def _search_delayed(
+        self, run: _Run, place: SearchPosition, topic: Topic
+    ) -> SearchPosition | None:
         wanted, number = run.condition.message_id, place.partition
-        after = Entry(place.at, place.then)
+        after = ScheduleEntry(place.at, place.then)
         while True:
             if run.is_over:
                 return place._replace(at=after.due_ms, then=after.offset)
@@ -272,14 +278,16 @@ class Search:
             if not shown:
                 return None
             for one in shown:
-                after = Entry(one.due_ms, one.offset)
+                after = ScheduleEntry(one.due_ms, one.offset)
                 run.page.records += 1
                 run.add_stored(DELAYED, place, one.timestamp_ms, one.due_ms, one.body, one.number)
                 if run.is_full:
                     return place._replace(at=after.due_ms, then=after.offset)
             await asyncio.sleep(0)
 
-    async def _search_halves(self, run: _Run, place: Place, topic: Topic) -> Place | None:
+    async def _search_halves(
+        self, run: _Run, place: SearchPosition, topic: Topic
+    ) -> SearchPosition | None:
         pending, _settled = await self._timers.list_halves(topic, place.partition)
         wanted = run.condition.message_id
         rest = sorted(
@@ -363,15 +371,21 @@ class _Run:
         return self.is_full or is_late
 
     def add_stored(
-        self, state: str, place: Place, timestamp_ms: int, due_ms: int, body: Body, number: int
+        self,
+        state: str,
+        place: SearchPosition,
+        timestamp_ms: int,
+        due_ms: int,
+        body: Body,
+        number: int,
     ) -> None:
         """Add a record of a companion, if it matches. `number` takes the place of its offset."""
         condition = self.condition
         if condition.matches_time(timestamp_ms) and condition.matches(body.key, body.headers):
             record = Record(number, timestamp_ms, body.key, body.value, body.headers)
-            self.add(Found(state, place.topic, place.partition, record, due_ms, ()))
+            self.add(FoundMessage(state, place.topic, place.partition, record, due_ms, ()))
 
-    def add(self, found: Found) -> None:
+    def add(self, found: FoundMessage) -> None:
         """Add a message."""
         self.page.found.append(found)
         self._bytes_left -= record_bytes(found.record)

@@ -13,7 +13,15 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from headrace.broker.services.search import DEAD, DELAYED, FIRST, HALF, LOG, Bounds, Found
+from headrace.broker.services.search import (
+    DEAD,
+    DELAYED,
+    FIRST,
+    HALF,
+    LOG,
+    FoundMessage,
+    SearchBounds,
+)
 from headrace.broker.shares.delivery_history import read_history
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
@@ -30,7 +38,7 @@ from headrace.records.codec import decode_batch
 from headrace.records.matching import Condition
 
 if TYPE_CHECKING:
-    from headrace.broker.services.search import Place, Search
+    from headrace.broker.services.search import Search, SearchPosition
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.timers.timer_partitions import TimerPartitions
     from headrace.broker.topics.topic import Topic
@@ -65,7 +73,7 @@ class Event:
 class Trace:
     """The known history of one message."""
 
-    messages: list[Found] = field(default_factory=list)
+    messages: list[FoundMessage] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     unknown: list[str] = field(default_factory=lambda: list(UNKNOWN))
     is_complete: bool = True
@@ -93,9 +101,9 @@ class Tracer:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + time_ms / 1000
-        served, place = self._search.served_places(topic), cast("Place | None", FIRST)
+        served, place = self._search.served_places(topic), cast("SearchPosition | None", FIRST)
         while place is not None:
-            bounds = Bounds(MESSAGES_MAX - len(trace.messages), STEP_MS)
+            bounds = SearchBounds(MESSAGES_MAX - len(trace.messages), STEP_MS)
             page = await self._search.page(topic, Condition(message_id), place, bounds)
             trace.messages += page.found
             trace.records += page.records
@@ -143,11 +151,11 @@ class Tracer:
                 "the log or a marker, or the record was compacted or its transaction aborted"
             )
         (groups,) = await self._shares.states(topic, number, [offset])
-        trace.messages.append(Found(LOG, topic.name, number, record, -1, groups))
+        trace.messages.append(FoundMessage(LOG, topic.name, number, record, -1, groups))
         await self._add_events(topic, trace, deadline_s)
 
     async def _add_events(self, topic: Topic, trace: Trace, deadline_s: float) -> None:
-        by_partition: dict[int, list[Found]] = {}
+        by_partition: dict[int, list[FoundMessage]] = {}
         for found in trace.messages:
             trace.events += _stored(found)
             if found.state == LOG:
@@ -158,15 +166,15 @@ class Tracer:
         trace.events.sort(key=lambda event: (event.at_ms, _WITHIN_MS.get(event.event, 1)))
 
     async def _add_deliveries(
-        self, topic: Topic, number: int, some: list[Found], trace: Trace, deadline_s: float
+        self, topic: Topic, number: int, some: list[FoundMessage], trace: Trace, deadline_s: float
     ) -> None:
         journal = await self._shares.journal(topic, number)
-        told: set[tuple[int, str]] = set()
+        reported: set[tuple[int, str]] = set()
         if journal is not None:
             offsets = [found.record.offset for found in some]
             history = await read_history(journal, offsets, deadline_s)
             for one in history.outcomes:
-                told.add((one.offset, one.group_id))
+                reported.add((one.offset, one.group_id))
                 details: dict[str, Any] = {"group": one.group_id}
                 if one.deliveries:
                     details["attempt"] = one.deliveries
@@ -188,10 +196,10 @@ class Tracer:
         for found in some:
             trace.events += [_now(found, state) for state in found.groups
                              if state.state not in FINISHED_STATES
-                             or (found.record.offset, state.group_id) not in told]  # fmt: skip
+                             or (found.record.offset, state.group_id) not in reported]  # fmt: skip
 
 
-def _stored(found: Found) -> list[Event]:
+def _stored(found: FoundMessage) -> list[Event]:
     """The events that stored a message where it is."""
     record, place = found.record, (found.topic, found.partition)
     if found.state == DELAYED:
@@ -213,7 +221,7 @@ def _stored(found: Found) -> list[Event]:
     return [Event(record.timestamp_ms, event, *place, record.offset, details)]
 
 
-def _now(found: Found, state: DeliveryState) -> Event:
+def _now(found: FoundMessage, state: DeliveryState) -> Event:
     """The present state of a message in a group."""
     details: dict[str, Any] = {"group": state.group_id, "state": state.state}
     if state.deliveries:

@@ -1,1 +1,1 @@
-"""The settings of a broker: kinds of values, and one table of all settings."""
+"""The settings of a broker: value types, and one table of all settings."""

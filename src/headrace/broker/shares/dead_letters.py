@@ -97,7 +97,7 @@ class Target(NamedTuple):
     partition: int
 
 
-class Origin(NamedTuple):
+class LetterOrigin(NamedTuple):
     """The origin of records, and the target of their copies."""
 
     topic: Topic
@@ -110,7 +110,7 @@ class Origin(NamedTuple):
 class _Job:
     """One letter being processed."""
 
-    origin: Origin
+    origin: LetterOrigin
     letter: DeadLetter
     data: PartitionLog
     """The origin's log in this tenure: in another tenure, the copies are another broker's task."""
@@ -163,7 +163,7 @@ class DeadLetters:
         """Records that have no copy because none can be made."""
 
     def begin(
-        self, origin: Origin, letter: DeadLetter, report: Callable[[ShareCommand], None]
+        self, origin: LetterOrigin, letter: DeadLetter, report: Callable[[ShareCommand], None]
     ) -> None:
         """Copy the records of `letter`, however long it takes; then report that they are copied.
 
@@ -353,7 +353,7 @@ class DeadLetters:
     async def _append_batch(self, target: Target, copies: list[Record]) -> None:
         await self._append_copies(target.topic, target.partition, encode_batch(copies))
 
-    async def _target(self, origin: Origin) -> Target:
+    async def _target(self, origin: LetterOrigin) -> Target:
         """The partition of the dead letter topic with the origin's number, modulo their count.
 
         Always the same one, so that a copy that is made again after a takeover is recognised.
@@ -377,7 +377,7 @@ class DeadLetters:
         return Target(topic, origin.partition % len(topic.partitions))
 
 
-def copy_of(record: Record, origin: Origin, letter: DeadLetter) -> Record:
+def copy_of(record: Record, origin: LetterOrigin, letter: DeadLetter) -> Record:
     """The dead letter of one record."""
     said = (
         origin.topic.name,

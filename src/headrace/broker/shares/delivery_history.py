@@ -12,9 +12,9 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.coordination.shares.state_records import (
-    GroupChanged,
-    GroupOpened,
-    GroupRemoved,
+    ShareGroupChanged,
+    ShareGroupOpened,
+    ShareGroupRemoved,
     decode,
 )
 from headrace.coordination.shares.window import (
@@ -89,17 +89,17 @@ class _Reader:
 
     def take(self, record: StoredRecord, at_ms: int) -> None:
         """Process the next record."""
-        if isinstance(record, GroupOpened):
+        if isinstance(record, ShareGroupOpened):
             self._groups[record.number] = record.group_id
-        elif isinstance(record, GroupRemoved):
+        elif isinstance(record, ShareGroupRemoved):
             self._groups.pop(record.number, None)
             self._known = {
                 key: state for key, state in self._known.items() if key[0] != record.number
             }
-        elif isinstance(record, GroupChanged) and record.number in self._groups:
+        elif isinstance(record, ShareGroupChanged) and record.number in self._groups:
             self._change(record, at_ms)
 
-    def _change(self, changed: GroupChanged, at_ms: int) -> None:
+    def _change(self, changed: ShareGroupChanged, at_ms: int) -> None:
         number = changed.number
         if changed.is_reset:
             for offset in self._offsets:

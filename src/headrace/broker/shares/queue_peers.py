@@ -1,8 +1,9 @@
-"""What a broker asks of the owners of a topic's other partitions, so that any one serves a queue.
+"""Calls from a broker to the owners of a topic's other partitions, so that any broker serves a
+queue.
 
-Invariants: the seam to a protocol's client. Errors of a partition are values; a call that got no
-answer raises BrokerUnreachable: it may have been carried out. Only `receive` delivers records, and
-it never waits for them, so that no delivery belongs to a call that its caller has given up.
+Invariants: the seam to a protocol's client. Errors of a partition are values; a call without a
+response raises BrokerUnreachable: it may have been executed. Only `receive` delivers records, and
+it never waits for them, so that no delivery belongs to an abandoned call.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class SeenPause(NamedTuple):
     leader_epoch: int
 
 
-class Delivery(NamedTuple):
+class MemberSettlements(NamedTuple):
     """One member's settlements of records of one partition."""
 
     partition: int
@@ -36,21 +37,21 @@ class Delivery(NamedTuple):
 
 
 Answered = dict[int, "Received | SeenPause | HeadraceError"]
-"""By partition. Those that were not looked at, since the limits were reached, are left out."""
+"""By partition. Partitions not examined because the limits were reached are omitted."""
 
 
 class QueuePosition(NamedTuple):
-    """Where a group stands on one partition."""
+    """A group's position in one partition."""
 
     start_offset: int
-    """The first record that is not finished."""
+    """The first unfinished record."""
     end_offset: int
-    """The first one that was never delivered."""
+    """The first record that was never delivered."""
     in_flight: int
     archiving: int
     """Records that wait for their copies in the dead letter topic."""
     lag: int
-    """Records that are not finished."""
+    """Unfinished records."""
 
 
 class QueuePeerCalls(Protocol):
@@ -59,7 +60,7 @@ class QueuePeerCalls(Protocol):
     async def receive(
         self, broker: BrokerFact, topic_id: UUID, asked: ReceiveRequest, ends: Mapping[int, int]
     ) -> Answered:
-        """Begin the group on these partitions, and acquire what is there now, in their order.
+        """Begin the group on these partitions, and acquire available records, in their order.
 
         `ends`: partition -> the offset from which on nothing is acquired. `asked.records_max` 0:
         begin only. Raises BrokerUnreachable, TopicIdUnknown.
@@ -73,14 +74,18 @@ class QueuePeerCalls(Protocol):
         pauses: Mapping[int, SeenPause],
         timeout_s: float,
     ) -> None:
-        """Return when one of the partitions may have more than was seen, or after the time.
+        """Return when one of the partitions may have more than was seen, or after the timeout.
 
         Raises BrokerUnreachable, TopicIdUnknown.
         """
         ...
 
     async def settle(
-        self, broker: BrokerFact, topic_id: UUID, group_id: str, deliveries: Sequence[Delivery]
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        group_id: str,
+        deliveries: Sequence[MemberSettlements],
     ) -> Sequence[Sequence[HeadraceError | None] | HeadraceError]:
         """The outcome of each delivery. Raises BrokerUnreachable, TopicIdUnknown."""
         ...
@@ -102,7 +107,7 @@ class QueuePeerCalls(Protocol):
     async def describe(
         self, broker: BrokerFact, topic_id: UUID, group_id: str, partitions: Sequence[int]
     ) -> Mapping[int, QueuePosition | HeadraceError | None]:
-        """Where the group stands; None: it has not begun there.
+        """The group's positions; None: it has not begun there.
 
         Raises BrokerUnreachable, TopicIdUnknown.
         """
@@ -111,7 +116,7 @@ class QueuePeerCalls(Protocol):
     async def list_parked(
         self, broker: BrokerFact, topic_id: UUID, group_id: str, partitions: Sequence[int]
     ) -> Mapping[int, Sequence[ParkedKey] | HeadraceError]:
-        """The keys whose records the group sets aside. Raises BrokerUnreachable, TopicIdUnknown."""
+        """The group's parked keys. Raises BrokerUnreachable, TopicIdUnknown."""
         ...
 
     async def park(
@@ -122,7 +127,7 @@ class QueuePeerCalls(Protocol):
         keys: Sequence[bytes],
         partitions: Sequence[int],
     ) -> Mapping[int, HeadraceError | None]:
-        """Set the records of the keys aside. Raises BrokerUnreachable, TopicIdUnknown."""
+        """Park the records of the keys. Raises BrokerUnreachable, TopicIdUnknown."""
         ...
 
     async def unpark(
@@ -133,7 +138,7 @@ class QueuePeerCalls(Protocol):
         keys: Sequence[bytes],
         partitions: Sequence[int],
     ) -> Mapping[int, Sequence[bytes] | HeadraceError]:
-        """Deliver the records of the keys again: those keys that were parked there.
+        """Release the records of the keys; returns those that were parked there.
 
         Raises BrokerUnreachable, TopicIdUnknown.
         """

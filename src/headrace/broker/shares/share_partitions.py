@@ -1,11 +1,12 @@
-"""Share groups at work on the partitions that this broker serves: receive and settle.
+"""Receives and settles records of share groups on the partitions that this broker serves.
 
-Invariants: what a group may have is decided by the machine of the partition
-(`coordination.shares`), whose journal is a companion log; this module reads the batches, and waits.
-Nothing here knows a protocol: Kafka's share groups and HTTP's queues call the same methods. Errors
-come back in the replies or are raised as HeadraceErrors.
-How it works: a receive looks at what could be had, reads whole batches for it, then acquires within
-what was read; so nothing is acquired that does not fit the answer.
+Invariants: the machine of the partition (`coordination.shares`), whose journal is a companion log,
+decides what a group may have; this module reads batches, and waits. Nothing here knows a protocol:
+Kafka's share groups and HTTP's queues call the same methods. Errors are part of the replies or
+raised as HeadraceErrors.
+
+How it works: a receive determines what could be acquired, reads whole batches for it, then acquires
+within what was read; so only records that fit into the response are acquired.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import duration_ms
 from headrace.broker.coordinators.internal_topics import InternalPartition
-from headrace.broker.shares.dead_letters import DeadLetters, Origin
+from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.broker.shares.held_batches import HeldBatches
 from headrace.broker.shares.hosted_shares import Hosted, Pause
 from headrace.broker.shares.share_reads import BatchesRead, row_reader, rows_of
@@ -35,7 +36,7 @@ from headrace.coordination.shares.commands import (
     ListParkedCommand,
     LogStartCommand,
     MoveStartCommand,
-    OpenCommand,
+    OpenShareGroupCommand,
     ParkKeyCommand,
     PeekCommand,
     PeekReply,
@@ -61,8 +62,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from headrace.broker.shares.group_terms import GroupTerms
     from headrace.broker.shares.hosted_shares import ShareShard
+    from headrace.broker.shares.share_group_settings import ShareGroupSettings
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import (
@@ -115,7 +116,7 @@ class SharePartitions:
         self,
         environment: Environment,
         ownership: Ownership,
-        terms: Callable[[str], GroupTerms],
+        terms: Callable[[str], ShareGroupSettings],
         dead_letters: DeadLetters,
         begin: Callable[[str, UUID], Awaitable[None]],
         *,
@@ -133,7 +134,7 @@ class SharePartitions:
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
         self._held_batches = HeldBatches()
 
-    # --- what faces ask ----------------------------------------------------------------------
+    # --- requests of faces -------------------------------------------------------------------
 
     async def receive(self, topic: Topic, number: int, request: ReceiveRequest) -> Received:
         """Acquire available records; empty if there are none.
@@ -322,7 +323,7 @@ class SharePartitions:
         """Refuse waiting requests and stop the timers."""
         self._held_batches.drop()
         for hosted in self._hosted.values():
-            hosted.shard.close(NotOwner("the broker is stopping"))
+            hosted.shard.close(NotOwner("the broker is stopping: refresh the metadata"))
 
     # --- the machine of a partition ----------------------------------------------------------
 
@@ -368,7 +369,7 @@ class SharePartitions:
 
         def perform(letter: DeadLetter, report: Callable[[ShareCommand], None]) -> None:
             group_id = letter.group_id
-            origin = Origin(topic, number, lambda: self._terms(group_id).dead_letter_topic)
+            origin = LetterOrigin(topic, number, lambda: self._terms(group_id).dead_letter_topic)
             self._dead_letters.begin(origin, letter, report)
 
         return CoordinatorShard(
@@ -396,7 +397,7 @@ class SharePartitions:
                     _check((await hosted.shard.submit(start)).error)
                 return
         start_offset = await self._first_offset(hosted.data, terms.offset_reset)
-        command = OpenCommand(group_id, start_offset, config)
+        command = OpenShareGroupCommand(group_id, start_offset, config)
         reply = cast("ShareReply", await hosted.shard.submit(command))
         _check(reply.error)
 

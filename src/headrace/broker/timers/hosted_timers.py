@@ -20,11 +20,11 @@ from headrace.coordination.timers.commands import (
     Deliver,
     DeliveredCommand,
     Effect,
-    LoadedCommand,
-    TickCommand,
     TimerCommand,
+    TimersLoadedCommand,
+    TimerTickCommand,
 )
-from headrace.coordination.timers.schedule import Entry
+from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.coordination.timers.timer_machine import TimerMachine
 from headrace.coordination.timers.timer_state import TimerRecord
 from headrace.errors import (
@@ -87,7 +87,7 @@ class HostedTimers:
         self.deliveries = Deliveries(data, self.bodies, clock, tasks, figures)
         inner = InternalPartition(companion, clock)
         self._clock = clock
-        self._looked_at = Entry(-1, -1)
+        self._preloaded_to = ScheduleEntry(-1, -1)
 
         def perform(effect: Effect, report: Callable[[TimerCommand], None]) -> None:
             if isinstance(effect, Deliver):
@@ -105,7 +105,7 @@ class HostedTimers:
             f"timers of {self.data.name}",
             TimerLog(companion, inner),
             make_machine,
-            (LoadedCommand(), TickCommand()),
+            (TimersLoadedCommand(), TimerTickCommand()),
             CalendarClock(clock),
             tasks,
             perform,
@@ -135,26 +135,26 @@ class HostedTimers:
             raise translated(reply.error)
         return reply
 
-    async def look_ahead(self) -> None:
+    async def preload_due(self) -> None:
         """Read the records that are due soon. Raises HeadraceError."""
         state = self.state
         if state is None:
             return
         until_ms = self._clock.now_ms() + READ_AHEAD_MS
         offsets: list[int] = []
-        for entry in state.schedule.after(self._looked_at):
+        for entry in state.schedule.after(self._preloaded_to):
             if entry.due_ms > until_ms or len(offsets) >= READ_AHEAD_MAX:
                 break
             offsets.append(entry.offset)
-            self._looked_at = entry
+            self._preloaded_to = entry
         await self.bodies.read_ahead(offsets)
 
-    async def look_at_clock(self) -> None:
+    async def check_clock(self) -> None:
         """Tick if the wall clock was set back: the deadline is in the future again."""
         state = self.state
         if state is not None and self._clock.now_ms() < state.last_tick_ms:
-            self._looked_at = Entry(-1, -1)
-            await self.ask(TickCommand())
+            self._preloaded_to = ScheduleEntry(-1, -1)
+            await self.ask(TimerTickCommand())
 
     def close(self, error: HeadraceError) -> None:
         """End the tenure; waiting requests get `error`."""

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
-from headrace.coordination.timers.schedule import TAG_MASK, Entry
+from headrace.coordination.timers.schedule import TAG_MASK, ScheduleEntry
 from headrace.records.attributes import MESSAGE_ID, find_header
 from headrace.records.bodies import Body, decode_body
 
@@ -41,7 +41,7 @@ class Delayed(NamedTuple):
         return find_header(self.body.headers, MESSAGE_ID) == message_id.encode()
 
 
-async def shown(hosted: HostedTimers, entries: list[Entry]) -> list[Delayed]:
+async def shown(hosted: HostedTimers, entries: list[ScheduleEntry]) -> list[Delayed]:
     """The first of these records, up to LISTED_BYTES_MAX."""
     offsets = [entry.offset for entry in entries]
     found = await hosted.bodies.leading(offsets, LISTED_BYTES_MAX)
@@ -53,7 +53,7 @@ async def shown(hosted: HostedTimers, entries: list[Entry]) -> list[Delayed]:
     ]
 
 
-async def each(hosted: HostedTimers, entries: list[Entry]) -> AsyncIterator[Delayed]:
+async def each(hosted: HostedTimers, entries: list[ScheduleEntry]) -> AsyncIterator[Delayed]:
     """All of these that still wait, a bounded part in memory at a time."""
     state = hosted.state
     while entries and state is not None:
@@ -64,12 +64,12 @@ async def each(hosted: HostedTimers, entries: list[Entry]) -> AsyncIterator[Dela
         entries = first[len(some) :] + entries[SHOWN_AT_ONCE:]
 
 
-async def tagged(hosted: HostedTimers, message_id: str) -> list[Entry]:
+async def tagged(hosted: HostedTimers, message_id: str) -> list[ScheduleEntry]:
     """Waiting records that may carry this message id, by due time."""
     state = hosted.state
     if state is None:
         return []
-    tag, candidates = tag_of(message_id), list[Entry]()
+    tag, candidates = tag_of(message_id), list[ScheduleEntry]()
     for at, (bucket, part) in enumerate(state.schedule.parts()):
         candidates += state.schedule.tagged(bucket, part, tag)
         if at % SCAN_PARTS == SCAN_PARTS - 1:

@@ -27,12 +27,12 @@ from headrace.coordination.timers.commands import (
     ConfigureCommand,
     Half,
     NewTimer,
-    OpenCommand,
+    OpenTimersCommand,
     PollCommand,
-    SettleCommand,
+    SettleHalfCommand,
 )
-from headrace.coordination.timers.schedule import Entry
-from headrace.coordination.timers.state_records import Origin, Settled
+from headrace.coordination.timers.schedule import ScheduleEntry
+from headrace.coordination.timers.state_records import Settled, StoredOrigin
 from headrace.errors import (
     HeadraceError,
     NotOwner,
@@ -120,8 +120,8 @@ class TimerPartitions:
             looks += 1
             for hosted in list(self._hosted.values()):
                 try:
-                    await hosted.look_at_clock()
-                    await hosted.look_ahead()
+                    await hosted.check_clock()
+                    await hosted.preload_due()
                     if looks % SPACE_LOOKS == 0:
                         await self._configure(hosted)
                         await keep_small(hosted)
@@ -208,7 +208,7 @@ class TimerPartitions:
         await self._configure(hosted)
         state = hosted.state
         if state is not None and state.producer_id < 0:
-            await hosted.ask(OpenCommand(await self._producer_ids.take()))
+            await hosted.ask(OpenTimersCommand(await self._producer_ids.take()))
 
     @staticmethod
     async def _configure(hosted: HostedTimers) -> None:
@@ -290,7 +290,7 @@ class TimerPartitions:
     async def _add_to(self, hosted: HostedTimers, batch: DelayedBatch) -> None:
         now_ms = self._environment.clock.now_ms()
         timers = [_new_timer(delayed) for delayed in batch.records]
-        origin = None if batch.origin is None else Origin(*batch.origin, now_ms)
+        origin = None if batch.origin is None else StoredOrigin(*batch.origin, now_ms)
         reply = await hosted.ask(AddCommand(timers, origin))
         for offset, timer in zip(reply.offsets or (), timers, strict=False):
             if timer.group or timer.due_ms <= now_ms + SOON_MS:
@@ -300,7 +300,7 @@ class TimerPartitions:
     # --- delayed records ---------------------------------------------------------------------
 
     async def list_delayed(
-        self, topic: Topic, number: int, after: Entry, count_max: int
+        self, topic: Topic, number: int, after: ScheduleEntry, count_max: int
     ) -> list[Delayed]:
         """Waiting records by due time, after `after`, without those that are due right now.
 
@@ -325,15 +325,15 @@ class TimerPartitions:
         state = None if hosted is None else hosted.state
         if hosted is None or state is None:
             return False
-        entries = [Entry(due_ms, timer_number)]
+        entries = [ScheduleEntry(due_ms, timer_number)]
         if not state.schedule.has(due_ms, timer_number):  # it may have been stored again
             same = []
-            for entry in state.schedule.after(Entry(due_ms, timer_number)):
+            for entry in state.schedule.after(ScheduleEntry(due_ms, timer_number)):
                 if entry.due_ms != due_ms:
                     break
                 same.append(entry)
             entries = [
-                Entry(due_ms, one.offset)
+                ScheduleEntry(due_ms, one.offset)
                 async for one in listing.each(hosted, same)
                 if one.number == timer_number
             ]
@@ -346,14 +346,14 @@ class TimerPartitions:
             return 0
         candidates = await listing.tagged(hosted, message_id)
         found = [
-            Entry(one.due_ms, one.offset)
+            ScheduleEntry(one.due_ms, one.offset)
             async for one in listing.each(hosted, candidates)
             if one.has_id(message_id)
         ]
         return await self._cancel(hosted, found)
 
     async def find_by_id(
-        self, topic: Topic, number: int, message_id: str, after: Entry
+        self, topic: Topic, number: int, message_id: str, after: ScheduleEntry
     ) -> list[Delayed]:
         """The first waiting records after `after` that carry this message id; see list_delayed."""
         hosted = await self._hosted_or_none(topic, number)
@@ -370,7 +370,7 @@ class TimerPartitions:
         return found
 
     @staticmethod
-    async def _cancel(hosted: HostedTimers, entries: list[Entry]) -> int:
+    async def _cancel(hosted: HostedTimers, entries: list[ScheduleEntry]) -> int:
         cancelled = 0
         for entry in entries:
             reply = await hosted.ask(CancelCommand(*entry))
@@ -415,7 +415,7 @@ class TimerPartitions:
         found = await hosted.bodies.leading([half.offset for half in pending], LISTED_BYTES_MAX)
         return list(zip(pending, found, strict=False))
 
-    async def settle(self, topic: Topic, number: int, command: SettleCommand) -> Settled | None:
+    async def settle(self, topic: Topic, number: int, command: SettleHalfCommand) -> Settled | None:
         """Commit or roll back a half message; returns its outcome, None if it is not in this
         partition.
 

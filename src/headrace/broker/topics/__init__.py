@@ -1,1 +1,1 @@
-"""Topics and their partitions on one broker: making, configuring, finding, deleting."""
+"""Topics and their partitions on one broker: creation, configuration, lookup, deletion."""

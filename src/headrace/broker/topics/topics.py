@@ -109,7 +109,7 @@ class Topics:
         """
         name = topic_of_key(key)
         known = self.by_name.get(name)
-        gone: Topic | None = None
+        removed: Topic | None = None
         fact = None if entry is None else TopicFact.decode(entry.value)
         if fact is not None:
             self._vanished.pop(name, None)
@@ -117,7 +117,7 @@ class Topics:
             self._remove(known)
             if fact is None:
                 self._vanished[name] = known.id
-            known, gone = None, known
+            known, removed = None, known
         if entry is None or fact is None:
             self.deletions.ended(name)
         elif fact.ended_ms is not None:
@@ -134,7 +134,7 @@ class Topics:
             for _, partition in known.logs:
                 partition.config = self._log_config(fact.name, fact.configs)
             self.version += 1
-        return gone
+        return removed
 
     async def is_lost(self, name: str) -> bool:
         """Whether a topic of this name existed whose fact was lost, not deleted.

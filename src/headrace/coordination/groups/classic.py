@@ -346,8 +346,8 @@ def decide_heartbeat(group: Group | None, command: HeartbeatCommand, now_ms: int
     if command.generation != group.generation:
         return refused(command, IllegalGeneration(limit=group.generation))
     member = group.members[command.member_id]
-    news = RebalanceInProgress("join again") if group.state == PREPARING else None
-    return Decision([seen(member, now_ms)], HeartbeatReply(news))
+    error = RebalanceInProgress("join again") if group.state == PREPARING else None
+    return Decision([seen(member, now_ms)], HeartbeatReply(error))
 
 
 def seen(member: Member, now_ms: int) -> MemberSeen:

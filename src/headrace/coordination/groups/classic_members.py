@@ -243,7 +243,7 @@ def decide_heartbeat(
     except HeadraceError as error:
         return refused(command, error)
     session_ms = now_ms + classic.session_timeout_ms
-    if not _has_news(consumer, current):
+    if not _must_rejoin(consumer, current):
         return Decision([MemberSeen(member, session_ms)], HeartbeatReply())
     sync_ms = member.sync_deadline_ms
     if sync_ms is None:
@@ -253,7 +253,7 @@ def decide_heartbeat(
     return Decision([_touched(consumer, member, deadlines)], reply)
 
 
-def _has_news(consumer: ConsumerGroup, current: CurrentStored) -> bool:
+def _must_rejoin(consumer: ConsumerGroup, current: CurrentStored) -> bool:
     if current.epoch < consumer.epoch or current.state == UNREVOKED:
         return True
     return current.state == UNRELEASED and any(

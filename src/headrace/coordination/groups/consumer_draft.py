@@ -204,7 +204,7 @@ class ConsumerDraft:
         self.put_current(following)
         return following
 
-    # --- what it amounts to -------------------------------------------------------------------
+    # --- result -------------------------------------------------------------------------------
 
     def touch(
         self,

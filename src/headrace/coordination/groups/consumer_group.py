@@ -135,7 +135,7 @@ class ConsumerGroup:
             ConsumerRecordRemoved(GROUP_KEY, group_id),
         ]
 
-    # --- changing ----------------------------------------------------------------------------
+    # --- state changes -----------------------------------------------------------------------
 
     def apply(self, record: ConsumerRecord) -> None:
         """Apply one durable record to the state."""

@@ -64,7 +64,7 @@ def decide_heartbeat(
     """Join, stay or leave, depending on the command's epoch."""
     consumer = None if group is None else group.consumer
     if consumer is not None:
-        quick = _decide_without_news(consumer, command, now_ms)
+        quick = _decide_unchanged(consumer, command, now_ms)
         if quick is not None:
             return quick
     try:
@@ -80,7 +80,7 @@ def decide_heartbeat(
         return refused(command, error)
 
 
-def _decide_without_news(
+def _decide_unchanged(
     consumer: ConsumerGroup, command: ConsumerHeartbeatCommand, now_ms: int
 ) -> GroupDecision | None:
     """The heartbeat of a member that has reached its target and reports no change; else None."""

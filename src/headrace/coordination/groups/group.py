@@ -268,8 +268,7 @@ class Group:
 
 
 def group_from_record(record: GroupStored, known: Group | None) -> Group:
-    """Rebuild the group from the log; deadlines start when the machine is told that loading is
-    complete.
+    """Rebuild the group from the log; deadlines start when the machine gets a LoadedCommand.
 
     A generation without a leader was never assigned: its members must rejoin, as PreparingRebalance
     requires. `known`: the previous group, whose offsets are kept.
@@ -323,7 +322,7 @@ class GroupForgotten(NamedTuple):
     group_id: str
 
 
-class DeadlinesPassed(NamedTuple):
+class GroupDeadlinesPassed(NamedTuple):
     """Volatile: every deadline up to `now_ms` has been handled."""
 
     now_ms: int
@@ -341,7 +340,7 @@ VolatileRecord = (
     | ConsumerTouched
     | StreamsTouched
     | GroupForgotten
-    | DeadlinesPassed
+    | GroupDeadlinesPassed
     | CleanupScheduled
 )
 GroupRecord = (

@@ -44,9 +44,9 @@ from headrace.coordination.groups.consumer_records import (
 )
 from headrace.coordination.groups.group import (
     CleanupScheduled,
-    DeadlinesPassed,
     Group,
     GroupChanged,
+    GroupDeadlinesPassed,
     GroupDecision,
     GroupForgotten,
     GroupRecord,
@@ -203,7 +203,7 @@ class GroupMachine:
             return cleanup_ms if first_ms is None else first_ms
         return min(first_ms, cleanup_ms)
 
-    # --- changing ----------------------------------------------------------------------------
+    # --- state changes -----------------------------------------------------------------------
 
     def apply(self, record: GroupRecord) -> None:
         """See Machine."""
@@ -233,7 +233,7 @@ class GroupMachine:
             case GroupForgotten(group_id):
                 self._removals += 1
                 self.groups.pop(group_id, None)
-            case DeadlinesPassed(now_ms):
+            case GroupDeadlinesPassed(now_ms):
                 self._pass_deadlines(now_ms)
             case CleanupScheduled(at_ms):
                 self._cleanup_ms = at_ms
@@ -377,7 +377,7 @@ class GroupMachine:
             if group is not None:
                 self._arm(group)
 
-    # --- bytes -------------------------------------------------------------------------------
+    # --- encoding ----------------------------------------------------------------------------
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None] | None:
         """See Machine."""

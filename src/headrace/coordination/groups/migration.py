@@ -158,7 +158,7 @@ def _without_protocol(group: Group) -> tuple[Group, list[GroupRecord]]:
     return bare, [] if group.record is None else [GroupRemoved(group.group_id)]
 
 
-# --- from classic to new -------------------------------------------------------------------------
+# --- upgrade to the new protocol -----------------------------------------------------------------
 
 
 def _upgraded(

@@ -276,8 +276,8 @@ def decide_forget_topics(groups: Iterable[Group], command: ForgetTopicsCommand) 
 
     Offsets stored without an id are dropped by name; offsets stored for another id stay.
     """
-    gone = set(command.topics)
-    names = {name for name, _ in gone}
+    deleted = set(command.topics)
+    names = {name for name, _ in deleted}
     records: list[GroupRecord] = [
         OffsetRemoved(group.group_id, topic, partition)
         for group in groups
@@ -285,7 +285,7 @@ def decide_forget_topics(groups: Iterable[Group], command: ForgetTopicsCommand) 
             *group.offsets.items(),
             *(((s.topic, s.partition), s) for s in group.open_commits.in_force()),
         ]
-        if topic in names and (stored.topic_id is None or (topic, stored.topic_id) in gone)
+        if topic in names and (stored.topic_id is None or (topic, stored.topic_id) in deleted)
     ]
     return Decision(records, DoneReply())
 

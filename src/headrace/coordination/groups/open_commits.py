@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.coordination.groups.state_records import OffsetStored
     from headrace.coordination.machine import InTransaction
 
-Place = tuple[str, int]
+OffsetKey = tuple[str, int]
 """(topic, partition)"""
 
 
@@ -40,7 +40,7 @@ class OpenCommits:
     __slots__ = ("_by_producer",)
 
     def __init__(self) -> None:
-        self._by_producer: dict[int, dict[Place, _Open]] = {}
+        self._by_producer: dict[int, dict[OffsetKey, _Open]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_producer)
@@ -50,9 +50,9 @@ class OpenCommits:
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def picture(self) -> dict[Place, tuple[list[int], list[tuple[int, OffsetStored]]]]:
+    def picture(self) -> dict[OffsetKey, tuple[list[int], list[tuple[int, OffsetStored]]]]:
         """By partition: the producers whose commit is superseded, and the open ones, in order."""
-        shown: dict[Place, tuple[list[int], list[tuple[int, OffsetStored]]]] = {}
+        shown: dict[OffsetKey, tuple[list[int], list[tuple[int, OffsetStored]]]] = {}
         for place in sorted(self.places()):
             found = sorted(
                 (commits[place].order, producer_id)
@@ -69,11 +69,11 @@ class OpenCommits:
             idle.sort()
         return shown
 
-    def places(self) -> set[Place]:
+    def places(self) -> set[OffsetKey]:
         """Every partition with an open commit."""
         return {place for commits in self._by_producer.values() for place in commits}
 
-    def is_open(self, place: Place) -> bool:
+    def is_open(self, place: OffsetKey) -> bool:
         """Whether an open transaction has committed an offset here."""
         return any(place in commits for commits in self._by_producer.values())
 
@@ -89,14 +89,14 @@ class OpenCommits:
         commits = self._by_producer.setdefault(producer_id, {})
         commits[stored.topic, stored.partition] = _Open(order, stored)
 
-    def supersede(self, place: Place, order: int | None = None) -> None:
+    def supersede(self, place: OffsetKey, order: int | None = None) -> None:
         """A later commit supersedes what is open here (before `order`; None: all of it)."""
         for commits in self._by_producer.values():
             found = commits.get(place)
             if found is not None and (order is None or found.order < order):
                 commits[place] = _Open(found.order, None)
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: OffsetKey) -> None:
         """The offset here is deleted, including open commits."""
         for producer_id, commits in list(self._by_producer.items()):
             if commits.pop(place, None) is not None and not commits:

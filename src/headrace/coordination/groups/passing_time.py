@@ -12,8 +12,8 @@ from headrace.coordination.groups.consumer_group import loaded
 from headrace.coordination.groups.group import (
     PREPARING,
     CleanupScheduled,
-    DeadlinesPassed,
     Draft,
+    GroupDeadlinesPassed,
 )
 from headrace.coordination.host_commands import DoneReply
 from headrace.coordination.machine import Decision
@@ -73,7 +73,7 @@ def decide_tick(
         pause_ms = config.retention_check_interval_ms if is_whole else CLEANUP_AGAIN_MS
         durable += kept_too_long
         volatile.append(CleanupScheduled(now_ms + pause_ms))
-    volatile.append(DeadlinesPassed(now_ms))
+    volatile.append(GroupDeadlinesPassed(now_ms))
     return Decision(durable + volatile, DoneReply(), answers)
 
 

@@ -176,7 +176,7 @@ class ParkedReply:
 
 
 @dataclass(slots=True)
-class OpenCommand:
+class OpenShareGroupCommand:
     """Open the group on this partition, from `start` on, unless it is open; set its config."""
 
     group_id: str
@@ -433,7 +433,7 @@ class ShareLoadedCommand:
 
 
 ShareCommand = (
-    OpenCommand
+    OpenShareGroupCommand
     | PeekCommand
     | ClaimCommand
     | AcquireCommand

@@ -36,7 +36,7 @@ Piece = tuple[int, int, int]
 Entry = TypeVar("Entry", bound=tuple[int, ...])
 
 
-class Delivery(Protocol):
+class DeliveryOrder(Protocol):
     """The order of delivery over one window."""
 
     def candidates(self, now_ms: int) -> Iterator[Piece]:

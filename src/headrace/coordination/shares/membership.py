@@ -57,7 +57,7 @@ class ShareMember:
     subscribed: tuple[str, ...] = ()
     epoch: int = 0
     assigned: Assignment = ()
-    told: Assignment | None = None
+    reported: Assignment | None = None
     """The assignment that was last returned to it."""
     deadline_ms: int = 0
 
@@ -130,13 +130,13 @@ class ShareMembership:
         if is_changed or not member.epoch or self._shapes(group, topics) != group.shapes:
             self._assign(group, topics)
         # A member that sends a full heartbeat may have missed its last response.
-        is_told = (
-            member.told == member.assigned
+        is_reported = (
+            member.reported == member.assigned
             and beat.member_epoch == member.epoch
             and beat.subscribed is None
         )
-        member.epoch, member.told = group.epoch, member.assigned
-        return ShareHeartbeatReply(member.epoch, None if is_told else member.assigned)
+        member.epoch, member.reported = group.epoch, member.assigned
+        return ShareHeartbeatReply(member.epoch, None if is_reported else member.assigned)
 
     @staticmethod
     def _member(group: ShareMembers, beat: ShareHeartbeat, members_max: int) -> ShareMember:

@@ -33,11 +33,11 @@ from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.delivery import (
     STALE_MIN,
     STALE_RATIO,
-    Delivery,
+    DeliveryOrder,
     OffsetDelivery,
     RowDelivery,
 )
-from headrace.coordination.shares.state_records import GroupChanged, KeyParked, StoredRun
+from headrace.coordination.shares.state_records import KeyParked, ShareGroupChanged, StoredRun
 from headrace.coordination.shares.volatile_records import Claimed, Locked
 from headrace.coordination.shares.window import (
     ACKNOWLEDGED,
@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.delivery import Piece
 
 RUNS_PER_UNFINISHED: Final = 4
-"""The span from start to end may have finished records between unfinished ones: at most this many
-runs per record that may be unfinished, so that memory is bounded."""
+"""Bounds memory: runs between start and end for each record that may be unfinished."""
 PARKED_KEYS_MAX: Final = 1_000
 PARKED_RECORDS_MAX: Final = 10_000
 """Per group and partition, beyond `unfinished_max`; each takes 250 bytes."""
@@ -79,7 +78,7 @@ class ShareGroup:
         self.config = ShareConfig()
         self.claim = Claimed(number, "", 0)
         self.window = Window(start)
-        self.delivery: Delivery = OffsetDelivery(self.window)
+        self.delivery: DeliveryOrder = OffsetDelivery(self.window)
         self.parked: dict[bytes, KeyParked] = {}
         """Keys whose records are parked."""
         self.parked_hashes: dict[int, int] = {}
@@ -107,7 +106,7 @@ class ShareGroup:
             return 0
         return min(sum(map(keyed.known_of, self.parked_hashes)), PARKED_RECORDS_MAX)
 
-    # --- changing ----------------------------------------------------------------------------
+    # --- state changes -----------------------------------------------------------------------
 
     def configure(self, config: ShareConfig) -> None:
         """Apply new settings; a change of the delivery order rebuilds its index."""
@@ -150,7 +149,7 @@ class ShareGroup:
             heapify(self._locks)
         self.delivery.note(min(first, end), last)  # a hole that it leaves is available
 
-    def change(self, changed: GroupChanged) -> None:
+    def change(self, changed: ShareGroupChanged) -> None:
         """Apply a stored change."""
         window, keyed = self.window, self.keyed
         if changed.is_reset:
@@ -436,7 +435,7 @@ class ShareGroup:
                 places += (2 * place + 1, 2 * place + 2)
         return ended
 
-    def decide_member_gone(
+    def decide_member_left(
         self, member_id: str, now_ms: int
     ) -> tuple[list[StoredRun], list[DeadLetter]]:
         """(runs that the member held, dead letters)."""
@@ -489,9 +488,11 @@ class ShareGroup:
         keyed = self.keyed
         return keyed is not None and rows_from <= keyed.rows_end < rows_end
 
-    def stored_state(self) -> GroupChanged:
+    def stored_state(self) -> ShareGroupChanged:
         """The whole durable state as one record."""
-        return GroupChanged(self.number, state_records.stored_runs(self.window), self.window.start)
+        return ShareGroupChanged(
+            self.number, state_records.stored_runs(self.window), self.window.start
+        )
 
 
 def _lock_ms(settlement: Settlement, config: ShareConfig) -> int:

@@ -27,7 +27,7 @@ from headrace.coordination.shares.commands import (
     ListParkedCommand,
     LogStartCommand,
     MoveStartCommand,
-    OpenCommand,
+    OpenShareGroupCommand,
     ParkedReply,
     ParkKeyCommand,
     PeekCommand,
@@ -47,10 +47,10 @@ from headrace.coordination.shares.commands import (
 )
 from headrace.coordination.shares.share_group import ShareGroup
 from headrace.coordination.shares.state_records import (
-    GroupChanged,
-    GroupOpened,
-    GroupRemoved,
     KeyParked,
+    ShareGroupChanged,
+    ShareGroupOpened,
+    ShareGroupRemoved,
     StoredRecord,
     StoredRun,
     decode,
@@ -58,10 +58,10 @@ from headrace.coordination.shares.state_records import (
 )
 from headrace.coordination.shares.volatile_records import (
     Claimed,
-    Configured,
     Locked,
     RowsLearned,
-    TimePassed,
+    ShareGroupConfigured,
+    ShareTimePassed,
     VolatileRecord,
 )
 from headrace.coordination.shares.window import ARCHIVED, ARCHIVING, STATE_NAMES
@@ -120,7 +120,7 @@ class ShareMachine:
     def decide(self, command: ShareCommand, now_ms: int) -> ShareDecision:
         """See Machine."""
         match command:
-            case OpenCommand():
+            case OpenShareGroupCommand():
                 return self._decide_open(command)
             case DescribeCommand():
                 return Decision([], self._describe(command))
@@ -139,12 +139,13 @@ class ShareMachine:
             return Decision([], command.refused(error))
         return _decide_in(group, command, now_ms)
 
-    def _decide_open(self, command: OpenCommand) -> ShareDecision:
+    def _decide_open(self, command: OpenShareGroupCommand) -> ShareDecision:
         group = self.groups.get(command.group_id)
         if group is not None:
             is_same = group.config == command.config
             return Decision(
-                [] if is_same else [Configured(group.number, command.config)], ShareReply()
+                [] if is_same else [ShareGroupConfigured(group.number, command.config)],
+                ShareReply(),
             )
         if command.start < 0:
             return Decision([], ShareReply(RequestInvalid(f"offset {command.start} is not valid")))
@@ -152,13 +153,13 @@ class ShareMachine:
             refused = GroupFull(f"the partition already has {GROUPS_MAX} share groups: delete some")
             return Decision([], ShareReply(refused))
         number = self._next_number
-        opened = GroupOpened(number, command.group_id, command.start)
-        return Decision([opened, Configured(number, command.config)], ShareReply())
+        opened = ShareGroupOpened(number, command.group_id, command.start)
+        return Decision([opened, ShareGroupConfigured(number, command.config)], ShareReply())
 
     def _decide_log_start(self, offset: int) -> ShareDecision:
         return Decision(
             [
-                GroupChanged(group.number, (), offset)
+                ShareGroupChanged(group.number, (), offset)
                 for group in self.groups.values()
                 if group.window.start < offset
             ],
@@ -173,7 +174,7 @@ class ShareMachine:
             for runs, more in (group.decide_expired(now_ms), decide_outdated(group, now_ms)):
                 records += _changed(group, runs)
                 letters += more
-        records.append(TimePassed(now_ms))
+        records.append(ShareTimePassed(now_ms))
         return Decision(records, ShareReply(), effects=[*letters])
 
     def _outstanding(self) -> list[DeadLetter]:
@@ -202,14 +203,14 @@ class ShareMachine:
         """See Machine."""
         return self._deadlines.first_ms()
 
-    # --- changing ----------------------------------------------------------------------------
+    # --- state changes -----------------------------------------------------------------------
 
     def apply(self, record: ShareRecord) -> None:
         """See Machine."""
-        if isinstance(record, TimePassed):
+        if isinstance(record, ShareTimePassed):
             self._pass_time(record.now_ms)
             return
-        if isinstance(record, GroupOpened):
+        if isinstance(record, ShareGroupOpened):
             self._open(record)
             return
         group = self._by_number.get(record.number)
@@ -220,22 +221,22 @@ class ShareMachine:
                 group.lock(record)
             case Claimed():
                 group.claim = record
-            case GroupChanged():
+            case ShareGroupChanged():
                 group.change(record)
             case KeyParked():
                 group.park(record)
             case RowsLearned(_, rows, rows_end):
                 group.learn(rows, rows_end)
-            case Configured(_, config):
+            case ShareGroupConfigured(_, config):
                 group.configure(config)
-            case GroupRemoved():
+            case ShareGroupRemoved():
                 self._forget(group)
                 return
             case _:
                 assert_never(record)
         self._arm(group)
 
-    def _open(self, opened: GroupOpened) -> None:
+    def _open(self, opened: ShareGroupOpened) -> None:
         former = self.groups.get(opened.group_id)
         if former is not None and former.number == opened.number:
             return  # from a snapshot whose other records may not have been stored
@@ -261,11 +262,11 @@ class ShareMachine:
             group.pass_time(now_ms)
             self._arm(group)
 
-    # --- bytes -------------------------------------------------------------------------------
+    # --- encoding ----------------------------------------------------------------------------
 
     def encode(self, record: ShareRecord) -> tuple[bytes, bytes | None] | None:
         """See Machine."""
-        if isinstance(record, GroupChanged | GroupOpened | GroupRemoved | KeyParked):
+        if isinstance(record, ShareGroupChanged | ShareGroupOpened | ShareGroupRemoved | KeyParked):
             return encode(record)
         return None
 
@@ -313,7 +314,9 @@ class ShareMachine:
 
 
 def _stored(group: ShareGroup) -> list[ShareRecord]:
-    records: list[ShareRecord] = [GroupOpened(group.number, group.group_id, group.window.start)]
+    records: list[ShareRecord] = [
+        ShareGroupOpened(group.number, group.group_id, group.window.start)
+    ]
     state = group.stored_state()
     if state.runs:
         records.append(state)
@@ -344,13 +347,13 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
             records: list[ShareRecord] = [*_changed(group, runs), *locks]
             return Decision(records, SettleReply(None, errors), effects=[*letters])
         case ReleaseMemberCommand(_, member_id):
-            runs, letters = group.decide_member_gone(member_id, now_ms)
+            runs, letters = group.decide_member_left(member_id, now_ms)
             changes = [*_changed(group, runs), *released(group, member_id)]
             return Decision(changes, ShareReply(), effects=[*letters])
         case MoveStartCommand(_, start):
             if start < 0:
                 return Decision([], ShareReply(RequestInvalid(f"offset {start} is not valid")))
-            moved = GroupChanged(group.number, (), start, is_reset=True)
+            moved = ShareGroupChanged(group.number, (), start, is_reset=True)
             return Decision([moved], ShareReply())
         case DeadLetteredCommand(_, first, last):
             runs = [
@@ -362,7 +365,7 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
         case ParkKeyCommand() | ReleaseKeyCommand() | ListParkedCommand():
             return _decide_parked(group, command, now_ms)
         case RemoveGroupCommand():
-            return Decision([GroupRemoved(group.number)], ShareReply())
+            return Decision([ShareGroupRemoved(group.number)], ShareReply())
         case _:
             assert_never(command)
 
@@ -391,7 +394,7 @@ def _decide_parked(
 
 
 def _changed(group: ShareGroup, runs: Sequence[StoredRun]) -> list[ShareRecord]:
-    return [GroupChanged(group.number, tuple(runs))] if runs else []
+    return [ShareGroupChanged(group.number, tuple(runs))] if runs else []
 
 
 def _decide_acquire(group: ShareGroup, command: AcquireCommand, now_ms: int) -> ShareDecision:

@@ -42,7 +42,7 @@ class StoredRun(NamedTuple):
     at_ms: int = 0
 
 
-class GroupOpened(NamedTuple):
+class ShareGroupOpened(NamedTuple):
     """The group's start offset on this partition, and its number in the journal."""
 
     number: int
@@ -50,7 +50,7 @@ class GroupOpened(NamedTuple):
     start: int
 
 
-class GroupChanged(NamedTuple):
+class ShareGroupChanged(NamedTuple):
     """Changed runs. `start`: everything before it is finished, -1: unchanged.
 
     `is_reset`: replaces all earlier state (an administrator moved the start).
@@ -71,13 +71,13 @@ class KeyParked(NamedTuple):
     at_ms: int | None
 
 
-class GroupRemoved(NamedTuple):
+class ShareGroupRemoved(NamedTuple):
     """The group is deleted on this partition."""
 
     number: int
 
 
-StoredRecord = GroupOpened | GroupChanged | KeyParked | GroupRemoved
+StoredRecord = ShareGroupOpened | ShareGroupChanged | KeyParked | ShareGroupRemoved
 
 
 def stored_runs(window: Window) -> tuple[StoredRun, ...]:
@@ -123,11 +123,11 @@ def encode(record: StoredRecord) -> tuple[bytes, bytes | None]:
     """The (key, value) of a record."""
     if isinstance(record, KeyParked):
         return _encode_parked(record)
-    key = bytearray(OPENED if isinstance(record, GroupOpened | GroupRemoved) else CHANGED)
+    key = bytearray(OPENED if isinstance(record, ShareGroupOpened | ShareGroupRemoved) else CHANGED)
     put_varint(key, record.number)
-    if isinstance(record, GroupRemoved):
+    if isinstance(record, ShareGroupRemoved):
         return bytes(key), None
-    if isinstance(record, GroupOpened):
+    if isinstance(record, ShareGroupOpened):
         value = bytearray([VERSION])
         put_varint(value, record.start)
         value += record.group_id.encode()
@@ -179,12 +179,12 @@ def _decode(key: bytes, value: bytes | None) -> StoredRecord | None:
     if key[:1] == PARKED:
         return _decode_parked(number, key[at:], value)
     if key[:1] == OPENED and value is None:
-        return GroupRemoved(number)
+        return ShareGroupRemoved(number)
     if value is None:
         return None
     if key[:1] == OPENED and value[0] == VERSION:
         start, at = get_varint(value, 1)
-        return GroupOpened(number, value[at:].decode(), start)
+        return ShareGroupOpened(number, value[at:].decode(), start)
     if key[:1] != CHANGED or value[0] > CHANGED_VERSION:
         return None
     start, at = -1, 2
@@ -193,7 +193,7 @@ def _decode(key: bytes, value: bytes | None) -> StoredRecord | None:
         start -= 1
     elif value[1] & HAS_START:
         start, at = get_varint(value, at)
-    return GroupChanged(number, _decode_runs(value, at), start, bool(value[1] & IS_RESET))
+    return ShareGroupChanged(number, _decode_runs(value, at), start, bool(value[1] & IS_RESET))
 
 
 def _decode_runs(value: bytes, at: int) -> tuple[StoredRun, ...]:

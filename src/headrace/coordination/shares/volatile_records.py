@@ -28,7 +28,7 @@ class RowsLearned(NamedTuple):
     rows_end: int
 
 
-class Configured(NamedTuple):
+class ShareGroupConfigured(NamedTuple):
     """Volatile: the group's settings."""
 
     number: int
@@ -43,10 +43,10 @@ class Claimed(NamedTuple):
     until_ms: int
 
 
-class TimePassed(NamedTuple):
+class ShareTimePassed(NamedTuple):
     """Volatile: records that waited until `now_ms` may be delivered."""
 
     now_ms: int
 
 
-VolatileRecord = Locked | RowsLearned | Configured | Claimed | TimePassed
+VolatileRecord = Locked | RowsLearned | ShareGroupConfigured | Claimed | ShareTimePassed

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace.coordination.groups.group import Group, GroupDecision
-    from headrace.coordination.streams.internal_topics import Configured
+    from headrace.coordination.streams.internal_topics import ConfiguredTopology
     from headrace.coordination.streams.records import StreamsCurrentStored, StreamsMemberStored
     from headrace.coordination.streams.tasks import TaskSet
     from headrace.coordination.streams.topology import Topology
@@ -110,7 +110,7 @@ def endpoints_of(
     members: Iterable[StreamsMemberStored],
     current: Mapping[str, StreamsCurrentStored],
     topology: Topology,
-    configured: Configured,
+    configured: ConfiguredTopology,
 ) -> list[EndpointPartitions]:
     """The partitions of each process whose threads advertise an endpoint for interactive
     queries."""
@@ -134,7 +134,7 @@ def _add(
     side: dict[str, set[int]],
     tasks: TaskSet,
     inputs: Mapping[str, list[str]],
-    configured: Configured,
+    configured: ConfiguredTopology,
 ) -> None:
     for subtopology_id, number in each(tasks):
         for topic in inputs.get(subtopology_id, ()):

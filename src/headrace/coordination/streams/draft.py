@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.member_records import STABLE, UNREVOKED
 from headrace.coordination.streams import assignor
-from headrace.coordination.streams.internal_topics import Configured, configure
+from headrace.coordination.streams.internal_topics import ConfiguredTopology, configure
 from headrace.coordination.streams.reconciliation import ACTIVE, reconcile
 from headrace.coordination.streams.records import (
     CURRENT_KEY,
@@ -76,7 +76,7 @@ class StreamsDraft:
         return (self.group.epoch or EMPTY_TARGET_EPOCH) + self._is_bumped
 
     @property
-    def configured(self) -> Configured | None:
+    def configured(self) -> ConfiguredTopology | None:
         """The topology configured with the present topics; None: not evaluated yet."""
         return self.volatile.configured
 
@@ -265,7 +265,7 @@ class StreamsDraft:
                         found.update((_ANY, *task) for task in each(tasks))
         return found
 
-    # --- what it amounts to -------------------------------------------------------------------
+    # --- result -------------------------------------------------------------------------------
 
     def touch(self, member_id: str, session_ms: int, reported: Tasks | None = None) -> None:
         """Set the volatile state of a member."""

@@ -69,7 +69,7 @@ def decide_heartbeat(
     """Join, stay or leave, depending on the command's epoch."""
     streams = None if group is None else group.streams
     if streams is not None:
-        quick = _decide_without_news(streams, command, now_ms)
+        quick = _decide_unchanged(streams, command, now_ms)
         if quick is not None:
             return quick
     try:
@@ -85,7 +85,7 @@ def decide_heartbeat(
         return refused(command, error)
 
 
-def _decide_without_news(
+def _decide_unchanged(
     streams: StreamsGroup, command: StreamsHeartbeatCommand, now_ms: int
 ) -> GroupDecision | None:
     """The heartbeat of a member that has reached its target and reports no change; else None."""

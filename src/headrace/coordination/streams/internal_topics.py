@@ -37,7 +37,7 @@ class Status(NamedTuple):
     detail: str
 
 
-class Configured(NamedTuple):
+class ConfiguredTopology(NamedTuple):
     """A topology with the present topics. Tasks can be assigned only without a `status`."""
 
     task_counts: Mapping[str, int]
@@ -59,7 +59,7 @@ class _NotPossibleError(Exception):
         self.status = Status(code, detail)
 
 
-def configure(topology: Topology, topics: TopicView) -> Configured:
+def configure(topology: Topology, topics: TopicView) -> ConfiguredTopology:
     """Determine partition counts. Raises StreamsTopologyInvalid if that is impossible."""
     found_hash = _hash_of(topology, topics)
     try:
@@ -76,12 +76,12 @@ def configure(topology: Topology, topics: TopicView) -> Configured:
             )
         missing = _missing(topology, topics, counts, task_counts)
     except _NotPossibleError as error:
-        return Configured({}, {}, (), error.status, found_hash)
+        return ConfiguredTopology({}, {}, (), error.status, found_hash)
     status: Status | None = None
     if missing:
         names = _shown([topic.name for topic in missing])
         status = Status(MISSING_INTERNAL_TOPICS, f"internal topics are missing: {names}")
-    return Configured(task_counts, counts, missing, status, found_hash)
+    return ConfiguredTopology(task_counts, counts, missing, status, found_hash)
 
 
 def _shown(names: list[str]) -> str:

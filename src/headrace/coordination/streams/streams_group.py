@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.coordination.groups.config import GroupConfig
-    from headrace.coordination.streams.internal_topics import Configured
+    from headrace.coordination.streams.internal_topics import ConfiguredTopology
     from headrace.coordination.streams.tasks import Tasks
     from headrace.coordination.streams.topology import Topology
 
@@ -73,7 +73,7 @@ class Volatile(NamedTuple):
     """Raised with each change of the tasks of members with endpoints."""
     shutdown_by: str | None = None
     """The member that requested shutdown of the whole application."""
-    configured: Configured | None = None
+    configured: ConfiguredTopology | None = None
 
 
 @dataclass(slots=True)
@@ -171,7 +171,7 @@ class StreamsGroup:
             StreamsRecordRemoved(GROUP_KEY, group_id),
         ]
 
-    # --- changing ----------------------------------------------------------------------------
+    # --- state changes -----------------------------------------------------------------------
 
     def apply(self, record: StreamsRecord) -> None:
         """Apply one durable record to the state."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.coordination.timers.config import HalfConfig
-    from headrace.coordination.timers.state_records import Origin, Settled
+    from headrace.coordination.timers.state_records import Settled, StoredOrigin
     from headrace.errors import HeadraceError
 
 
@@ -57,7 +57,7 @@ class AddCommand:
     """Store the records of one batch. `origin`: for an idempotent producer, else None."""
 
     timers: Sequence[NewTimer]
-    origin: Origin | None = None
+    origin: StoredOrigin | None = None
 
     def refused(self, error: HeadraceError) -> AddReply:
         """The reply that carries `error`."""
@@ -80,7 +80,7 @@ class DeliveredCommand(_Plain):
 
 
 @dataclass(slots=True)
-class OpenCommand(_Plain):
+class OpenTimersCommand(_Plain):
     """Use this producer id, unless there is one."""
 
     producer_id: int
@@ -94,12 +94,12 @@ class ConfigureCommand(_Plain):
 
 
 @dataclass(slots=True)
-class TickCommand(_Plain):
+class TimerTickCommand(_Plain):
     """Time has passed."""
 
 
 @dataclass(slots=True)
-class LoadedCommand(_Plain):
+class TimersLoadedCommand(_Plain):
     """The log has been replayed."""
 
 
@@ -107,7 +107,7 @@ class LoadedCommand(_Plain):
 
 
 @dataclass(slots=True)
-class SettleReply:
+class SettleHalfReply:
     """`outcome`: the outcome of the half message, reached now or before."""
 
     error: HeadraceError | None = None
@@ -115,7 +115,7 @@ class SettleReply:
 
 
 @dataclass(slots=True)
-class SettleCommand:
+class SettleHalfCommand:
     """Commit or roll back a half message, by its number, or by its message id (`number` -1)."""
 
     number: int
@@ -123,9 +123,9 @@ class SettleCommand:
     is_commit: bool
     reason: str = ""
 
-    def refused(self, error: HeadraceError) -> SettleReply:
+    def refused(self, error: HeadraceError) -> SettleHalfReply:
         """The reply that carries `error`."""
-        return SettleReply(error)
+        return SettleHalfReply(error)
 
 
 @dataclass(slots=True)
@@ -247,15 +247,15 @@ TimerCommand = (
     AddCommand
     | CancelCommand
     | DeliveredCommand
-    | OpenCommand
+    | OpenTimersCommand
     | ConfigureCommand
-    | TickCommand
-    | LoadedCommand
-    | SettleCommand
+    | TimerTickCommand
+    | TimersLoadedCommand
+    | SettleHalfCommand
     | PollCommand
     | BeginCheckpointCommand
     | SavePartsCommand
     | EndCheckpointCommand
     | MoveCommand
 )
-AnyTimerReply = TimerReply | AddReply | SettleReply | PollReply | MoveReply
+AnyTimerReply = TimerReply | AddReply | SettleHalfReply | PollReply | MoveReply

@@ -43,7 +43,7 @@ class Halves:
     def __len__(self) -> int:
         return len(self.by_number)
 
-    # --- looks -------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------
 
     def find(self, number: int, message_id: str) -> Half | None:
         """The pending message with this number, or with this id if the number is -1."""

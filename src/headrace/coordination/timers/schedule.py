@@ -35,7 +35,7 @@ PART_ENTRIES_MAX: Final = 8_192
 """Inserting an entry moves at most 64 KiB, which takes 3 us."""
 
 
-class Entry(NamedTuple):
+class ScheduleEntry(NamedTuple):
     """A record's due time, and its offset in the companion log."""
 
     due_ms: int
@@ -77,12 +77,14 @@ class Part:
         delta = min(delta, OFFSET_MASK)
         return bisect_right(self.entries, due << DUE_SHIFT | delta << TAG_BITS | TAG_MASK)
 
-    def iterate(self, bucket: int, first: int) -> Iterator[Entry]:
+    def iterate(self, bucket: int, first: int) -> Iterator[ScheduleEntry]:
         """The entries from index `first` on."""
         start_ms, base = bucket << BUCKET_BITS, self.base
         for index in range(first, len(self.entries)):
             entry = self.entries[index]
-            yield Entry(start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK))
+            yield ScheduleEntry(
+                start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK)
+            )
 
 
 class Schedule:
@@ -185,7 +187,7 @@ class Schedule:
             del self._buckets[bucket]
             del self._numbers[bisect_left(self._numbers, bucket)]
 
-    # --- looks -------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------
 
     def first_ms(self) -> int | None:
         """When the first record is due; None without records."""
@@ -213,9 +215,9 @@ class Schedule:
                 return part, index
         return None
 
-    def due(self, until_ms: int, count_max: int) -> list[Entry]:
+    def due(self, until_ms: int, count_max: int) -> list[ScheduleEntry]:
         """The first records that are due at or before `until_ms`, in order."""
-        found: list[Entry] = []
+        found: list[ScheduleEntry] = []
         last = until_ms >> BUCKET_BITS
         for bucket in self._numbers:
             if bucket > last or len(found) >= count_max:
@@ -245,7 +247,7 @@ class Schedule:
         found.sort()
         return found
 
-    def after(self, entry: Entry) -> Iterator[Entry]:
+    def after(self, entry: ScheduleEntry) -> Iterator[ScheduleEntry]:
         """All records after `entry`, in order; the schedule must not change meanwhile."""
         first = entry.due_ms >> BUCKET_BITS
         for bucket in self._numbers[bisect_left(self._numbers, first) :]:
@@ -262,11 +264,11 @@ class Schedule:
         """(bucket, part) of all parts."""
         return [(bucket, part) for bucket in self._numbers for part in self._buckets[bucket]]
 
-    def tagged(self, bucket: int, part: Part, tag: int) -> list[Entry]:
+    def tagged(self, bucket: int, part: Part, tag: int) -> list[ScheduleEntry]:
         """The entries of a part that carry `tag`."""
         start_ms, base = bucket << BUCKET_BITS, part.base
         return [
-            Entry(start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK))
+            ScheduleEntry(start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK))
             for entry in part.entries
             if entry & TAG_MASK == tag
         ]

@@ -114,7 +114,7 @@ class Cancelled(NamedTuple):
     offset: int
 
 
-class Origin(NamedTuple):
+class StoredOrigin(NamedTuple):
     """The following records of this batch come from an idempotent producer's batch."""
 
     producer_id: int
@@ -192,7 +192,7 @@ StoredRecord = (
     | Taken
     | Confirmed
     | Cancelled
-    | Origin
+    | StoredOrigin
     | Settled
     | CommittedDue
     | Checked
@@ -263,7 +263,7 @@ def encode(record: StoredRecord, checkpoint: int) -> tuple[bytes, bytes]:  # noq
             return HEAD.pack(CANCELLED, checkpoint), _ENTRY.pack(*record)
         case CommittedDue():
             return HEAD.pack(COMMITTED_DUE, checkpoint), _ENTRY.pack(*record)
-        case Origin():
+        case StoredOrigin():
             return HEAD.pack(ORIGIN, checkpoint), _ORIGIN.pack(*record)
         case Settled():
             texts = record.group, record.message_id, record.reason
@@ -334,7 +334,7 @@ def _decode(key: bytes, value: bytes) -> StoredRecord | None:
         case 6:
             return Cancelled(*_ENTRY.unpack(value))
         case 7:
-            return Origin(*_ORIGIN.unpack(value))
+            return StoredOrigin(*_ORIGIN.unpack(value))
         case 8:
             reader = StoredReader(value[_SETTLED.size :])
             names = reader.string(), reader.string()

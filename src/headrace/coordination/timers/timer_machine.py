@@ -36,18 +36,18 @@ from headrace.coordination.timers.commands import (
     DeliveredCommand,
     EndCheckpointCommand,
     Half,
-    LoadedCommand,
     MoveCommand,
     MoveReply,
-    OpenCommand,
+    OpenTimersCommand,
     PollCommand,
     PollReply,
     SavePartsCommand,
-    SettleCommand,
-    SettleReply,
-    TickCommand,
+    SettleHalfCommand,
+    SettleHalfReply,
     TimerCommand,
     TimerReply,
+    TimersLoadedCommand,
+    TimerTickCommand,
 )
 from headrace.coordination.timers.halves import HALVES_MAX
 from headrace.coordination.timers.state_records import (
@@ -63,11 +63,11 @@ from headrace.coordination.timers.state_records import (
     HalfKept,
     Moved,
     Opened,
-    Origin,
     PartSaved,
     Scheduled,
     Settled,
     StateSaved,
+    StoredOrigin,
     StoredRecord,
     Taken,
 )
@@ -75,14 +75,14 @@ from headrace.coordination.timers.timer_state import (
     ORIGIN_MS,
     VOLATILE,
     ChecksTaken,
-    Configured,
     DeliveryEnded,
-    Loaded,
     ReplayFrom,
     Skipped,
-    TimePassed,
     TimerRecord,
+    TimersConfigured,
+    TimersLoaded,
     TimerState,
+    TimerTimePassed,
 )
 from headrace.errors import (
     RecordInvalid,
@@ -128,7 +128,7 @@ class TimerMachine:
         match command:
             case AddCommand():
                 return self._decide_add(command, now_ms)
-            case TickCommand():
+            case TimerTickCommand():
                 return self._decide_tick(now_ms)
             case DeliveredCommand():
                 return Decision([DeliveryEnded(command.upto)], TimerReply())
@@ -136,17 +136,17 @@ class TimerMachine:
                 if not self.state.schedule.has(command.due_ms, command.offset):
                     return Decision([], TimerReply(is_done=False))
                 return Decision([Cancelled(command.due_ms, command.offset)], TimerReply())
-            case SettleCommand():
+            case SettleHalfCommand():
                 return self._decide_settle(command, now_ms)
             case PollCommand():
                 halves = self.state.halves.asked(command.group, command.count_max)
                 taken = ChecksTaken(command.group, tuple(half.number for half in halves))
                 return Decision([taken] if halves else [], PollReply(None, halves))
-            case OpenCommand():
+            case OpenTimersCommand():
                 is_new = self.state.producer_id < 0
                 return Decision([Opened(command.producer_id)] if is_new else [], TimerReply())
             case ConfigureCommand():
-                return Decision([Configured(command.config)], TimerReply())
+                return Decision([TimersConfigured(command.config)], TimerReply())
             case BeginCheckpointCommand():
                 return self._decide_checkpoint()
             case SavePartsCommand():
@@ -157,12 +157,12 @@ class TimerMachine:
                 return Decision([CheckpointEnded(self.state.begun)], TimerReply())
             case MoveCommand():
                 return self._decide_move(command)
-            case LoadedCommand():
+            case TimersLoadedCommand():
                 effects = [
                     Deliver(self.state.producer_id, first, self.state.outstanding[first])
                     for first in sorted(self.state.outstanding)
                 ]
-                return Decision([Loaded(now_ms)], TimerReply(), effects=[*effects])
+                return Decision([TimersLoaded(now_ms)], TimerReply(), effects=[*effects])
 
     def _decide_add(self, command: AddCommand, now_ms: int) -> TimerDecision:
         if self.state.producer_id < 0:
@@ -197,7 +197,7 @@ class TimerMachine:
         return Decision(records, AddReply(None, range(first, first + len(command.timers))))
 
     def _decide_tick(self, now_ms: int) -> TimerDecision:
-        records: list[TimerRecord] = [TimePassed(now_ms)]
+        records: list[TimerRecord] = [TimerTimePassed(now_ms)]
         effects: list[Deliver | ChecksDue] = []
         count_max = min(TAKE_MAX, OUTSTANDING_MAX - self.state.outstanding_count)
         entries = self.state.schedule.due(now_ms, count_max) if count_max > 0 else []
@@ -223,7 +223,7 @@ class TimerMachine:
             effects.append(ChecksDue(tuple(dict.fromkeys(half.group for half in asked))))
         return Decision(records, TimerReply(), effects=[*effects])
 
-    def _decide_settle(self, command: SettleCommand, now_ms: int) -> TimerDecision:
+    def _decide_settle(self, command: SettleHalfCommand, now_ms: int) -> TimerDecision:
         half = self.state.halves.find(command.number, command.message_id)
         if half is None:
             before = self.state.halves.outcome(command.number, command.message_id)
@@ -232,18 +232,18 @@ class TimerMachine:
                     "the half message does not exist: it was settled long ago, or never sent to "
                     "this partition; see `headrace half list`"
                 )
-                return Decision([], SettleReply(error))
+                return Decision([], SettleHalfReply(error))
             if (before.outcome == COMMITTED) != command.is_commit:
                 verb = "committed" if before.outcome == COMMITTED else "rolled back"
                 error = RecordStateInvalid(
                     f"the half message was already {verb}: an outcome cannot be changed"
                 )
-                return Decision([], SettleReply(error, before))
-            return Decision([], SettleReply(None, before))
+                return Decision([], SettleHalfReply(error, before))
+            return Decision([], SettleHalfReply(None, before))
         outcome = COMMITTED if command.is_commit else ROLLED_BACK
         due_ms = max(half.due_ms, now_ms) if command.is_commit else 0
         settled = _settled(half, outcome, due_ms, now_ms, command.reason)
-        return Decision([settled], SettleReply(None, settled))
+        return Decision([settled], SettleHalfReply(None, settled))
 
     def _decide_checkpoint(self) -> TimerDecision:
         if self.state.begun is not None:
@@ -258,7 +258,7 @@ class TimerMachine:
         for producer_id, producer in sorted(self.state.origins.items()):
             if producer.seen_ms >= self.state.last_tick_ms - ORIGIN_MS:
                 state += [
-                    Origin(producer_id, producer.epoch, sequence, producer.seen_ms)
+                    StoredOrigin(producer_id, producer.epoch, sequence, producer.seen_ms)
                     for sequence in producer.sequences
                 ]
         state += [_kept(half) for half in self.state.halves.saved()]
@@ -329,7 +329,7 @@ class TimerMachine:
             return None
         return min(*deadlines, self.state.last_tick_ms + CLOCK_CHECK_MS)
 
-    # --- bytes -------------------------------------------------------------------------------
+    # --- encoding ----------------------------------------------------------------------------
 
     def encode(self, record: TimerRecord) -> tuple[bytes, bytes | None] | None:
         """See Machine."""

@@ -24,11 +24,11 @@ from headrace.coordination.timers.state_records import (
     HalfKept,
     Moved,
     Opened,
-    Origin,
     PartSaved,
     Scheduled,
     Settled,
     StateSaved,
+    StoredOrigin,
     StoredRecord,
     Taken,
 )
@@ -47,13 +47,13 @@ OVERHEAD_BYTES: Final = 40
 """Per stored record, besides its body."""
 
 
-class TimePassed(NamedTuple):
+class TimerTimePassed(NamedTuple):
     """Volatile: the time of a tick."""
 
     now_ms: int
 
 
-class Loaded(NamedTuple):
+class TimersLoaded(NamedTuple):
     """Volatile: the log has been replayed."""
 
     now_ms: int
@@ -69,7 +69,7 @@ class DeliveryEnded(NamedTuple):
     upto: int
 
 
-class Configured(NamedTuple):
+class TimersConfigured(NamedTuple):
     """Volatile: see ConfigureCommand."""
 
     config: HalfConfig
@@ -89,15 +89,21 @@ class ReplayFrom(NamedTuple):
 
 
 VolatileRecord = (
-    TimePassed | Loaded | Skipped | DeliveryEnded | Configured | ChecksTaken | ReplayFrom
+    TimerTimePassed
+    | TimersLoaded
+    | Skipped
+    | DeliveryEnded
+    | TimersConfigured
+    | ChecksTaken
+    | ReplayFrom
 )
 TimerRecord = StoredRecord | VolatileRecord
 VOLATILE: Final = (
-    TimePassed,
-    Loaded,
+    TimerTimePassed,
+    TimersLoaded,
     Skipped,
     DeliveryEnded,
-    Configured,
+    TimersConfigured,
     ChecksTaken,
     ReplayFrom,
 )
@@ -178,18 +184,18 @@ class TimerState:
 
     def _apply_volatile(self, record: VolatileRecord) -> None:
         match record:
-            case TimePassed():
+            case TimerTimePassed():
                 self.last_tick_ms = record.now_ms
                 self.halves.pass_time(record.now_ms)
             case DeliveryEnded():
                 self._confirm(record.upto)
-            case Configured():
+            case TimersConfigured():
                 self.halves.config = record.config
             case ChecksTaken():
                 self.halves.take_checks(record.group, record.numbers)
             case ReplayFrom():
                 self.next_offset = self.replay_from = record.offset
-            case Loaded():
+            case TimersLoaded():
                 self.begun = self.to_save = None  # an interrupted checkpoint is restarted
                 self.last_tick_ms = record.now_ms
                 self.halves.pass_time(record.now_ms)
@@ -207,7 +213,7 @@ class TimerState:
             case Cancelled():
                 self.schedule.discard(record.due_ms, record.offset)
                 self.committed.pop(record.offset, None)
-            case Origin():
+            case StoredOrigin():
                 self._note_origin(record)
             case HalfKept():
                 self._keep(record, offset)
@@ -268,7 +274,7 @@ class TimerState:
             self.outstanding_count -= len(offsets)
         self.confirmed = max(self.confirmed, upto)
 
-    def _note_origin(self, record: Origin) -> None:
+    def _note_origin(self, record: StoredOrigin) -> None:
         producer = self.origins.pop(record.producer_id, None)
         if producer is None or producer.epoch != record.producer_epoch:
             producer = OriginProducer(record.producer_epoch)

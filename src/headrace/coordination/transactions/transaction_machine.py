@@ -67,7 +67,7 @@ class MarkersAcknowledged(NamedTuple):
     partitions: frozenset[Partition]
 
 
-class DeadlinesPassed(NamedTuple):
+class TransactionDeadlinesPassed(NamedTuple):
     """Volatile: every deadline up to `now_ms` has been handled."""
 
     now_ms: int
@@ -79,7 +79,7 @@ class ExpirationScheduled(NamedTuple):
     at_ms: int
 
 
-VolatileRecord = MarkersAcknowledged | DeadlinesPassed | ExpirationScheduled
+VolatileRecord = MarkersAcknowledged | TransactionDeadlinesPassed | ExpirationScheduled
 TransactionRecord = DurableRecord | VolatileRecord
 TransactionDecision = Decision[TransactionRecord, TransactionReply]
 
@@ -207,7 +207,7 @@ class TransactionMachine:
             pause_ms = self._config.expiration_check_interval_ms if is_whole else EXPIRE_AGAIN_MS
             durable += expired
             volatile.append(ExpirationScheduled(now_ms + pause_ms))
-        volatile.append(DeadlinesPassed(now_ms))
+        volatile.append(TransactionDeadlinesPassed(now_ms))
         return self._with_effects(Decision(durable + volatile, DoneReply()))
 
     def _expired(self, now_ms: int) -> list[TransactionRecord]:
@@ -239,7 +239,7 @@ class TransactionMachine:
             return first_ms if expiration_ms is None else expiration_ms
         return min(first_ms, expiration_ms)
 
-    # --- changing ----------------------------------------------------------------------------
+    # --- state changes -----------------------------------------------------------------------
 
     def apply(self, record: TransactionRecord) -> None:
         """See Machine."""
@@ -261,7 +261,7 @@ class TransactionMachine:
             case MarkersAcknowledged(transactional_id, partitions):
                 token, awaiting = self.awaiting[transactional_id]
                 self.awaiting[transactional_id] = token, awaiting - partitions
-            case DeadlinesPassed(now_ms):
+            case TransactionDeadlinesPassed(now_ms):
                 for transactional_id in self._deadlines.pass_until(now_ms):
                     stored = self._record(transactional_id)
                     if stored is not None and stored.state == ONGOING:
@@ -271,7 +271,7 @@ class TransactionMachine:
             case _:
                 assert_never(record)
 
-    # --- bytes -------------------------------------------------------------------------------
+    # --- encoding ----------------------------------------------------------------------------
 
     def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None] | None:
         """See Machine."""

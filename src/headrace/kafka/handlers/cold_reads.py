@@ -73,12 +73,12 @@ class ColdReads:
         try:
             return await partition.reader.fetch(offset, bytes_max, isolation)
         except HeadraceError as error:
-            self._tell(partition, error)
+            self._log_failure(partition, error)
             return error  # for fetches that may still wait
         finally:
             del self._reads[place]
 
-    def _tell(self, partition: PartitionLog, error: HeadraceError) -> None:
+    def _log_failure(self, partition: PartitionLog, error: HeadraceError) -> None:
         """Log a failure, at most one a minute: a consumer retries twice a second."""
         self._failures += 1
         now_s = asyncio.get_running_loop().time()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.services.broker_settings import ShownSetting, Source
+from headrace.broker.services.broker_settings import SettingSource, ShownSetting
 from headrace.broker.services.configurations import ConfigChange, Setting
 from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
@@ -69,7 +69,7 @@ def _described_broker(
         "name": setting.name,
         "value": shown.value,
         "read_only": not setting.can_change,
-        "is_default": shown.source == Source.DEFAULT,
+        "is_default": shown.source == SettingSource.DEFAULT,
         "config_source": shown.source,
         "is_sensitive": setting.is_sensitive,
         "synonyms": synonyms if with_synonyms else [],

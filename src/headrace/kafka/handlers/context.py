@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headrace.broker.sessions import Session
+    from headrace.broker.sessions import ClientSession
     from headrace.kafka.wire.schema import Answer
 
     Handler = Callable[[Any, Any, "Context"], Awaitable[Answer]]
@@ -25,6 +25,6 @@ class Context(NamedTuple):
     version: int
     client_id: str
     client_host: str
-    session: Session
+    session: ClientSession
     connection: object = None
     """Identifies the client's connection: state tied to it ends with it."""

@@ -197,7 +197,7 @@ class FetchHandler:
         self._found[version >= TOPIC_IDS][key] = topic
         return topic
 
-    # --- looking for records -----------------------------------------------------------------
+    # --- reads -------------------------------------------------------------------------------
 
     def again(self, fetch: _Fetch) -> None:
         """A bound has moved."""
@@ -306,7 +306,7 @@ class FetchHandler:
                 results[at] = self._failed(fetch, wanted, partition)
                 continue
             try:
-                found = await self._read_patiently(
+                found = await self._read_waiting(
                     partition, wanted, left, size, fetch.request.isolation
                 )
             except HeadraceError as error:
@@ -335,7 +335,7 @@ class FetchHandler:
     def _is_cold(self, wanted: FetchPartition, partition: PartitionLog | HeadraceError) -> bool:
         return isinstance(partition, PartitionLog) and self._cold.is_cold(partition, wanted.offset)
 
-    async def _read_patiently(
+    async def _read_waiting(
         self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int, isolation: int
     ) -> Fetched | None:
         """The records of one partition, waiting for the disk; None: not yet available from object
@@ -356,7 +356,7 @@ class FetchHandler:
             found = await partition.reader.fetch(wanted.offset, limit, isolation)
         return NOTHING if size and found is not None and len(found.data) > left else found
 
-    # --- waiting and answering ---------------------------------------------------------------
+    # --- waits and responses -----------------------------------------------------------------
 
     def _wait(self, fetch: _Fetch) -> None:
         poll = fetch.poll = LongPoll(self.loop, fetch.look)
@@ -393,9 +393,9 @@ class FetchHandler:
         session = fetch.session
         if session is not None:
             session_id = session.id
-            news = session.news(results)
+            updates = session.updates(results)
             if fetch.is_incremental:
-                results = news
+                results = updates
         if self._quotas.is_active:
             size = sum(len(result.records) for result in results)
             client = fetch.reply.connection.session

@@ -58,9 +58,9 @@ class FetchSession:
             else:
                 cached.wanted = wanted
 
-    def news(self, results: list[FetchResult]) -> list[FetchResult]:
+    def updates(self, results: list[FetchResult]) -> list[FetchResult]:
         """Those of `results` that the client does not have yet; records that it has them now."""
-        news: list[FetchResult] = []
+        updates: list[FetchResult] = []
         for result in results:
             key = (result.topic, result.partition)
             cached = self.partitions.get(key)
@@ -72,14 +72,14 @@ class FetchSession:
                 or cached.high_watermark != result.high_watermark
                 or cached.log_start_offset != result.log_start_offset
             ):
-                news.append(result)
+                updates.append(result)
             # An error is returned again until it has cleared.
             cached.high_watermark = -1 if result.error_code else result.high_watermark
             cached.log_start_offset = result.log_start_offset
             if len(result.records):
                 # Move it to the end, so that full responses starve no partition.
                 self.partitions[key] = self.partitions.pop(key)
-        return news
+        return updates
 
 
 class FetchSessions:

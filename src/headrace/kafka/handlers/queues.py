@@ -1,9 +1,9 @@
-"""What another broker asks for its HTTP clients: QueueReceive, -Wait, -Settle, -Release, -Describe,
--ListParked, -Park and -Unpark.
+"""Requests of other brokers for their HTTP clients: QueueReceive, -Wait, -Settle, -Release,
+-Describe, -ListParked, -Park and -Unpark.
 
-Invariants: this broker's own APIs, asked of the owner of the partitions. Rules are in
-`broker/shares`; here requests become its calls. What was acquired for a broker whose connection has
-ended meanwhile is given back, without counting as a delivery.
+Invariants: Headrace's own APIs, sent to the owner of the partitions. The rules are in
+`broker/shares`; requests become its calls. Records acquired for a broker whose connection has ended
+meanwhile are released, without counting as a delivery.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 OWNER_LENGTH_MAX: Final = 1_000
 LISTED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of parked keys in one answer, and those of one partition more."""
+"""For the parked keys in one response, excluding those of the last partition."""
 
 
 def _error(error: HeadraceError | None) -> dict[str, str | None]:
@@ -49,14 +49,14 @@ def _error(error: HeadraceError | None) -> dict[str, str | None]:
 def _check_group(request: Any) -> None:
     """Raises GroupIdInvalid."""
     if not 0 < len(request.group_id) <= GROUP_ID_LENGTH_MAX:
-        raise GroupIdInvalid(f"a share group's id has 1 to {GROUP_ID_LENGTH_MAX} characters")
+        raise GroupIdInvalid(f"a share group id must have 1 to {GROUP_ID_LENGTH_MAX} characters")
 
 
 def _check_names(request: Any) -> None:
     """Raises GroupIdInvalid, RequestInvalid."""
     _check_group(request)
     if not 0 < len(request.member_id) <= MEMBER_ID_LENGTH_MAX:
-        raise RequestInvalid(f"a member's id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
+        raise RequestInvalid(f"a member id must have 1 to {MEMBER_ID_LENGTH_MAX} characters")
 
 
 def _checked_topic(node: Node, request: Any, numbers: Sequence[int]) -> Topic:
@@ -71,11 +71,11 @@ def _checked_topic(node: Node, request: Any, numbers: Sequence[int]) -> Topic:
 
 
 async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
-    """QueueReceive: begin the group, and acquire what is there now."""
+    """QueueReceive: begin the group, and acquire available records."""
     try:
         _check_names(request)
         if len(request.owner) > OWNER_LENGTH_MAX:
-            raise RequestInvalid(f"a consumer's name has at most {OWNER_LENGTH_MAX} characters")
+            raise RequestInvalid(f"a consumer name can have at most {OWNER_LENGTH_MAX} characters")
         topic = _checked_topic(node, request, [one.partition_index for one in request.partitions])
     except HeadraceError as error:
         return {**_error(error), "partitions": []}
@@ -90,7 +90,7 @@ async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
 async def _parts(
     node: Node, topic: Topic, request: Any, taken: dict[int, Received]
 ) -> list[dict[str, Any]]:
-    """The partitions of the answer; what was acquired is in `taken`, too."""
+    """The partitions of the response; acquired records are added to `taken` as well."""
     records_left = min(request.max_records, RECORDS_MAX)
     bytes_left = min(request.max_bytes, BYTES_MAX)
     parts: list[dict[str, Any]] = []
@@ -143,17 +143,17 @@ async def _give_back(node: Node, topic: Topic, request: Any, received: dict[int,
         await node.shares.settle(topic, number, *names, settlements, is_atomic=False)
 
 
-# --- wait ------------------------------------------------------------------------------------
+# --- waits -----------------------------------------------------------------------------------
 
 
 async def queue_wait(node: Node, request: Any, _context: Context) -> Answer:
-    """QueueWait: until there may be more than an earlier receive saw."""
+    """QueueWait: wait until there may be more than an earlier receive saw."""
     try:
         topic = _checked_topic(node, request, [one.partition_index for one in request.partitions])
         waiting = []
         for one in request.partitions:
             if topic.require_log(one.partition_index).leader_epoch != one.leader_epoch:
-                return {}  # what was seen is of another tenure
+                return {}  # the pause belongs to another tenure
             pause = Pause(one.isolation, one.readable_end, one.settled, one.wait_ms)
             waiting.append((topic, one.partition_index, pause))
     except HeadraceError as error:
@@ -167,7 +167,7 @@ async def queue_wait(node: Node, request: Any, _context: Context) -> Answer:
 
 
 async def queue_settle(node: Node, request: Any, _context: Context) -> Answer:
-    """QueueSettle: what members say of what they hold; each settlement stands for itself."""
+    """QueueSettle: members' settlements; each one is independent."""
     try:
         _check_group(request)
         topic = _checked_topic(node, request, ())
@@ -199,7 +199,7 @@ async def queue_settle(node: Node, request: Any, _context: Context) -> Answer:
 
 
 async def queue_release(node: Node, request: Any, _context: Context) -> Answer:
-    """QueueRelease: what a member holds is available again."""
+    """QueueRelease: make the records that a member holds available again."""
     failed: HeadraceError | None = None
     try:
         _check_names(request)
@@ -208,7 +208,7 @@ async def queue_release(node: Node, request: Any, _context: Context) -> Answer:
             try:
                 await node.shares.release(topic, number, request.group_id, request.member_id)
             except GroupUnknown:
-                continue  # nothing was ever delivered there
+                continue  # no record was ever delivered there
             except HeadraceError as error:
                 failed = error
     except HeadraceError as error:
@@ -225,7 +225,7 @@ async def _each(
     ask: Callable[[Topic, int], Awaitable[dict[str, Any]]],
     empty: dict[str, Any],
 ) -> dict[str, Any]:
-    """What is said of each partition, in order; `empty`: the fields beside its error."""
+    """The result for each partition, in order; `empty`: the fields besides its error."""
     try:
         _check_group(request)
         topic = _checked_topic(node, request, request.partitions)
@@ -242,7 +242,7 @@ async def _each(
 
 
 async def queue_describe(node: Node, request: Any, _context: Context) -> Answer:
-    """QueueDescribe: where a group stands."""
+    """QueueDescribe: a group's positions."""
 
     async def one(topic: Topic, number: int) -> dict[str, Any]:
         found = await node.queue_administration.describe_here(topic, number, request.group_id)
@@ -252,7 +252,8 @@ async def queue_describe(node: Node, request: Any, _context: Context) -> Answer:
 
 
 async def queue_list_parked(node: Node, request: Any, _context: Context) -> Answer:
-    """QueueListParked: the parked keys; partitions that do not fit the answer are left out."""
+    """QueueListParked: the parked keys; partitions that do not fit into the response are
+    omitted."""
     bytes_left = LISTED_BYTES_MAX
 
     async def one(topic: Topic, number: int) -> dict[str, Any]:
@@ -276,11 +277,13 @@ async def queue_list_parked(node: Node, request: Any, _context: Context) -> Answ
 def _check_keys(request: Any) -> None:
     """Raises RequestInvalid."""
     if len(request.keys) > KEYS_MAX or max(map(len, request.keys), default=0) > KEY_BYTES_MAX:
-        raise RequestInvalid(f"at most {KEYS_MAX} keys of at most {KEY_BYTES_MAX} bytes are taken")
+        raise RequestInvalid(
+            f"a request can have at most {KEYS_MAX} keys of at most {KEY_BYTES_MAX} bytes"
+        )
 
 
 async def queue_park(node: Node, request: Any, _context: Context) -> Answer:
-    """QueuePark: set the records of keys aside."""
+    """QueuePark: park the records of keys."""
 
     async def one(topic: Topic, number: int) -> dict[str, Any]:
         _check_keys(request)
@@ -292,7 +295,7 @@ async def queue_park(node: Node, request: Any, _context: Context) -> Answer:
 
 
 async def queue_unpark(node: Node, request: Any, _context: Context) -> Answer:
-    """QueueUnpark: deliver the records of keys again; which of them were parked, by place."""
+    """QueueUnpark: release the records of keys; returns the indexes of those that were parked."""
 
     async def one(topic: Topic, number: int) -> dict[str, Any]:
         _check_keys(request)

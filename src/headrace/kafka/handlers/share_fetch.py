@@ -1,8 +1,8 @@
 """ShareFetch and ShareAcknowledge: records of share groups, one by one (KIP-932).
 
-Invariants: what may be delivered is decided in `broker/shares`; here requests become
-settlements and receives, and their results become answers. Acknowledgements of a request are taken
-before its records are fetched, so what they release can be fetched again.
+Invariants: `broker/shares` decides what may be delivered; requests become settlements and receives,
+and their results become responses. Acknowledgements of a request are processed before its records
+are fetched, so records that they release can be fetched again.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ WAIT_MS_MAX = 5 * 60_000
 RECORDS_MAX = 100_000
 BYTES_MAX = 50 * 1024 * 1024
 SETTLEMENTS_MAX = 200_000
-"""Of one request: each takes memory and time of the loop."""
+"""Per request: each takes memory and time of the loop."""
 NO_TOPIC = UUID(int=0)
 
 Acknowledgements = dict[PartitionKey, "list[Settlement] | HeadraceError"]
 
 
 class _Outcome(NamedTuple):
-    """What one partition's part of an answer says."""
+    """One partition's part of a response."""
 
     error: HeadraceError | None = None
     acknowledge_error: HeadraceError | None = None
@@ -81,17 +81,19 @@ def _settlements(batches: Any, *, is_renewing: bool, count_max: int) -> list[Set
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         count = last - first + 1
         if first < 0 or count < 1 or not types:
-            raise RequestInvalid(f"an acknowledgement of {first} to {last} cannot be")
+            raise RequestInvalid(f"an acknowledgement of offsets {first} to {last} is not valid")
         if len(types) > count_max or len(found) > count_max:
-            raise RequestInvalid(f"more than {SETTLEMENTS_MAX} acknowledgements in one request")
+            raise RequestInvalid(
+                f"more than {SETTLEMENTS_MAX} acknowledgements in one request: split it"
+            )
         if len(types) not in {1, count}:
             raise RequestInvalid(f"{len(types)} types of acknowledgement for {count} offsets")
         if any(not GAP <= kind <= RENEW for kind in types):
-            raise RequestInvalid("an unknown type of acknowledgement")
+            raise RequestInvalid("unknown acknowledgement type")
         if RENEW in types and not is_renewing:
-            raise RequestInvalid("locks are renewed by a request that says so (IsRenewAck)")
+            raise RequestInvalid("only a request with IsRenewAck can renew locks")
         if found and first <= found[-1].last:
-            raise RequestInvalid("acknowledgements of one partition do not ascend")
+            raise RequestInvalid("the acknowledgements of a partition must ascend")
         if len(types) == 1:
             found.append(Settlement(first, last, types[0]))
             continue
@@ -132,12 +134,12 @@ def _keys(topics: Any) -> list[PartitionKey]:
 
 def _check_names(request: Any) -> None:
     if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
-        raise GroupIdInvalid(f"a share group's id has 1 to {GROUP_ID_LENGTH_MAX} characters")
+        raise GroupIdInvalid(f"a share group id must have 1 to {GROUP_ID_LENGTH_MAX} characters")
     if not request.member_id or len(request.member_id) > MEMBER_ID_LENGTH_MAX:
-        raise RequestInvalid(f"a member's id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
+        raise RequestInvalid(f"a member id must have 1 to {MEMBER_ID_LENGTH_MAX} characters")
 
 
-# --- work ------------------------------------------------------------------------------------
+# --- processing ------------------------------------------------------------------------------
 
 
 def _partition(node: Node, key: PartitionKey) -> tuple[Topic, int]:
@@ -161,7 +163,7 @@ async def _acknowledge(
                 topic, number, session.group_id, session.member_id, settlements, is_atomic=True
             )
         except GroupUnknown:
-            return RecordStateInvalid("nothing of this partition was delivered to the group")
+            return RecordStateInvalid("no record of this partition was delivered to the group")
         except HeadraceError as error:
             return error
         return next((error for error in errors if error is not None), None)
@@ -173,7 +175,7 @@ async def _acknowledge(
 async def _receive_all(
     node: Node, session: ShareSession, request: Any, *, is_strict: bool
 ) -> tuple[dict[PartitionKey, _Outcome], list[tuple[PartitionKey, Pause]]]:
-    """(what each partition gave, (partition, what it saw) of those that gave nothing)."""
+    """(the records of each partition, (partition, pause) of those without records)."""
     outcomes: dict[PartitionKey, _Outcome] = {}
     waiting: list[tuple[PartitionKey, Pause]] = []
     records_left = min(max(request.max_records, 1), RECORDS_MAX)
@@ -206,7 +208,7 @@ async def _wait_for_any(
     waiting: Sequence[tuple[PartitionKey, Pause]],
     timeout_s: float,
 ) -> None:
-    """Until a partition may have something, the session ends, or the time is over.
+    """Wait until a partition may have records, the session ends, or the time is over.
 
     Raises TopicUnknown.
     """
@@ -217,22 +219,24 @@ async def _wait_for_any(
 async def _fetch(
     node: Node, session: ShareSession, request: Any, version: int
 ) -> dict[PartitionKey, _Outcome]:
-    """What there is, or what comes before the request's time is over."""
+    """Available records, or those that arrive before the request's time is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _wait_s(request)
     is_strict = version >= 2 and request.share_acquire_mode == STRICT_MODE
     while True:
         outcomes, waiting = await _receive_all(node, session, request, is_strict=is_strict)
         if session.has_ended:
-            # Its records were released when it ended; what was acquired since is released now.
+            # Its records were released when it ended; release those acquired since.
             await node.share_groups.release(session)
-            raise ShareSessionUnknown("the share session has ended: open another one")
+            raise ShareSessionUnknown(
+                "the share session has ended: open a new session with epoch 0"
+            )
         left_s = deadline - loop.time()
         if outcomes or not waiting or left_s <= 0:
             return outcomes
         try:
             await _wait_for_any(node, session, waiting, left_s)
-        except HeadraceError:  # a partition went meanwhile: the next look says which
+        except HeadraceError:  # a partition was deleted meanwhile: the next read returns the error
             continue
 
 
@@ -244,18 +248,18 @@ def _wait_s(request: Any) -> float:
 def _check_renewal(request: Any) -> None:
     asked = (request.max_wait_ms, request.min_bytes, request.max_bytes)
     if any(asked) or request.max_records:
-        raise RequestInvalid("a request that renews locks fetches nothing: its limits are 0")
+        raise RequestInvalid("a request that renews locks cannot fetch: set its limits to 0")
 
 
 async def _open(node: Node, request: Any, context: Context) -> ShareSession:
-    """A new session. Raises ShareSessionLimitReached, not before the request's time is over."""
+    """A new session. Raises ShareSessionLimitReached, but not before the request's time is over."""
     groups = node.share_groups
     try:
         session, former = groups.sessions.open(
             request.group_id, request.member_id, context.connection
         )
     except ShareSessionLimitReached:
-        await asyncio.sleep(_wait_s(request))  # the client tries again at once
+        await asyncio.sleep(_wait_s(request))  # the client would retry at once
         raise
     if former is not None:
         await groups.release(former)
@@ -263,7 +267,7 @@ async def _open(node: Node, request: Any, context: Context) -> ShareSession:
 
 
 async def _share_fetch(node: Node, request: Any, context: Context) -> dict[PartitionKey, _Outcome]:
-    """Raises what refuses the request as a whole."""
+    """Raises the error that refuses the request as a whole."""
     _check_names(request)
     epoch, wanted = request.share_session_epoch, _acknowledgements(request, context.version)
     groups = node.share_groups
@@ -272,7 +276,7 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
         _check_renewal(request)
     if epoch == OPEN_EPOCH:
         if wanted:
-            raise RequestInvalid("a request that opens a share session acknowledges nothing")
+            raise RequestInvalid("a request that opens a share session cannot acknowledge records")
         session = await _open(node, request, context)
     else:
         session = groups.sessions.resume(request.group_id, request.member_id, epoch)
@@ -289,7 +293,7 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
     burst = node.quotas.burst(context.session, CONSUMER)
     if burst is not None:
         request.max_bytes = min(request.max_bytes, burst)
-    # A client in debt acknowledges, and gets nothing until its throttle time is over.
+    # A client in debt may acknowledge, and gets no records until its throttle time is over.
     if epoch == CLOSE_EPOCH:
         groups.sessions.close(request.group_id, request.member_id)
         await groups.release(session)
@@ -300,7 +304,7 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
     return outcomes
 
 
-# --- answers ---------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------
 
 
 def _hint(
@@ -385,7 +389,9 @@ async def share_acknowledge(node: Node, request: Any, context: Context) -> Answe
         _check_names(request)
         epoch = request.share_session_epoch
         if epoch == OPEN_EPOCH:
-            raise ShareSessionEpochInvalid("acknowledgements belong to a session that is open")
+            raise ShareSessionEpochInvalid(
+                "acknowledgements require an open session: send epoch 0 in ShareFetch first"
+            )
         session = node.share_groups.sessions.resume(request.group_id, request.member_id, epoch)
         errors = await _acknowledge(node, session, _acknowledgements(request, context.version))
         if epoch == CLOSE_EPOCH:

@@ -42,7 +42,7 @@ def _topic_id(node: Node, name: str) -> UUID | None:
     return topic.id if topic else None
 
 
-# --- what clients ask ------------------------------------------------------------------------
+# --- requests of clients ---------------------------------------------------------------------
 
 
 async def describe_share_group_offsets(node: Node, request: Any, _context: Context) -> Answer:
@@ -139,7 +139,7 @@ async def delete_share_group_offsets(node: Node, request: Any, _context: Context
     }
 
 
-# --- what coordinators ask of the partitions' owners -----------------------------------------
+# --- requests of coordinators ----------------------------------------------------------------
 
 
 async def _each(

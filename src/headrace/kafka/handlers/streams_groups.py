@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
 
-# --- from the wire -------------------------------------------------------------------------------
+# --- decoding ------------------------------------------------------------------------------------
 
 
 def _pairs(items: Iterable[Any]) -> tuple[tuple[str, str], ...]:
@@ -140,7 +140,7 @@ async def streams_group_heartbeat(
     }
 
 
-# --- to the wire ---------------------------------------------------------------------------------
+# --- encoding ------------------------------------------------------------------------------------
 
 
 def _task_ids(tasks: TaskSet) -> list[dict[str, Any]]:

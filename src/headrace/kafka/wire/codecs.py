@@ -24,7 +24,7 @@ from headrace.kafka.wire.reader_source import reader_source
 from headrace.kafka.wire.writer_source import writer_source
 
 if TYPE_CHECKING:
-    from headrace.kafka.wire.definitions import Definition, Field
+    from headrace.kafka.wire.definitions import Field, MessageDefinition
 
 Read = Callable[[bytes, int, int], tuple[Any, int]]
 """(data, position, end) -> (value, position after it)."""
@@ -95,7 +95,7 @@ def build_writer(api_key: int, version: int, kind: str) -> Writer:
     return Writer(definition.is_flexible, names[f"write_{definition.name}"])
 
 
-def _run(source: str, definition: Definition, names: dict[str, Any]) -> None:
+def _run(source: str, definition: MessageDefinition, names: dict[str, Any]) -> None:
     code = compile(source, f"<codec of {definition.name}>", "exec")
     exec(code, names)  # noqa: S102 - made from a file of this package alone
 
@@ -119,7 +119,7 @@ def _class(name: str, fields: tuple[Field, ...], names: dict[str, Any]) -> type[
     return type(name, (Message,), body)
 
 
-def _defaults(definition: Definition, name: str) -> dict[str, Any]:
+def _defaults(definition: MessageDefinition, name: str) -> dict[str, Any]:
     return {
         field.name: _defaults(definition, field.kind)
         if field.kind in definition.structs and not field.is_array and not field.is_nullable

@@ -53,7 +53,7 @@ class Field(NamedTuple):
     """None for a struct that is not nullable: the codec creates one of defaults."""
 
 
-class Definition(NamedTuple):
+class MessageDefinition(NamedTuple):
     """One message in one version."""
 
     name: str
@@ -82,7 +82,7 @@ def keys() -> list[tuple[int, str, range]]:
     return [(line["key"], line["kind"], _versions(line["versions"])) for line in lines]
 
 
-def load(api_key: int, version: int, kind: str) -> Definition:
+def load(api_key: int, version: int, kind: str) -> MessageDefinition:
     """Raises NoSuchMessage."""
     data = _data(OWN if api_key >= OWN_KEYS_FROM else KAFKAS)
     at = data.find(b'\n{"key":%d,"kind":"%s",' % (api_key, kind.encode())) + 1
@@ -95,7 +95,7 @@ def load(api_key: int, version: int, kind: str) -> Definition:
     for name, fields in message["structs"].items():
         _add_struct(structs, name, fields, version)
     _add_struct(structs, message["name"], message["fields"], version)
-    return Definition(message["name"], version in _versions(message["flexible"]), structs)
+    return MessageDefinition(message["name"], version in _versions(message["flexible"]), structs)
 
 
 def _versions(text: str | None) -> range:

@@ -18,10 +18,10 @@ from headrace.kafka.wire.definitions import FIXED, layout_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.kafka.wire.definitions import Definition, Field
+    from headrace.kafka.wire.definitions import Field, MessageDefinition
 
 
-def least_bytes(definition: Definition, name: str) -> int:
+def least_bytes(definition: MessageDefinition, name: str) -> int:
     """The size of the smallest struct of this name, without its tagged fields."""
     size = int(definition.is_flexible)
     for field in definition.structs[name]:
@@ -30,7 +30,7 @@ def least_bytes(definition: Definition, name: str) -> int:
     return size
 
 
-def _least(definition: Definition, field: Field) -> int:
+def _least(definition: MessageDefinition, field: Field) -> int:
     if field.is_array:
         return 1 if definition.is_flexible else 4
     if field.kind in FIXED:
@@ -40,7 +40,7 @@ def _least(definition: Definition, field: Field) -> int:
     return 1 if definition.is_flexible else 2 if field.kind == "string" else 4
 
 
-def reader_source(definition: Definition, name: str) -> str:
+def reader_source(definition: MessageDefinition, name: str) -> str:
     """`def read_<name>(data, at, end) -> (object, position after it)`."""
     fields = definition.structs[name]
     lines = [f"def read_{name}(data, at, end):"]
@@ -89,7 +89,7 @@ def _uvarint(name: str) -> Iterator[str]:
     yield f"    {name}, at = read_uvarint(data, at - 1)"
 
 
-def _value(definition: Definition, field: Field, target: str) -> Iterator[str]:
+def _value(definition: MessageDefinition, field: Field, target: str) -> Iterator[str]:
     if field.is_array:
         yield from _array(definition, field, target)
     elif field.kind in definition.structs:
@@ -110,7 +110,7 @@ def _value(definition: Definition, field: Field, target: str) -> Iterator[str]:
         yield from _sized(definition, field, target)
 
 
-def _sized(definition: Definition, field: Field, target: str) -> Iterator[str]:
+def _sized(definition: MessageDefinition, field: Field, target: str) -> Iterator[str]:
     """A string or bytes."""
     if definition.is_flexible:
         yield from _uvarint("size")
@@ -131,7 +131,7 @@ def _sized(definition: Definition, field: Field, target: str) -> Iterator[str]:
     yield f"    {target} = None" if field.is_nullable else f"    is_null({field.name!r})"
 
 
-def _array(definition: Definition, field: Field, target: str) -> Iterator[str]:
+def _array(definition: MessageDefinition, field: Field, target: str) -> Iterator[str]:
     if definition.is_flexible:
         yield from _uvarint("count")
         yield "count -= 1"
@@ -160,7 +160,7 @@ def _array(definition: Definition, field: Field, target: str) -> Iterator[str]:
     yield f"    {target} = None" if field.is_nullable else f"    is_null({field.name!r})"
 
 
-def _tags(definition: Definition, name: str) -> Iterator[str]:
+def _tags(definition: MessageDefinition, name: str) -> Iterator[str]:
     """The section of tagged fields: unknown ones are skipped."""
     tagged = [
         (number, field)

@@ -15,10 +15,10 @@ from headrace.kafka.wire.definitions import FIXED, layout_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.kafka.wire.definitions import Definition, Field
+    from headrace.kafka.wire.definitions import Field, MessageDefinition
 
 
-def writer_source(definition: Definition, name: str) -> str:
+def writer_source(definition: MessageDefinition, name: str) -> str:
     """`def write_<name>(values, put)`: `put` takes a piece of bytes."""
     fields = [field for field in definition.structs[name] if field.is_present]
     lines = [f"def write_{name}(values, put):"]
@@ -68,7 +68,7 @@ def _run(name: str, run: list[Field]) -> list[str]:
     return [f"    put({_packer(layout)}({values}))"]
 
 
-def _value(definition: Definition, field: Field) -> Iterator[str]:
+def _value(definition: MessageDefinition, field: Field) -> Iterator[str]:
     """Lines that put `value`."""
     if field.is_array:
         yield from _array(definition, field)
@@ -88,7 +88,7 @@ def _value(definition: Definition, field: Field) -> Iterator[str]:
         yield from _sized(definition, field)
 
 
-def _sized(definition: Definition, field: Field) -> Iterator[str]:
+def _sized(definition: MessageDefinition, field: Field) -> Iterator[str]:
     """A string or bytes."""
     indent = ""
     if field.is_nullable:
@@ -107,7 +107,7 @@ def _sized(definition: Definition, field: Field) -> Iterator[str]:
     yield indent + "put(value)"
 
 
-def _array(definition: Definition, field: Field) -> Iterator[str]:
+def _array(definition: MessageDefinition, field: Field) -> Iterator[str]:
     indent = ""
     if field.is_nullable:
         yield "if value is None:"
@@ -141,7 +141,7 @@ def _array(definition: Definition, field: Field) -> Iterator[str]:
         yield indent + "    " + line
 
 
-def _tags(definition: Definition, name: str, tagged: list[Field]) -> Iterator[str]:
+def _tags(definition: MessageDefinition, name: str, tagged: list[Field]) -> Iterator[str]:
     """The section of tagged fields, without those that have their default."""
     if not tagged:
         yield "put(b'\\x00')"
@@ -167,7 +167,7 @@ def _tags(definition: Definition, name: str, tagged: list[Field]) -> Iterator[st
     yield "    put_outside(b''.join(tags))"
 
 
-def _is_set(definition: Definition, name: str, field: Field) -> str:
+def _is_set(definition: MessageDefinition, name: str, field: Field) -> str:
     """Whether `value` differs from the default."""
     if field.kind in definition.structs and not field.is_array:
         return "value is not None"  # a struct is compared when it is encoded

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.coordinators.group_config import consumer_terms, streams_terms
+from headrace.broker.coordinators.group_config import (
+    consumer_group_settings,
+    streams_group_settings,
+)
 from headrace.broker.coordinators.group_coordinator import (
-    ConsumerSurroundings,
-    StreamsSurroundings,
+    ConsumerGroupDependencies,
+    StreamsGroupDependencies,
 )
 from headrace.broker.coordinators.streams_topics import StreamsTopics
 from headrace.broker.coordinators.subscribed_topics import SubscribedTopics
@@ -25,21 +28,21 @@ if TYPE_CHECKING:
     from headrace.runtime.tasks import Tasks
 
 
-def surroundings(
+def group_dependencies(
     config: BrokerConfig,
     topics: Topics,
     groups: ConfiguredGroups,
     rack_of: Callable[[Topic, int], str | None],
     is_share_group: Callable[[str], bool],
     tasks: Tasks,
-) -> ConsumerSurroundings:
+) -> ConsumerGroupDependencies:
     """See the module."""
-    return ConsumerSurroundings(
+    return ConsumerGroupDependencies(
         SubscribedTopics(topics, rack_of),
-        lambda group_id: consumer_terms(groups.overrides(group_id), config),
+        lambda group_id: consumer_group_settings(groups.overrides(group_id), config),
         is_share_group,
-        StreamsSurroundings(
-            lambda group_id: streams_terms(groups.overrides(group_id), config),
+        StreamsGroupDependencies(
+            lambda group_id: streams_group_settings(groups.overrides(group_id), config),
             StreamsTopics(topics, tasks),
         ),
     )

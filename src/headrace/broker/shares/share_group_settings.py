@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.config import ShareConfig
 
 
-class GroupTerms(NamedTuple):
+class ShareGroupSettings(NamedTuple):
     """How a group acquires records: its settings, and its initial position in a partition."""
 
     config: ShareConfig
