@@ -264,6 +264,6 @@ def test_the_lifecycle_of_logs_is_driven_by_their_owners_alone():
     reaching = [
         name_of(path)
         for path in modules()
-        if ".upkeep" in path.read_text() and not name_of(path).startswith(rooms)
+        if ".lifecycle_host" in path.read_text() and not name_of(path).startswith(rooms)
     ]
     assert reaching == []

@@ -130,7 +130,7 @@ def run_faults(task: Task) -> None:
         with (
             patched(wal_sync, "INLINE_SYNC_NS", inline_ns),
             patched(segment_write_buffer, "SMALL_BYTES", small_bytes),
-            patched(segment_write_buffer, "TAIL_BYTES_MAX", 2_000),
+            patched(segment_write_buffer, "RUN_BYTES_MAX", 2_000),
         ):
             try:
                 wrong = asyncio.run(_life(task, seed))

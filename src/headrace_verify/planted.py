@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace.log import reading, segment, upkeep
+from headrace.log import lifecycle_host, reading, segment
 from headrace.log.partition_log import PartitionLog
 from headrace.log.producer_state import ProducerState
 from headrace.runtime.disk import CREATE as CREATE_FILE
@@ -88,13 +88,13 @@ def _read_all_that_is_written(self: Any, number: int, position: int, size: int) 
 
 
 def forget_the_producers_on_restart(patch: Patch) -> None:
-    load = upkeep.Upkeep._load
+    load = lifecycle_host.LifecycleHost._load
 
     async def forgetful(self: Any) -> None:
         await load(self)
         self._log.producers = ProducerState()
 
-    patch(upkeep.Upkeep, "_load", forgetful)
+    patch(lifecycle_host.LifecycleHost, "_load", forgetful)
 
 
 def name_a_ledger_before_it_is_durable(patch: Patch) -> None:

@@ -79,7 +79,7 @@ def run_case(task: Task, case: _Case, seed: int) -> None:
     with (
         patched(wal_sync, "INLINE_SYNC_NS", inline_ns),
         patched(segment_write_buffer, "SMALL_BYTES", small_bytes),
-        patched(segment_write_buffer, "TAIL_BYTES_MAX", 2_000),
+        patched(segment_write_buffer, "RUN_BYTES_MAX", 2_000),
     ):
         try:
             report = asyncio.run(

@@ -88,7 +88,7 @@ def finish_in_bulk_without_a_sync_of_the_folder(patch: Patch) -> None:
 
 
 def forget_what_is_kept_in_memory(patch: Patch) -> None:
-    patch(segments.Segments, "settle_all", lambda self: None)
+    patch(segments.Segments, "flush_all", lambda self: None)
 
 
 def forget_the_footers(patch: Patch) -> None:

@@ -17,7 +17,7 @@ from headrace.storage.bookkeeper.entries import (
     HEAD,
     INDEX_INTERVAL_BYTES,
     EntryIndex,
-    note_entries,
+    checkpoint_entries,
     trailer_entries,
 )
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerState
@@ -305,9 +305,9 @@ def test_a_note_that_was_stored_in_part_counts_as_none(with_store):
         ledger = await store.create()
         length = 0
         payloads = [data_entry(0, stream(0, 100))]
-        payloads += note_entries(b"whole", 100, 1, -1, 100)
+        payloads += checkpoint_entries(b"whole", 100, 1, -1, 100)
         payloads += [data_entry(100, stream(100, 100))]
-        payloads += note_entries(b"lost" * 50, 200, 3, 1, 100)[:-1]
+        payloads += checkpoint_entries(b"lost" * 50, 200, 3, 1, 100)[:-1]
         for entry, payload in enumerate(payloads):
             length += len(payload)
             await plant_payload(store, ledger, entry, [0, 1, 2], payload, length)

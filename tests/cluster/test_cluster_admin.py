@@ -144,7 +144,7 @@ def test_a_lost_chain_is_shown_and_rebuilt_from_the_ledgers(shared_cluster, conf
             while (appended := log.append(batch, check_batch(batch))) is None:
                 await log.ready.wait()
             await appended.completion.wait()
-            await log.upkeep.roll_now()
+            await log.lifecycle_host.roll_now()
         await tasks.close()
         await store.close()
         await metadata.delete(key, ANY)

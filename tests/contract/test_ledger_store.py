@@ -27,7 +27,13 @@ from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files import FileLedgerStore
-from headrace.storage.ledger import KeepsNotes, LedgerId, LedgerInfo, LedgerStore, WritesInBulk
+from headrace.storage.ledger import (
+    LedgerId,
+    LedgerInfo,
+    LedgerStore,
+    StoresInlineCheckpoints,
+    WritesInBulk,
+)
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering.blob_store import BlobStore
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
@@ -548,7 +554,7 @@ def test_notes_come_with_what_was_appended_before_them_and_are_no_part_of_it(che
             pytest.skip("a note is for who takes an open ledger over, and here nobody can")
         ledger = await store.create()
         large = bytes(range(256)) * (5 << 12)  # 5 MiB: more than an entry, or an answer, holds
-        assert isinstance(store, KeepsNotes)
+        assert isinstance(store, StoresInlineCheckpoints)
         store.note(ledger, b"at the start")
         await append(store, ledger, b"one")
         # In one turn, while other appends are under way: each behind what came before it.

@@ -396,9 +396,9 @@ def test_a_session_says_how_long_it_is_safe(house):
             assert (session.state, session.number) == (SessionState.CONNECTED, 1)
             assert session.is_safe(now_ns, margin_ms=100)
             assert not session.is_safe(now_ns, margin_ms=session.timeout_ms)
-            await session.wait_beyond(session.changes - 1)
+            await session.wait_change_after(session.changes - 1)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(session.wait_beyond(session.changes), 0.01)
+                await asyncio.wait_for(session.wait_change_after(session.changes), 0.01)
 
     asyncio.run(run())
 

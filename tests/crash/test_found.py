@@ -254,7 +254,7 @@ def test_a_ledger_whose_file_is_gone_is_reported_as_damaged():
         ledger = await store.create()
         _, completion = store.append(ledger, [b"data"], 4, None)
         await completion.wait()
-        store._segments.settle_all()
+        store._segments.flush_all()
         disk.unlink(store._segments.path(ledger))
         with pytest.raises(DataCorrupt, match="its file is missing"):
             await store.read(ledger, 0, 4)
@@ -332,7 +332,7 @@ def test_what_a_killed_process_has_named_is_made_durable_by_the_next():
         _, completion = store.append(ledger, [bytes(50_000)], 50_000, None)
         await completion.wait()
         await store.seal(ledger, b"footer")
-        store._segments.settle_all()
+        store._segments.flush_all()
         await abandon(store)
         store = await open_ledgers(disk, 64 << 10, 1 << 20)
         state = after_power_loss(disk)

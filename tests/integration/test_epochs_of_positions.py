@@ -90,7 +90,7 @@ def test_a_consumer_whose_epoch_was_trimmed_away_reads_on_behind_it() -> None:
                 await move(one, two)
                 for _ in range(3):
                     await append(two, b"v")
-                await two.topics.get("t").partitions[0].upkeep.trim(3)
+                await two.topics.get("t").partitions[0].lifecycle_host.trim(3)
                 answer.set()
                 await read_to(consumer, 5, seen)
                 assert seen == list(range(6))

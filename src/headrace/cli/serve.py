@@ -49,7 +49,7 @@ LOUD = (
     "headrace.kafka.connection",
     "headrace.kafka.dispatch",
     "headrace.kafka.handlers.fetch",
-    "headrace.log.steps",
+    "headrace.log.step_queue",
     "uvicorn.error",
 )
 """What logs a line for each misdeed of a client, or for each of its tries in an outage."""

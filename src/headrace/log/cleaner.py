@@ -27,11 +27,11 @@ from headrace.errors import (
     NotOwner,
 )
 from headrace.log.aborted_index import ENTRIES_MAX
+from headrace.log.cleanable import cleanable_segments, is_served
 from headrace.log.compaction import KEYS_MAX, whole_of
 from headrace.log.compaction_workers import Job, LoopWorker, ProcessWorker
-from headrace.log.dirt import cleanable, is_served
 from headrace.log.sealed_runs import SealedRuns
-from headrace.log.segment import Segment, producers_behind
+from headrace.log.segment import Segment, producers_after
 from headrace.metadata.facts import LedgerLink
 from headrace.records.batch import is_intact, iterate_headers
 from headrace.storage.ledger import NamesFiles, WritesInBulk
@@ -137,7 +137,7 @@ class Cleaner:
         and the next round begins anew. `replaced` holds, as in Round, what went before that."""
         is_complete = True
         now_ms = self._environment.clock.now_ms()
-        segments = cleanable(self._log, now_ms)
+        segments = cleanable_segments(self._log, now_ms)
         try:
             await self._compact(segments, now_ms)
         except (_Stopped, NotOwner):
@@ -165,7 +165,7 @@ class Cleaner:
 
     async def _compact(self, segments: list[Segment], now_ms: int) -> None:
         log = self._log
-        cleaned = log.upkeep.chain.fact.cleaned_offset or 0
+        cleaned = log.lifecycle_host.chain.fact.cleaned_offset or 0
         dirty = [segment for segment in segments if segment.end_offset > cleaned]
         if not dirty:
             return
@@ -186,9 +186,9 @@ class Cleaner:
 
         async def note() -> None:
             if end_offset > cleaned and is_served(log):
-                await log.upkeep.chain.cleaned(end_offset)
+                await log.lifecycle_host.chain.cleaned(end_offset)
 
-        await log.upkeep.do(note(), "note of a compaction")
+        await log.lifecycle_host.do(note(), "note of a compaction")
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class Cleaner:
         # No label `partition`: only a chain says that it belongs to one.
         labels = {
             "compacted": log.name.encode(),
-            "topic": log.upkeep.chain.topic_id.hex.encode(),
+            "topic": log.lifecycle_host.chain.topic_id.hex.encode(),
             "epoch": b"%d" % log.leader_epoch,
             "base": b"%d" % group[0].base_offset,
             "end": b"%d" % group[-1].end_offset,
@@ -414,14 +414,14 @@ class Cleaner:
         if not self._is_unchanged(group):
             raise _Stopped
         before = log.segments[: log.segments.index(group[-1]) + 1]
-        producers = await producers_behind(before, store, self._environment.clock.now_ms())
+        producers = await producers_after(before, store, self._environment.clock.now_ms())
         footer = new.encode_footer(producers)
         await store.seal(new.ledger, footer)
         info = await store.recover(new.ledger)
         if not info.is_sealed or info.end != new.end_position or info.footer != footer:
             raise new.corrupt(info.end, "it was not stored as it was written")
         new.is_sealed = True
-        new.proved_from, new.proved_to = 0, new.end_position
+        new.verified_from, new.verified_to = 0, new.end_position
 
     def _is_unchanged(self, group: list[Segment]) -> bool:
         segments = self._log.segments
@@ -459,10 +459,10 @@ class Cleaner:
                 is_swapped = False  # the sweep may be about to take it for an orphan
                 logger.warning("%s: a compacted ledger took too long to write: dropped", log.name)
                 return
-            is_swapped = await log.upkeep.chain.replace(ledgers, link, swapped)
+            is_swapped = await log.lifecycle_host.chain.replace(ledgers, link, swapped)
 
         # Another step may have failed before it began (None), or it failed: see the module.
-        await log.upkeep.do(swap(), "swap of compacted ledgers")
+        await log.lifecycle_host.do(swap(), "swap of compacted ledgers")
         if is_swapped is False:
             await self._drop(new.ledger)
         if not is_swapped:

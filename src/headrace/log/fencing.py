@@ -23,7 +23,7 @@ EPOCH_OF_DELETED = 2**31 - 1
 later owner with stale metadata has a newer one."""
 
 
-async def shut_out(environment: Environment, topic_id: UUID, partition: int) -> None:
+async def fence_brokers(environment: Environment, topic_id: UUID, partition: int) -> None:
     """On return no broker can append to the partition, even if it missed the deletion.
 
     Only needed for shared storage. Raises StorageUnavailable, MetadataUnavailable: then some may

@@ -48,10 +48,10 @@ class State(Enum):
 class Event(Enum):
     """An event in the life of a log."""
 
-    TURN_AWAITED = "handover expected"
-    TURN_BEGAN = "ownership taken"
-    READ_WANTED = "read requested"
-    APPEND_WANTED = "append requested"
+    HANDOVER_EXPECTED = "handover expected"
+    OWNERSHIP_TAKEN = "ownership taken"
+    READ_REQUESTED = "read requested"
+    APPEND_REQUESTED = "append requested"
     LOADED_OPEN = "loaded with an open ledger"
     LOADED_EMPTY = "loaded without an open ledger"
     LOAD_FAILED = "load failed"
@@ -61,7 +61,7 @@ class Event(Enum):
     NEXT_CREATED = "next ledger created"
     NEXT_FAILED = "next ledger creation failed"
     FULL = "ledger full, next one exists"
-    SETTLED = "no append pending"
+    NONE_PENDING = "no append pending"
     APPEND_FAILED = "append failed"
     RECOVERED = "ledger recovered"
     RESUME_FAILED = "ledger recovery failed"
@@ -82,15 +82,15 @@ class Effect(Enum):
     BEGIN_RESUME = "resume"
     SWITCH = "switch"
     """Switch from the full ledger to the next one, and seal it."""
-    SHUT = "hold appends"
+    HOLD_APPENDS = "hold appends"
     """Appends wait from now on."""
-    LET_GO = "release appends"
+    RELEASE_APPENDS = "release appends"
     """Appends are accepted again."""
-    TELL = "fail waiters"
+    FAIL_WAITERS = "fail waiters"
     """Waiting appends get the error; later ones wait again."""
-    SHOW = "publish"
+    PUBLISH = "publish"
     """Readers see the log as loaded."""
-    HIDE = "unpublish"
+    UNPUBLISH = "unpublish"
     """Readers see the log as not loaded."""
 
 
@@ -114,49 +114,59 @@ def _from(states: tuple[State, ...], event: Event, step: _Step) -> dict[tuple[St
     return {(state, event): step for state in states}
 
 
-_RESUME: Final[_Step] = State.RESUMING, (Effect.SHUT, Effect.BEGIN_RESUME)
-_FAIL: Final[_Step] = State.FAILED, (Effect.SHUT, Effect.TELL)
-_END: Final[_Step] = State.FAILED, (Effect.HIDE, Effect.SHUT, Effect.TELL)
+_RESUME: Final[_Step] = State.RESUMING, (Effect.HOLD_APPENDS, Effect.BEGIN_RESUME)
+_FAIL: Final[_Step] = State.FAILED, (Effect.HOLD_APPENDS, Effect.FAIL_WAITERS)
+_END: Final[_Step] = State.FAILED, (Effect.UNPUBLISH, Effect.HOLD_APPENDS, Effect.FAIL_WAITERS)
 
 TRANSITIONS: Final[Mapping[tuple[State, Event], _Step]] = {
-    (State.UNLOADED, Event.TURN_AWAITED): (State.WAITING, ()),
-    (State.WAITING, Event.TURN_BEGAN): (State.LOADING, (Effect.BEGIN_LOAD,)),
+    (State.UNLOADED, Event.HANDOVER_EXPECTED): (State.WAITING, ()),
+    (State.WAITING, Event.OWNERSHIP_TAKEN): (State.LOADING, (Effect.BEGIN_LOAD,)),
     # --- loading
-    (State.UNLOADED, Event.READ_WANTED): (State.LOADING, (Effect.BEGIN_LOAD,)),
-    (State.UNLOADED, Event.APPEND_WANTED): (State.LOADING, (Effect.BEGIN_LOAD,)),
-    (State.LOADING, Event.LOADED_OPEN): (State.OPEN, (Effect.SHOW, Effect.LET_GO)),
-    (State.LOADING, Event.LOADED_EMPTY): (State.EMPTY, (Effect.SHOW, Effect.LET_GO)),
-    (State.LOADING, Event.LOAD_FAILED): (State.UNLOADED, (Effect.TELL,)),
+    (State.UNLOADED, Event.READ_REQUESTED): (State.LOADING, (Effect.BEGIN_LOAD,)),
+    (State.UNLOADED, Event.APPEND_REQUESTED): (State.LOADING, (Effect.BEGIN_LOAD,)),
+    (State.LOADING, Event.LOADED_OPEN): (State.OPEN, (Effect.PUBLISH, Effect.RELEASE_APPENDS)),
+    (State.LOADING, Event.LOADED_EMPTY): (State.EMPTY, (Effect.PUBLISH, Effect.RELEASE_APPENDS)),
+    (State.LOADING, Event.LOAD_FAILED): (State.UNLOADED, (Effect.FAIL_WAITERS,)),
     # --- the first ledger
-    (State.EMPTY, Event.APPEND_WANTED): (State.OPENING, (Effect.SHUT, Effect.CREATE_LEDGER)),
-    (State.OPENING, Event.LEDGER_CREATED): (State.OPEN, (Effect.LET_GO,)),
-    (State.OPENING, Event.LEDGER_FAILED): (State.EMPTY, (Effect.TELL,)),
+    (State.EMPTY, Event.APPEND_REQUESTED): (
+        State.OPENING,
+        (Effect.HOLD_APPENDS, Effect.CREATE_LEDGER),
+    ),
+    (State.OPENING, Event.LEDGER_CREATED): (State.OPEN, (Effect.RELEASE_APPENDS,)),
+    (State.OPENING, Event.LEDGER_FAILED): (State.EMPTY, (Effect.FAIL_WAITERS,)),
     # --- rolling
-    (State.OPEN, Event.OVERFULL): (State.HELD, (Effect.SHUT,)),
+    (State.OPEN, Event.OVERFULL): (State.HELD, (Effect.HOLD_APPENDS,)),
     (State.HELD, Event.NEXT_CREATED): (State.ROLLING, ()),
-    (State.HELD, Event.NEXT_FAILED): (State.OPEN, (Effect.LET_GO,)),  # continue in the old one
-    (State.OPEN, Event.FULL): (State.ROLLING, (Effect.SHUT,)),
-    (State.ROLLING, Event.SETTLED): (State.OPEN, (Effect.SWITCH, Effect.LET_GO)),
+    (State.HELD, Event.NEXT_FAILED): (
+        State.OPEN,
+        (Effect.RELEASE_APPENDS,),
+    ),  # continue in the old one
+    (State.OPEN, Event.FULL): (State.ROLLING, (Effect.HOLD_APPENDS,)),
+    (State.ROLLING, Event.NONE_PENDING): (State.OPEN, (Effect.SWITCH, Effect.RELEASE_APPENDS)),
     # --- recovery from a failed append
     **_from((State.OPEN, State.HELD, State.ROLLING), Event.APPEND_FAILED, _RESUME),
-    (State.RESUMING, Event.RECOVERED): (State.OPEN, (Effect.LET_GO,)),
-    (State.RESUMING, Event.LOADED_OPEN): (State.OPEN, (Effect.SHOW, Effect.LET_GO)),
-    (State.RESUMING, Event.LOADED_EMPTY): (State.EMPTY, (Effect.SHOW, Effect.LET_GO)),
-    (State.RESUMING, Event.RESUME_FAILED): (State.IN_DOUBT, (Effect.TELL,)),
-    (State.IN_DOUBT, Event.APPEND_WANTED): _RESUME,
+    (State.RESUMING, Event.RECOVERED): (State.OPEN, (Effect.RELEASE_APPENDS,)),
+    (State.RESUMING, Event.LOADED_OPEN): (State.OPEN, (Effect.PUBLISH, Effect.RELEASE_APPENDS)),
+    (State.RESUMING, Event.LOADED_EMPTY): (State.EMPTY, (Effect.PUBLISH, Effect.RELEASE_APPENDS)),
+    (State.RESUMING, Event.RESUME_FAILED): (State.IN_DOUBT, (Effect.FAIL_WAITERS,)),
+    (State.IN_DOUBT, Event.APPEND_REQUESTED): _RESUME,
     # --- other steps: a seal, the next ledger
-    **{(state, Event.STEP_FAILED): (state, (Effect.TELL,)) for state in State},
+    **{(state, Event.STEP_FAILED): (state, (Effect.FAIL_WAITERS,)) for state in State},
     # --- the end
-    **_from(_ANY, Event.DRAIN, (State.DRAINING, (Effect.SHUT,))),
-    (State.DRAINING, Event.DRAINED): (State.DRAINING, (Effect.HIDE,)),
+    **_from(_ANY, Event.DRAIN, (State.DRAINING, (Effect.HOLD_APPENDS,))),
+    (State.DRAINING, Event.DRAINED): (State.DRAINING, (Effect.UNPUBLISH,)),
     (State.DRAINING, Event.APPEND_FAILED): (State.DRAINING, (Effect.BEGIN_RESUME,)),
-    (State.DRAINING, Event.LOAD_FAILED): (State.DRAINING, (Effect.TELL,)),
-    (State.DRAINING, Event.LEDGER_FAILED): (State.DRAINING, (Effect.TELL,)),
-    (State.DRAINING, Event.RESUME_FAILED): (State.DRAINING, (Effect.TELL,)),
+    (State.DRAINING, Event.LOAD_FAILED): (State.DRAINING, (Effect.FAIL_WAITERS,)),
+    (State.DRAINING, Event.LEDGER_FAILED): (State.DRAINING, (Effect.FAIL_WAITERS,)),
+    (State.DRAINING, Event.RESUME_FAILED): (State.DRAINING, (Effect.FAIL_WAITERS,)),
     **_from((*_ANY, State.DRAINING, State.FAILED), Event.DAMAGED, _FAIL),
     **_from((*_ANY, State.DRAINING, State.FAILED), Event.CHAIN_LOST, _END),
     **_from((*_ANY, State.DRAINING, State.FAILED), Event.ABANDONED, _END),
-    **_from((*_ANY, State.DRAINING, State.FAILED), Event.DELETED, (State.DELETED, (Effect.SHUT,))),
+    **_from(
+        (*_ANY, State.DRAINING, State.FAILED),
+        Event.DELETED,
+        (State.DELETED, (Effect.HOLD_APPENDS,)),
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.log.segment import Segment, producers_behind, sealed_segment
+from headrace.log.segment import Segment, producers_after, sealed_segment
 from headrace.log.tiering import attach
 from headrace.storage.ledger import LedgerId
 
@@ -35,7 +35,7 @@ async def load_segments(
     for link in fact.ledgers:
         base = link.base_offset
         if segments:
-            base = segments[-1].base_behind(link, fact.log_start_offset, can_shrink=can_shrink)
+            base = segments[-1].base_after(link, fact.log_start_offset, can_shrink=can_shrink)
         if link.is_sealed:
             segments.append(sealed_segment(link))
             attach(link, environment.tier)
@@ -44,7 +44,7 @@ async def load_segments(
             continue
         segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
         if producers is None:
-            producers = await producers_behind(segments, store, now_ms)
+            producers = await producers_after(segments, store, now_ms)
         if ahead is None or link.ledger != ahead.ledger:
             info = await store.recover(segment.ledger)
             producers = await segment.load_by_scan(store, info.end, producers, now_ms)
@@ -53,7 +53,7 @@ async def load_segments(
                 segment.footer = segment.encode_footer(producers)
         segments.append(segment)
     if producers is None:
-        producers = await producers_behind(segments, store, now_ms)
+        producers = await producers_after(segments, store, now_ms)
     return segments, producers
 
 

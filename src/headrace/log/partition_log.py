@@ -7,7 +7,7 @@ offsets below the high watermark, which advances when bytes are as durable as re
 When an append fails, storage discards it (contract rule 2), and so do the offset index, the
 producer state and the end offset here, together with all later appends; earlier ones may still
 become durable. No offset is assigned twice to bytes that a reader could have seen. Later batches of
-an idempotent producer get a retriable error until the failed one is retried (`Retries`).
+an idempotent producer get a retriable error until the failed one is retried (`RetryGate`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from headrace.errors import (
 )
 from headrace.log.appended import Appended, Pending
 from headrace.log.ledger_chain import LedgerChain
-from headrace.log.producer_state import ProducerState, Retries
+from headrace.log.lifecycle_host import LifecycleHost
+from headrace.log.producer_state import ProducerState, RetryGate
 from headrace.log.reading import LogReader
-from headrace.log.upkeep import Upkeep
 from headrace.log.visibility import Visibility
 from headrace.log.waiters import Waiters
 from headrace.records.batch import (
@@ -81,6 +81,7 @@ class PartitionLog:
         "is_deleted",
         "is_loaded",
         "leader_epoch",
+        "lifecycle_host",
         "log_start_offset",
         "name",
         "on_lost",
@@ -89,7 +90,6 @@ class PartitionLog:
         "ready",
         "retries",
         "segments",
-        "upkeep",
         "visibility",
         "waiters",
     )
@@ -108,7 +108,9 @@ class PartitionLog:
         self.config = config
         self.segments: list[Segment] = []
         self.producers = ProducerState()
-        self.retries = Retries(are_due=bool(leader_epoch))  # there may have been another owner
+        self.retries = RetryGate(
+            has_failures=bool(leader_epoch)
+        )  # there may have been another owner
         self.waiters = Waiters()
         self.log_start_offset = 0
         self.end_offset = 0
@@ -133,7 +135,7 @@ class PartitionLog:
         self._last_completion: Completion | None = None
         self._flush_ms = config.flush_ms
         self._verifying: set[int] | None = None
-        self.upkeep = Upkeep(
+        self.lifecycle_host = LifecycleHost(
             self,
             LedgerChain(environment.metadata, topic_id, partition, environment.evidence),
             environment,
@@ -146,7 +148,7 @@ class PartitionLog:
         """Start whatever is needed to accept appends; `ready` completes when they can be retried.
         Raises why the partition cannot be served."""
         self.check_failure()
-        self.upkeep.require_active()
+        self.lifecycle_host.require_active()
 
     def append(self, batch: Buffer, header: Fields) -> Appended | None:
         """Append one validated batch at the end.
@@ -174,7 +176,9 @@ class PartitionLog:
             header = header_of(header)
             duplicate = self.retries.check(self.producers, header, now_ms)
             if duplicate is not None:
-                return Appended(duplicate.base_offset, self.safe_when(duplicate.base_offset))
+                return Appended(
+                    duplicate.base_offset, self.durable_completion(duplicate.base_offset)
+                )
         return self._append(batch, header, active, now_ms)
 
     def append_accepted(self, batch: Buffer, header: BatchHeader) -> Appended | None:
@@ -226,13 +230,13 @@ class PartitionLog:
         if not self.producers.check_marker(
             producer_id, producer_epoch, coordinator_epoch, transaction_version
         ):
-            return Appended(-1, self.safe_when(self.end_offset - 1))
+            return Appended(-1, self.durable_completion(self.end_offset - 1))
         now_ms = self._clock.now_ms()
         marker = Marker(is_commit, coordinator_epoch)
         batch = encode_marker(producer_id, producer_epoch, marker, now_ms)
         appended = self._append(batch, read_header(batch), active, now_ms, marker)
         if active.is_aborted_index_full and active is self.active:
-            self.upkeep.begin_roll(now_ms)
+            self.lifecycle_host.begin_roll(now_ms)
         return appended
 
     def begin_verification(self, producer_id: int) -> None:
@@ -277,8 +281,8 @@ class PartitionLog:
             active.first_append_ms = now_ms
         end_offset = self.end_offset = active.end_offset = base_offset + last_delta + 1
         end_position = active.end_position = position + size
-        if active.proved_to == position:
-            active.proved_to = end_position
+        if active.verified_to == position:
+            active.verified_to = end_position
         if attributes & TRANSACTIONAL:
             self._apply_transactional(header_of(header), base_offset, position, now_ms, marker)
         elif producer_id != NO_PRODUCER_ID:
@@ -293,12 +297,12 @@ class PartitionLog:
             pending = Pending(end_offset, end_position, active.max_timestamp_ms)
             self._pending.append(pending)
             completion.then(self._stored, pending)
-        if end_position >= active.note_at:
-            self.upkeep.note()
+        if end_position >= active.checkpoint_at:
+            self.lifecycle_host.note()
         if end_position >= config.segment_bytes * PREPARE_FRACTION or (
             now_ms - active.first_append_ms >= config.segment_ms
         ):
-            self.upkeep.begin_roll(now_ms)
+            self.lifecycle_host.begin_roll(now_ms)
         return Appended(base_offset, completion)
 
     def _apply_transactional(
@@ -328,7 +332,7 @@ class PartitionLog:
             stable_offset = producers.first_open(base_offset + 1)
             active.abort(header.producer_id, first_offset, base_offset, stable_offset)
 
-    def safe_when(self, offset: int) -> Completion:
+    def durable_completion(self, offset: int) -> Completion:
         """Completes when all appends up to `offset` are durable or have failed."""
         if offset < self.visibility.acknowledged.offset or self._last_completion is None:
             return completed()
@@ -350,8 +354,8 @@ class PartitionLog:
         self.segments[-1].safe_max_timestamp_ms = pending.max_timestamp_ms
         if self.waiters:
             self.waiters.wake(has_committed=visibility.committed.offset > stable_offset)
-        if self.upkeep.wants_roll:
-            self.upkeep.settled()
+        if self.lifecycle_host.wants_roll:
+            self.lifecycle_host.settled()
 
     def _forget_from(self, failed: Pending) -> None:
         """Undo the failed append and all later ones.
@@ -383,8 +387,8 @@ class PartitionLog:
 
     def _leave(self, segment: Segment) -> None:
         """Refuse appends until the end of `segment` is known."""
-        self.active, self.retries.are_due = None, True
-        self.upkeep.resume(segment)
+        self.active, self.retries.has_failures = None, True
+        self.lifecycle_host.resume(segment)
 
     def reopened(self) -> None:
         """Appends are accepted again: those that failed can be retried."""
@@ -414,7 +418,7 @@ class PartitionLog:
 
     def load(self) -> None:
         """Start loading the log; `ready` completes when it is loaded."""
-        self.upkeep.load()
+        self.lifecycle_host.load()
 
     async def wait_loaded(self) -> None:
         """Wait until the log is loaded. Raises why it cannot be."""
@@ -427,45 +431,45 @@ class PartitionLog:
     async def wait_settled(self) -> None:
         """Wait until the log is loaded and its end known after a failed append. Raises why not."""
         await self.wait_loaded()
-        if self.upkeep.to_resume is not None and self.ready is not None:
-            self.upkeep.require_active()
+        if self.lifecycle_host.to_resume is not None and self.ready is not None:
+            self.lifecycle_host.require_active()
             await self.ready.wait()
 
     async def roll_now(self) -> None:
         """Close the open ledger, unless it is empty, and start the next one."""
-        await self.upkeep.roll_now()
+        await self.lifecycle_host.roll_now()
 
     async def trim(self, log_start_offset: int) -> None:
-        """Delete records before `log_start_offset`; see `Upkeep.trim`."""
-        await self.upkeep.trim(log_start_offset)
+        """Delete records before `log_start_offset`; see `LifecycleHost.trim`."""
+        await self.lifecycle_host.trim(log_start_offset)
 
     # --- ownership ---------------------------------------------------------------------------
 
     @property
     def topic_id(self) -> UUID:
         """The id of its topic."""
-        return self.upkeep.chain.topic_id
+        return self.lifecycle_host.chain.topic_id
 
     def expect_chain(self, *, is_expected: bool) -> None:
         """State whether the chain must exist: if so, a missing one was lost."""
-        self.upkeep.chain.is_expected = is_expected
+        self.lifecycle_host.chain.is_expected = is_expected
 
     def abandon(self, reason: NotOwner) -> None:
         """Refuse requests with `reason` from now on, and leave everything as it is."""
-        self.upkeep.abandon(reason)
+        self.lifecycle_host.abandon(reason)
 
     async def delete(self) -> None:
         """Delete all ledgers of a deleted topic. Raises what storage and metadata raise."""
-        await self.upkeep.delete()
+        await self.lifecycle_host.delete()
 
     def has_companion(self, kind: CompanionKind) -> bool:
         """Whether a companion log of this kind was created; valid once loaded."""
-        return self.upkeep.chain.fact.has_companion(kind)
+        return self.lifecycle_host.chain.fact.has_companion(kind)
 
     async def note_companion(self, kind: CompanionKind) -> None:
         """Record in the chain that a companion log exists. Raises as changes of a chain do."""
-        note = self.upkeep.chain.add_companion(kind)
-        await self.upkeep.do(note, f"note its {kind.name.lower()}")
+        note = self.lifecycle_host.chain.add_companion(kind)
+        await self.lifecycle_host.do(note, f"note its {kind.name.lower()}")
 
     def check_failure(self) -> None:
         """Raises why this partition cannot be served, if it cannot."""

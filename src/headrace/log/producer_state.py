@@ -449,7 +449,7 @@ def _entries(layout: Struct, data: bytes) -> Iterator[tuple[int, int]]:
         yield layout.unpack_from(data, _COUNT.size + at * layout.size)
 
 
-class Retries:
+class RetryGate:
     """After a failed append, gives later batches a retriable error until the failed one is retried.
 
     On an out-of-order sequence, librdkafka takes a new epoch and resends everything unacknowledged
@@ -459,17 +459,17 @@ class Retries:
     new one.
     """
 
-    __slots__ = ("_until_ms", "are_due")
+    __slots__ = ("_until_ms", "has_failures")
 
-    def __init__(self, *, are_due: bool) -> None:
-        self.are_due = are_due
+    def __init__(self, *, has_failures: bool) -> None:
+        self.has_failures = has_failures
         """Whether a batch may have failed since appends were last accepted."""
         self._until_ms = -1
 
     def reopened(self, now_ms: int) -> None:
         """Appends are accepted again: those that failed can be retried."""
-        if self.are_due:
-            self.are_due = False
+        if self.has_failures:
+            self.has_failures = False
             self._until_ms = now_ms + RETRIES_MS
 
     def is_waiting(self, now_ms: int) -> bool:

@@ -100,7 +100,7 @@ def _bytes_at(store: CachedReads, segment: Segment, position: int, size: int) ->
         raise _Missing(Miss(segment, position, size))
     if len(data) < size:
         raise segment.corrupt(position + len(data), "the ledger is truncated")
-    if not (segment.proved_from <= position and position + len(data) <= segment.proved_to):
+    if not (segment.verified_from <= position and position + len(data) <= segment.verified_to):
         segment.verify_crc(data, position)
     return data
 
@@ -111,7 +111,7 @@ def _whole_at(store: CachedReads, segment: Segment, position: int, size: int) ->
     A corrupt, larger length would make the last batch seem to extend past the range read.
     """
     data = _bytes_at(store, segment, position, size)
-    if not (segment.proved_from <= position and position + size <= segment.proved_to):
+    if not (segment.verified_from <= position and position + size <= segment.verified_to):
         raise segment.corrupt(position, "a batch extends past the range read")
     return data
 
@@ -169,26 +169,26 @@ def aborted_now(log: PartitionLog, offset: int, end_offset: int) -> list[tuple[i
     return found
 
 
-class _Held:
+class _LoadedParts:
     """The bytes loaded for one read, independent of cache evictions meanwhile."""
 
-    __slots__ = ("_held", "_store")
+    __slots__ = ("_parts", "_store")
 
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
-        self._held: dict[tuple[LedgerId, int], Buffer] = {}
+        self._parts: dict[tuple[LedgerId, int], Buffer] = {}
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """See LedgerStore."""
-        data = self._held.get((ledger, position))
+        data = self._parts.get((ledger, position))
         if data is not None and len(data) >= size:
             return memoryview(data)[:size]
         return self._store.read_cached(ledger, position, size)
 
-    async def take_in(self, miss: Miss) -> None:
+    async def load(self, miss: Miss) -> None:
         """Load the bytes that a read needs."""
         ledger, position = miss.segment.ledger, miss.position
-        self._held[ledger, position] = await self._store.read(ledger, position, miss.size)
+        self._parts[ledger, position] = await self._store.read(ledger, position, miss.size)
 
 
 class Fetched(NamedTuple):
@@ -289,8 +289,8 @@ class LogReader:
             segment, start, size, next_offset = self._range_at(
                 self._store, offset, bytes_max, bound
             )
-            is_proved = segment.proved_from <= start and start + size <= segment.proved_to
-            if size >= FILE_BYTES_MIN and is_proved:
+            is_verified = segment.verified_from <= start and start + size <= segment.verified_to
+            if size >= FILE_BYTES_MIN and is_verified:
                 files = self._files if self._is_files_known else self._find_files()
                 if files is not None:
                     located = files.locate_cached(segment.ledger, start, size)
@@ -354,16 +354,16 @@ class LogReader:
             if log.indexes is not None:
                 log.indexes.note(segment)
 
-    async def _take_in(self, held: _Held, miss: Miss) -> None:
+    async def _load_missing(self, held: _LoadedParts, miss: Miss) -> None:
         if miss.size == 0:
             await self.load_index(miss.segment)
         else:
-            await held.take_in(miss)
+            await held.load(miss)
 
     async def fetch(self, offset: int, bytes_max: int, isolation: int) -> Fetched:
         """Like `read_now`, but waits for the disk if needed. Also raises StorageUnavailable."""
         log = self._log
-        held = _Held(self._store)
+        held = _LoadedParts(self._store)
         for _ in range(ATTEMPTS_MAX):
             found = self._read_now(held, offset, bytes_max, log.visibility.bound(isolation))
             if not isinstance(found, Miss):
@@ -371,7 +371,7 @@ class LogReader:
                 if isolation == READ_UNCOMMITTED:
                     return Fetched(data)
                 return Fetched(data, await self._aborted(offset, next_offset))
-            await self._take_in(held, found)
+            await self._load_missing(held, found)
         raise StorageUnavailable(f"{log.name}: offset {offset} cannot be read from the disk now")
 
     async def _aborted(self, offset: int, end_offset: int) -> list[tuple[int, int]]:

@@ -42,7 +42,7 @@ async def enforce(log: PartitionLog, now_ms: int, now_ns: int) -> int:
     if not log.is_loaded or log.failure is not None or log.is_deleted:
         return 0
     log.producers.expire(now_ms - PRODUCER_EXPIRY_MS, now_ns)
-    log.upkeep.seal_again()
+    log.lifecycle_host.seal_again()
     if not log.config.is_deleted_by_retention:
         return 0
     if log.config.retention_ms >= 0:
@@ -50,9 +50,9 @@ async def enforce(log: PartitionLog, now_ms: int, now_ns: int) -> int:
         newest_ms = active.newest_ms if active is not None else -1
         is_old = 0 <= newest_ms < now_ms - log.config.retention_ms
         if is_old and log.ready is None and not log.has_pending:
-            await log.upkeep.roll_now()
+            await log.lifecycle_host.roll_now()
     before = log.log_start_offset
     start = start_after_retention(log, now_ms)
     if start > before:
-        await log.upkeep.trim(start)
+        await log.lifecycle_host.trim(start)
     return log.log_start_offset - before

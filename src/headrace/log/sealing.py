@@ -33,12 +33,12 @@ async def seal(segment: Segment, footer: bytes, store: LedgerStore) -> None:
     segment.is_sealed, segment.footer = True, None
 
 
-def release(segments: Sequence[Segment], store: LedgerStore) -> None:
+def release_open(segments: Sequence[Segment], store: LedgerStore) -> None:
     """Release the store's state for those segments that are open."""
-    let_go([segment for segment in segments if not segment.is_sealed], store)
+    release([segment for segment in segments if not segment.is_sealed], store)
 
 
-def let_go(segments: Sequence[Segment], store: LedgerStore) -> None:
+def release(segments: Sequence[Segment], store: LedgerStore) -> None:
     """Release the store's state and caches for segments that are no longer read here."""
     if isinstance(store, ReleasesLedgers):
         for segment in segments:

@@ -2,8 +2,9 @@
 
 Invariants: knows one ledger's offsets and positions. `load_by_scan` rebuilds from the records what
 a footer contains, verifying each batch's CRC and placement.
-If the store keeps notes, the log stores its state in the open ledger from time to time, as a
-footer whose index holds only the entries since the previous note; a scan starts at the newest one.
+If the store supports inline checkpoints, the log stores its state in the open ledger from time to
+time, as a footer whose index holds only the entries since the previous checkpoint; a scan starts at
+the newest one.
 Batches that this process has neither written nor verified are verified on first read, so corrupt
 bytes are reported instead of served.
 """
@@ -31,7 +32,7 @@ from headrace.records.batch import (
     read_header,
 )
 from headrace.records.marker import read_marker
-from headrace.storage.ledger import KeepsNotes, LedgerId
+from headrace.storage.ledger import LedgerId, StoresInlineCheckpoints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import LedgerStore
 
 SCAN_BYTES: Final = 1024 * 1024
-NOTE_INTERVAL_BYTES = 16 * 1024 * 1024  # not Final: tests lower it, also in the compiled core
-"""How much of an open ledger a takeover reads at most, if the store keeps notes."""
+CHECKPOINT_INTERVAL_BYTES = 16 * 1024 * 1024  # not Final: tests lower it, also in the compiled core
+"""How much of an open ledger a takeover reads at most, if the store has inline checkpoints."""
 NO_TRANSACTION: Final = 2**63 - 1
 """Greater than any offset: no transaction is open."""
-NOTE_RATIO = 16
-"""Notes with many producers are large, and less frequent: at most 1/16 of the bytes."""
+CHECKPOINT_RATIO = 16
+"""Checkpoints with many producers are large, and less frequent: at most 1/16 of the bytes."""
 
 
 class Segment:
@@ -55,6 +56,9 @@ class Segment:
     __slots__ = (
         "aborted",
         "base_offset",
+        "checkpoint_at",
+        "checkpointed_aborted_count",
+        "checkpointed_count",
         "end_offset",
         "end_position",
         "first_append_ms",
@@ -69,12 +73,9 @@ class Segment:
         "leader_epoch",
         "ledger",
         "max_timestamp_ms",
-        "note_at",
-        "noted_aborted_count",
-        "noted_count",
-        "proved_from",
-        "proved_to",
         "safe_max_timestamp_ms",
+        "verified_from",
+        "verified_to",
     )
 
     def __init__(self, ledger: LedgerId, base_offset: int, leader_epoch: int) -> None:
@@ -104,13 +105,13 @@ class Segment:
         """The transactions aborted by markers in it; None if there are none."""
         self.first_open_offset = NO_TRANSACTION
         """The first offset of the earliest transaction open at its end; of a closed ledger."""
-        self.proved_from = 0
-        self.proved_to = 0
-        self.note_at = NOTE_INTERVAL_BYTES
-        """The position at which the next note is due."""
-        self.noted_count = 0
-        """Index entries contained in notes."""
-        self.noted_aborted_count = 0
+        self.verified_from = 0
+        self.verified_to = 0
+        self.checkpoint_at = CHECKPOINT_INTERVAL_BYTES
+        """The position at which the next inline checkpoint is due."""
+        self.checkpointed_count = 0
+        """Index entries contained in checkpoints."""
+        self.checkpointed_aborted_count = 0
 
     @property
     def newest_ms(self) -> int:
@@ -132,7 +133,7 @@ class Segment:
         Raises DataCorrupt.
         """
         end = position + len(data)
-        if self.proved_from <= position and end <= self.proved_to:
+        if self.verified_from <= position and end <= self.verified_to:
             return
         proved = 0
         expected = self.base_offset if position == 0 else self.index.offset_at(position)
@@ -150,10 +151,10 @@ class Segment:
         except BatchCorrupt as error:
             raise self.corrupt(position + proved, str(error)) from error
         end = position + proved
-        if self.proved_from <= position <= self.proved_to:
-            self.proved_to = max(self.proved_to, end)
+        if self.verified_from <= position <= self.verified_to:
+            self.verified_to = max(self.verified_to, end)
         else:
-            self.proved_from, self.proved_to = position, end
+            self.verified_from, self.verified_to = position, end
 
     def _next_compacted(self, header: BatchHeader, position: int, least: int) -> int:
         """The base offset that a batch of a compacted ledger must have, as far as known."""
@@ -177,14 +178,14 @@ class Segment:
         """Read the batches up to byte `end` and rebuild index and producer state from them.
 
         `producers` is the state before this ledger; returns the state after it. What the ledger's
-        notes contain is not read again. `seen_ms` counts as the time when the producers were last
-        seen, and as that of records without a timestamp; 0: unknown. Raises DataCorrupt.
+        checkpoints cover is not read again. `seen_ms` counts as the time when the producers were
+        last seen, and as that of records without a timestamp; 0: unknown. Raises DataCorrupt.
         """
         self.index, self.aborted = OffsetIndex(), None
         self.end_offset, self.end_position = self.base_offset, 0
-        noted = await self._load_notes(store, end)
-        if noted is not None:
-            producers = noted
+        checkpointed = await self._load_checkpoints(store, end)
+        if checkpointed is not None:
+            producers = checkpointed
         begin = position = self.end_position
         want = SCAN_BYTES
         while position < end:
@@ -198,34 +199,41 @@ class Segment:
             want = max(want * 2, read_header(data).size)
         self.max_timestamp_ms = self.safe_max_timestamp_ms = self.index.max_timestamp_ms
         self.first_open_offset = producers.first_open(NO_TRANSACTION)
-        self.proved_from, self.proved_to = begin, end
+        self.verified_from, self.verified_to = begin, end
         self.is_index_loaded = True
         return producers
 
-    def note(self, producers: ProducerState) -> bytes:
-        """The note for the ledger's current end, where `producers` is the state."""
-        index, aborted = self.index.since(self.noted_count), self.aborted
+    def encode_checkpoint(self, producers: ProducerState) -> bytes:
+        """The checkpoint for the ledger's current end, where `producers` is the state."""
+        index, aborted = self.index.since(self.checkpointed_count), self.aborted
         if aborted is not None:
-            noted_count, self.noted_aborted_count = self.noted_aborted_count, len(aborted)
-            aborted = aborted.since(noted_count)
+            checkpointed_count, self.checkpointed_aborted_count = (
+                self.checkpointed_aborted_count,
+                len(aborted),
+            )
+            aborted = aborted.since(checkpointed_count)
         footer = Footer(self.end_offset, self.first_append_ms, index, producers, aborted)
         data = encode_footer(footer)
-        self.noted_count = len(self.index.offsets)
-        self.note_at = self.end_position + max(NOTE_INTERVAL_BYTES, NOTE_RATIO * len(data))
+        self.checkpointed_count = len(self.index.offsets)
+        self.checkpoint_at = self.end_position + max(
+            CHECKPOINT_INTERVAL_BYTES, CHECKPOINT_RATIO * len(data)
+        )
         return data
 
-    async def _load_notes(self, store: LedgerStore, end: int) -> ProducerState | None:
-        """Load the notes; returns the newest one's producers, or None without notes."""
+    async def _load_checkpoints(self, store: LedgerStore, end: int) -> ProducerState | None:
+        """Load the checkpoints; returns the newest one's producers, None without any."""
         footer: Footer | None = None
-        if isinstance(store, KeepsNotes):
-            for note in await store.notes(self.ledger):
-                if note.position > end:
-                    raise self.corrupt(end, f"a note is at byte {note.position}, after the end")
-                footer = decode_footer(note.data)
+        if isinstance(store, StoresInlineCheckpoints):
+            for checkpoint in await store.checkpoints(self.ledger):
+                if checkpoint.position > end:
+                    raise self.corrupt(
+                        end, f"a checkpoint is at byte {checkpoint.position}, after the end"
+                    )
+                footer = decode_footer(checkpoint.data)
                 self.index.extend(footer.offset_index)
                 if footer.aborted is not None:
                     self.abort_all(footer.aborted)
-                self.end_offset, self.end_position = footer.end_offset, note.position
+                self.end_offset, self.end_position = footer.end_offset, checkpoint.position
                 self.first_append_ms = footer.first_append_ms
         return None if footer is None else footer.producers
 
@@ -290,7 +298,7 @@ class Segment:
         """Whether further aborted transactions require another ledger."""
         return self.aborted is not None and len(self.aborted) >= ENTRIES_MAX
 
-    def base_behind(self, link: LedgerLink, log_start_offset: int, *, can_shrink: bool) -> int:
+    def base_after(self, link: LedgerLink, log_start_offset: int, *, can_shrink: bool) -> int:
         """The base offset of the ledger of `link`, which follows this one.
 
         The chain has the lowest offset at which it can begin. If this ledger ends earlier, records
@@ -329,10 +337,12 @@ class Segment:
         return len(self.index.positions) + (0 if self.aborted is None else len(self.aborted))
 
     async def knows_producers(self, store: LedgerStore) -> bool:
-        """Whether its footer or a note contains the complete producer state."""
+        """Whether its footer or a checkpoint contains the complete producer state."""
         if (await store.recover(self.ledger)).footer is not None:
             return True
-        return isinstance(store, KeepsNotes) and bool(await store.notes(self.ledger))
+        return isinstance(store, StoresInlineCheckpoints) and bool(
+            await store.checkpoints(self.ledger)
+        )
 
     async def load_index(
         self, store: LedgerStore, before: ProducerState | None = None, seen_ms: int = 0
@@ -365,7 +375,7 @@ class Segment:
             self.max_timestamp_ms = scanned.max_timestamp_ms
             if self.first_append_ms < 0:
                 self.first_append_ms = scanned.first_append_ms
-            self.proved_from, self.proved_to = scanned.proved_from, scanned.proved_to
+            self.verified_from, self.verified_to = scanned.verified_from, scanned.verified_to
         if (self.end_offset, self.end_position) != known_end:
             found_end = self.end_position
             self.end_offset, self.end_position = known_end
@@ -390,7 +400,7 @@ def sealed_segment(link: LedgerLink) -> Segment:
     return segment
 
 
-async def producers_behind(
+async def producers_after(
     segments: Sequence[Segment], store: LedgerStore, now_ms: int
 ) -> ProducerState:
     """The producer state at the end of the last of these ledgers.
@@ -415,7 +425,7 @@ async def load_index_of(segments: Sequence[Segment], at: int, store: LedgerStore
     segment, before = segments[at], None
     if at and not await segment.knows_producers(store):
         unloaded = [one for one in segments[:at] if not one.is_index_loaded]
-        before = await producers_behind(segments[:at], store, 0)
+        before = await producers_after(segments[:at], store, 0)
         for one in unloaded:
             if one.is_index_loaded:
                 one.unload_index()

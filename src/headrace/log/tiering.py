@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.log.sealing import let_go
+from headrace.log.sealing import release
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def discard(gone: list[Segment], tier: Tier | None, store: LedgerStore) -> None:
 
     The ledgers themselves remain: a broker that was paused might still use them.
     """
-    let_go(gone, store)
+    release(gone, store)
     for segment in gone:
         if tier is not None and segment.is_offloaded:
             tier.discard(segment.ledger)
@@ -57,7 +57,7 @@ def to_offload(log: PartitionLog) -> list[Segment]:
     if not log.config.is_remote_enabled:
         return []
     # The chain must record the seal, too: it is updated last.
-    fact = log.upkeep.chain.fact
+    fact = log.lifecycle_host.chain.fact
     sealed = {link.ledger for link in fact.ledgers if link.is_sealed}
     end_offset = (fact.cleaned_offset or 0) if log.config.is_compacted else log.end_offset
     return [
@@ -133,12 +133,12 @@ async def offload(log: PartitionLog, segment: Segment, tier: Tier, now_ms: int) 
 
     async def note() -> None:
         nonlocal noted
-        noted = await log.upkeep.chain.offloaded(segment.ledger, now_ms)
+        noted = await log.lifecycle_host.chain.offloaded(segment.ledger, now_ms)
         if noted:
             tier.attach(segment.ledger, size, is_local=True)
             segment.is_offloaded = True
 
-    await log.upkeep.do(note(), "note of an offload")
+    await log.lifecycle_host.do(note(), "note of an offload")
     if noted is False:  # trimmed or deleted meanwhile; None: the broker is stopping
         tier.discard(segment.ledger)
     return size if noted else 0
@@ -171,12 +171,12 @@ async def drop_local(log: PartitionLog, store: LedgerStore, tier: Tier, now_ms: 
         nonlocal count
         # Evaluated again, as retention may have removed some.
         due = [segment for segment in to_drop(log, now_ms) if segment in free]
-        await log.upkeep.chain.local_deleted({segment.ledger for segment in due}, now_ms)
+        await log.lifecycle_host.chain.local_deleted({segment.ledger for segment in due}, now_ms)
         for segment in due:
             segment.is_local = False
         for segment in due:
             await tier.drop_local(segment.ledger)
             count += 1
 
-    await log.upkeep.do(step(), "drop of local copies")
+    await log.lifecycle_host.do(step(), "drop of local copies")
     return count

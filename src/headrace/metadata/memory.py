@@ -25,10 +25,10 @@ class MemoryMetadata:
         self.owners: dict[str, MemoryMetadataStore] = {}  # of ephemeral keys
         self.watches: dict[MemoryMetadataStore, Watches] = {}
 
-    def tell(self, keys: Sequence[str]) -> None:
+    def notify(self, keys: Sequence[str]) -> None:
         """Report to all sessions that these keys changed."""
         for watches in self.watches.values():
-            watches.tell(keys)
+            watches.notify(keys)
 
 
 class MemoryMetadataStore:
@@ -80,7 +80,7 @@ class MemoryMetadataStore:
             for key in gone:
                 del owners[key], self._shared.entries[key]
             del self._shared.watches[self]
-            self._shared.tell(gone)
+            self._shared.notify(gone)
             self._watches.close()
             self.session.lose(self.session.since_ns)
 
@@ -103,7 +103,7 @@ class MemoryMetadataStore:
             self._shared.owners.pop(key, None)
             if ephemeral:
                 self._shared.owners[key] = self
-        self._shared.tell(changed)
+        self._shared.notify(changed)
         return versions
 
     def _check_open(self) -> None:

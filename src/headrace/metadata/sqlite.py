@@ -267,7 +267,7 @@ class SqliteMetadataStore:
     def _finish(
         self, done: Sequence[tuple[asyncio.Future[Any], _Result]], changed: Sequence[str]
     ) -> None:
-        self._watches.tell(changed)
+        self._watches.notify(changed)
         for future, (result, error) in done:
             if future.done():
                 continue  # its caller was cancelled

@@ -82,7 +82,7 @@ class StoreSession(Protocol):
         """Whether the session cannot have expired at `now_ns`, with `margin_ms` to spare."""
         ...
 
-    async def wait_beyond(self, changes: int) -> None:
+    async def wait_change_after(self, changes: int) -> None:
         """Wait until the state has changed more than `changes` times."""
         ...
 

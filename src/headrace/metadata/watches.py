@@ -68,7 +68,7 @@ class Watch:
         """Stop watching; a pending iteration ends."""
         self.close()
 
-    def tell(self, key: str) -> None:
+    def notify(self, key: str) -> None:
         """Report that `key` changed."""
         if not self._is_closed:
             self._changed[key] = None
@@ -106,13 +106,13 @@ class Watches:
         """Whether there are any watches."""
         return bool(self._alive())
 
-    def tell(self, keys: Iterable[str]) -> None:
+    def notify(self, keys: Iterable[str]) -> None:
         """Report that these keys changed, in this order."""
         alive = self._alive()
         for key in keys:
             for watch in alive:
                 if key.startswith(watch.prefix):
-                    watch.tell(key)
+                    watch.notify(key)
 
     def close(self, error: BaseException | None = None) -> None:
         """End all iterations."""

@@ -31,7 +31,7 @@ from headrace.metadata.zookeeper_keys import (
     may_match,
     path_of_key,
 )
-from headrace.metadata.zookeeper_plan import Found, make_again, plan_changes
+from headrace.metadata.zookeeper_plan import Found, plan_changes, recreate_node
 from headrace.runtime.session import SessionState
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper import Create, Delete, Put
@@ -65,10 +65,12 @@ class ZooKeeperMetadataStore:
         self._watches = Watches()
         self._tasks = Tasks()
         self._is_closed = False
-        self._mine: dict[str, bytes] = {}  # ephemeral keys and their values
+        self._ephemeral: dict[str, bytes] = {}  # ephemeral keys and their values
         self._known: set[str] = set()  # all keys, to detect deletions after a gap
-        self._mine_lock = asyncio.Lock()
-        self._news: list[tuple[str, bool]] | None = []  # changes seen while the tree is read
+        self._ephemeral_lock = asyncio.Lock()
+        self._pending_changes: (
+            list[tuple[str, bool]] | None
+        ) = []  # changes seen while the tree is read
         self._gap_zxid: int | None = None
         self._gap = asyncio.Event()
 
@@ -82,7 +84,7 @@ class ZooKeeperMetadataStore:
             pass  # the cluster already exists
         await zookeeper.watch_tree(root, store._note_change, store._note_gap)
         store._learn(await store._keys(""))
-        store._tasks.spawn(store._mend_gaps(), "metadata watch")
+        store._tasks.spawn(store._follow_gaps(), "metadata watch")
         store._tasks.spawn(store._follow_session(zookeeper.session.number), "ephemeral keys")
         return store
 
@@ -136,13 +138,13 @@ class ZooKeeperMetadataStore:
         is_connected = self.session.state is SessionState.CONNECTED
         try:
             async with asyncio.timeout(_CLOSE_PATIENCE_S if is_connected else _SILENT_PATIENCE_S):
-                await self._delete_mine()
+                await self._delete_ephemeral()
         except (MetadataUnavailable, VersionConflict, TimeoutError) as error:
             why = str(error) or "ZooKeeper does not answer"
             log.info("ephemeral keys will remain until the session expires: %s", why)
 
-    async def _delete_mine(self) -> None:
-        mine = list(self._mine)  # a copy: a pending change may complete meanwhile
+    async def _delete_ephemeral(self) -> None:
+        mine = list(self._ephemeral)  # a copy: a pending change may complete meanwhile
         states = await self._zookeeper.get_many([self._path(key) for key in mine])
         for key, state in zip(mine, states, strict=True):
             if state is not None and state.owner == self._zookeeper.session_id:
@@ -185,14 +187,14 @@ class ZooKeeperMetadataStore:
         """Apply all or none; returns new versions. Raises VersionConflict, MetadataUnavailable."""
         self._check_open()
         keys = list(dict.fromkeys(operation.key for operation in operations))
-        if not is_ephemeral and self._mine.keys().isdisjoint(keys):
+        if not is_ephemeral and self._ephemeral.keys().isdisjoint(keys):
             return await self._change(operations, keys, is_ephemeral=False)
-        async with self._mine_lock:  # so that `_restore` does not recreate a key deleted here
+        async with self._ephemeral_lock:  # so that `_restore` does not recreate a key deleted here
             versions = await self._change(operations, keys, is_ephemeral=is_ephemeral)
             for key, value, _ in operations:
-                self._mine.pop(key, None)
+                self._ephemeral.pop(key, None)
                 if is_ephemeral and value is not None:
-                    self._mine[key] = value
+                    self._ephemeral[key] = value
         return versions
 
     async def _change(
@@ -219,7 +221,7 @@ class ZooKeeperMetadataStore:
             if not is_ephemeral:
                 for part, result in zip(plan.parts, written, strict=True):
                     if result.owner:
-                        await self._make_lasting(part.path)
+                        await self._make_persistent(part.path)
             return plan.versions
         raise MetadataUnavailable(f"{', '.join(keys[:3])} keep changing: retry")
 
@@ -239,7 +241,7 @@ class ZooKeeperMetadataStore:
             await self._zookeeper.create_container(path.rpartition("/")[0])
         return True
 
-    async def _make_lasting(self, path: str) -> None:
+    async def _make_persistent(self, path: str) -> None:
         """Detach a key, put as persistent, from the session that created it as ephemeral.
 
         Raises VersionConflict if that session has ended and deleted it, MetadataUnavailable.
@@ -250,7 +252,7 @@ class ZooKeeperMetadataStore:
                 raise VersionConflict(f"{path} was deleted with its session: reread it", key=path)
             if not state.owner:
                 return
-            parts = make_again(path, state.value, state.version, state.version, False)
+            parts = recreate_node(path, state.value, state.version, state.version, False)
             try:
                 await self._zookeeper.multi(parts)
                 return
@@ -274,11 +276,11 @@ class ZooKeeperMetadataStore:
                     log.warning("cannot recreate ephemeral keys yet, retrying: %s", error)
                     await asyncio.sleep(_RETRY_S)
                 continue
-            await session.wait_beyond(changes)
+            await session.wait_change_after(changes)
 
     async def _restore(self) -> None:
-        async with self._mine_lock:
-            for key, value in list(self._mine.items()):
+        async with self._ephemeral_lock:
+            for key, value in list(self._ephemeral.items()):
                 operations = [Operation(key, value, ABSENT)]
                 try:
                     await self._change(operations, [key], is_ephemeral=True)
@@ -286,7 +288,7 @@ class ZooKeeperMetadataStore:
                     found = (await self._look([key]))[key]
                     if found.owner != self._zookeeper.session_id:
                         log.warning("another session created %s while ours was lost", key)
-                        del self._mine[key]
+                        del self._ephemeral[key]
 
     # --- watching ----------------------------------------------------------------------------
 
@@ -295,11 +297,11 @@ class ZooKeeperMetadataStore:
         key = key_of_path(path[len(self._root) :])
         if key is None:
             return
-        if self._news is not None:
-            self._news.append((key, is_gone))
+        if self._pending_changes is not None:
+            self._pending_changes.append((key, is_gone))
         else:
             self._note_key(key, is_gone)
-        self._watches.tell([key])
+        self._watches.notify([key])
 
     def _note_key(self, key: str, is_gone: bool) -> None:
         if is_gone:
@@ -310,17 +312,17 @@ class ZooKeeperMetadataStore:
     def _note_gap(self, zxid: int) -> None:
         """Changes after `zxid` were not reported."""
         self._gap_zxid = min(zxid, self._gap_zxid if self._gap_zxid is not None else zxid)
-        self._news = self._news or []
+        self._pending_changes = self._pending_changes or []
         self._gap.set()
 
-    async def _mend_gaps(self) -> None:
+    async def _follow_gaps(self) -> None:
         """After a gap, determine and report what changed."""
         try:
             while True:
                 await self._gap.wait()
                 self._gap.clear()
                 try:
-                    await self._mend_gap()
+                    await self._close_gap()
                 except MetadataUnavailable as error:
                     log.info("cannot determine missed changes yet, retrying: %s", error)
                     await asyncio.sleep(_RETRY_S)
@@ -328,7 +330,7 @@ class ZooKeeperMetadataStore:
         except HeadraceError as error:
             self._watches.close(error)
 
-    async def _mend_gap(self) -> None:
+    async def _close_gap(self) -> None:
         await self._zookeeper.sync(self._root)  # we may be on another server that lags behind
         found = await self._read(await self._keys(""))
         if self._gap.is_set():
@@ -339,12 +341,12 @@ class ZooKeeperMetadataStore:
         gone = sorted(self._known - {key for key, _ in found})
         self._gap_zxid = None
         self._learn(key for key, _ in found)
-        self._watches.tell([*gone, *newer])
+        self._watches.notify([*gone, *newer])
 
     def _learn(self, keys: Iterable[str]) -> None:
         """Set the known keys, then apply changes seen while they were read."""
         self._known = set(keys)
-        news, self._news = self._news or [], None
+        news, self._pending_changes = self._pending_changes or [], None
         for key, is_gone in news:
             self._note_key(key, is_gone)
 

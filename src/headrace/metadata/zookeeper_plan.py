@@ -66,13 +66,15 @@ def plan_changes(
         elif owner == (session_or_none or 0):
             plan.parts.append(Put(path, value, version))
         else:
-            plan.parts.extend(make_again(path, value, version, next_, session_or_none is not None))
+            plan.parts.extend(
+                recreate_node(path, value, version, next_, session_or_none is not None)
+            )
         now[key] = Found(next_, session_or_none or 0)
         plan.versions.append(next_)
     return plan
 
 
-def make_again(
+def recreate_node(
     path: str, value: bytes, version: int, next_: int, is_ephemeral: bool
 ) -> list[Create | Put | Delete]:
     """Replace a node by one with another owner, at version `next_`. Raises RequestInvalid."""

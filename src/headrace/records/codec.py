@@ -140,7 +140,7 @@ def iterate_records(
             yield from decode_batch(data, start, decompressed_bytes_max=decompressed_bytes_max)
 
 
-class Place:
+class PayloadCursor:
     """A resume point in the records of a batch without gaps."""
 
     __slots__ = ("at", "index")
@@ -156,7 +156,7 @@ def iterate_payload(
     header: BatchHeader,
     first: int = 0,
     last: int = _INT64_MAX,
-    place: Place | None = None,
+    place: PayloadCursor | None = None,
 ) -> Iterator[list[Record]]:
     """The records of a decompressed batch in order, DECODED_AT_ONCE at a time.
 

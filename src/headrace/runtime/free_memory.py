@@ -18,16 +18,16 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return freed memory to the system; takes some milliseconds, without holding the GIL."""
     if _trim is not None:
         _trim(0)
 
 
-def keep_freed(piece_bytes_max: int, kept_bytes_max: int) -> bool:
+def retain_freed(piece_bytes_max: int, kept_bytes_max: int) -> bool:
     """Retain freed blocks of up to `piece_bytes_max`, `kept_bytes_max` in total.
 
-    Applies to the whole process until it exits; `give_back` still works. Returns whether the C
+    Applies to the whole process until it exits; `trim_heap` still works. Returns whether the C
     library accepted the settings. Source: mallopt(3).
     """
     if _set_option is None:

@@ -40,16 +40,16 @@ class Session:
         """The service cannot expire the session before this time; 0 without a session.
 
         An owner compares it with the clock before it answers."""
-        self._proven_ns: int | None = None
+        self._confirmed_ns: int | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
-    def proven_ns(self) -> int | None:
+    def confirmed_ns(self) -> int | None:
         """When the latest heartbeat was sent that the service is known to have received.
 
         None without a session.
         """
-        return self._proven_ns
+        return self._confirmed_ns
 
     def is_safe(self, now_ns: int, margin_ms: int) -> bool:
         """Whether the session cannot have expired yet, with `margin_ms` to spare.
@@ -61,7 +61,7 @@ class Session:
         """
         return now_ns < self.ends_ns - margin_ms * 1_000_000
 
-    async def wait_beyond(self, changes: int) -> None:
+    async def wait_change_after(self, changes: int) -> None:
         """Wait until the state has changed more than `changes` times."""
         while self.changes <= changes:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,21 +73,21 @@ class Session:
     def begin(self, timeout_ms: int, sent_ns: int, now_ns: int) -> None:
         """A new session was opened by a request sent at `sent_ns`."""
         self.number += 1
-        self._proven_ns, self.ends_ns = None, 0
+        self._confirmed_ns, self.ends_ns = None, 0
         self.resume(timeout_ms, sent_ns, now_ns)
 
     def resume(self, timeout_ms: int, sent_ns: int, now_ns: int) -> None:
         """The session was resumed over another connection."""
         self.timeout_ms = timeout_ms
         self.confirm(sent_ns)
-        assert self._proven_ns is not None, "set by confirm"
-        self.ends_ns = self._proven_ns + timeout_ms * 1_000_000
+        assert self._confirmed_ns is not None, "set by confirm"
+        self.ends_ns = self._confirmed_ns + timeout_ms * 1_000_000
         self._enter(SessionState.CONNECTED, now_ns)
 
     def confirm(self, at_ns: int) -> None:
         """The service has received the heartbeat sent at `at_ns`."""
-        if self._proven_ns is None or at_ns > self._proven_ns:
-            self._proven_ns = at_ns
+        if self._confirmed_ns is None or at_ns > self._confirmed_ns:
+            self._confirmed_ns = at_ns
             if self.state is not SessionState.LOST:
                 self.ends_ns = at_ns + self.timeout_ms * 1_000_000
 
@@ -97,7 +97,7 @@ class Session:
 
     def lose(self, now_ns: int) -> None:
         """The session has ended."""
-        self._proven_ns, self.ends_ns = None, 0
+        self._confirmed_ns, self.ends_ns = None, 0
         self._enter(SessionState.LOST, now_ns)
 
     def _enter(self, state: SessionState, now_ns: int) -> None:

@@ -77,7 +77,7 @@ class Delete(NamedTuple):
     version: int = ANY_VERSION
 
 
-class Written(NamedTuple):
+class MultiResult(NamedTuple):
     """The result of one part of a multi."""
 
     version: int
@@ -91,7 +91,7 @@ class _TreeWatch:
     changed: Callable[[str, bool], None]
     gap: Callable[[int], None]
     is_set: bool = False
-    told_zxid: int = 0
+    seen_zxid: int = 0
     """All changes up to this one were reported: a server sends events before later answers."""
 
 
@@ -105,7 +105,7 @@ class ZooKeeper:
         self._rights = wire.acl(link.options.credential is not None)
         self._trees: list[_TreeWatch] = []
         link.on_break = self._note_break
-        link.on_event = self._tell_trees
+        link.on_event = self._notify_trees
 
     @classmethod
     async def connect(
@@ -117,7 +117,7 @@ class ZooKeeper:
         try:
             await link.open()
             if options.root:
-                await zookeeper._make_way(options.root)
+                await zookeeper._ensure_path(options.root)
         except BaseException:
             await link.close()
             raise
@@ -258,10 +258,10 @@ class ZooKeeper:
                     raise
             parent = full.rpartition("/")[0]
             if parent:
-                await self._make_way(parent)
+                await self._ensure_path(parent)
         raise MetadataUnavailable(f"cannot create {what} in ZooKeeper: its parent keeps vanishing")
 
-    async def _make_way(self, full: str) -> None:
+    async def _ensure_path(self, full: str) -> None:
         """Create a node without a value, and its parents, where they do not exist."""
         with suppress(NodeConflict):
             await self._create_below(full, full, wire.create(full, b"", self._rights))
@@ -307,7 +307,7 @@ class ZooKeeper:
             raise
         return True
 
-    async def multi(self, parts: Sequence[Create | Put | Delete]) -> list[Written]:
+    async def multi(self, parts: Sequence[Create | Put | Delete]) -> list[MultiResult]:
         """Apply all changes in order, or none.
 
         Raises NodeConflict with the `index` of the part that failed, MetadataUnavailable
@@ -331,9 +331,9 @@ class ZooKeeper:
             index, error = min(refused, key=lambda one: _blame(one[1]))
             raise self._link.translate(parts[index].path, error, index=index)
         return [
-            Written(result.version, result.owner)
+            MultiResult(result.version, result.owner)
             if isinstance(part, Put)
-            else Written(0 if isinstance(part, Create) else ANY_VERSION, 0)
+            else MultiResult(0 if isinstance(part, Create) else ANY_VERSION, 0)
             for part, result in zip(parts, results, strict=True)
         ]
 
@@ -375,7 +375,7 @@ class ZooKeeper:
     async def _follow_session(self, changes: int) -> None:
         """Set tree watches again on each new connection."""
         while True:
-            await self.session.wait_beyond(changes)
+            await self.session.wait_change_after(changes)
             changes = self.session.changes
             for tree in list(self._trees):
                 await self._set_patiently(tree, changes)
@@ -389,16 +389,16 @@ class ZooKeeper:
                 await asyncio.sleep(_RETRY_S)
             else:
                 if tree.is_set:
-                    tree.gap(tree.told_zxid)
+                    tree.gap(tree.seen_zxid)
                 return
 
     def _note_break(self, zxid: int) -> None:
         for tree in self._trees:
             if tree.is_set:
                 tree.is_set = False
-                tree.told_zxid = zxid
+                tree.seen_zxid = zxid
 
-    def _tell_trees(self, event: Event) -> None:
+    def _notify_trees(self, event: Event) -> None:
         if event.kind == wire.CHILDREN_CHANGED or not event.path.startswith(self._root):
             return
         path, is_gone = event.path[len(self._root) :] or "/", event.kind == wire.DELETED

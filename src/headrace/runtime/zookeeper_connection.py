@@ -3,7 +3,7 @@
 Invariants: knows the message order, but no deadlines, other servers or later sessions. Answers
 arrive in request order, an event before the answers to later requests. When the connection ends,
 so does everything pending on it: requests fail, watches fire. Runs in the event loop's thread,
-except for `speak_for_loop`.
+except for `beat_from_thread`.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class _Waiting(NamedTuple):
     done: Callable[[Any], None]
 
 
-class Listener(Protocol):
+class ConnectionListener(Protocol):
     """The user of a connection; its methods are called in the event loop's thread."""
 
     def confirm(self, at_ns: int) -> None:
         """The leader has received the heartbeat sent at this time, or a later one."""
         ...
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Handle a watch event; called before one-shot watches fire."""
         ...
 
-    def hold(self, zxid: int) -> None:
+    def note_zxid(self, zxid: int) -> None:
         """The server has sent all watch events up to this transaction."""
         ...
 
@@ -86,7 +86,7 @@ class Listener(Protocol):
 class Connection(asyncio.Protocol):
     """See the module. Created by `loop.create_connection`, then `open`."""
 
-    def __init__(self, clock: Clock, listener: Listener) -> None:
+    def __init__(self, clock: Clock, listener: ConnectionListener) -> None:
         self.cause = ""
         """Why it ended; "" while it is open."""
         self._clock = clock
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._raw: socket.socket | None = None
-        """For `speak_for_loop`."""
+        """For `beat_from_thread`."""
         self._received = bytearray()
         self._opened: asyncio.Future[Opened] = self._loop.create_future()
         self._authenticated: asyncio.Future[None] = self._loop.create_future()
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         """When the latest heartbeat was sent."""
         self._shots: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._writing = Lock()
-        """Guards writes by the loop and by `speak_for_loop`."""
+        """Guards writes by the loop and by `beat_from_thread`."""
 
     # --- open and close ----------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
         self._beats.append(self._beat_ns)
         self._beat_ns = sent_ns
 
-    def speak_for_loop(self) -> int | None:
+    def beat_from_thread(self) -> int | None:
         """Send a heartbeat from another thread while the loop is blocked; returns the send time
         confirmed by the last answer received, or None.
 
@@ -260,16 +260,16 @@ class Connection(asyncio.Protocol):
         xid, zxid, code = answer.take(wire.HEADER)
         if xid == wire.BEAT_XID:
             if self._beats:
-                proven_ns = self._beats.popleft()
+                confirmed_ns = self._beats.popleft()
                 if not code:
-                    self._listener.confirm(proven_ns)
+                    self._listener.confirm(confirmed_ns)
         elif xid == wire.EVENT_XID:
             self._fire(answer.event())
         elif xid == wire.AUTH_XID:
             self._take_authentication(code)
         else:
             if zxid > 0:
-                self._listener.hold(zxid)
+                self._listener.note_zxid(zxid)
             self._take_answer(xid, code, answer)
 
     def _take_authentication(self, code: int) -> None:
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
         waiting.done(result)
 
     def _fire(self, event: Event) -> None:
-        _call(lambda: self._listener.tell(event))
+        _call(lambda: self._listener.notify(event))
         for kind in _FIRES.get(event.kind, ()):
             for call in self._shots.pop((kind, event.path), ()):
                 _call(call)

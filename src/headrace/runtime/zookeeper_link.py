@@ -28,7 +28,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.session import Session, SessionState
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_connection import Connection, ConnectionBroken, Watch
-from headrace.runtime.zookeeper_watchman import Watchman
+from headrace.runtime.zookeeper_heartbeat_thread import HeartbeatThread
 from headrace.runtime.zookeeper_wire import Refused
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ZooKeeperOptions:
     """`user:password` for digest authentication; new nodes are then closed to other users."""
     tls: ssl.SSLContext | None = None
     """TLS context for the servers' secure port; None: plaintext."""
-    has_watchman: bool = True
+    has_heartbeat_thread: bool = True
     """Whether a thread sends heartbeats while the loop is blocked. The simulation has no
     threads."""
 
@@ -128,13 +128,13 @@ class ZooKeeperLink:
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._password = b""
-        self._heard_zxid = 0
+        self._last_zxid = 0
         self._cause = ""
         """Why there is no connection, or why the last one ended."""
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
-        self._watchman = Watchman(self.session)
+        self._heartbeat_thread = HeartbeatThread(self.session)
 
     async def open(self) -> None:
         """Open a session. Raises MetadataUnavailable."""
@@ -143,15 +143,15 @@ class ZooKeeperLink:
         await self._take_place("no session was opened", deadline_ns)
         self._release_place()
         self.tasks.spawn(self._beat(), "ZooKeeper's heartbeat")
-        if self.options.has_watchman:
-            self._watchman.begin()
+        if self.options.has_heartbeat_thread:
+            self._heartbeat_thread.begin()
 
     async def close(self) -> None:
         """End the session, if a server is reachable. Never hangs."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._watchman.end()
+        self._heartbeat_thread.end()
         await self.tasks.close()
         self._grant_places()
         connection, self._connection = self._connection, None
@@ -206,7 +206,7 @@ class ZooKeeperLink:
         await self._loop.create_connection(lambda: connection, host, port, **tls)
         sent_ns = self.clock.now_ns()
         opened = await connection.open(
-            self._heard_zxid,
+            self._last_zxid,
             self.options.session_timeout_ms,
             self.session_id,
             self._password,
@@ -231,7 +231,7 @@ class ZooKeeperLink:
             self.session_id = opened.session_id
             session.begin(opened.timeout_ms, sent_ns, now_ns)
             log.info("session %d with ZooKeeper at %s started", session.number, hosts)
-        self._watchman.connection = connection
+        self._heartbeat_thread.connection = connection
         self._grant_places()
         return True
 
@@ -252,14 +252,17 @@ class ZooKeeperLink:
         """Send heartbeats periodically; abort a connection that does not answer them."""
         is_suspect = False
         while True:
-            self._watchman.beats += 1
-            silent_since_ns, number = self.session.proven_ns, self.session.changes
+            self._heartbeat_thread.beats += 1
+            silent_since_ns, number = self.session.confirmed_ns, self.session.changes
             await asyncio.sleep(self.session.timeout_ms / 1000 / _BEATS_PER_SESSION)
             connection = self._connection
             if connection is None:
                 continue
-            silence_ms = (self.clock.now_ns() - (self.session.proven_ns or 0)) // 1_000_000
-            is_silent = (self.session.proven_ns, self.session.changes) == (silent_since_ns, number)
+            silence_ms = (self.clock.now_ns() - (self.session.confirmed_ns or 0)) // 1_000_000
+            is_silent = (self.session.confirmed_ns, self.session.changes) == (
+                silent_since_ns,
+                number,
+            )
             if is_silent and silence_ms > self.session.timeout_ms // 2:
                 if is_suspect:  # seen twice, since our own loop may have been blocked
                     log.warning("no answer from ZooKeeper for %d ms: reconnecting", silence_ms)
@@ -269,30 +272,30 @@ class ZooKeeperLink:
             is_suspect = False
             connection.beat()
 
-    # --- Listener ------------------------------------------------------------------------------
+    # --- ConnectionListener ---------------------------------------------------------------------
 
     def confirm(self, at_ns: int) -> None:
-        """See Listener."""
+        """See ConnectionListener."""
         if self.session.state is SessionState.CONNECTED:
             self.session.confirm(at_ns)
 
-    def tell(self, event: Event) -> None:
-        """See Listener."""
+    def notify(self, event: Event) -> None:
+        """See ConnectionListener."""
         self.on_event(event)
 
-    def hold(self, zxid: int) -> None:
-        """See Listener."""
-        self._heard_zxid = zxid
+    def note_zxid(self, zxid: int) -> None:
+        """See ConnectionListener."""
+        self._last_zxid = zxid
 
     def note_end(self, connection: Connection) -> None:
-        """See Listener."""
+        """See ConnectionListener."""
         if connection is not self._connection:
             return
-        self._connection = self._watchman.connection = None
+        self._connection = self._heartbeat_thread.connection = None
         self._cause = connection.cause
         self.session.suspend(self.clock.now_ns())
         log.warning("the connection to ZooKeeper at %s broke: %s", self.options.hosts, self._cause)
-        self.on_break(self._heard_zxid)
+        self.on_break(self._last_zxid)
 
     # --- calls -------------------------------------------------------------------------------
 

@@ -145,31 +145,31 @@ class WritesInBulk(Protocol):
         ...
 
 
-class Note(NamedTuple):
-    """A note that a writer stored in its ledger, in addition to the bytes."""
+class InlineCheckpoint(NamedTuple):
+    """The state of a log that a writer stored in its ledger, in addition to the bytes."""
 
     position: int
-    """Bytes appended before it; they are in the ledger wherever the note is."""
+    """Bytes appended before it; they are in the ledger whenever the checkpoint is."""
     data: bytes
 
 
 @runtime_checkable
-class KeepsNotes(Protocol):
+class StoresInlineCheckpoints(Protocol):
     """Optional capability of a LedgerStore: its contents are immutable once written.
 
-    A note is not part of the bytes. It is ordered after all earlier appends, and recovered only
-    together with them.
+    A checkpoint is not part of the bytes. It is ordered after all earlier appends, and recovered
+    only together with them.
     """
 
-    def note(self, ledger: LedgerId, data: bytes) -> None:
-        """Store a note after everything appended so far. It may be lost without an error.
+    def append_checkpoint(self, ledger: LedgerId, data: bytes) -> None:
+        """Store a checkpoint after everything appended so far. It may be lost without an error.
 
         Raises as `append` does.
         """
         ...
 
-    async def notes(self, ledger: LedgerId) -> Sequence[Note]:
-        """The notes of a sealed ledger, oldest first; empty if searching for them does not pay off.
+    async def checkpoints(self, ledger: LedgerId) -> Sequence[InlineCheckpoint]:
+        """The checkpoints of a sealed ledger, oldest first; empty if a search is too costly.
 
         Raises LedgerUnknown, StorageUnavailable, DataCorrupt.
         """

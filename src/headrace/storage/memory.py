@@ -17,10 +17,10 @@ from headrace.storage.ledger import (
     FOOTER_BYTES_MAX,
     Buffer,
     Copies,
+    InlineCheckpoint,
     LedgerId,
     LedgerInfo,
     LedgerRecord,
-    Note,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class _Ledger:
         self.readable = 0
         self.is_sealed = False
         self.footer: bytes | None = None
-        self.notes: list[Note] = []
+        self.notes: list[InlineCheckpoint] = []
         self.closed = asyncio.Event()
         """Set when it is sealed or deleted."""
 
@@ -100,15 +100,15 @@ class MemoryLedgerStore:
         self._pending.append((ledger, list(parts), completion))
         return position, completion
 
-    def note(self, ledger: LedgerId, data: bytes) -> None:
-        """See KeepsNotes."""
+    def append_checkpoint(self, ledger: LedgerId, data: bytes) -> None:
+        """See StoresInlineCheckpoints."""
         found = self._find(ledger)
         if found.is_sealed:
             raise _fenced(ledger) if found.is_fenced else _sealed(ledger)
-        found.notes.append(Note(found.end, data))
+        found.notes.append(InlineCheckpoint(found.end, data))
 
-    async def notes(self, ledger: LedgerId) -> Sequence[Note]:
-        """See KeepsNotes."""
+    async def checkpoints(self, ledger: LedgerId) -> Sequence[InlineCheckpoint]:
+        """See StoresInlineCheckpoints."""
         found = self._find(ledger)
         return [note for note in found.notes if note.position <= found.readable]
 

@@ -43,7 +43,10 @@ async def connect(
 ) -> ZooKeeper:
     """The client that ships, of the host that asks; `whose` seeds its chance."""
     options = ZooKeeperOptions(
-        ",".join(f"{place}:{PORT}" for place in PLACES), timeout_ms, root=root, has_watchman=False
+        ",".join(f"{place}:{PORT}" for place in PLACES),
+        timeout_ms,
+        root=root,
+        has_heartbeat_thread=False,
     )
     randomness = SimulatedRandomness(seeded(f"{cluster.seed} {whose} servers"))
     return await ZooKeeper.connect(options, clock, randomness)

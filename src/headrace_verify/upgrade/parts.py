@@ -94,7 +94,7 @@ def _encode_entries() -> bytes:
             builder.flush()
             note = rng.randbytes(2 * size)
             first = len(builder.queue)
-            builder.add_beside(entries.note_entries(note, builder.end, first, previous, 200))
+            builder.add_beside(entries.checkpoint_entries(note, builder.end, first, previous, 200))
             previous = len(builder.queue) - 1
     builder.flush()
     index = entries.EntryIndex()
@@ -116,16 +116,16 @@ def _show_entries(stored: bytes) -> Any:
             data += payload[entries.HEAD.size :]
     notes = []
     for at, head in enumerate(heads):
-        if head.kind == entries.NOTE:
-            begin, previous = entries.note_links(payloads[at])
-            text = entries.read_note(payloads[begin : at + 1]).hex()
+        if head.kind == entries.CHECKPOINT:
+            begin, previous = entries.checkpoint_links(payloads[at])
+            text = entries.read_checkpoint_data(payloads[begin : at + 1]).hex()
             notes.append([begin, previous, text])
     first = entries.trailer_begin(payloads[-1])
     index, footer = entries.read_trailer(payloads[first:])
     return {
         "bytes": data.hex(),
         "heads": [list(head) for head in heads],
-        "ends": [entries.end_behind(payload) for payload in payloads],
+        "ends": [entries.end_after(payload) for payload in payloads],
         "notes": notes,
         "footer": footer.hex(),
         "index": [list(index.before(at)) for at in (0, 69_999, 70_000, 300_000)],

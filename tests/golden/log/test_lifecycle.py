@@ -13,44 +13,57 @@ import pytest
 from headrace.log.lifecycle import Event, Lifecycle
 
 FOLDER = Path(__file__).parent / "lifecycle"
-LOADED = (Event.READ_WANTED, Event.LOADED_OPEN)
+LOADED = (Event.READ_REQUESTED, Event.LOADED_OPEN)
 STORIES: dict[str, tuple[Event, ...]] = {
     "first-append": (
-        *(Event.READ_WANTED, Event.APPEND_WANTED, Event.LOADED_EMPTY, Event.APPEND_WANTED),
-        *(Event.LEDGER_FAILED, Event.APPEND_WANTED, Event.APPEND_WANTED, Event.LEDGER_CREATED),
+        *(Event.READ_REQUESTED, Event.APPEND_REQUESTED, Event.LOADED_EMPTY, Event.APPEND_REQUESTED),
+        *(
+            Event.LEDGER_FAILED,
+            Event.APPEND_REQUESTED,
+            Event.APPEND_REQUESTED,
+            Event.LEDGER_CREATED,
+        ),
     ),
     "load-that-fails": (
-        *(Event.READ_WANTED, Event.LOAD_FAILED, Event.APPEND_WANTED, Event.LOADED_OPEN),
+        *(Event.READ_REQUESTED, Event.LOAD_FAILED, Event.APPEND_REQUESTED, Event.LOADED_OPEN),
     ),
-    "roll": (*LOADED, Event.NEXT_CREATED, Event.FULL, Event.FULL, Event.SETTLED),
+    "roll": (*LOADED, Event.NEXT_CREATED, Event.FULL, Event.FULL, Event.NONE_PENDING),
     "roll-that-waits-for-its-ledger": (
         *(*LOADED, Event.OVERFULL, Event.NEXT_FAILED),
-        *(Event.OVERFULL, Event.APPEND_WANTED, Event.NEXT_CREATED, Event.SETTLED),
+        *(Event.OVERFULL, Event.APPEND_REQUESTED, Event.NEXT_CREATED, Event.NONE_PENDING),
     ),
     "append-that-fails": (
-        *(*LOADED, Event.APPEND_FAILED, Event.APPEND_WANTED, Event.RESUME_FAILED),
-        *(Event.READ_WANTED, Event.APPEND_WANTED, Event.RECOVERED),
+        *(*LOADED, Event.APPEND_FAILED, Event.APPEND_REQUESTED, Event.RESUME_FAILED),
+        *(Event.READ_REQUESTED, Event.APPEND_REQUESTED, Event.RECOVERED),
     ),
     "append-that-fails-while-rolling": (
-        *(*LOADED, Event.FULL, Event.APPEND_FAILED, Event.SETTLED, Event.LOADED_EMPTY),
-        *(Event.APPEND_WANTED, Event.LEDGER_CREATED),
+        *(*LOADED, Event.FULL, Event.APPEND_FAILED, Event.NONE_PENDING, Event.LOADED_EMPTY),
+        *(Event.APPEND_REQUESTED, Event.LEDGER_CREATED),
     ),
     "planned-move-of-the-former-owner": (
-        *(*LOADED, Event.DRAIN, Event.APPEND_WANTED, Event.APPEND_FAILED, Event.RECOVERED),
-        *(Event.DRAINED, Event.ABANDONED, Event.APPEND_WANTED),
+        *(*LOADED, Event.DRAIN, Event.APPEND_REQUESTED, Event.APPEND_FAILED, Event.RECOVERED),
+        *(Event.DRAINED, Event.ABANDONED, Event.APPEND_REQUESTED),
     ),
     "planned-move-of-the-next-owner": (
-        *(Event.TURN_AWAITED, Event.READ_WANTED, Event.APPEND_WANTED, Event.TURN_BEGAN),
+        *(
+            Event.HANDOVER_EXPECTED,
+            Event.READ_REQUESTED,
+            Event.APPEND_REQUESTED,
+            Event.OWNERSHIP_TAKEN,
+        ),
         Event.LOADED_OPEN,
     ),
     "planned-move-that-is-called-off": (
-        *(Event.TURN_AWAITED, Event.APPEND_WANTED, Event.ABANDONED, Event.TURN_BEGAN),
+        *(Event.HANDOVER_EXPECTED, Event.APPEND_REQUESTED, Event.ABANDONED, Event.OWNERSHIP_TAKEN),
     ),
     "hand-over-while-loading": (
-        *(Event.READ_WANTED, Event.DRAIN, Event.LOADED_OPEN, Event.DRAINED, Event.ABANDONED),
+        *(Event.READ_REQUESTED, Event.DRAIN, Event.LOADED_OPEN, Event.DRAINED, Event.ABANDONED),
     ),
-    "damage": (*LOADED, Event.DAMAGED, Event.APPEND_WANTED, Event.READ_WANTED, Event.RECOVERED),
-    "lost-chain": (*LOADED, Event.CHAIN_LOST, Event.APPEND_WANTED, Event.ABANDONED),
+    "damage": (
+        *(*LOADED, Event.DAMAGED),
+        *(Event.APPEND_REQUESTED, Event.READ_REQUESTED, Event.RECOVERED),
+    ),
+    "lost-chain": (*LOADED, Event.CHAIN_LOST, Event.APPEND_REQUESTED, Event.ABANDONED),
     "deletion": (*LOADED, Event.STEP_FAILED, Event.DELETED, Event.APPEND_FAILED, Event.ABANDONED),
 }
 

@@ -43,7 +43,7 @@ class CutStore(MemoryMetadataStore):
         gone = [key for key, owner in self._shared.owners.items() if owner is self]
         for key in gone:
             del self._shared.owners[key], self._shared.entries[key]
-        self._shared.tell(gone)
+        self._shared.notify(gone)
 
     async def get(self, key):
         self._check_whole()

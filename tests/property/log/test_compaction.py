@@ -165,7 +165,7 @@ class Bench:
         self.start()
         await self.log.wait_loaded()
         assert self.log.end_offset == end_offset
-        named = {link.ledger for link in self.log.upkeep.chain.fact.ledgers}
+        named = {link.ledger for link in self.log.lifecycle_host.chain.fact.ledgers}
         for ledger in await self.store.all_ledgers():
             if ledger not in named:
                 await self.store.delete(ledger)
@@ -326,7 +326,7 @@ async def run_in(folder: Path, seed: int, steps: int) -> Bench:
             elif kind < 0.8:
                 await bench.end()
             elif kind < 0.85:
-                await bench.log.upkeep.roll_now()
+                await bench.log.lifecycle_host.roll_now()
             elif kind < 0.88:
                 await bench.restart()
             else:
@@ -336,7 +336,7 @@ async def run_in(folder: Path, seed: int, steps: int) -> Bench:
                 await bench.check()
         while bench.open:
             await bench.end()
-        await bench.log.upkeep.roll_now()
+        await bench.log.lifecycle_host.roll_now()
         for _ in range(3):
             bench.clock.ms += 2 * DELETE_RETENTION_MS
             await bench.round()

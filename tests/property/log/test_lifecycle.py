@@ -38,12 +38,12 @@ class Model(RuleBasedStateMachine):
             if effect in STEPS:
                 assert STEPS[effect] not in self.under_way, "begun twice"
                 self.under_way.append(STEPS[effect])
-            elif effect is Effect.SHUT:
+            elif effect is Effect.HOLD_APPENDS:
                 self.must_wait = True
-            elif effect is Effect.LET_GO:
+            elif effect is Effect.RELEASE_APPENDS:
                 self.must_wait = False
-            elif effect in {Effect.SHOW, Effect.HIDE}:
-                self.is_visible = effect is Effect.SHOW
+            elif effect in {Effect.PUBLISH, Effect.UNPUBLISH}:
+                self.is_visible = effect is Effect.PUBLISH
 
     @property
     def is_serving(self) -> bool:
@@ -53,14 +53,14 @@ class Model(RuleBasedStateMachine):
 
     @precondition(lambda self: self.lifecycle.state is State.UNLOADED and not self.under_way)
     @rule()
-    def wait_for_turn(self) -> None:
-        self.on(Event.TURN_AWAITED)
+    def expect_handover(self) -> None:
+        self.on(Event.HANDOVER_EXPECTED)
         self.waits_for = "turn"
 
     @precondition(lambda self: self.waits_for == "turn")
     @rule()
     def turn(self) -> None:
-        self.on(Event.TURN_BEGAN)
+        self.on(Event.OWNERSHIP_TAKEN)
         if self.is_serving:
             self.waits_for = "load"
             assert self.under_way == ["load"]
@@ -69,14 +69,14 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def read(self) -> None:
-        self.on(Event.READ_WANTED)
+        self.on(Event.READ_REQUESTED)
         if self.is_serving and self.waits_for == "load":
             assert self.under_way, "somebody loads it"
 
     @rule()
     def append(self) -> None:
         may_append = not self.must_wait and self.has_ledger
-        self.on(Event.APPEND_WANTED)
+        self.on(Event.APPEND_REQUESTED)
         if not self.is_serving or may_append or self.waits_for in {"turn", "next", "pending"}:
             return
         if self.waits_for is None:
@@ -182,7 +182,7 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def settled(self) -> None:
-        self.on(Event.SETTLED)
+        self.on(Event.NONE_PENDING)
         if self.waits_for == "pending" and self.is_serving:
             self.waits_for = None
 

@@ -30,7 +30,7 @@ OPERATIONS = (
     *("send",) * 6,
     *("repeat",) * 4,
     "hold",
-    "let_go",
+    "complete_all",
     "fail",
     "roll",
     "reload",
@@ -85,8 +85,8 @@ class _World:
             self.send(self.rng.choice(self.sent[-6:]))
         elif operation == "hold":
             store.is_held = True
-        elif operation == "let_go":
-            store.let_go()
+        elif operation == "complete_all":
+            store.complete_all()
         elif operation == "fail" and store.held:
             if store._is_shared:
                 store.lose_answers()
@@ -94,13 +94,13 @@ class _World:
                 store.fail_newest()
         elif operation == "roll" and not store.held:
             store.is_held = False
-            await self.rig.log.upkeep.roll_now()
+            await self.rig.log.lifecycle_host.roll_now()
         elif operation == "reload":
-            store.let_go()
+            store.complete_all()
             await self.rig.reload()
             self.appends = self._appends()
         elif operation == "takeover" and self.rig.leader_epoch is not None:
-            store.let_go()
+            store.complete_all()
             await settle()
             self.rig = self.rig.rival(self.rig.leader_epoch + 1)
             await self.rig.ready()
@@ -108,7 +108,7 @@ class _World:
         await settle()
 
     async def check(self) -> None:
-        self.rig.store.let_go()
+        self.rig.store.complete_all()
         await settle()
         log = self.rig.log
         found: list[tuple[str, int]] = []

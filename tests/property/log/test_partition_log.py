@@ -213,12 +213,12 @@ async def _run(segment_bytes: int, operations: list[tuple[str, int, int]]) -> No
             case "trim":
                 await bench.check()
                 target = bench.model.start + (bench.model.end - bench.model.start) * first // 100
-                await bench.log.upkeep.trim(target)
+                await bench.log.lifecycle_host.trim(target)
                 bench.model.start = target
             case "roll":
                 bench.store.failures = 0
                 await bench.settle()
-                await bench.log.upkeep.roll_now()
+                await bench.log.lifecycle_host.roll_now()
             case "reload":
                 await bench.reload()
             case "time":

@@ -87,10 +87,10 @@ class Player:
     async def change_hands(self, *, in_peace: bool) -> None:
         """Another broker owns it from now on."""
         self.epoch += 1
-        upkeep = self.owner.log.upkeep
+        lifecycle_host = self.owner.log.lifecycle_host
         if in_peace:
-            await upkeep.settle_and_seal()
-            upkeep.abandon(NotOwner("gone"))
+            await lifecycle_host.settle_and_seal()
+            lifecycle_host.abandon(NotOwner("gone"))
         rival = self.owner.rival(self.epoch)
         await rival.ready()
         self.owner = rival
@@ -124,9 +124,9 @@ async def play(steps: list[tuple[str, int, int]]) -> None:
             elif step == "again" and not failed[producer]:
                 await player.again(producer, number)
             elif step == "roll":
-                await player.owner.log.upkeep.roll_now()
+                await player.owner.log.lifecycle_host.roll_now()
             elif step == "note":
-                player.owner.log.upkeep.note()
+                player.owner.log.lifecycle_host.note()
             elif step in {"take", "hand"}:
                 await player.change_hands(in_peace=step == "hand")
         for producer in PRODUCERS:

@@ -126,7 +126,7 @@ class Owner:
         for turn in range(2):
             await self.put(name, f"{name}{turn}")
             await self.put("moved", f"{name}{turn}")
-            await self.log.upkeep.roll_now()
+            await self.log.lifecycle_host.roll_now()
             await Cleaner(self.log, self.environment).run()
 
     async def table(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ class World:
     async def owner(self) -> Owner:
         owner = Owner(self, len(self.owners) + 1)
         self.owners.append(owner)
-        owner.log.upkeep.load()
+        owner.log.lifecycle_host.load()
         await owner.log.wait_loaded()
         return owner
 
@@ -177,7 +177,7 @@ class World:
             for key in "abc":
                 await owner.put(key, f"{key}{turn}")
             await owner.put("gone", None if turn == 1 else f"gone{turn}" if not turn else None)
-            await owner.log.upkeep.roll_now()
+            await owner.log.lifecycle_host.roll_now()
         return owner
 
     async def check(self) -> None:
@@ -348,15 +348,15 @@ def test_a_chain_whose_compacted_ledgers_lie_in_object_storage_is_completed(roun
             await owner.put("open", f"{turn}")  # into a ledger that is older than the next round's
             await Cleaner(owner.log, owner.environment).run()
             if turn + 1 < rounds:
-                await owner.log.upkeep.roll_now()
+                await owner.log.lifecycle_host.roll_now()
         backup = await world.store.get(CHAIN)
         links = PartitionFact.decode(backup.value).ledgers
         compacted = [link for link in links if link.is_sealed]
         assert not links[-1].is_sealed
         assert links[-1].ledger < compacted[-1].ledger
-        await owner.log.upkeep.roll_now()
+        await owner.log.lifecycle_host.roll_now()
         await owner.put("later", "1")
-        await owner.log.upkeep.roll_now()
+        await owner.log.lifecycle_host.roll_now()
         for link in compacted:
             await world.ledgers.delete(link.ledger)
         await world.store.put(CHAIN, backup.value, ANY)
@@ -432,7 +432,7 @@ def test_a_repair_of_a_served_chain_is_not_written_over():
         await world.store.put(CHAIN, repaired, ANY)
         with pytest.raises(ChainMissing):
             await Cleaner(owner.log, owner.environment).run()
-        await owner.log.upkeep.roll_now()
+        await owner.log.lifecycle_host.roll_now()
         assert (await world.store.get(CHAIN)).value == repaired
         await world.close()
 
@@ -449,10 +449,10 @@ def test_a_trim_whose_answer_was_lost_takes_place_with_the_next_change():
 
         owner.gate.left, owner.gate.action, owner.gate.is_after = 1, hide, True
         with pytest.raises(MetadataUnavailable):
-            await owner.log.upkeep.trim(4)
+            await owner.log.lifecycle_host.trim(4)
         assert owner.log.log_start_offset == 0
         await owner.put("later", "1")
-        await owner.log.upkeep.roll_now()
+        await owner.log.lifecycle_host.roll_now()
         assert owner.log.log_start_offset == 4
         fact = PartitionFact.decode((await world.store.get(CHAIN)).value)
         assert fact.log_start_offset == 4

@@ -145,7 +145,7 @@ class World:
             await appended.completion.wait()
 
     async def roll(self) -> None:
-        await self.log.upkeep.roll_now()
+        await self.log.lifecycle_host.roll_now()
 
     async def tiers(self) -> None:
         await self.node.tiering.round()
@@ -154,7 +154,7 @@ class World:
         start = self.log.log_start_offset
         target = start + round((self.log.high_watermark - start) * share)
         self.starts = {start, target}
-        await self.log.upkeep.trim(target)
+        await self.log.lifecycle_host.trim(target)
 
     async def delete_orphans(self) -> None:
         await self.node.tiering.delete_orphans()

@@ -187,7 +187,7 @@ class Run:
                 self.bench.store.fail_newest()
                 before.pop()
         self.model = before[-1]
-        self.bench.store.let_go()
+        self.bench.store.complete_all()
         await settle()
 
     def _begin_any(self) -> None:
@@ -205,7 +205,7 @@ class Run:
         self._keep(producer)
 
     async def roll(self) -> None:
-        await self.bench.log.upkeep.roll_now()
+        await self.bench.log.lifecycle_host.roll_now()
         await settle()
 
     async def reload(self) -> None:
@@ -236,7 +236,7 @@ class Run:
         model = self.model
         start = self.rng.randrange(model.start, model.end + 1)
         if self.rng.random() < 0.2:
-            await self.bench.log.upkeep.trim(start)
+            await self.bench.log.lifecycle_host.trim(start)
             model.start = start
 
     async def expire(self) -> None:
@@ -308,20 +308,20 @@ async def _play(rng: Random, steps: int) -> None:
                 await run.check()
         finally:
             for one in run.opened[1:]:
-                one.store.let_go()
+                one.store.complete_all()
                 await one.tasks.close()
 
 
 @pytest.fixture(autouse=True)
 def _notes_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "NOTE_INTERVAL_BYTES", 700)
-    monkeypatch.setattr(segment, "NOTE_RATIO", 1)
+    monkeypatch.setattr(segment, "CHECKPOINT_INTERVAL_BYTES", 700)
+    monkeypatch.setattr(segment, "CHECKPOINT_RATIO", 1)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_what_is_stable_committed_and_aborted_is_as_the_model_has_it(rng: Random) -> None:
-    with patch.multiple(segment, NOTE_INTERVAL_BYTES=700, NOTE_RATIO=1):
+    with patch.multiple(segment, CHECKPOINT_INTERVAL_BYTES=700, CHECKPOINT_RATIO=1):
         asyncio.run(_play(rng, 25))
 
 

@@ -26,7 +26,7 @@ from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovery import (
     Fence,
     FencingRead,
-    Recovered,
+    RecoveredLedger,
     Recovery,
     RecoveryFailed,
     WriteAgain,
@@ -339,7 +339,7 @@ class Recoverer:
                         self.send(machine, send)
                 case Send():
                     self.send(machine, effect)
-                case Recovered():
+                case RecoveredLedger():
                     metadata, version = self.known
                     change = put_recovered_end(metadata, effect)
                     world.update(metadata, version, change, self.marked_or_closed)

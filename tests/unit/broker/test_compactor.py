@@ -75,11 +75,11 @@ def test_a_partition_that_is_idle_since_the_start_is_compacted_and_clean_ones_ar
             for topic in ("dirty", "clean", "empty"):
                 await node.topics.create(topic, 1, 1, {"cleanup.policy": "compact"})
             await put(node, "clean", 5)
-            await partition(node, "clean").upkeep.roll_now()
+            await partition(node, "clean").lifecycle_host.roll_now()
             await node.compactor.round()
             assert node.compactor.removed_records == 4
             await put(node, "dirty", 5)
-            await partition(node, "dirty").upkeep.roll_now()
+            await partition(node, "dirty").lifecycle_host.roll_now()
         async with disk.broker() as node:
             await node.compactor.round()
             assert node.compactor.removed_records == 4
@@ -135,12 +135,12 @@ def test_the_dirtiest_partition_is_first():
                     topic, 1, 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
                 )
             await put(node, "half", 1)
-            await partition(node, "half").upkeep.roll_now()
+            await partition(node, "half").lifecycle_host.roll_now()
             await node.compactor.round()
             await put(node, "half", 1)
-            await partition(node, "half").upkeep.roll_now()
+            await partition(node, "half").lifecycle_host.roll_now()
             await put(node, "full", 2)
-            await partition(node, "full").upkeep.roll_now()
+            await partition(node, "full").lifecycle_host.roll_now()
             assert [log.name for log in node.compactor._due()] == ["full-0", "half-0"]
             await node.compactor.round()
             assert node.compactor._due() == []

@@ -144,7 +144,7 @@ async def test_a_topic_that_is_not_ready_is_waited_for_without_holding_up_the_br
         await append(dead, batch(b"first"))
         copying = Copying(rig, topic)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(log.upkeep), "require_active", lambda _: None)
+            patch.setattr(type(log.lifecycle_host), "require_active", lambda _: None)
             active, log.active = log.active, None
             copying.begin(letter(0, 0))
             await until(lambda: copying.letters.failed_total)

@@ -57,7 +57,7 @@ async def filled(cluster: Cluster, name: str = "t", count: int = 5) -> list[byte
         await cluster.append(name, 0, value)
         log = owner_log(cluster, name)
         if value[-1] % 2:
-            await log.upkeep.roll_now()
+            await log.lifecycle_host.roll_now()
     return values
 
 
@@ -143,7 +143,7 @@ def test_an_owner_that_did_not_hear_of_it_notices_when_it_changes_the_chain(monk
         monkeypatch.setattr(node.ownership._chains, "_read_chain", lambda _key: asyncio.sleep(0))
         await lose(cluster, chain_key(cluster))
         await append_at(node, node.topics.get("t"), 0, b"into what the chain named")
-        await log.upkeep.roll_now()
+        await log.lifecycle_host.roll_now()
         await refused(cluster)
 
     run(scenario)
@@ -205,7 +205,7 @@ def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(m
             await node.metadata.put(entry.key, fact.encode(), entry.version)
             await asyncio.sleep(0.1)
         with pytest.raises(ChainMissing, match="was changed"):
-            await log.upkeep.trim(2)
+            await log.lifecycle_host.trim(2)
         await until(lambda: owner_log(cluster) is not log and owner_log(cluster).is_loaded)
         assert await cluster.values("t", 0) == values
 
@@ -300,7 +300,7 @@ def test_a_chain_that_is_older_than_its_ledgers_is_refused_and_completed() -> No
         old = (await node.metadata.get(key)).value
         for value in (b"a", b"b"):
             await cluster.append("t", 0, value)
-            await owner_log(cluster).upkeep.roll_now()
+            await owner_log(cluster).lifecycle_host.roll_now()
         await cluster.kill(1)
         store = MemoryMetadataStore(cluster.metadata)
         assert len(PartitionFact.decode(old).ledgers) < 5
@@ -484,15 +484,15 @@ def test_a_ledger_that_a_next_owner_created_ahead_proves_no_loss() -> None:
         store = MemoryMetadataStore(cluster.metadata)
         labels = {"partition": b"t-0", "topic": topic.id.hex.encode()}
 
-        async def is_proved(**more: bytes) -> bool:
+        async def is_verified(**more: bytes) -> bool:
             ledger = await cluster.ledgers.create({**labels, **more})
             found = audit(await read_facts(store), await cluster.ledgers.records_of([ledger]))
             assert ledger in found.kept
             return (topic.id, 0) in found.proved
 
-        assert not await is_proved(epoch=b"1", ahead=b"1")
-        assert await is_proved(epoch=b"1")
-        assert await is_proved(epoch=b"2", ahead=b"1")
+        assert not await is_verified(epoch=b"1", ahead=b"1")
+        assert await is_verified(epoch=b"1")
+        assert await is_verified(epoch=b"2", ahead=b"1")
         await store.close()
 
     run(scenario)

@@ -79,7 +79,7 @@ class Bench:
         for _ in range(count):
             for number in range(values):
                 await self.append(b"%d" % number)
-            await self.log.upkeep.roll_now()
+            await self.log.lifecycle_host.roll_now()
 
     async def objects(self) -> set[int]:
         while self.tier._to_delete:
@@ -372,7 +372,7 @@ async def write_table(made: Bench, turn: int) -> dict[bytes, bytes]:
     rows = {b"k%d" % number: b"%d.%d" % (number, turn) for number in range(3)}
     for key, value in rows.items():
         await made.append(value, key=key)
-    await made.log.upkeep.roll_now()
+    await made.log.lifecycle_host.roll_now()
     return rows
 
 

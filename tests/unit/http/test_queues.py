@@ -108,7 +108,7 @@ async def test_parked_keys_are_listed_and_released_without_a_write_where_no_grou
     assert status == 409
     for log in web.node.topics.get("jobs").partitions:
         await log.wait_loaded()
-        assert not log.upkeep.chain.fact.has_companion(CompanionKind.SHARES)
+        assert not log.lifecycle_host.chain.fact.has_companion(CompanionKind.SHARES)
 
 
 class Queue:

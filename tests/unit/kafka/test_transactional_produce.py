@@ -269,7 +269,7 @@ def test_an_unknown_producer_of_the_newer_protocol_begins_with_sequence_0() -> N
         async with broker() as rig:
             log = await topic(rig)
             await produce(rig, batch(b"plain"), None)
-            log.retries.are_due = False
+            log.retries.has_failures = False
             log.retries._until_ms = -1
             assert await produce(rig, write(3), version=12) == OUT_OF_ORDER_SEQUENCE_NUMBER
             assert await produce(rig, write(3), version=11) == NONE

@@ -104,9 +104,9 @@ class HeldStore(MemoryLedgerStore):
         pending, self._pending = self._pending, []
         self.held.append((group, pending))
         if not self.is_held:
-            self.let_go()
+            self.complete_all()
 
-    def let_go(self) -> None:
+    def complete_all(self) -> None:
         """All that is held becomes durable."""
         self.is_held = False
         while self.held:
@@ -210,5 +210,5 @@ async def rig(
         await made.ready()
         yield made
     finally:
-        made.store.let_go()
+        made.store.complete_all()
         await made.tasks.close()

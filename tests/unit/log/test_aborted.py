@@ -61,7 +61,7 @@ async def _interleaved(bench: Rig, *, is_rolled: bool) -> list[int]:
 
 async def _roll(bench: Rig, is_rolled: bool) -> None:
     if is_rolled:
-        await bench.log.upkeep.roll_now()
+        await bench.log.lifecycle_host.roll_now()
         await settle()
 
 
@@ -98,8 +98,8 @@ def test_ledgers_without_footers_are_scanned_with_what_was_open_before_them() ->
 
 
 def test_who_takes_over_finds_them_in_notes_and_records(monkeypatch) -> None:
-    monkeypatch.setattr(segment, "NOTE_INTERVAL_BYTES", 500)
-    monkeypatch.setattr(segment, "NOTE_RATIO", 1)
+    monkeypatch.setattr(segment, "CHECKPOINT_INTERVAL_BYTES", 500)
+    monkeypatch.setattr(segment, "CHECKPOINT_RATIO", 1)
 
     async def scenario() -> None:
         async with rig(leader_epoch=0) as bench:
@@ -141,7 +141,7 @@ def test_a_marker_whose_append_failed_aborts_nothing() -> None:
             producer.begin_end(is_commit=False)
             await settle()
             bench.store.fail_newest()
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             await producer.end()
             assert await committed(bench) == [first]
@@ -172,7 +172,7 @@ def test_a_read_ends_at_the_last_stable_offset_wherever_it_lies() -> None:
             await bench.append(b"plain")
             for is_rolled, is_reloaded in ((False, False), (False, True), (True, False), (1, 1)):
                 if is_rolled:
-                    await bench.log.upkeep.roll_now()
+                    await bench.log.lifecycle_host.roll_now()
                     await bench.append(b"plain")
                 if is_reloaded:
                     await bench.reload()

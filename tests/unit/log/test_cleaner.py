@@ -12,9 +12,9 @@ from log_rig import Rig, rig, settle
 from transaction_rig import Producer
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown
+from headrace.log.cleanable import cleanable_bytes, cleanable_segments, is_due
 from headrace.log.cleaner import Cleaner
 from headrace.log.compaction import STEP_RECORDS
-from headrace.log.dirt import cleanable, dirt, is_due
 from headrace.log.environment import Environment
 from headrace.log.footer import decode_footer
 from headrace.log.log_config import LogConfig
@@ -71,7 +71,7 @@ class AtFirstRead:
 async def filled(bench: Rig, count: int = 6) -> None:
     for number in range(count):
         await put(bench, b"key", b"%d" % number)
-    await bench.log.upkeep.roll_now()
+    await bench.log.lifecycle_host.roll_now()
 
 
 def test_a_removed_offset_gives_the_next_batch_and_the_end_stays():
@@ -127,7 +127,7 @@ def test_many_small_records_make_a_round_large():
             while (appended := bench.log.append(batch, check_batch(batch))) is None:
                 await asyncio.sleep(0)
             await appended.completion.wait()
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             before = psutil.Process().children()
             children = []
 
@@ -172,7 +172,7 @@ async def filled_with_megabytes(bench: Rig) -> dict[bytes, int]:
         await appended.completion.wait()
         latest |= {key: offset + n for n, key in enumerate(keys)}
         offset += len(keys)
-    await bench.log.upkeep.roll_now()
+    await bench.log.lifecycle_host.roll_now()
     return latest
 
 
@@ -226,7 +226,7 @@ def test_a_log_that_is_deleted_meanwhile_leaves_no_ledger():
     async def run():
         async with rig(COMPACTED) as bench:
             await filled(bench)
-            done = await cleaner(bench, AtFirstRead(bench.log.upkeep.delete)).run()
+            done = await cleaner(bench, AtFirstRead(bench.log.lifecycle_host.delete)).run()
             assert not done.is_complete
             await settle()
             assert not bench.store.list()
@@ -239,7 +239,7 @@ def test_a_trim_meanwhile_ends_the_round():
         async with rig(COMPACTED) as bench:
             await filled(bench)
             await put(bench, b"other", b"x")
-            done = await cleaner(bench, AtFirstRead(lambda: bench.log.upkeep.trim(6))).run()
+            done = await cleaner(bench, AtFirstRead(lambda: bench.log.lifecycle_host.trim(6))).run()
             assert not done.is_complete
             assert await values(bench) == [(6, b"x")]
             await bench.reload()
@@ -257,11 +257,11 @@ def test_aborted_transactions_of_evicted_indexes_count_when_ledgers_are_joined(m
                 producer = Producer(bench, 7 + turn)
                 await producer.send()
                 await producer.end(is_commit=False)
-                await bench.log.upkeep.roll_now()
+                await bench.log.lifecycle_host.roll_now()
             await bench.reload()
-            for segment in cleanable(bench.log, bench.clock.ms):
+            for segment in cleanable_segments(bench.log, bench.clock.ms):
                 segment.unload_index()
-            groups = await cleaner(bench)._groups(cleanable(bench.log, bench.clock.ms))
+            groups = await cleaner(bench)._groups(cleanable_segments(bench.log, bench.clock.ms))
             assert [len(group) for group in groups] == [1, 1]
 
     asyncio.run(run())
@@ -289,13 +289,13 @@ def test_records_that_cannot_be_taken_apart_end_the_round():
             batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
             appended = bench.log.append(bytes(batch), check_batch(bytes(batch)))
             await appended.completion.wait()
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             ledgers = [segment.ledger for segment in bench.log.segments]
             with pytest.raises(DataCorrupt, match="cannot be compacted"):
                 await cleaner(bench).run()
             assert [segment.ledger for segment in bench.log.segments] == ledgers
             await settle()
-            named = {link.ledger for link in bench.log.upkeep.chain.fact.ledgers}
+            named = {link.ledger for link in bench.log.lifecycle_host.chain.fact.ledgers}
             assert {info.ledger for info in bench.store.list()} == named
 
     asyncio.run(run())
@@ -320,7 +320,7 @@ def test_a_round_is_due_by_ratio_and_by_age_and_never_within_the_least_lag():
         config = LogConfig(is_compacted=True, dirty_ratio_min=0.5, compaction_lag_max_ms=1_000)
         async with rig(config) as bench:
             await filled(bench)
-            assert dirt(bench.log, bench.clock.ms).ratio == 1.0
+            assert cleanable_bytes(bench.log, bench.clock.ms).ratio == 1.0
             assert is_due(bench.log, bench.clock.ms)
             await cleaner(bench).run()
             assert not is_due(bench.log, bench.clock.ms)
@@ -329,8 +329,8 @@ def test_a_round_is_due_by_ratio_and_by_age_and_never_within_the_least_lag():
             assert not is_due(bench.log, bench.clock.ms)
             assert is_due(bench.log, bench.clock.ms + 1_001)
             bench.log.config = replace(bench.log.config, compaction_lag_min_ms=5_000)
-            assert not cleanable(bench.log, bench.clock.ms + 4_999)
-            assert cleanable(bench.log, bench.clock.ms + 5_000)
+            assert not cleanable_segments(bench.log, bench.clock.ms + 4_999)
+            assert cleanable_segments(bench.log, bench.clock.ms + 5_000)
 
     asyncio.run(run())
 
@@ -341,7 +341,7 @@ def test_what_retention_has_dropped_is_not_read_again_as_another_ledger():
             await filled(bench)
             (dropped,) = bench.log.closed
             await filled(bench)
-            await bench.log.upkeep.trim(bench.log.closed[0].end_offset)
+            await bench.log.lifecycle_host.trim(bench.log.closed[0].end_offset)
             active = bench.log.active
             dropped.unload_index()
             before = active.end_offset, active.end_position
@@ -378,7 +378,7 @@ def test_a_large_batch_lets_others_work_while_it_is_taken_apart():
             while (appended := bench.log.append(batch, check_batch(batch))) is None:
                 await asyncio.sleep(0)
             await appended.completion.wait()
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             pace = Counting()
             done = await cleaner(bench, pace).run()
             assert done.removed_records == count - 10

@@ -18,8 +18,8 @@ from test_cleaner import (
 )
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown, StorageUnavailable
+from headrace.log.cleanable import cleanable_segments
 from headrace.log.cleaner import Cleaner
-from headrace.log.dirt import cleanable
 from headrace.log.environment import Environment
 from headrace.storage.ledger import NamesFiles
 
@@ -73,7 +73,7 @@ def test_a_full_map_leaves_the_rest_to_later_rounds(tmp_path):
         async with rig_with_files(tmp_path) as bench:
             latest = await filled_with_megabytes(bench)
             rounds = 0
-            while bench.log.upkeep.chain.fact.cleaned_offset != bench.log.end_offset:
+            while bench.log.lifecycle_host.chain.fact.cleaned_offset != bench.log.end_offset:
                 await in_process(bench, keys_max=30).run()
                 rounds += 1
             assert rounds > 1
@@ -88,7 +88,7 @@ def test_ledgers_with_and_without_a_file_are_compacted_together(tmp_path):
             for number in range(12):
                 await put(bench, b"key", b"%d" % number)
                 if number % 3 == 2:
-                    await bench.log.upkeep.roll_now()
+                    await bench.log.lifecycle_host.roll_now()
             file_of = bench.store.file_of
             bench.store.file_of = lambda ledger: file_of(ledger) if ledger % 2 else None
             done = await in_process(bench).run()
@@ -115,7 +115,7 @@ def test_damage_in_a_file_is_not_compacted_away(tmp_path, spoil):
         async with rig_with_files(tmp_path) as bench:
             await filled_with_megabytes(bench)
             before = await values(bench)
-            ledger = cleanable(bench.log, bench.clock.ms)[0].ledger
+            ledger = cleanable_segments(bench.log, bench.clock.ms)[0].ledger
             bench.store.file_of(ledger)
             spoil(tmp_path / str(ledger))
             with pytest.raises(DataCorrupt, match="is corrupt at byte") as raised:
@@ -149,7 +149,7 @@ def test_a_trim_meanwhile_ends_the_round(tmp_path):
             await put(bench, b"last", b"x")
 
             async def trim():
-                await bench.log.upkeep.trim(bench.log.high_watermark)
+                await bench.log.lifecycle_host.trim(bench.log.high_watermark)
 
             done = await in_process(bench, AtFirstRead(trim)).run()
             assert not done.is_complete

@@ -24,7 +24,7 @@ def test_a_read_between_a_failure_and_its_repair_leads_no_later_read_astray() ->
             assert bench.log.ready is not None
             found = bench.log.reader.read_now(0, 100_000)
             assert len(found[0]) > 0
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             await bench.append(b"three")
             await bench.append(b"four")
@@ -48,7 +48,7 @@ def test_a_failure_takes_back_nothing_that_was_appended_before_it() -> None:
             bench.store.fail_newest()
             assert second.completion.error is not None
             assert not first.completion.done
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             assert first.completion.error is None
             assert await bench.append(b"third") == 2, "offset 1 is taken: it was acknowledged"
@@ -70,7 +70,7 @@ def test_after_a_failure_the_appends_before_it_may_fail_as_well() -> None:
             await settle()
             bench.store.fail_newest()
             bench.store.fail_newest()
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             assert await bench.append(b"third") == 1
             await bench.reload()
@@ -100,7 +100,7 @@ def test_an_append_refused_at_once_is_told_so_even_where_a_note_is_due() -> None
             await bench.append(b"one")
             segment = bench.log.active
             assert segment is not None
-            segment.note_at = segment.end_position + 1  # as in a large ledger after a restart
+            segment.checkpoint_at = segment.end_position + 1  # as in a large ledger after a restart
             bench.store.refuse_appends = True
             appended = bench.begin(b"two")
             assert appended is not None
@@ -123,7 +123,7 @@ def test_a_repair_that_failed_is_tried_again_though_another_step_is_under_way() 
             ready = bench.log.ready
             assert ready is not None
             gate = asyncio.Event()
-            bench.log.upkeep._steps.begin(gate.wait(), "another step")
+            bench.log.lifecycle_host._steps.begin(gate.wait(), "another step")
             with pytest.raises(StorageUnavailable):
                 await ready.wait()
             assert bench.begin(b"three") is None
@@ -151,14 +151,14 @@ def test_a_failed_append_leaves_no_trace_of_its_time() -> None:
             assert failing is not None
             await settle()
             bench.store.fail_newest()
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             bench.clock.ms -= 9_000
             assert await bench.append(b"three") == 2
             log = bench.log
             assert await log.reader.offset_of_max_timestamp() == (largest, 1)
             assert log.segments[-1].index.max_timestamp_ms == largest
-            await log.upkeep.roll_now()
+            await log.lifecycle_host.roll_now()
             await settle()
             assert len(bench.log.segments) == 2, "the first ledger is sealed"
             await bench.reload()
@@ -184,7 +184,7 @@ def test_a_first_ledger_asked_for_twice_is_not_made_behind_one_whose_end_is_in_d
             store.create = slow_create
             assert bench.begin(b"zero") is None  # asks for the first ledger
             await settle()
-            trim = asyncio.create_task(log.upkeep.do(trimmed.wait(), "a step between"))
+            trim = asyncio.create_task(log.lifecycle_host.do(trimmed.wait(), "a step between"))
             await settle()
             assert bench.begin(b"zero") is None  # and once more, while it is made
             made.set()

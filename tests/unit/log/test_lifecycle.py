@@ -58,7 +58,8 @@ def test_what_has_ended_never_takes_appends_or_readers_again(state: State) -> No
     for event in Event:
         following, effects = TRANSITIONS.get((state, event), (state, ()))
         assert following in FINAL
-        assert not {Effect.LET_GO, Effect.SHOW, Effect.SWITCH, Effect.BEGIN_LOAD} & {*effects}
+        forbidden = {Effect.RELEASE_APPENDS, Effect.PUBLISH, Effect.SWITCH, Effect.BEGIN_LOAD}
+        assert not forbidden & {*effects}
 
 
 def test_appends_go_ahead_in_two_states_alone() -> None:
@@ -67,12 +68,13 @@ def test_appends_go_ahead_in_two_states_alone() -> None:
         if following is state:
             continue
         if following in passing:
-            assert effects[-1] is Effect.LET_GO or Effect.TELL in effects, (state, event)
+            is_released = effects[-1] is Effect.RELEASE_APPENDS
+            assert is_released or Effect.FAIL_WAITERS in effects, (state, event)
         elif state in passing:
-            assert Effect.SHUT in effects, (state, event)
+            assert Effect.HOLD_APPENDS in effects, (state, event)
 
 
 def test_an_event_that_a_state_does_not_list_changes_nothing() -> None:
     lifecycle = Lifecycle()
-    assert lifecycle.on(Event.SETTLED) == ()
+    assert lifecycle.on(Event.NONE_PENDING) == ()
     assert lifecycle.state is State.UNLOADED

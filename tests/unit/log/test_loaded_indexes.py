@@ -17,7 +17,7 @@ def test_reading_a_long_history_again_and_again_keeps_few_indexes_in_memory() ->
             for _ in range(6):
                 for number in range(3):
                     await bench.append(b"%d" % number, size=200)
-                await bench.log.upkeep.roll_now()
+                await bench.log.lifecycle_host.roll_now()
             count = bench.log.high_watermark
             await bench.reload()
             log = bench.log
@@ -41,7 +41,7 @@ def test_a_closed_ledger_without_a_footer_is_scanned_while_others_read_it() -> N
         async with rig(LogConfig(segment_bytes=1000)) as bench:
             for number in range(3):
                 await bench.append(b"%d" % number, size=200)
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             await bench.append(b"last")
             await bench.reload()
             ledger = bench.log.segments[0].ledger

@@ -86,7 +86,7 @@ def test_many_appends_that_fail_at_once_forget_nothing() -> None:
                 assert begin(bench, sequence) is not None
             await settle()
             bench.store.fail_newest()
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             await refused(bench, 6)
             assert await append(bench, 0) == 0, "a retry is recognised"
@@ -130,7 +130,7 @@ def test_a_failed_first_batch_is_remembered_by_a_ledgers_footer() -> None:
             for sequence in range(3):
                 await append(bench, sequence)
             await fail(bench, 0, 1)
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             await settle()
             await bench.reload()
             with pytest.raises(OutOfOrderSequence):

@@ -57,7 +57,7 @@ def test_an_offset_keeps_its_epoch_and_an_epoch_its_end_whoever_is_asked() -> No
             assert end_offset_of_epoch(log, 10) == (-1, -1), "nobody knows it yet"
             assert end_offset_of_epoch(log, -1) == (-1, -1)
             assert end_offset_of_epoch(log, 1) == (1, 0), "before all there is"
-            await log.upkeep.trim(3)
+            await log.lifecycle_host.trim(3)
             assert [end_offset_of_epoch(log, epoch) for epoch in (1, 2, 5)] == [
                 (1, 3),
                 (2, 3),

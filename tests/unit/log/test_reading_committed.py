@@ -29,11 +29,11 @@ def test_a_transaction_over_more_indexes_than_are_kept_is_read():
             await put(bench, 7)
             for _ in range(6):
                 await put(bench)
-                await bench.log.upkeep.roll_now()
+                await bench.log.lifecycle_host.roll_now()
             appended = bench.log.append_marker(7, 0, 0, is_commit=False)
             assert appended is not None
             await appended.completion.wait()
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             bench.log.indexes = LoadedIndexes(entries_max=2)
             for segment in bench.log.closed:
                 segment.unload_index()

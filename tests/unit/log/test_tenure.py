@@ -70,7 +70,7 @@ def test_what_was_under_way_when_the_rival_came_is_not_acknowledged() -> None:
             await settle()
             rival = await taken_over(bench)
             assert await rival.append(b"c") == 1
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             assert isinstance(pending.completion.error, LedgerFenced)
             assert await rival.offsets() == [0, 1]
@@ -84,7 +84,7 @@ def test_a_former_owner_cannot_roll_into_another_ledger() -> None:
         async with rig(LogConfig(segment_bytes=1_000), leader_epoch=0) as bench:
             await bench.append(b"a")
             rival = await taken_over(bench)
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             assert isinstance(bench.log.failure, NotOwner)
             for _ in range(4):
                 await rival.append(b"b", size=400)
@@ -99,26 +99,26 @@ def test_released_in_peace_the_ledger_is_sealed_and_what_was_under_way_is_safe()
             await bench.append(b"a")
             bench.store.is_held = True
             pending = bench.begin(b"b")
-            releasing = bench.tasks.start(bench.log.upkeep.settle_and_seal(), "release")
+            releasing = bench.tasks.start(bench.log.lifecycle_host.settle_and_seal(), "release")
             await settle()
             assert bench.begin(b"c") is None, "it waits to be told where to go"
             waiting = bench.log.ready
             assert pending is not None
             assert not releasing.done()
-            bench.store.let_go()
+            bench.store.complete_all()
             await releasing
-            bench.log.upkeep.note_seal()
+            bench.log.lifecycle_host.record_seal()
             await settle()
             assert pending.completion.error is None
             assert not waiting.done
-            bench.log.upkeep.abandon(NotOwner("gone"))
+            bench.log.lifecycle_host.abandon(NotOwner("gone"))
             assert isinstance(waiting.error, NotOwner)
             with pytest.raises(NotOwner):
                 bench.begin(b"c")
             rival = await taken_over(bench, 4)
             segment = rival.log.segments[0]
             assert segment.is_sealed
-            assert segment.proved_to == 0, "nothing was scanned"
+            assert segment.verified_to == 0, "nothing was scanned"
             assert await rival.append(b"d") == 2
 
     asyncio.run(scenario())
@@ -269,7 +269,7 @@ def test_a_retry_is_recognised_however_often_the_partition_has_changed_hands(tak
         async with rig(leader_epoch=0) as bench:
             assert await append_of(bench, 7, 0) == 0
             assert await append_of(bench, 7, 1) == 1
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             assert await append_of(bench, 8, 0) == 2  # another producer, in the next ledger
             owner = bench
             for epoch in range(1, takeovers + 1):
@@ -287,11 +287,11 @@ def test_a_tenure_that_ends_lets_go_of_the_ledgers_that_are_open() -> None:
         async with rig(LogConfig(segment_bytes=1_000), leader_epoch=3) as bench:
             released: list[int] = []
             bench.store.release = released.append  # type: ignore[attr-defined]
-            while len(bench.log.segments) < 3 or bench.log.upkeep._prepared is None:
+            while len(bench.log.segments) < 3 or bench.log.lifecycle_host._prepared is None:
                 await bench.append(b"fills", size=50)
                 await settle()
-            prepared = bench.log.upkeep._prepared
-            bench.log.upkeep.abandon(NotOwner("gone"))
+            prepared = bench.log.lifecycle_host._prepared
+            bench.log.lifecycle_host.abandon(NotOwner("gone"))
             assert released == [bench.log.segments[-1].ledger, prepared.ledger]
 
     asyncio.run(scenario())
@@ -309,7 +309,7 @@ def test_what_is_trimmed_is_let_go_of_though_its_bytes_stay_until_they_are_swept
                 await settle()
             gone = bench.log.segments[:2]
             assert [segment.is_sealed for segment in gone] == [is_sealed] * 2
-            await bench.log.upkeep.trim(gone[-1].end_offset)
+            await bench.log.lifecycle_host.trim(gone[-1].end_offset)
             assert released == [segment.ledger for segment in gone]
             assert set(released) < set(bench.store._ledgers)
 

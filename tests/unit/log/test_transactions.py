@@ -79,7 +79,7 @@ def test_a_marker_counts_when_it_is_safe_and_not_before() -> None:
             assert marks(bench) == (0, 1)
             assert producer.begin_send() is not None, "the next transaction need not wait for it"
             await settle()
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             assert marks(bench) == (2, 3)
 
@@ -98,7 +98,7 @@ def test_what_failed_is_as_if_it_had_never_been() -> None:
             assert other.begin_end(is_commit=False) is not None
             await settle()
             bench.store.fail_newest()
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             assert marks(bench) == (0, 1)
             assert bench.log.producers.open_transaction(7) == 0
@@ -187,7 +187,7 @@ def test_a_repeated_marker_changes_nothing_and_waits_for_the_first() -> None:
             await settle()
             assert repeat.base_offset == -1
             assert not repeat.completion.done
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             assert repeat.completion.done
             assert bench.log.end_offset == 2
@@ -285,7 +285,7 @@ def test_records_that_are_deleted_hold_back_nothing() -> None:
             producer = Producer(bench)
             await producer.send(3)
             await bench.append(b"plain")
-            await bench.log.upkeep.trim(2)
+            await bench.log.lifecycle_host.trim(2)
             assert marks(bench) == (2, 4)
             await bench.reload()
             assert marks(bench) == (2, 4)

@@ -14,18 +14,18 @@ PAGES = FRAMES * FRAME_BYTES // 4096 * ROUNDS
 
 COUNT = f"""
 import resource
-from headrace.runtime.free_memory import give_back, keep_freed
+from headrace.runtime.free_memory import trim_heap, retain_freed
 def write_and_drop():
     frames = [bytearray(b"x" * {FRAME_BYTES}) for _ in range({FRAMES})]
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-assert keep_freed(4 << 20, 64 << 20)
+assert retain_freed(4 << 20, 64 << 20)
 write_and_drop()
 before = faults()
 for _ in range({ROUNDS}):
     write_and_drop()
 kept = faults() - before
-give_back()
+trim_heap()
 before = faults()
 write_and_drop()
 print(kept, faults() - before)

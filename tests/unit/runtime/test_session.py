@@ -43,8 +43,8 @@ def test_changes_are_waited_for_and_none_is_missed():
     async def run():
         session = Session(timeout_ms=1_000, now_ns=0)
         seen = session.changes
-        waiting = [asyncio.ensure_future(session.wait_beyond(seen)) for _ in range(2)]
-        waiting.append(asyncio.ensure_future(session.wait_beyond(seen + 1)))
+        waiting = [asyncio.ensure_future(session.wait_change_after(seen)) for _ in range(2)]
+        waiting.append(asyncio.ensure_future(session.wait_change_after(seen + 1)))
         await asyncio.sleep(0)
         waiting[0].cancel()
         session.begin(1_000, 0, 0)
@@ -53,7 +53,7 @@ def test_changes_are_waited_for_and_none_is_missed():
         assert not waiting[2].done()
         session.suspend(1)
         await waiting[2]
-        await session.wait_beyond(seen)
+        await session.wait_change_after(seen)
 
     asyncio.run(run())
 

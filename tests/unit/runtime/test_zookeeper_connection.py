@@ -34,10 +34,10 @@ class Told:
     def confirm(self, at_ns: int) -> None:
         self.proofs.append(at_ns)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         self.events.append(event)
 
-    def hold(self, zxid: int) -> None:
+    def note_zxid(self, zxid: int) -> None:
         self.zxid = zxid
 
     def note_end(self, connection: Connection) -> None:
@@ -237,29 +237,29 @@ def test_only_what_has_passed_the_leader_proves_a_sign_of_life_and_the_one_befor
 
 
 def test_beats_of_a_held_up_loop_are_proven_only_by_what_has_come():
-    """`speak_for_loop`, called from the watchman's thread, peeks and reads nothing."""
+    """`beat_from_thread`, called from the heartbeat thread, peeks and reads nothing."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     reply = answer(wire.BEAT_XID, wire.text("/"))
 
     async def run() -> None:
         connection, told, _ = opened(ours)
-        assert connection.speak_for_loop() is None  # a first beat; nothing has come
+        assert connection.beat_from_thread() is None  # a first beat; nothing has come
         assert theirs.recv(100) == wire.beat()
         theirs.sendall(event(wire.CHANGED, "/a") + reply[:5])
-        assert connection.speak_for_loop() is None, "half an answer proves nothing"
+        assert connection.beat_from_thread() is None, "half an answer proves nothing"
         theirs.sendall(reply[5:])
         first_ns, second_ns = list(connection._beats)
-        assert connection.speak_for_loop() == first_ns
-        assert connection.speak_for_loop() == first_ns, "seen again"
+        assert connection.beat_from_thread() == first_ns
+        assert connection.beat_from_thread() == first_ns, "seen again"
         theirs.sendall(reply * 9)
-        assert (connection.speak_for_loop() or 0) > second_ns
+        assert (connection.beat_from_thread() or 0) > second_ns
         connection.data_received(ours.recv(1_000))  # the loop goes on, with what was peeked at
         assert told.proofs[:2] == [first_ns, second_ns]
         connection.data_received(b"\0")
-        assert connection.speak_for_loop() is None, "in the middle of an answer"
+        assert connection.beat_from_thread() is None, "in the middle of an answer"
         connection.end("over")
-        assert connection.speak_for_loop() is None
+        assert connection.beat_from_thread() is None
 
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(run())
@@ -314,7 +314,7 @@ def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
             return await resolve(place, *arguments, **options)
 
         monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
-        options = ZooKeeperOptions(f"zookeeper.test:{port}", has_watchman=False)
+        options = ZooKeeperOptions(f"zookeeper.test:{port}", has_heartbeat_thread=False)
         link = ZooKeeperLink(options, SystemClock())
         await link.open()
         number = link.session.number

@@ -62,8 +62,8 @@ async def all_of(store, ledger):
 @pytest.mark.parametrize("seed", range(6))
 def test_reads_find_every_byte_wherever_it_is(tmp_path, monkeypatch, seed):
     monkeypatch.setattr(segment_write_buffer, "SMALL_BYTES", 700)
-    monkeypatch.setattr(segment_write_buffer, "TAIL_BYTES_MAX", 3_000)
-    monkeypatch.setattr(segment_write_buffer, "KEPT_BYTES_MAX", 5_000)
+    monkeypatch.setattr(segment_write_buffer, "RUN_BYTES_MAX", 3_000)
+    monkeypatch.setattr(segment_write_buffer, "BUFFERED_BYTES_MAX", 5_000)
 
     async def main():
         rng = random.Random(seed)
@@ -114,21 +114,21 @@ def test_a_segment_is_written_once_for_many_small_appends(tmp_path):
 
 
 def test_memory_stays_bounded_however_many_ledgers_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(segment_write_buffer, "KEPT_BYTES_MAX", 10_000)
-    monkeypatch.setattr(segment_write_buffer, "KEPT_LEDGERS_MAX", 30)
+    monkeypatch.setattr(segment_write_buffer, "BUFFERED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(segment_write_buffer, "BUFFERED_LEDGERS_MAX", 30)
 
     async def main():
         store = await open_store(tmp_path / "data")
-        kept = store._segments._tails
+        kept = store._segments._write_buffer
         ledgers = [await store.create() for _ in range(60)]
         for turn in range(20):
             for ledger in ledgers:
                 size = 1 + (turn * ledger) % 900
                 store.append(ledger, [bytes(size)], size, 1_000)
             await asyncio.sleep(0)
-            tails_now = [ledger.tail for ledger in kept.all()]
-            assert sum(tail.size for tail in tails_now) <= 10_000
-            assert len(tails_now) <= 30
+            runs_now = [ledger.buffered for ledger in kept.all()]
+            assert sum(run.size for run in runs_now) <= 10_000
+            assert len(runs_now) <= 30
         await store.close()
 
     asyncio.run(main())
@@ -174,7 +174,7 @@ def test_a_deleted_ledger_leaves_nothing_in_memory_and_no_file(tmp_path):
         ledger = await store.create()
         await append(store, ledger, b"small")
         await store.delete(ledger)
-        assert store._segments._tails.all() == []
+        assert store._segments._write_buffer.all() == []
         await store.close()
         assert not list((tmp_path / "data").glob("ledgers/*/*.ledger"))
 

@@ -21,8 +21,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
+from headrace.log.cleanable import cleanable_bytes, is_due
 from headrace.log.cleaner import Cleaner
-from headrace.log.dirt import dirt, is_due
 from headrace.log.tiering import discard
 from headrace.metadata.facts import PartitionFact, partition_key
 
@@ -150,16 +150,16 @@ class Compactor:
 
     @property
     def dirty_ratio(self) -> float:
-        """The largest of all partitions: see `Dirt`."""
+        """The largest of all partitions: see `CleanableBytes`."""
         now_ms = self._clock.now_ms()
         loaded = (partition for _, _, partition in self._owned() if partition.is_loaded)
-        return max((dirt(partition, now_ms).ratio for partition in loaded), default=0.0)
+        return max((cleanable_bytes(partition, now_ms).ratio for partition in loaded), default=0.0)
 
     def _due(self) -> list[PartitionLog]:
         """The partitions to compact in this round, the dirtiest first."""
         now_ms = self._clock.now_ms()
         due = [partition for _, _, partition in self._owned() if self._is_due(partition, now_ms)]
-        return sorted(due, key=lambda one: dirt(one, now_ms).ratio, reverse=True)
+        return sorted(due, key=lambda one: cleanable_bytes(one, now_ms).ratio, reverse=True)
 
     def _is_due(self, partition: PartitionLog, now_ms: int) -> bool:
         return (

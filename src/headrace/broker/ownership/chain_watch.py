@@ -83,12 +83,12 @@ class ChainWatch:
         if self._served.get(key) is not served or served.is_deleted:
             return
         if entry is None and served.is_loaded:
-            served.upkeep.chain_missing()
+            served.lifecycle_host.chain_missing()
             log.error("%s is no longer served: %s", served.name, served.failure)
         elif (
             entry is not None
             and isinstance(served.failure, ChainMissing)
-            and entry.version != served.upkeep.chain.version
+            and entry.version != served.lifecycle_host.chain.version
         ):
             self._back.add(key)
             self._changed(key)

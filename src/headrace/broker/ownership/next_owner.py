@@ -69,7 +69,7 @@ class NextOwner:
     def _prepare(self, topic: Topic, number: int, owner: Owner) -> None:
         key = (topic.id, number)
         waiting = self._topics.new_log(topic.fact, number, owner.fact.leader_epoch + 1)
-        waiting.upkeep.wait_for_turn()
+        waiting.lifecycle_host.expect_handover()
         self._waiting[key] = topic, waiting
         topic.partitions[number] = waiting
         self._topics.version += 1
@@ -78,9 +78,9 @@ class NextOwner:
 
     async def _read_ahead(self, key: PartitionKey, waiting: PartitionLog, owner: Owner) -> None:
         try:
-            await waiting.upkeep.read_ahead()
+            await waiting.lifecycle_host.read_ahead()
             if self._is_waiting(key, waiting):
-                ahead = waiting.upkeep.ledger_ahead
+                ahead = waiting.lifecycle_host.ledger_ahead
                 fact = replace(owner.fact, is_ready=1, ledger_ahead=ahead)
                 if await self._facts.write(key, fact, owner) and self._is_waiting(key, waiting):
                     self._tasks.spawn(self._follow(waiting), f"follow {waiting.name}")
@@ -94,7 +94,7 @@ class NextOwner:
     @staticmethod
     async def _follow(waiting: PartitionLog) -> None:
         try:
-            await waiting.upkeep.follow_former()
+            await waiting.lifecycle_host.follow_former()
         except HeadraceError as error:  # it is read when this broker becomes the owner instead
             log.debug("%s: not following the former owner: %s", waiting.name, error)
 
@@ -139,13 +139,13 @@ class NextOwner:
         waiting = found[1]
         if waiting.leader_epoch == leader_epoch and waiting.failure is None:
             return waiting
-        waiting.upkeep.abandon(NotOwner(f"{waiting.name} is served under another epoch"))
+        waiting.lifecycle_host.abandon(NotOwner(f"{waiting.name} is served under another epoch"))
         return None
 
     def drop(self, key: PartitionKey, why: str) -> None:
         """Stop waiting for the partition."""
         topic, waiting = self._waiting.pop(key)
-        waiting.upkeep.abandon(
+        waiting.lifecycle_host.abandon(
             NotOwner(f"{waiting.name} is not served here: {why}; refresh the metadata")
         )
         if topic.partitions[key[1]] is waiting:

@@ -431,7 +431,7 @@ class SharedOwnership:
         former = self._mine.pop(key, None)
         if former is not None:
             self._ended[key] = former.leader_epoch
-            former.upkeep.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
+            former.lifecycle_host.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
         self._resigned(topic, number)
         waiting = self._next.take(key, leader_epoch)
         served = waiting or self._topics.new_log(topic.fact, number, leader_epoch)
@@ -440,7 +440,7 @@ class SharedOwnership:
         self._topics.version += 1
         served.on_lost = partial(self._on_lost, key, served)
         if waiting is not None:
-            served.upkeep.begin_turn()
+            served.lifecycle_host.take_over()
         loading = self._warm(topic, number, served, is_in_use=waiting is not None)
         self._tasks.spawn(loading, f"load {served.name}")
         log.debug("%s is served here since epoch %d", served.name, leader_epoch)
@@ -451,7 +451,7 @@ class SharedOwnership:
         self._ended[topic.id, number] = served.leader_epoch
         error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
         self._resigned(topic, number)
-        served.upkeep.abandon(error)
+        served.lifecycle_host.abandon(error)
         self._topics.leave(topic, number)
         log.debug("%s is no longer served here: %s", served.name, why)
 

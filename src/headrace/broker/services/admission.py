@@ -40,7 +40,7 @@ from headrace.records.codec import (
 )
 from headrace.records.compression import codec_of_name
 from headrace.records.rewriting import empty_batch
-from headrace.runtime.free_memory import give_back
+from headrace.runtime.free_memory import trim_heap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -352,5 +352,5 @@ def _outcome(
         error.__cause__ = error.__context__ = None
         found = error.with_traceback(None)
     if isinstance(found, BaseException) or len(found.batch) > GIVEN_BACK_BYTES_MIN:
-        give_back()
+        trim_heap()
     return found

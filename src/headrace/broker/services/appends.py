@@ -403,7 +403,7 @@ class Appends:
         if header is None:
             self._count(write, admitted)
             placed = Placed(duplicate_offset, NO_TIMESTAMP, partition.log_start_offset)
-            partition.safe_when(duplicate_offset).then(_stored, (write, placed))
+            partition.durable_completion(duplicate_offset).then(_stored, (write, placed))
             return True
         if header.attributes & TRANSACTIONAL:
             self._check_transactional(write, header)
@@ -432,7 +432,7 @@ class Appends:
         """Retry when the log is ready. Raises StorageUnavailable after too many attempts."""
         partition = write.partition
         if partition.ready is None or write.attempts <= 0 or partition.is_deleted:
-            partition.retries.are_due = True
+            partition.retries.has_failures = True
             raise StorageUnavailable("the log is not ready: send the batch again")
         write.attempts -= 1
         partition.ready.then(self._is_ready, write)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.records.batch import BatchHeader
-    from headrace.records.codec import Place, Record
+    from headrace.records.codec import PayloadCursor, Record
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 OFFSET_LAST: Final = 2**63 - 1
@@ -77,7 +77,7 @@ def _kept(batch: bytes, wanted: Wanted, decompressed_bytes_max: int) -> list[Rec
 
 
 def _kept_of(
-    payload: bytes, header: BatchHeader, wanted: Wanted, place: Place | None = None
+    payload: bytes, header: BatchHeader, wanted: Wanted, place: PayloadCursor | None = None
 ) -> list[Record]:
     kept: list[Record] = []
     if not all(needle in payload for needle in wanted.needles):

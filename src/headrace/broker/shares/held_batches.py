@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from headrace.records.batch import CONTROL, TRANSACTIONAL, read_header
-from headrace.records.codec import Place
+from headrace.records.codec import PayloadCursor
 
 if TYPE_CHECKING:
     from headrace.broker.shares.hosted_shares import Hosted
@@ -34,7 +34,7 @@ KEPT_S: Final = 1.0
 class HeldBatch(bytes):
     """A batch, and the bytes of its records once its CRC was checked."""
 
-    opened: tuple[bytes, BatchHeader, Place] | None = None
+    opened: tuple[bytes, BatchHeader, PayloadCursor] | None = None
     """The bytes of its records, and how far they were decoded."""
     first_offset: int
     last_offset: int
@@ -42,7 +42,7 @@ class HeldBatch(bytes):
     def note_opened(self, payload: bytes, header: BatchHeader) -> None:
         """Cache the decompressed records, unless they are large."""
         if len(payload) <= OPENED_BYTES_MAX and header.record_count <= OPENED_RECORDS_MAX:
-            self.opened = payload, header, Place()
+            self.opened = payload, header, PayloadCursor()
 
 
 class HeldBatches:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, StorageUnavailable, VersionConflict
-from headrace.log.fencing import shut_out
+from headrace.log.fencing import fence_brokers
 from headrace.metadata.facts import topic_key
 from headrace.metadata.store import ABSENT, ANY
 
@@ -183,7 +183,7 @@ class Deletions:
             for left in reversed(range(TRIES_MAX)):
                 try:
                     async with at_once:
-                        await shut_out(self._environment, ending.topic.id, number)
+                        await fence_brokers(self._environment, ending.topic.id, number)
                         return
                 except HeadraceError as error:
                     ending.why = error

@@ -41,7 +41,7 @@ from headrace.kafka.wire.fetch import (
 from headrace.log.partition_log import PartitionLog
 from headrace.log.reading import Fetched, Miss, aborted_now, check_offset
 from headrace.runtime.file_bytes import FileBytes, in_memory
-from headrace.runtime.sparse_warnings import SparseWarnings
+from headrace.runtime.rate_limited_warnings import RateLimitedWarnings
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -113,7 +113,7 @@ class FetchHandler:
         self._bytes_max = node.config.fetch_bytes_max
         self.loop = asyncio.get_running_loop()
         self._cold = ColdReads(tasks)
-        self._warnings = SparseWarnings(log, node.clock)
+        self._warnings = RateLimitedWarnings(log, node.clock)
         self._quotas = node.quotas
         self._gate: Gate | None = node.ownership.guard
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)

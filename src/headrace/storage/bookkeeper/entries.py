@@ -8,8 +8,8 @@ than an entry is split into FRAGMENT entries and a last DATA entry; their heads 
 the append, so a ledger whose writer died in the middle ends before it.
 After the bytes, `seal` appends a trailer, the entry index and the caller's footer, split into
 TRAILER entries and a last TAIL, which holds the start of the trailer. Their heads hold the end of
-the bytes. A note is between data entries, in NOTE_PART entries and a last NOTE, which holds the
-start of the note and the end of the one before. The layout is in `docs/FORMAT.md`.
+the bytes. An inline checkpoint is between data entries, in CHECKPOINT_PART entries and a last
+CHECKPOINT, which holds its start and the end of the one before. The layout is in `docs/FORMAT.md`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ DATA: Final = 1
 FRAGMENT: Final = 2
 TRAILER: Final = 3
 TAIL: Final = 4
-NOTE_PART: Final = 5
-NOTE: Final = 6
+CHECKPOINT_PART: Final = 5
+CHECKPOINT: Final = 6
 HEAD: Final = Struct(">2sBBqq")
 _TAIL: Final = Struct(">qII")
-_NOTE: Final = Struct(">qq")
+_CHECKPOINT: Final = Struct(">qq")
 INDEX_INTERVAL_BYTES: Final = 64 << 10
 
 
@@ -70,7 +70,7 @@ def read_head(payload: memoryview) -> Head:
     return Head(kind, position, start)
 
 
-def end_behind(payload: memoryview) -> int:
+def end_after(payload: memoryview) -> int:
     """The end of the ledger, given its last entry's payload. Raises as `read_head`."""
     head = read_head(payload)
     if head.kind == DATA:
@@ -155,29 +155,32 @@ def trailer_entries(
     return [*out, pack_head(TAIL, end, end) + tail + last]
 
 
-def note_entries(
+def checkpoint_entries(
     data: bytes, end: int, first_entry: int, previous: int, bytes_max: int
 ) -> list[bytes]:
-    """The payloads of a note after `end` bytes; `previous`: the last entry of the one before."""
-    room = bytes_max - HEAD.size - _NOTE.size
+    """The payloads of an inline checkpoint after `end` bytes.
+
+    `previous`: the last entry of the checkpoint before; -1 if there is none.
+    """
+    room = bytes_max - HEAD.size - _CHECKPOINT.size
     chunks = [data[at : at + room] for at in range(0, len(data), room)] or [b""]
     last = chunks.pop()
-    out = [pack_head(NOTE_PART, end, end) + chunk for chunk in chunks]
-    return [*out, pack_head(NOTE, end, end) + _NOTE.pack(first_entry, previous) + last]
+    out = [pack_head(CHECKPOINT_PART, end, end) + chunk for chunk in chunks]
+    return [*out, pack_head(CHECKPOINT, end, end) + _CHECKPOINT.pack(first_entry, previous) + last]
 
 
-def note_links(last: memoryview) -> tuple[int, int]:
-    """(its first entry, the last entry of the note before it or -1). Raises DataCorrupt."""
-    if len(last) < HEAD.size + _NOTE.size:
-        raise DataCorrupt("a note of a ledger is truncated")
-    first, previous = _NOTE.unpack_from(last, HEAD.size)
+def checkpoint_links(last: memoryview) -> tuple[int, int]:
+    """(its first entry, the last entry of the one before or -1). Raises DataCorrupt."""
+    if len(last) < HEAD.size + _CHECKPOINT.size:
+        raise DataCorrupt("an inline checkpoint of a ledger is truncated")
+    first, previous = _CHECKPOINT.unpack_from(last, HEAD.size)
     return first, previous
 
 
-def read_note(payloads: list[memoryview]) -> bytes:
-    """The data of a note, from all its payloads."""
+def read_checkpoint_data(payloads: list[memoryview]) -> bytes:
+    """The data of an inline checkpoint, from all its payloads."""
     parts = [payload[HEAD.size :] for payload in payloads[:-1]]
-    return b"".join([*parts, payloads[-1][HEAD.size + _NOTE.size :]])
+    return b"".join([*parts, payloads[-1][HEAD.size + _CHECKPOINT.size :]])
 
 
 def trailer_begin(tail: memoryview) -> int:

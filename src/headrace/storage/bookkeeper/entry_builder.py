@@ -113,7 +113,7 @@ class EntryBuilder:
         self.queue.append(BuiltEntry(frame, self._position, self._position, DATA, completion))
 
     def add_beside(self, payloads: list[bytes]) -> None:
-        """Queue the entries of a note or trailer, after everything appended."""
+        """Queue the entries of an inline checkpoint or a trailer, after everything appended."""
         for payload in payloads:
             frame = _EMPTY.join((bytes(PAYLOAD_AT), payload))
             kind = payload[len(MAGIC) + 1]

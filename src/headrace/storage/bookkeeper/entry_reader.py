@@ -34,7 +34,7 @@ SLOW_S = 10.0
 """How long a bookie that was slow or did not answer is tried last."""
 
 
-class _Run:
+class _BatchRead:
     """One batch read of consecutive entries, tried on one bookie after another."""
 
     __slots__ = (
@@ -181,14 +181,14 @@ class EntryReader:
             bookies = metadata.ensemble_of(first)
             at = ledger % len(bookies)
             order = self._order([*bookies[at:], *bookies[:at]])
-            run = _Run(ledger, first, end - first, size, order, self._hedge_s, self._reproach)
+            run = _BatchRead(ledger, first, end - first, size, order, self._hedge_s, self._reproach)
             return await run.read(self._bookies)
         runs = []
         for begin in range(first, min(end, first + quorum.write * RUNS_IN_FLIGHT), quorum.write):
             count = min(quorum.write, end - begin)
             # The last slot of an entry also stores the next W - 1 entries.
             order = self._order(metadata.bookies_of(begin)[::-1])
-            run = _Run(ledger, begin, count, size, order, self._hedge_s, self._reproach)
+            run = _BatchRead(ledger, begin, count, size, order, self._hedge_s, self._reproach)
             runs.append(run.read(self._bookies))
         entries: list[Entry] = []
         for found in await asyncio.gather(*runs, return_exceptions=True):

@@ -21,7 +21,7 @@ from headrace.errors import (
     StorageUnavailable,
     VersionConflict,
 )
-from headrace.runtime.free_memory import keep_freed
+from headrace.runtime.free_memory import retain_freed
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.storage.bookkeeper.bookie_connection import Bookies
@@ -31,10 +31,10 @@ from headrace.storage.bookkeeper.ensemble import BookiePool
 from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
 from headrace.storage.bookkeeper.id_check import ledgers_ahead, skip_ids
+from headrace.storage.bookkeeper.inline_checkpoints import read_inline_checkpoints
 from headrace.storage.bookkeeper.ledger_catalog import LedgerCatalog
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
-from headrace.storage.bookkeeper.notes import read_notes
 from headrace.storage.bookkeeper.open_ledger import Cluster, InFlightBudget, OpenLedger, OpenLedgers
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.quorum import Quorum
@@ -45,10 +45,10 @@ from headrace.storage.ledger import (
     FOOTER_BYTES_MAX,
     Buffer,
     Copies,
+    InlineCheckpoint,
     LedgerId,
     LedgerInfo,
     LedgerRecord,
-    Note,
     Replicas,
 )
 
@@ -136,7 +136,7 @@ class BookKeeperLedgerStore:
         randomness: Randomness | None = None,
     ) -> BookKeeperLedgerStore:
         """A store with its bookies discovered. Raises StorageUnavailable."""
-        keep_freed(FRAME_BYTES_KEPT, settings.cache_bytes + settings.in_flight_bytes_max)
+        retain_freed(FRAME_BYTES_KEPT, settings.cache_bytes + settings.in_flight_bytes_max)
         store = cls(zookeeper, settings, clock, randomness)
         try:
             await store._directory.open()
@@ -193,12 +193,12 @@ class BookKeeperLedgerStore:
             raise sealed(ledger) if ledger in self._opened else unknown(ledger)
         return writing.append(parts, size)
 
-    def note(self, ledger: LedgerId, data: bytes) -> None:
-        """See KeepsNotes."""
+    def append_checkpoint(self, ledger: LedgerId, data: bytes) -> None:
+        """See StoresInlineCheckpoints."""
         writing = self._writing.get(ledger)
         if writing is None:
             raise sealed(ledger) if ledger in self._opened else unknown(ledger)
-        writing.note(data)
+        writing.append_checkpoint(data)
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
         """See LedgerStore. Sealing again with the same footer changes nothing."""
@@ -245,9 +245,9 @@ class BookKeeperLedgerStore:
         """See LedgerStore."""
         return await self._positions.read(await self._open(ledger), position, size)
 
-    async def notes(self, ledger: LedgerId) -> Sequence[Note]:
-        """See KeepsNotes: searches up to `notes.SEARCHED_BYTES_MAX` from the ledger's end."""
-        return await read_notes(await self._open(ledger), self._positions)
+    async def checkpoints(self, ledger: LedgerId) -> Sequence[InlineCheckpoint]:
+        """See StoresInlineCheckpoints: searches the last `SEARCHED_BYTES_MAX` of the ledger."""
+        return await read_inline_checkpoints(await self._open(ledger), self._positions)
 
     @property
     def cached_bytes(self) -> int:

@@ -13,7 +13,7 @@ from headrace.errors import MetadataUnavailable, StorageUnavailable
 from headrace.storage.bookkeeper.entries import (
     TAIL,
     EntryIndex,
-    end_behind,
+    end_after,
     read_head,
     read_trailer,
     trailer_begin,
@@ -24,7 +24,7 @@ from headrace.storage.bookkeeper.open_ledger import OpenLedger
 from headrace.storage.bookkeeper.recovery import (
     Fence,
     FencingRead,
-    Recovered,
+    RecoveredLedger,
     Recovery,
     RecoveryFailed,
     WriteAgain,
@@ -59,7 +59,7 @@ _ABOUT_THE_LEDGER = {OK, NO_ENTRY, NO_LEDGER, FENCED, UNAUTHORIZED, DAMAGED}
 TRAILER_READ_BYTES = 4 << 20
 
 
-class _Run:
+class _RecoveryRun:
     """One recovery in progress."""
 
     def __init__(self, ledger: int, metadata: LedgerMetadata, cluster: Cluster) -> None:
@@ -68,9 +68,9 @@ class _Run:
         self._key = master_key(metadata.password)
         self._machine = Recovery(metadata, cluster.choose_spare)
         self._frames: dict[int, bytearray] = {}
-        self._over: asyncio.Future[Recovered] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[RecoveredLedger] = asyncio.get_running_loop().create_future()
 
-    async def run(self) -> Recovered:
+    async def run(self) -> RecoveredLedger:
         self._carry_out(self._machine.start())
         return await self._over
 
@@ -157,7 +157,7 @@ async def recover_ledger(ledger: int, versioned: Versioned, cluster: Cluster) ->
             if versioned.metadata.state is LedgerState.CLOSED:
                 break
             marked = versioned.metadata
-            found = await _Run(ledger, marked, cluster).run()
+            found = await _RecoveryRun(ledger, marked, cluster).run()
             versioned = await service.update(ledger, versioned, put_end(marked, found))
     except MetadataUnavailable as error:
         raise StorageUnavailable(f"cannot recover ledger {ledger} now: {error}") from error
@@ -181,7 +181,7 @@ async def open_closed(
     if last < 0:
         return opened
     tail = (await reader.read(ledger, metadata, last, last, 1))[0].payload
-    opened.end, opened.last_entry = end_behind(tail), last
+    opened.end, opened.last_entry = end_after(tail), last
     head = read_head(tail)
     if head.kind != TAIL:
         return opened  # in case of a partial trailer, reads stop at `end`

@@ -58,7 +58,7 @@ class WriteAgain(NamedTuple):
     sends: list[Send]
 
 
-class Recovered(NamedTuple):
+class RecoveredLedger(NamedTuple):
     """The ledger ends at `last_entry` (-1: it is empty); close it with these new ensembles."""
 
     last_entry: int
@@ -72,7 +72,7 @@ class RecoveryFailed(NamedTuple):
     reason: str
 
 
-Effect = Fence | FencingRead | WriteAgain | Send | Recovered | RecoveryFailed
+Effect = Fence | FencingRead | WriteAgain | Send | RecoveredLedger | RecoveryFailed
 
 
 def mark(metadata: LedgerMetadata) -> LedgerMetadata | None:
@@ -81,9 +81,9 @@ def mark(metadata: LedgerMetadata) -> LedgerMetadata | None:
 
 
 def put_end(
-    marked: LedgerMetadata, found: Recovered
+    marked: LedgerMetadata, found: RecoveredLedger
 ) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
-    """The metadata update for a Recovered, if the metadata is as the recovery knew it.
+    """The metadata update for a RecoveredLedger, if the metadata is as the recovery knew it.
 
     Otherwise another recovery was faster; if that did not close the ledger, this one restarts.
     """
@@ -253,7 +253,7 @@ class Recovery:
     def _finish(self, handle: LedgerHandle) -> None:
         if self._end is not None and handle.confirmed == self._end and not self._is_over:
             self._is_over = True
-            self._effects.append(Recovered(self._end, handle.length, handle.new_ensembles))
+            self._effects.append(RecoveredLedger(self._end, handle.length, handle.new_ensembles))
 
     def _fail(self, reason: str) -> None:
         if not self._is_over:

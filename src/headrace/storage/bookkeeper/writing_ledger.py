@@ -19,7 +19,7 @@ from headrace.errors import (
     LedgerUnknown,
     MetadataUnavailable,
 )
-from headrace.storage.bookkeeper.entries import DATA, FRAGMENT, note_entries, trailer_entries
+from headrace.storage.bookkeeper.entries import DATA, FRAGMENT, checkpoint_entries, trailer_entries
 from headrace.storage.bookkeeper.entry_builder import DATA_AT, BuiltEntry, EntryBuilder
 from headrace.storage.bookkeeper.ledger_handle import (
     Acknowledge,
@@ -73,8 +73,8 @@ class WritingLedger:
         self._is_trailer_queued = False
         self._acknowledged = -1
         self._sent: dict[int, BuiltEntry] = {}
-        self._last_note = -1
-        """The last entry of the newest note."""
+        self._last_checkpoint = -1
+        """The last entry of the newest inline checkpoint."""
         self._is_in_line = False
         """Whether it waits in line for in-flight room."""
         self._footer: bytes | None = None
@@ -108,8 +108,8 @@ class WritingLedger:
         self._send_soon()
         return self._builder.append(parts, size)
 
-    def note(self, data: bytes) -> None:
-        """See KeepsNotes. Its entries are queued after all others, so their numbers are known."""
+    def append_checkpoint(self, data: bytes) -> None:
+        """See StoresInlineCheckpoints. Its entries are queued last, so their numbers are known."""
         if self.error is not None:
             raise copy_of(self.error)
         if self._footer is not None:
@@ -117,11 +117,11 @@ class WritingLedger:
         builder = self._builder
         builder.flush()
         first = self.handle.next_entry + len(builder.queue)
-        payloads = note_entries(
-            data, builder.end, first, self._last_note, self._cluster.settings.entry_bytes_max
+        payloads = checkpoint_entries(
+            data, builder.end, first, self._last_checkpoint, self._cluster.settings.entry_bytes_max
         )
         builder.add_beside(payloads)
-        self._last_note = first + len(payloads) - 1
+        self._last_checkpoint = first + len(payloads) - 1
         self._send_soon()
 
     def _send_soon(self) -> None:

@@ -71,7 +71,7 @@ class Snapshot:
         for ledger in self.dirty.values():
             ledger.is_dirty = False
 
-    def give_back(self, segments: Segments) -> None:
+    def mark_unsynced(self, segments: Segments) -> None:
         """The checkpoint failed: what it should have synced is unsynced as before."""
         for ledger in self.dirty.values():
             ledger.is_dirty = True

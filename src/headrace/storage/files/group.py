@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError, LedgerSealed
 
 if TYPE_CHECKING:
     from headrace.runtime.completion import Completion
-    from headrace.storage.files.segment_write_buffer import Tail
+    from headrace.storage.files.segment_write_buffer import BufferedRun
     from headrace.storage.ledger import Buffer
 
 
@@ -21,6 +21,7 @@ class Ledger:
 
     __slots__ = (
         "blocked",
+        "buffered",
         "corrupt",
         "end",
         "fd",
@@ -33,7 +34,6 @@ class Ledger:
         "readable",
         "run",
         "sync_until",
-        "tail",
     )
 
     def __init__(self, ledger: int, length: int = 0) -> None:
@@ -56,7 +56,7 @@ class Ledger:
         self.is_recent = False
         self.is_dirty = False
         """Written since the last checkpoint began."""
-        self.tail: Tail | None = None
+        self.buffered: BufferedRun | None = None
         """Its last bytes, if they are buffered and not in the segment yet."""
         self.must_rewrite = False
         """A sync of its segment failed: the page cache may have lost data."""

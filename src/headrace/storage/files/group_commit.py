@@ -387,7 +387,7 @@ class GroupCommit:
                 ledger = run.ledger
                 ledger.run = None
                 ledger.end = max(run.start, ledger.readable)
-                self._segments.cut_kept(ledger)
+                self._segments.discard_failed(ledger)
             for change in group.changes:
                 change.ledger.unblock()
                 if change.kind == EXTEND:

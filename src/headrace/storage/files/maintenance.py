@@ -140,13 +140,13 @@ class Maintenance:
 
     async def _write_checkpoint(self, first_number: int) -> None:
         commit, segments = self._commit, self._segments
-        segments.settle_all()
+        segments.flush_all()
         snapshot = Snapshot(segments, self._catalog, commit.synced_sequence, first_number)
         covered_bytes, commit.bytes_since_checkpoint = commit.bytes_since_checkpoint, 0
         try:
             await self._run(lambda: self._writer.write(snapshot))
         except BaseException:  # for any reason: what is durable is unknown
-            snapshot.give_back(segments)
+            snapshot.mark_unsynced(segments)
             commit.bytes_since_checkpoint += covered_bytes
             raise
         commit.counters.checkpoints += 1
@@ -193,7 +193,7 @@ class Maintenance:
         if wal.current is not None:
             old.append(wal.current)
         number = wal.take_number()
-        segments.settle_all()
+        segments.flush_all()
         snapshot = Snapshot(segments, self._catalog, commit.next_sequence - 1, number)
 
         def write() -> WalFile:
@@ -203,7 +203,7 @@ class Maintenance:
         try:
             fresh = await self._run(write)
         except BaseException:  # as in `_write_checkpoint`
-            snapshot.give_back(segments)
+            snapshot.mark_unsynced(segments)
             raise
         commit.counters.checkpoints += 1
         wal.start_afresh(fresh)

@@ -38,7 +38,7 @@ _KINDS = {APPEND, CREATE, SEAL, DELETE, EXTEND}
 _NAMES_OF_A_NEW_FOLDER = {"lock", "wal", "ledgers", "checkpoint", "checkpoint.tmp", "format.tmp"}
 
 
-class Recovered:
+class RecoveredFolder:
     """The state recovered from a folder."""
 
     __slots__ = ("catalog", "next_wal_number", "old_wal_numbers", "sequence")
@@ -91,10 +91,10 @@ def _lay_out(disk: Disk, folder: str, salt: int) -> None:
     write_durable_file(disk, folder, "format", encode_folder(salt))
 
 
-def recover(disk: Disk, folder: str, segments: Segments, reader: WalReader) -> Recovered:
+def recover(disk: Disk, folder: str, segments: Segments, reader: WalReader) -> RecoveredFolder:
     """Replay the WAL into the segments. Raises DataCorrupt, OSError."""
     checkpoint = read_checkpoint(disk, folder)
-    found = Recovered()
+    found = RecoveredFolder()
     found.sequence = checkpoint.sequence
     found.catalog.next_ledger = checkpoint.next_ledger
     found.old_wal_numbers = reader.numbers()
@@ -117,7 +117,7 @@ def recover(disk: Disk, folder: str, segments: Segments, reader: WalReader) -> R
     return found
 
 
-def _replay(entry: Entry, found: Recovered, segments: Segments) -> None:
+def _replay(entry: Entry, found: RecoveredFolder, segments: Segments) -> None:
     if entry.kind not in _KINDS:
         raise FormatUnsupported(
             f"the write-ahead log contains an entry of unknown kind {entry.kind}: the folder was"

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 8 << 10
 """Runs shorter than this are buffered; larger ones are written directly."""
-TAIL_BYTES_MAX = 64 << 10
+RUN_BYTES_MAX = 64 << 10
 """Limit per ledger; a ledger that reaches it is written."""
-KEPT_BYTES_MAX = 8 << 20
+BUFFERED_BYTES_MAX = 8 << 20
 """Limit for all ledgers: less than the disk reserve."""
-KEPT_LEDGERS_MAX = 4_096
+BUFFERED_LEDGERS_MAX = 4_096
 """A checkpoint writes them all in one turn of the loop, which takes at most 40 ms."""
 
 
-class Tail:
+class BufferedRun:
     """The run of buffered bytes at the end of one ledger, not yet in its segment."""
 
     __slots__ = ("parts", "size", "start")
@@ -55,20 +55,20 @@ class SegmentWriteBuffer:
         self._ledgers: dict[int, Ledger] = {}
         self._bytes = 0
 
-    def keep(self, ledger: Ledger, data: bytes, position: int) -> None:
+    def add(self, ledger: Ledger, data: bytes, position: int) -> None:
         """Buffer `data`, which starts at the ledger's end."""
-        tail = ledger.tail
-        if tail is None:
-            tail = ledger.tail = Tail(position)
+        run = ledger.buffered
+        if run is None:
+            run = ledger.buffered = BufferedRun(position)
             self._ledgers[ledger.id] = ledger
-        assert position == tail.start + tail.size, "the bytes buffered for a ledger are contiguous"
-        tail.parts.append(data)
-        tail.size += len(data)
+        assert position == run.start + run.size, "the bytes buffered for a ledger are contiguous"
+        run.parts.append(data)
+        run.size += len(data)
         self._bytes += len(data)
 
     def due(self) -> Ledger | None:
         """A ledger to write now because a limit is exceeded, or None."""
-        if self._bytes <= KEPT_BYTES_MAX and len(self._ledgers) <= KEPT_LEDGERS_MAX:
+        if self._bytes <= BUFFERED_BYTES_MAX and len(self._ledgers) <= BUFFERED_LEDGERS_MAX:
             return None
         return next(iter(self._ledgers.values()), None)
 
@@ -78,18 +78,18 @@ class SegmentWriteBuffer:
 
     def drop(self, ledger: Ledger) -> None:
         """Discard the ledger's buffered bytes: written, or no longer needed."""
-        tail = ledger.tail
-        if tail is not None:
-            self._bytes -= tail.size
+        run = ledger.buffered
+        if run is not None:
+            self._bytes -= run.size
             del self._ledgers[ledger.id]
-            ledger.tail = None
+            ledger.buffered = None
 
-    def cut(self, ledger: Ledger, end: int) -> None:
+    def discard_after(self, ledger: Ledger, end: int) -> None:
         """Discard bytes after `end`: their append has failed, and others may take their place."""
-        tail = ledger.tail
-        if tail is None or tail.end <= end:
+        run = ledger.buffered
+        if run is None or run.end <= end:
             return
-        start, data = tail.start, tail.joined()
+        start, data = run.start, run.joined()
         self.drop(ledger)
         if end > start:
-            self.keep(ledger, data[: end - start], start)
+            self.add(ledger, data[: end - start], start)

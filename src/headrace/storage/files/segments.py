@@ -1,9 +1,9 @@
 """The segments: one file of raw bytes per ledger, written through the page cache.
 
-Invariants: knows files and positions, not groups or the WAL. A segment is never trusted
-beyond the length that a checkpoint or the WAL gives it. Small appends wait in `tails`; a checkpoint
-calls `settle_all` first. At most `open_max` files are open; which
-one to close is found by second chance, so that a hit costs one attribute.
+Invariants: knows files and positions, not groups or the WAL. A segment is never trusted beyond the
+length that a checkpoint or the WAL records. Small appends wait in the write buffer; a checkpoint
+calls `flush_all` first. At most `open_max` files are open; the second-chance algorithm chooses the
+one to close, so that a hit costs one attribute write.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Segments:
         self._folder = f"{folder}/ledgers"
         self._open_max = open_max
         self._open: deque[Ledger] = deque()
-        self._tails = SegmentWriteBuffer()
+        self._write_buffer = SegmentWriteBuffer()
         self.dirty: dict[int, Ledger] = {}
         """Written since the last checkpoint began."""
         self.unsynced_folders: dict[str, None] = {self._folder: None}
@@ -69,31 +69,31 @@ class Segments:
     def write(self, ledger: Ledger, data: Buffer, position: int) -> None:
         """Take `data`; small runs are kept for a while. Raises OSError; a part may be there."""
         if len(data) < segment_write_buffer.SMALL_BYTES:
-            self._tails.keep(ledger, bytes(data), position)
-            tail = ledger.tail
-            if tail is not None and tail.size >= segment_write_buffer.TAIL_BYTES_MAX:
-                self.settle(ledger)
-            while (due := self._tails.due()) is not None:
-                self.settle(due)
+            self._write_buffer.add(ledger, bytes(data), position)
+            run = ledger.buffered
+            if run is not None and run.size >= segment_write_buffer.RUN_BYTES_MAX:
+                self.flush(ledger)
+            while (due := self._write_buffer.due()) is not None:
+                self.flush(due)
             return
-        self.settle(ledger)
+        self.flush(ledger)
         self._write(ledger, data, position)
 
-    def settle(self, ledger: Ledger) -> None:
+    def flush(self, ledger: Ledger) -> None:
         """Write what is kept of the ledger. Raises OSError; then it is kept as before."""
-        tail = ledger.tail
-        if tail is not None:
-            self._write(ledger, tail.joined(), tail.start)
-            self._tails.drop(ledger)
+        run = ledger.buffered
+        if run is not None:
+            self._write(ledger, run.joined(), run.start)
+            self._write_buffer.drop(ledger)
 
-    def settle_all(self) -> None:
+    def flush_all(self) -> None:
         """Write all that is kept. Raises OSError."""
-        for ledger in self._tails.all():
-            self.settle(ledger)
+        for ledger in self._write_buffer.all():
+            self.flush(ledger)
 
-    def cut_kept(self, ledger: Ledger) -> None:
+    def discard_failed(self, ledger: Ledger) -> None:
         """Appends behind the ledger's end have failed: keep nothing of them."""
-        self._tails.cut(ledger, ledger.end)
+        self._write_buffer.discard_after(ledger, ledger.end)
 
     def _write(self, ledger: Ledger, data: Buffer, position: int) -> None:
         fd = ledger.fd
@@ -110,7 +110,7 @@ class Segments:
         self, ledger: Ledger, parts: Sequence[Buffer], position: int, size: int
     ) -> None:
         """Like write, of many parts that lie next to each other: saves joining them."""
-        self.settle(ledger)
+        self.flush(ledger)
         fd = ledger.fd
         if fd < 0:
             fd = self._open_segment(ledger)
@@ -123,7 +123,7 @@ class Segments:
 
     def read_cached(self, ledger: Ledger, position: int, size: int) -> Buffer | None:
         """Exactly `size` bytes if memory holds them. Raises OSError."""
-        kept = self.kept(ledger, position, size)
+        kept = self.buffered(ledger, position, size)
         size -= len(kept)
         if not size:
             return kept
@@ -132,17 +132,17 @@ class Segments:
             return None
         return buffer + kept if kept else buffer
 
-    def kept(self, ledger: Ledger, position: int, size: int) -> bytes:
+    def buffered(self, ledger: Ledger, position: int, size: int) -> bytes:
         """What of these bytes is not in the segment yet: the last of them, or none."""
-        tail = ledger.tail
-        if tail is None or position + size <= tail.start:
+        run = ledger.buffered
+        if run is None or position + size <= run.start:
             return b""
-        return tail.joined()[max(0, position - tail.start) : position + size - tail.start]
+        return run.joined()[max(0, position - run.start) : position + size - run.start]
 
     def locate_cached(self, ledger: Ledger, position: int, size: int) -> FileBytes | None:
         """Exactly `size` bytes as they lie in the file, if memory holds them. Raises OSError."""
-        tail = ledger.tail
-        if tail is not None and position + size > tail.start:
+        run = ledger.buffered
+        if run is not None and position + size > run.start:
             return None
         if not self._disk.is_cached(self._descriptor(ledger), size, position):
             return None
@@ -150,7 +150,7 @@ class Segments:
 
     def whole_file(self, ledger: Ledger) -> str | None:
         """Where another process finds all of its bytes; None while some wait to be written."""
-        if ledger.tail is not None or not isinstance(self._disk, SystemDisk):
+        if ledger.buffered is not None or not isinstance(self._disk, SystemDisk):
             return None
         return self.path(ledger.id)
 
@@ -248,7 +248,7 @@ class Segments:
     def drop_written(self, ledger: Ledger) -> None:
         """What was written to it is not wanted any more."""
         self.close(ledger)
-        self._tails.drop(ledger)
+        self._write_buffer.drop(ledger)
         self.dirty.pop(ledger.id, None)
 
     def unlink_forgotten(self) -> None:

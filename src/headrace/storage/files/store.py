@@ -30,7 +30,7 @@ from headrace.storage.files.format import CREATE, DELETE, SEAL
 from headrace.storage.files.group import Catalog, Ledger, fresh, ledger_sealed
 from headrace.storage.files.group_commit import GroupCommit
 from headrace.storage.files.maintenance import Maintenance
-from headrace.storage.files.recovery import Recovered, prepare_folder, recover
+from headrace.storage.files.recovery import RecoveredFolder, prepare_folder, recover
 from headrace.storage.files.segments import Segments
 from headrace.storage.files.wal_reader import WalReader
 from headrace.storage.files.write_ahead_log import WriteAheadLog
@@ -83,7 +83,7 @@ class FileLedgerStore:
         self._threads = threads
         self._release = release
         self._tasks = Tasks()
-        self._upkeep = self._tasks.start(maintenance.run(), "storage maintenance")
+        self._maintenance_task = self._tasks.start(maintenance.run(), "storage maintenance")
         self._watch = self._tasks.start(room.watch(), "disk space")
         self._room = room
         self.room: ReportsSpace = room
@@ -123,7 +123,7 @@ class FileLedgerStore:
             for fd in descriptors:
                 disk.close(fd)
 
-        def take() -> tuple[int, Segments, WalReader, Recovered]:
+        def take() -> tuple[int, Segments, WalReader, RecoveredFolder]:
             _make_folders(disk, path)
             was_locked_before = LOCK in disk.list(path)
             descriptors.append(lock_folder(disk, path))
@@ -169,7 +169,7 @@ class FileLedgerStore:
         self._watch.cancel()
         self._maintenance.end()
         await self._commit.close()
-        await asyncio.wait([self._upkeep])
+        await asyncio.wait([self._maintenance_task])
         await self._maintenance.close()
         self._release()
 
@@ -237,7 +237,7 @@ class FileLedgerStore:
         size = min(size, found.readable - position)
         if size <= 0:
             return b""
-        kept = self._segments.kept(found, position, size)
+        kept = self._segments.buffered(found, position, size)
         left = size - len(kept)
         if not left:
             return kept

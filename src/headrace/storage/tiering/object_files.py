@@ -33,7 +33,7 @@ FURTHER_BYTES = 16 << 20
 """Bytes ahead of a reader that must be cached; more than `read_ahead` has in flight otherwise."""
 
 
-class Place:
+class ObjectFile:
     """The file of an object, with its layout and checksums."""
 
     __slots__ = ("crcs", "layout", "path")
@@ -69,7 +69,7 @@ class ObjectFiles:
         for key in [key for key in self._checked if key[0] == path]:
             del self._checked[key]
 
-    def holds_on(self, place: Place, position: int) -> bool:
+    def holds_on(self, place: ObjectFile, position: int) -> bool:
         """Whether the file is cached from `position` on, farther than a reader reads ahead."""
         size = min(FURTHER_BYTES, place.layout.size - position)
         try:
@@ -77,7 +77,7 @@ class ObjectFiles:
         except OSError:
             return False
 
-    def locate(self, place: Place, position: int, size: int) -> FileBytes | None:
+    def locate(self, place: ObjectFile, position: int, size: int) -> FileBytes | None:
         """The ledger's bytes as a range of the object's file, cached and verified.
 
         Valid in this turn of the loop. None if that cannot be ensured without waiting.
@@ -87,7 +87,7 @@ class ObjectFiles:
         path = place.path
         return FileBytes(lambda: self._descriptor(path), HEADER_SIZE + position, size)
 
-    def read(self, place: Place, position: int, size: int) -> bytearray | None:
+    def read(self, place: ObjectFile, position: int, size: int) -> bytearray | None:
         """A copy of the bytes, under the same conditions."""
         if not self._are_whole(place, position, size):
             return None
@@ -110,7 +110,7 @@ class ObjectFiles:
         self._open[path] = fd
         return fd
 
-    def _are_whole(self, place: Place, position: int, size: int) -> bool:
+    def _are_whole(self, place: ObjectFile, position: int, size: int) -> bool:
         """Whether these bytes are cached and match their checksums."""
         step = place.layout.block_bytes
         first, end = position // step, -(-(position + size) // step)
@@ -127,7 +127,7 @@ class ObjectFiles:
         self.forget(place.path)  # the file may have been replaced
         return False
 
-    def _is_whole(self, fd: int, place: Place, block: int, now_ns: int) -> bool:
+    def _is_whole(self, fd: int, place: ObjectFile, block: int, now_ns: int) -> bool:
         key = (place.path, block)
         if now_ns - self._checked.get(key, -CHECKED_KEPT_NS) < CHECKED_KEPT_NS:
             return True

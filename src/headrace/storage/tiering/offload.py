@@ -33,7 +33,7 @@ PIECE_BYTES = 4 << 20
 assert PIECE_BYTES % BLOCK_BYTES == 0
 
 
-class Pace:
+class UploadRate:
     """Limits the upload rate of all offloads together, in bytes per second."""
 
     def __init__(self, clock: Clock, bytes_per_s: int | None) -> None:
@@ -52,7 +52,7 @@ class Pace:
         await asyncio.sleep((begins_ns - now_ns) / 1e9)
 
 
-class Written(NamedTuple):
+class WrittenObject(NamedTuple):
     """The expected contents of an object when it is read back."""
 
     layout: Layout
@@ -63,8 +63,8 @@ class Written(NamedTuple):
 
 
 async def write_object(
-    store: LedgerStore, info: LedgerInfo, blobs: BlobStore, name: str, pace: Pace
-) -> Written:
+    store: LedgerStore, info: LedgerInfo, blobs: BlobStore, name: str, pace: UploadRate
+) -> WrittenObject:
     """Write the object of a sealed ledger. Raises StorageUnavailable, LedgerUnknown."""
     footer = info.footer or b""
     layout = Layout(info.ledger, info.end, len(footer), info.footer is not None)
@@ -94,10 +94,10 @@ async def write_object(
     async with aclosing(parts()) as stream:
         size = await blobs.put(name, stream)
     assert size == layout.object_size, "the size follows from the layout"
-    return Written(layout, crcs, encode_header(layout), rest)
+    return WrittenObject(layout, crcs, encode_header(layout), rest)
 
 
-async def read_back(blobs: BlobStore, name: str, written: Written) -> None:
+async def read_back(blobs: BlobStore, name: str, written: WrittenObject) -> None:
     """Verify the object byte for byte. Raises StorageUnavailable, DataCorrupt."""
     layout = written.layout
     ledger = layout.ledger

@@ -51,7 +51,7 @@ class RangeSource(Protocol):
         ...
 
 
-class _Run:
+class _BlockRun:
     """Contiguous blocks in memory."""
 
     __slots__ = ("data", "end", "first", "is_touched", "position", "source")
@@ -65,7 +65,7 @@ class _Run:
         self.is_touched = False
 
 
-class Place(NamedTuple):
+class BlockId(NamedTuple):
     """One block of one ledger."""
 
     ledger: int
@@ -78,10 +78,10 @@ class ReadAhead:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._runs: dict[_Run, None] = {}
+        self._runs: dict[_BlockRun, None] = {}
         """Least recently used first."""
-        self._by_block: dict[Place, _Run] = {}
-        self._coming: dict[Place, asyncio.Task[_Run | HeadraceError]] = {}
+        self._by_block: dict[BlockId, _BlockRun] = {}
+        self._coming: dict[BlockId, asyncio.Task[_BlockRun | HeadraceError]] = {}
         self._requests = 0
         self._free = asyncio.Semaphore(REQUESTS_MAX)
         self._tasks = Tasks()
@@ -97,7 +97,7 @@ class ReadAhead:
 
     def is_at(self, source: RangeSource, position: int) -> bool:
         """Whether the block at `position` is cached or in flight."""
-        place = Place(source.ledger, position // source.block_bytes)
+        place = BlockId(source.ledger, position // source.block_bytes)
         return place in self._by_block or place in self._coming
 
     def cached(self, source: RangeSource, position: int, size: int) -> Buffer | None:
@@ -105,10 +105,10 @@ class ReadAhead:
         end = min(position + size, source.size)
         if end <= position:
             return b""
-        runs: list[_Run] = []
+        runs: list[_BlockRun] = []
         block = position // source.block_bytes
         while not runs or runs[-1].position + len(runs[-1].data) < end:
-            run = self._by_block.get(Place(source.ledger, block))
+            run = self._by_block.get(BlockId(source.ledger, block))
             if run is None:
                 return None
             runs.append(run)
@@ -123,10 +123,10 @@ class ReadAhead:
         if end <= position:
             return b""
         last = (end - 1) // source.block_bytes
-        found: list[_Run | asyncio.Task[_Run | HeadraceError]] = []
+        found: list[_BlockRun | asyncio.Task[_BlockRun | HeadraceError]] = []
         block = position // source.block_bytes
         while block <= last:
-            place = Place(source.ledger, block)
+            place = BlockId(source.ledger, block)
             run = self._by_block.get(place)
             if run is not None:
                 found.append(run)
@@ -134,9 +134,9 @@ class ReadAhead:
                 continue
             task = self._coming.get(place) or self._ask(source, block, last + 1)
             found.append(task)
-            while self._coming.get(Place(source.ledger, block)) is task:
+            while self._coming.get(BlockId(source.ledger, block)) is task:
                 block += 1
-        runs = [run if isinstance(run, _Run) else await _come(run) for run in found]
+        runs = [run if isinstance(run, _BlockRun) else await _come(run) for run in found]
         for run in runs:
             self._touch(run)
         return _joined(runs, position, end)
@@ -150,27 +150,27 @@ class ReadAhead:
 
     def _ask(
         self, source: RangeSource, first: int, wanted_end: int
-    ) -> asyncio.Task[_Run | HeadraceError]:
+    ) -> asyncio.Task[_BlockRun | HeadraceError]:
         """Request the blocks from `first` on, as many as the reader and its history call for."""
-        before = self._by_block.get(Place(source.ledger, first - 1))
+        before = self._by_block.get(BlockId(source.ledger, first - 1))
         length = 1 if before is None else 2 * (before.end - before.first)
-        if Place(source.ledger, first - 1) in self._coming:
+        if BlockId(source.ledger, first - 1) in self._coming:
             length = RUN_BYTES_MAX // source.block_bytes
         length = min(max(length, wanted_end - first), max(RUN_BYTES_MAX // source.block_bytes, 1))
         end = min(first + length, -(-source.size // source.block_bytes))
         for block in range(first + 1, end):
-            place = Place(source.ledger, block)
+            place = BlockId(source.ledger, block)
             if place in self._by_block or place in self._coming:
                 end = block
                 break
-        places = [Place(source.ledger, block) for block in range(first, end)]
+        places = [BlockId(source.ledger, block) for block in range(first, end)]
         self._requests += 1
 
-        async def fetch() -> _Run | HeadraceError:
+        async def fetch() -> _BlockRun | HeadraceError:
             try:
                 async with self._free:
                     data = await source.read_blocks(first, end - first)
-                run = _Run(source, first, end - first, data)
+                run = _BlockRun(source, first, end - first, data)
                 self._keep(run)
                 return run
             except HeadraceError as error:
@@ -185,7 +185,7 @@ class ReadAhead:
             self._coming[place] = task
         return task
 
-    def _touch(self, run: _Run) -> None:
+    def _touch(self, run: _BlockRun) -> None:
         """Mark a run as most recently used, and read ahead of a sequential reader."""
         if run in self._runs:
             del self._runs[run]
@@ -194,14 +194,14 @@ class ReadAhead:
             return
         run.is_touched = True
         source = run.source
-        if run.end - run.first > 1 or Place(source.ledger, run.first - 1) in self._by_block:
+        if run.end - run.first > 1 or BlockId(source.ledger, run.first - 1) in self._by_block:
             self._ask_ahead(source, run.end)
 
     def _ask_ahead(self, source: RangeSource, block: int) -> None:
         """Request what a sequential reader needs next and was not requested yet."""
         end = min(block + AHEAD_BYTES // source.block_bytes, -(-source.size // source.block_bytes))
         while block < end and self._requests < REQUESTS_MAX // 2:
-            place = Place(source.ledger, block)
+            place = BlockId(source.ledger, block)
             run = self._by_block.get(place)
             if run is not None:
                 block = run.end
@@ -210,33 +210,33 @@ class ReadAhead:
             else:
                 _ = self._ask(source, block, block + 1)
 
-    def _keep(self, run: _Run) -> None:
+    def _keep(self, run: _BlockRun) -> None:
         self._runs[run] = None
         self._bytes += len(run.data)
         for block in range(run.first, run.end):
-            self._by_block[Place(run.source.ledger, block)] = run
+            self._by_block[BlockId(run.source.ledger, block)] = run
         while self._bytes > self._bytes_max and len(self._runs) > 1:
             self._drop(next(iter(self._runs)))
 
-    def _drop(self, run: _Run) -> None:
+    def _drop(self, run: _BlockRun) -> None:
         if run not in self._runs:
             return
         del self._runs[run]
         self._bytes -= len(run.data)
         for block in range(run.first, run.end):
-            if self._by_block.get(Place(run.source.ledger, block)) is run:
-                del self._by_block[Place(run.source.ledger, block)]
+            if self._by_block.get(BlockId(run.source.ledger, block)) is run:
+                del self._by_block[BlockId(run.source.ledger, block)]
 
 
-async def _come(task: asyncio.Task[_Run | HeadraceError]) -> _Run:
+async def _come(task: asyncio.Task[_BlockRun | HeadraceError]) -> _BlockRun:
     await asyncio.wait([task])  # cancelling this caller must not cancel the shared task
     found = task.result()
-    if isinstance(found, _Run):
+    if isinstance(found, _BlockRun):
         return found
     raise type(found)(str(found), **found.fields)
 
 
-def _joined(runs: list[_Run], position: int, end: int) -> Buffer:
+def _joined(runs: list[_BlockRun], position: int, end: int) -> Buffer:
     """The bytes from `position` to `end`: a view of one run, or a copy from several."""
     parts = [run.data[max(position - run.position, 0) : max(end - run.position, 0)] for run in runs]
     return parts[0] if len(parts) == 1 else b"".join(parts)

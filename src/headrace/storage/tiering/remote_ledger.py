@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, StorageUnavailable
-from headrace.storage.tiering.object_files import Place
+from headrace.storage.tiering.object_files import ObjectFile
 from headrace.storage.tiering.object_format import (
     HEADER_SIZE,
     Layout,
@@ -59,7 +59,7 @@ class RemoteLedger:
         self._counters = counters
         self._layout: Layout | None = None
         self._crcs: array[int] | None = None
-        self._place: Place | None = None
+        self._place: ObjectFile | None = None
         self._is_reported = False
 
     @property
@@ -68,7 +68,7 @@ class RemoteLedger:
         return self._layout is not None
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> ObjectFile | None:
         """Its file, if it is open and in a local folder."""
         return self._place
 
@@ -119,7 +119,7 @@ class RemoteLedger:
             assert problem is not None
             raise self._counted(problem)
         path = self._blobs.path_of(self._name)
-        self._place = None if path is None else Place(path, layout, self._crcs)
+        self._place = None if path is None else ObjectFile(path, layout, self._crcs)
 
     def shut(self) -> None:
         """Release the memory."""

@@ -29,19 +29,19 @@ from headrace.storage.ledger import (
     CachesBytes,
     Copies,
     FollowsSeals,
-    KeepsNotes,
+    InlineCheckpoint,
     LedgerId,
     LedgerInfo,
     LedgerStore,
     LocatesBytes,
     NamesFiles,
-    Note,
     ReleasesLedgers,
+    StoresInlineCheckpoints,
     WritesInBulk,
 )
-from headrace.storage.tiering.object_files import ObjectFiles, Place
+from headrace.storage.tiering.object_files import ObjectFile, ObjectFiles
 from headrace.storage.tiering.object_format import ledger_of_name, object_name
-from headrace.storage.tiering.offload import Pace, read_back, write_object
+from headrace.storage.tiering.offload import UploadRate, read_back, write_object
 from headrace.storage.tiering.read_ahead import ReadAhead
 from headrace.storage.tiering.remote_ledger import RemoteLedger
 from headrace.storage.tiering.tier import StoredObject, TierCounters
@@ -87,7 +87,7 @@ class TieredLedgerStore:
         self._blobs = blobs
         self._prefix = prefix
         self._is_inner_shared = is_inner_shared
-        self._pace = Pace(clock, offload_bytes_per_s)
+        self._pace = UploadRate(clock, offload_bytes_per_s)
         self._attached: dict[LedgerId, int] = {}
         """Offloaded ledgers and their sizes."""
         self._remote: dict[LedgerId, RemoteLedger] = {}
@@ -127,16 +127,16 @@ class TieredLedgerStore:
                 raise _sealed(ledger) from None
             raise
 
-    def note(self, ledger: LedgerId, data: bytes) -> None:
-        """See KeepsNotes; dropped if the inner store does not keep notes."""
-        if isinstance(self._inner, KeepsNotes):
-            self._inner.note(ledger, data)
+    def append_checkpoint(self, ledger: LedgerId, data: bytes) -> None:
+        """See StoresInlineCheckpoints; dropped if the inner store does not support them."""
+        if isinstance(self._inner, StoresInlineCheckpoints):
+            self._inner.append_checkpoint(ledger, data)
 
-    async def notes(self, ledger: LedgerId) -> Sequence[Note]:
-        """See KeepsNotes; objects have none, since only sealed ledgers are offloaded."""
-        if ledger in self._remote or not isinstance(self._inner, KeepsNotes):
+    async def checkpoints(self, ledger: LedgerId) -> Sequence[InlineCheckpoint]:
+        """See StoresInlineCheckpoints; objects have none: only sealed ledgers are offloaded."""
+        if ledger in self._remote or not isinstance(self._inner, StoresInlineCheckpoints):
             return ()
-        return await self._inner.notes(ledger)
+        return await self._inner.checkpoints(ledger)
 
     def release(self, ledger: LedgerId) -> None:
         """See ReleasesLedgers."""
@@ -191,7 +191,7 @@ class TieredLedgerStore:
         inner = self._inner
         return inner.bulk_writer(ledger) if isinstance(inner, WritesInBulk) else None
 
-    def _file_of(self, remote: RemoteLedger, position: int) -> Place | None:
+    def _file_of(self, remote: RemoteLedger, position: int) -> ObjectFile | None:
         """The file to read from at `position`, if there is one and nothing is being read ahead.
 
         A reader that is read ahead for stays so until the rest of the file is cached: otherwise

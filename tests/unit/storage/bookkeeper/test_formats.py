@@ -18,7 +18,7 @@ from headrace.storage.bookkeeper.entries import (
     INDEX_INTERVAL_BYTES,
     TRAILER,
     EntryIndex,
-    end_behind,
+    end_after,
     pack_head,
     read_head,
     read_trailer,
@@ -186,9 +186,9 @@ def test_the_head_of_an_entry():
 
 
 def test_where_a_ledger_ends_by_its_last_entry():
-    assert end_behind(memoryview(pack_head(DATA, 100, 40) + b"12345")) == 105
-    assert end_behind(memoryview(pack_head(FRAGMENT, 100, 40) + b"12345")) == 40
-    assert end_behind(memoryview(pack_head(TRAILER, 100, 100) + b"12345")) == 100
+    assert end_after(memoryview(pack_head(DATA, 100, 40) + b"12345")) == 105
+    assert end_after(memoryview(pack_head(FRAGMENT, 100, 40) + b"12345")) == 40
+    assert end_after(memoryview(pack_head(TRAILER, 100, 100) + b"12345")) == 100
 
 
 @given(st.lists(st.integers(1, 200_000), max_size=60), st.randoms())
@@ -222,7 +222,7 @@ def test_a_trailer_gives_back_index_and_footer(footer, entry_count, bytes_max):
         index.add(entry, entry * INDEX_INTERVAL_BYTES)
     end = entry_count * INDEX_INTERVAL_BYTES
     payloads = [memoryview(one) for one in trailer_entries(index, footer, end, 77, bytes_max)]
-    assert all(len(one) <= bytes_max and end_behind(one) == end for one in payloads)
+    assert all(len(one) <= bytes_max and end_after(one) == end for one in payloads)
     assert trailer_begin(payloads[-1]) == 77
     found, again = read_trailer(payloads)
     assert again == footer

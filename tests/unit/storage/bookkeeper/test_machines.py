@@ -17,7 +17,7 @@ from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovery import (
     Fence,
     FencingRead,
-    Recovered,
+    RecoveredLedger,
     Recovery,
     RecoveryFailed,
     WriteAgain,
@@ -255,7 +255,7 @@ def test_what_any_bookie_has_is_written_again_and_what_two_lack_is_the_end():
     assert machine.read(1, "a", NO_ENTRY, None) == [], "entry 0 is not safe yet"
     assert machine.read(1, "c", OK, entry(1)) == [], "it is too late for entry 1"
     assert machine.responded(Send(0, 0, "a"), OK) == []
-    assert machine.responded(Send(0, 1, "b"), OK) == [Recovered(0, 10, [])]
+    assert machine.responded(Send(0, 1, "b"), OK) == [RecoveredLedger(0, 10, [])]
 
 
 def test_entries_written_again_do_not_confirm_what_only_this_recovery_knows():
@@ -283,7 +283,7 @@ def test_new_ensembles_go_into_the_metadata_with_the_end():
     machine.responded(Send(0, 1, "b"), OK)
     machine.read(1, "a", NO_ENTRY, None)
     (done,) = machine.read(1, "b", NO_ENTRY, None)
-    assert done == Recovered(0, 10, [Ensemble(0, ("a", "b", "d"))])
+    assert done == RecoveredLedger(0, 10, [Ensemble(0, ("a", "b", "d"))])
 
 
 def test_an_entry_that_nobody_can_tell_of_fails_the_recovery():

@@ -15,7 +15,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.log.sealing import release
+from headrace.log.sealing import release_open
 from headrace.log.segment import Segment
 from headrace.storage.ledger import FollowsSeals, LedgerId
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class NextTurn:
+class HandoverPreparation:
     """The preparation of one log, for one leader epoch."""
 
     __slots__ = ("_chain", "_following", "_former", "_store", "ahead")
@@ -59,7 +59,7 @@ class NextTurn:
             if is_waiting():
                 self.ahead, self._former = ahead, LedgerId(fact.ledgers[-1].ledger)
             else:
-                release([ahead], self._store)
+                release_open([ahead], self._store)
         sealed = [link for link in fact.ledgers if link.is_sealed and link.local_deleted_ms is None]
         if sealed:
             await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)

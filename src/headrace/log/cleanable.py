@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.log.segment import Segment
 
 
-class Dirt(NamedTuple):
+class CleanableBytes(NamedTuple):
     """The clean and dirty bytes of a partition."""
 
     clean_bytes: int
@@ -22,13 +22,13 @@ class Dirt(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The dirty fraction of all cleanable bytes."""
+        """The dirty fraction of all cleanable_segments bytes."""
         return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
 
 
-def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
+def cleanable_segments(log: PartitionLog, now_ms: int) -> list[Segment]:
     """The ledgers that may be compacted, from the start of the log."""
-    sealed = {link.ledger for link in log.upkeep.chain.fact.ledgers if link.is_sealed}
+    sealed = {link.ledger for link in log.lifecycle_host.chain.fact.ledgers if link.is_sealed}
     lag_ms = log.config.compaction_lag_min_ms
     found: list[Segment] = []
     for segment in log.segments:
@@ -42,22 +42,22 @@ def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
     return found
 
 
-def dirt(log: PartitionLog, now_ms: int) -> Dirt:
-    """The clean and dirty bytes of the cleanable ledgers."""
-    cleaned = log.upkeep.chain.fact.cleaned_offset or 0
-    segments = cleanable(log, now_ms)
+def cleanable_bytes(log: PartitionLog, now_ms: int) -> CleanableBytes:
+    """The clean and dirty bytes of the cleanable_segments ledgers."""
+    cleaned = log.lifecycle_host.chain.fact.cleaned_offset or 0
+    segments = cleanable_segments(log, now_ms)
     dirty = [segment for segment in segments if segment.end_offset > cleaned]
     size, dirty_size = (sum(s.end_position for s in some) for some in (segments, dirty))
     oldest_ms = dirty[0].first_append_ms if dirty else now_ms
     is_overdue = bool(dirty_size) and now_ms - oldest_ms > log.config.compaction_lag_max_ms
-    return Dirt(size - dirty_size, dirty_size, is_overdue)
+    return CleanableBytes(size - dirty_size, dirty_size, is_overdue)
 
 
 def is_due(log: PartitionLog, now_ms: int) -> bool:
     """Whether a pass is due according to the topic's configuration."""
     if not (log.config.is_compacted and log.is_loaded and is_served(log)):
         return False
-    found = dirt(log, now_ms)
+    found = cleanable_bytes(log, now_ms)
     return found.dirty_bytes > 0 and (found.ratio > log.config.dirty_ratio_min or found.is_overdue)
 
 

@@ -18,24 +18,24 @@ KEYS_MAX = 1_000
 """Keys that are remembered. If there are more, all are dropped and may be logged again."""
 
 
-class SparseWarnings:
+class RateLimitedWarnings:
     """Logs each key at most once a minute."""
 
     def __init__(self, log: Logger, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._told: dict[str, tuple[int, int]] = {}
+        self._logged: dict[str, tuple[int, int]] = {}
         """Key -> (when it was last logged, occurrences since)."""
 
     def warn(self, key: str, message: str) -> None:
         """Log `message`, unless `key` was logged within the last minute."""
         now_ns = self._clock.now_ns()
-        told_ns, count = self._told.get(key, (now_ns - INTERVAL_NS, 0))
-        if now_ns - told_ns < INTERVAL_NS:
-            self._told[key] = (told_ns, count + 1)
+        logged_ns, count = self._logged.get(key, (now_ns - INTERVAL_NS, 0))
+        if now_ns - logged_ns < INTERVAL_NS:
+            self._logged[key] = (logged_ns, count + 1)
             return
-        if len(self._told) >= KEYS_MAX:
-            self._told.clear()
-        self._told[key] = (now_ns, 0)
+        if len(self._logged) >= KEYS_MAX:
+            self._logged.clear()
+        self._logged[key] = (now_ns, 0)
         since = f" (and {count} times more since the last warning)" if count else ""
         self._log.warning("%s%s", message, since)

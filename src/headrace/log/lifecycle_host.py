@@ -26,15 +26,15 @@ from headrace.errors import (
     StorageUnavailable,
     TopicUnknown,
 )
+from headrace.log.handover_preparation import HandoverPreparation
 from headrace.log.lifecycle import Effect, Event, Lifecycle, NextLedger, State
 from headrace.log.loading import appendable, load_segments
-from headrace.log.next_turn import NextTurn
-from headrace.log.sealing import release, seal
+from headrace.log.sealing import release_open, seal
 from headrace.log.segment import Segment
-from headrace.log.steps import Steps
+from headrace.log.step_queue import StepQueue
 from headrace.log.tiering import attach, discard
 from headrace.runtime.completion import Completion
-from headrace.storage.ledger import KeepsNotes, LedgerId
+from headrace.storage.ledger import LedgerId, StoresInlineCheckpoints
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -46,24 +46,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HELD_FRACTION = 1.25
+HOLD_APPENDS_FRACTION = 1.25
 """The fill level at which appends wait for the next ledger, which storage has not created yet."""
 
 
-class Upkeep:
+class LifecycleHost:
     """The lifecycle host of one PartitionLog."""
 
     __slots__ = (
         "_chain",
         "_environment",
+        "_handover",
         "_is_claimed",
-        "_lifecycle",
         "_log",
+        "_machine",
         "_prepared",
         "_steps",
         "_store",
-        "_turn",
-        "_unnoted",
+        "_unrecorded",
         "to_resume",
         "wants_roll",
     )
@@ -72,19 +72,19 @@ class Upkeep:
         self, log: PartitionLog, chain: LedgerChain, environment: Environment, *, is_claimed: bool
     ) -> None:
         self._log = log
-        self._steps = Steps(log.name, environment.tasks, self._fail)
+        self._steps = StepQueue(log.name, environment.tasks, self._fail)
         self._is_claimed = is_claimed
         self._chain = chain
         self._environment = environment
         self._store = environment.store
-        self._turn = NextTurn(chain, environment.store)
+        self._handover = HandoverPreparation(chain, environment.store)
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
-        self._unnoted: Segment | None = None
+        self._unrecorded: Segment | None = None
         """The ledger that was sealed for a handover, until the chain records it."""
         self.to_resume: Segment | None = None
         """The ledger with failed appends, until it was recovered; set by steps."""
-        self._lifecycle = Lifecycle()
+        self._machine = Lifecycle()
         self.wants_roll = False
         """Whether to call `settled` when nothing is pending; checked for each append."""
 
@@ -96,11 +96,11 @@ class Upkeep:
     @property
     def state(self) -> State:
         """The lifecycle state of the log."""
-        return self._lifecycle.state
+        return self._machine.state
 
     def _on(self, event: Event, error: HeadraceError | None = None) -> None:
-        effects = self._lifecycle.on(event)
-        self.wants_roll = self._lifecycle.state is State.ROLLING
+        effects = self._machine.on(event)
+        self.wants_roll = self._machine.state is State.ROLLING
         for effect in effects:
             self._perform(effect, error)
 
@@ -134,21 +134,21 @@ class Upkeep:
                 _ = self._steps.begin(self._resume(self.to_resume), "resume", Event.RESUME_FAILED)
             case Effect.SWITCH:
                 self._switch()
-            case Effect.SHUT:
+            case Effect.HOLD_APPENDS:
                 if target.ready is None:
                     target.ready = Completion()
-            case Effect.LET_GO:
+            case Effect.RELEASE_APPENDS:
                 target.reopened()
                 ready, target.ready = target.ready, None
                 if ready is not None:
                     ready.succeed()
-            case Effect.TELL:
+            case Effect.FAIL_WAITERS:
                 ready = target.ready
                 if ready is not None and error is not None:
-                    target.ready, target.retries.are_due = Completion(), True
+                    target.ready, target.retries.has_failures = Completion(), True
                     ready.fail(error)
-            case Effect.SHOW | Effect.HIDE:
-                self._show(is_loaded=effect is Effect.SHOW)
+            case Effect.PUBLISH | Effect.UNPUBLISH:
+                self._show(is_loaded=effect is Effect.PUBLISH)
 
     def _show(self, *, is_loaded: bool) -> None:
         self._log.is_loaded = is_loaded
@@ -166,39 +166,39 @@ class Upkeep:
 
     def load(self) -> None:
         """Start loading, unless the log is loaded, loading, or must not be loaded."""
-        self._on(Event.READ_WANTED)
+        self._on(Event.READ_REQUESTED)
 
-    def wait_for_turn(self) -> None:
-        """Do not load until `begin_turn`: requests wait for `ready`."""
-        self._on(Event.TURN_AWAITED)
+    def expect_handover(self) -> None:
+        """Do not load until `take_over`: requests wait for `ready`."""
+        self._on(Event.HANDOVER_EXPECTED)
 
     async def read_ahead(self) -> None:
-        """Prepare while another broker owns the partition: see NextTurn.prepare."""
-        await self._turn.prepare(
+        """Prepare while another broker owns the partition: see HandoverPreparation.prepare."""
+        await self._handover.prepare(
             self._log.leader_epoch,
             lambda: self._create(is_ahead=True),
             lambda: self.state is State.WAITING,
         )
 
     async def follow_former(self) -> None:
-        """Follow the former owner's handover: see NextTurn.follow."""
-        await self._turn.follow(self._log.leader_epoch)
+        """Follow the former owner's handover: see HandoverPreparation.follow."""
+        await self._handover.follow(self._log.leader_epoch)
 
     @property
     def ledger_ahead(self) -> LedgerId | None:
         """The ledger that `read_ahead` created for this broker's tenure."""
-        return None if self._turn.ahead is None else self._turn.ahead.ledger
+        return None if self._handover.ahead is None else self._handover.ahead.ledger
 
-    def begin_turn(self) -> None:
+    def take_over(self) -> None:
         """This broker owns the partition from now on."""
-        self._on(Event.TURN_BEGAN)
+        self._on(Event.OWNERSHIP_TAKEN)
 
     async def _load(self) -> None:
         target = self._log
         ahead: Segment | None = None
         if self._is_claimed:
-            ahead = self._turn.ahead
-            fact = await self._turn.begin(target.leader_epoch)
+            ahead = self._handover.ahead
+            fact = await self._handover.begin(target.leader_epoch)
         else:
             fact = await self._chain.load()
             target.leader_epoch = fact.leader_epoch
@@ -222,7 +222,7 @@ class Upkeep:
         )
         self.to_resume = None
         if ahead is not None and any(link.ledger == ahead.ledger for link in fact.ledgers):
-            self._turn.ahead = None  # it is an ordinary ledger from now on
+            self._handover.ahead = None  # it is an ordinary ledger from now on
         self._on(Event.LOADED_EMPTY if active is None else Event.LOADED_OPEN)
         target.waiters.wake()
         # After opening: readers need no seal, and during an outage seals fail.
@@ -236,7 +236,7 @@ class Upkeep:
 
     def require_active(self) -> None:
         """Start whatever is needed for appends; `ready` completes when they can be retried."""
-        self._on(Event.APPEND_WANTED)
+        self._on(Event.APPEND_REQUESTED)
 
     async def _first_ledger(self) -> None:
         target = self._log
@@ -248,14 +248,14 @@ class Upkeep:
 
     async def _new_segment(self) -> Segment:
         target = self._log
-        ahead, self._turn.ahead = self._turn.ahead, None
+        ahead, self._handover.ahead = self._handover.ahead, None
         ledger = await self._create() if ahead is None else ahead.ledger
         # The lowest offset it could begin at: pending appends may still fail.
         segment = Segment(ledger, target.high_watermark, target.leader_epoch)
         try:
             await self._chain.add(segment)
         except HeadraceError:
-            release([segment], self._store)  # it will never be appended to
+            release_open([segment], self._store)  # it will never be appended to
             raise
         return segment
 
@@ -275,14 +275,14 @@ class Upkeep:
         if info.is_sealed:
             # On shared storage the recovery decides appends in doubt, so the log is reloaded. No
             # ledger may be added before that: its base offset would be too low.
-            self._prepared, self._lifecycle.next_ledger = None, NextLedger.NONE
+            self._prepared, self._machine.next_ledger = None, NextLedger.NONE
             await self._load()
             return
         if info.end != self._log.visibility.acknowledged.position:
             # Continuing would reuse the offsets of these bytes.
             raise segment.corrupt(info.end, "it does not end with the last acknowledged append")
         segment.index.truncate(info.end, segment.max_timestamp_ms)
-        segment.proved_to = min(segment.proved_to, info.end)
+        segment.verified_to = min(segment.verified_to, info.end)
         self.to_resume = None
         self._log.active = segment
         self._on(Event.RECOVERED)
@@ -296,10 +296,12 @@ class Upkeep:
         active = self._log.active
         if active is None:  # the append that triggered this failed at once
             return
-        if self._environment.is_shared and isinstance(self._store, KeepsNotes):
-            self._store.note(active.ledger, active.note(self._log.producers))
+        if self._environment.is_shared and isinstance(self._store, StoresInlineCheckpoints):
+            self._store.append_checkpoint(
+                active.ledger, active.encode_checkpoint(self._log.producers)
+            )
         else:
-            active.note_at = sys.maxsize
+            active.checkpoint_at = sys.maxsize
 
     # --- rolling -----------------------------------------------------------------------------
 
@@ -309,7 +311,7 @@ class Upkeep:
         active, config = target.active, target.config
         if active is None:  # the append that triggered this failed at once
             return
-        lifecycle = self._lifecycle
+        lifecycle = self._machine
         if lifecycle.next_ledger is NextLedger.NONE:
             lifecycle.next_ledger = NextLedger.CREATING
             _ = self._steps.begin(self._prepare(), "next ledger")
@@ -322,7 +324,7 @@ class Upkeep:
         if is_full and is_created:
             self._on(Event.FULL)
             self.settled()
-        elif not is_created and active.end_position >= config.segment_bytes * HELD_FRACTION:
+        elif not is_created and active.end_position >= config.segment_bytes * HOLD_APPENDS_FRACTION:
             self._on(Event.OVERFULL)
 
     async def _prepare(self) -> None:
@@ -331,14 +333,14 @@ class Upkeep:
                 self._prepared = await self._new_segment()
         finally:
             is_created = self._prepared is not None
-            self._lifecycle.next_ledger = NextLedger.CREATED if is_created else NextLedger.NONE
+            self._machine.next_ledger = NextLedger.CREATED if is_created else NextLedger.NONE
             self._on(Event.NEXT_CREATED if is_created else Event.NEXT_FAILED)
             self.settled()
 
     def settled(self) -> None:
         """Switch to the next ledger if that is due and no append is pending."""
         if not self._log.has_pending:
-            self._on(Event.SETTLED)
+            self._on(Event.NONE_PENDING)
 
     def _switch(self) -> None:
         """Switch to the prepared ledger. No append may be pending."""
@@ -353,7 +355,7 @@ class Upkeep:
         target.segments.append(new)
         target.active = new
         target.visibility.switch()
-        self._prepared, self._lifecycle.next_ledger = None, NextLedger.NONE
+        self._prepared, self._machine.next_ledger = None, NextLedger.NONE
         _ = self._steps.begin(self._seal(old), "seal")
 
     async def _seal(self, segment: Segment) -> None:
@@ -432,10 +434,10 @@ class Upkeep:
         target = self._log
         target.active = None
         self._chain.retire()
-        self._turn.end()
-        extra = [one for one in (self._prepared, self._turn.ahead) if one is not None]
-        self._prepared = self._turn.ahead = None
-        release([*target.segments, *extra], self._store)
+        self._handover.end()
+        extra = [one for one in (self._prepared, self._handover.ahead) if one is not None]
+        self._prepared = self._handover.ahead = None
+        release_open([*target.segments, *extra], self._store)
         target.failure = reason
         self._on(Event.ABANDONED, reason)
         if target.on_lost is not None:
@@ -455,7 +457,7 @@ class Upkeep:
         active, target.active = target.active, None
         if active is not None and active.end_position:
             await asyncio.wait([self._steps.begin(self._seal_ledger(active), "seal")])
-            self._unnoted = active if active.is_sealed else None
+            self._unrecorded = active if active.is_sealed else None
         self._on(Event.DRAINED)
 
     def next_chain(self, leader_epoch: int, ahead: int) -> Operation | None:
@@ -463,12 +465,12 @@ class Upkeep:
         its name; None if the next owner must determine the end of the log."""
         if not self._steps.is_idle:
             return None
-        return self._chain.next_tenure(self._unnoted, leader_epoch, LedgerId(ahead))
+        return self._chain.next_tenure(self._unrecorded, leader_epoch, LedgerId(ahead))
 
-    def note_seal(self) -> None:
+    def record_seal(self) -> None:
         """Record the seal in the chain, once and in the background. If that fails, the next owner
         determines the end of the ledger."""
-        segment, self._unnoted = self._unnoted, None
+        segment, self._unrecorded = self._unrecorded, None
         if segment is not None:
             _ = self._steps.begin(self._chain.sealed(segment), "note of the seal")
 

@@ -20,7 +20,7 @@ _MISSED_LOOKS: Final = 3
 """Checks without a heartbeat from the loop, which sends three in that time: it is blocked."""
 
 
-class Watchman:
+class HeartbeatThread:
     """The heartbeat thread of one link."""
 
     def __init__(self, session: Session) -> None:
@@ -50,6 +50,6 @@ class Watchman:
             connection = self.connection
             if connection is None or missed < _MISSED_LOOKS:
                 continue
-            proven_ns = connection.speak_for_loop()
-            if proven_ns is not None:
-                self._session.confirm(proven_ns)
+            confirmed_ns = connection.beat_from_thread()
+            if confirmed_ns is not None:
+                self._session.confirm(confirmed_ns)

@@ -1,4 +1,4 @@
-"""Steps of upkeep that fail, or that a crash cuts short."""
+"""Steps of the lifecycle host that fail, or that a crash cuts short."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_ledger_whose_seal_failed_can_be_trimmed_and_the_log_still_loads() -> 
             await settle()
             bench.store.refuse_seals = False
             start = bench.log.segments[-1].base_offset
-            await bench.log.upkeep.trim(start)
+            await bench.log.lifecycle_host.trim(start)
             end = bench.log.high_watermark
             await bench.reload()
             assert await bench.offsets() == list(range(start, end))
@@ -51,7 +51,7 @@ def test_a_log_that_lost_its_tail_below_its_start_goes_on_behind_the_start() -> 
                 await bench.append(b"acknowledged without a sync")
             segment = bench.log.segments[0]
             two = segment.end_position // 5 * 2
-            await bench.log.upkeep.trim(5)
+            await bench.log.lifecycle_host.trim(5)
             # A power loss: the chain's fact is synced, these bytes (flush.ms) were not.
             ledger = bench.store._ledgers[segment.ledger]
             del ledger.data[two:]
@@ -137,9 +137,9 @@ def test_a_ledger_made_while_appends_were_under_way_that_failed_begins_where_it_
             bench.begin(b"fails", size=200)  # nearly full now: the next ledger is made meanwhile
             bench.store.create = _create_at_once(bench)  # type: ignore[method-assign]
             await settle()
-            assert bench.log.upkeep._prepared is not None
+            assert bench.log.lifecycle_host._prepared is not None
             bench.store.fail_newest()
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
             bench.store.refuse_seals = True
             bench.begin(b"fills", size=600)
@@ -231,7 +231,7 @@ def test_a_seal_that_failed_is_tried_again_with_the_same_footer(is_in_doubt: boo
             await settle()
             assert first.is_sealed
             assert footers == [footers[0]] * 2
-            link = bench.log.upkeep.chain.fact.ledgers[0]
+            link = bench.log.lifecycle_host.chain.fact.ledgers[0]
             assert (link.end_offset, link.size_bytes) == (first.end_offset, first.end_position)
             await enforce(bench.log, bench.clock.ms, bench.clock.now_ns())
             await settle()
@@ -263,7 +263,7 @@ def test_a_ledger_that_its_writer_has_lost_over_the_seal_is_sealed_by_a_recovery
             await enforce(bench.log, bench.clock.ms, bench.clock.now_ns())
             await settle()
             assert first.is_sealed
-            assert bench.log.upkeep.chain.fact.ledgers[0].is_sealed
+            assert bench.log.lifecycle_host.chain.fact.ledgers[0].is_sealed
             end = bench.log.end_offset
             assert await bench.offsets() == list(range(end))
             await bench.reload()
@@ -348,7 +348,7 @@ def test_a_footer_always_fits_and_keeps_the_producers_that_were_seen_last(monkey
                     await bench.log.ready.wait()
                     continue
                 await appended.completion.wait()
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             await settle()
             assert bench.log.segments[0].is_sealed
             await bench.reload()
@@ -368,7 +368,7 @@ def test_a_log_that_is_found_damaged_while_it_is_served_takes_no_more_records() 
                 raise DataCorrupt("a bad block", ledger=ledger, position=0)
 
             bench.store.seal = damaged  # type: ignore[method-assign]
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             await settle()
             with pytest.raises(DataCorrupt):
                 bench.begin(b"b")

@@ -24,8 +24,8 @@ INTERVAL_BYTES = 20_000
 
 @pytest.fixture(autouse=True)
 def _notes_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "NOTE_INTERVAL_BYTES", INTERVAL_BYTES)
-    monkeypatch.setattr(segment_module, "NOTE_RATIO", 1)
+    monkeypatch.setattr(segment_module, "CHECKPOINT_INTERVAL_BYTES", INTERVAL_BYTES)
+    monkeypatch.setattr(segment_module, "CHECKPOINT_RATIO", 1)
 
 
 class CountingStore(MemoryLedgerStore):
@@ -122,7 +122,7 @@ def test_a_note_that_nobody_is_left_brings_back_no_producer_that_was_forgotten()
             await bench.append(b"")
             batch = Producers(1).batch(bench.clock.ms)
             assert bench.log.append(batch, check_batch(batch)) is not None
-            await bench.log.upkeep.roll_now()
+            await bench.log.lifecycle_host.roll_now()
             await settle()
             forget_before(bench.log.producers, bench.clock.ms + 1)
             for _ in range(5):
@@ -148,7 +148,7 @@ def test_a_note_with_records_that_were_never_stored_is_not_believed() -> None:
             await rival.ready()
             assert rival.log.end_offset == 1
             assert await rival.append(b"c") == 1
-            bench.store.let_go()
+            bench.store.complete_all()
             await settle()
 
     asyncio.run(scenario())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Steps:
+class StepQueue:
     """The queue of background steps of one log."""
 
     __slots__ = ("_failed", "_name", "_task", "_tasks")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from headrace.runtime.sparse_warnings import INTERVAL_NS, KEYS_MAX, SparseWarnings
+from headrace.runtime.rate_limited_warnings import INTERVAL_NS, KEYS_MAX, RateLimitedWarnings
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 def test_each_thing_is_told_of_once_a_minute_and_counted(caplog):
     clock = Clock()
-    warnings = SparseWarnings(logging.getLogger("headrace.test"), clock)
+    warnings = RateLimitedWarnings(logging.getLogger("headrace.test"), clock)
     with caplog.at_level(logging.WARNING, logger="headrace.test"):
         for _ in range(4):
             warnings.warn("a-0", "a-0 is damaged")
@@ -34,8 +34,8 @@ def test_each_thing_is_told_of_once_a_minute_and_counted(caplog):
 
 
 def test_what_is_remembered_is_bounded():
-    warnings = SparseWarnings(logging.getLogger("headrace.test.quiet"), Clock())
+    warnings = RateLimitedWarnings(logging.getLogger("headrace.test.quiet"), Clock())
     warnings._log.setLevel(logging.CRITICAL)
     for number in range(3 * KEYS_MAX):
         warnings.warn(str(number), "damaged")
-    assert len(warnings._told) <= KEYS_MAX
+    assert len(warnings._logged) <= KEYS_MAX
