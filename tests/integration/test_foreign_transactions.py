@@ -14,8 +14,8 @@ from tests.integration.foreign import go_program, node_program, old_java_program
 from tests.integration.test_transactions import fresh, read_all
 
 COPY_TIMEOUT_S = 120
-SESSION_ENDS_MS = 15_000
-"""Longer than the session of a member that was killed (6 s)."""
+END = b"end"
+"""The last record of each partition: a copier stops once it has committed both."""
 LIBRARIES = {
     "franz-go": go_program,
     "sarama": go_program,
@@ -64,19 +64,22 @@ def finish(process: subprocess.Popen[str]) -> dict[str, int]:
     return json.loads(out.splitlines()[-1])
 
 
-def seed(broker, topic: str, count: int) -> list[bytes]:
-    values = [b"%06d" % number for number in range(count)]
+def seed(broker, topic: str, values: list[bytes]) -> None:
     producer = Producer({"bootstrap.servers": broker.kafka, "enable.idempotence": True})
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % 2)
     assert producer.flush(30) == 0
-    return values
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(count)]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_copy_with_aborts_is_exactly_once(broker, library):
     copier = Copier(broker, library)
-    values = seed(broker, copier.topic_in, 200)
+    values = [*numbered(200), END, END]
+    seed(broker, copier.topic_in, values)
 
     done = finish(copier.start(**{"abort-every": 4}))
 
@@ -98,15 +101,19 @@ def test_a_copy_with_aborts_is_exactly_once(broker, library):
 )
 def test_a_copier_that_is_killed_goes_on_where_its_last_commit_was(broker, library):
     copier = Copier(broker, library)
-    values = seed(broker, copier.topic_in, 1_000)
+    values = [*numbered(1_000), END, END]
+    seed(broker, copier.topic_in, values[:-2])
 
     first = copier.start(batch=5)
-    deadline = time.monotonic() + COPY_TIMEOUT_S
-    while not read_all(broker, copier.topic_out, "read_uncommitted"):
-        assert first.poll() is None, first.communicate()
-        assert time.monotonic() < deadline, "nothing was copied"
-    first.kill()
-    first.communicate()
-    finish(copier.start(**{"silence-ms": SESSION_ENDS_MS}))
+    try:
+        deadline = time.monotonic() + COPY_TIMEOUT_S
+        while not read_all(broker, copier.topic_out, "read_uncommitted"):
+            assert first.poll() is None, "it ended by itself"
+            assert time.monotonic() < deadline, "nothing was copied"
+    finally:
+        first.kill()
+        first.communicate()
+    seed(broker, copier.topic_in, values[-2:])
+    finish(copier.start())
 
     assert read_all(broker, copier.topic_out) == values

@@ -26,8 +26,7 @@ func copyWithFranz(o options) (outcome, error) {
 		return done, err
 	}
 	defer session.Close()
-	last := time.Now()
-	for time.Since(last) < o.silence {
+	for ends := 0; ends < o.ends; {
 		poll, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		fetches := session.PollRecords(poll, o.batch)
 		cancel()
@@ -39,12 +38,15 @@ func copyWithFranz(o options) (outcome, error) {
 		if fetches.NumRecords() == 0 {
 			continue
 		}
-		last = time.Now()
 		if err := session.Begin(); err != nil {
 			return done, err
 		}
 		var promise kgo.FirstErrPromise
+		endsRead := 0
 		fetches.EachRecord(func(record *kgo.Record) {
+			if string(record.Value) == "end" {
+				endsRead++
+			}
 			session.Produce(context.Background(), &kgo.Record{Key: record.Key, Value: record.Value}, promise.Promise())
 		})
 		attempt := done.Commits + done.Aborts + 1
@@ -55,6 +57,7 @@ func copyWithFranz(o options) (outcome, error) {
 		}
 		if committed {
 			done.Commits++
+			ends += endsRead
 		} else {
 			done.Aborts++
 		}

@@ -3,9 +3,10 @@
 //	clients LIBRARY -bootstrap HOST:PORT -in TOPIC -out TOPIC -group G -id TRANSACTIONAL_ID
 //	clients share -bootstrap HOST:PORT -topic TOPIC -group G
 //
-// share.go says what share does. Else it copies until the input has been silent for a while. Each transaction takes what one poll
-// returned, at most -batch records; each -abort-every-th transaction is aborted and its input read
-// again. The last line of its output is {"commits": N, "aborts": N}.
+// share.go says what share does. The others copy until they have committed -ends records whose value
+// is "end". Each transaction takes what one poll returned, at most -batch records; each
+// -abort-every-th transaction is aborted and its input read again. The last line of the output is
+// {"commits": N, "aborts": N}.
 package main
 
 import (
@@ -21,8 +22,7 @@ const sessionTimeout = 6 * time.Second
 
 type options struct {
 	bootstrap, in, out, group, id string
-	batch, abortEvery             int
-	silence                       time.Duration
+	batch, abortEvery, ends       int
 }
 
 type outcome struct {
@@ -45,7 +45,7 @@ func main() {
 	flags.StringVar(&o.id, "id", "", "transactional id")
 	flags.IntVar(&o.batch, "batch", 10, "records of a transaction")
 	flags.IntVar(&o.abortEvery, "abort-every", 0, "abort each n-th transaction; 0: none")
-	silenceMs := flags.Int("silence-ms", 3_000, "end after the input was silent for so long")
+	flags.IntVar(&o.ends, "ends", 2, "stop after so many committed records with the value \"end\"")
 	if len(os.Args) > 1 && os.Args[1] == "share" {
 		exitOn(share(os.Args[2:]))
 		return
@@ -55,7 +55,6 @@ func main() {
 		os.Exit(2)
 	}
 	_ = flags.Parse(os.Args[2:])
-	o.silence = time.Duration(*silenceMs) * time.Millisecond
 	done, err := libraries[os.Args[1]](o)
 	exitOn(err)
 	_ = json.NewEncoder(os.Stdout).Encode(done)

@@ -16,7 +16,7 @@ type copier struct {
 	ended   context.CancelFunc
 	mutex   sync.Mutex
 	done    outcome
-	last    time.Time
+	ends    int
 	failed  error
 }
 
@@ -35,8 +35,7 @@ func copyWithSarama(o options) (outcome, error) {
 	defer group.Close()
 	life, end := context.WithCancel(context.Background())
 	defer end()
-	c := &copier{options: o, ended: end, last: time.Now()}
-	go c.endWhenSilent(life)
+	c := &copier{options: o, ended: end}
 	for life.Err() == nil {
 		if err := group.Consume(life, []string{o.in}, c); err != nil && !errors.Is(err, sarama.ErrClosedConsumerGroup) {
 			return c.done, err
@@ -45,29 +44,22 @@ func copyWithSarama(o options) (outcome, error) {
 	return c.done, c.failed
 }
 
-func (c *copier) endWhenSilent(life context.Context) {
-	for life.Err() == nil {
-		time.Sleep(100 * time.Millisecond)
-		c.mutex.Lock()
-		silent := time.Since(c.last) > c.options.silence
-		c.mutex.Unlock()
-		if silent {
-			c.ended()
-		}
-	}
-}
-
-func (c *copier) Setup(sarama.ConsumerGroupSession) error {
-	c.touch()
-	return nil
-}
+func (c *copier) Setup(sarama.ConsumerGroupSession) error { return nil }
 
 func (c *copier) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
-func (c *copier) touch() {
+// count ends the program when the last record of each partition is committed.
+func (c *copier) count(committed []*sarama.ConsumerMessage) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.last = time.Now()
+	for _, message := range committed {
+		if string(message.Value) == "end" {
+			c.ends++
+		}
+	}
+	if c.ends >= c.options.ends {
+		c.ended()
+	}
 }
 
 func (c *copier) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
@@ -121,7 +113,6 @@ func (c *copier) take(session sarama.ConsumerGroupSession, claim sarama.Consumer
 }
 
 func (c *copier) copyBatch(session sarama.ConsumerGroupSession, producer sarama.AsyncProducer, batch []*sarama.ConsumerMessage) error {
-	c.touch()
 	c.mutex.Lock()
 	attempt := c.done.Commits + c.done.Aborts + 1
 	abort := c.options.abortEvery != 0 && attempt%c.options.abortEvery == 0
@@ -153,7 +144,11 @@ func (c *copier) copyBatch(session sarama.ConsumerGroupSession, producer sarama.
 				return err
 			}
 		}
-		return producer.CommitTxn()
+		if err := producer.CommitTxn(); err != nil {
+			return err
+		}
+		c.count(batch)
+		return nil
 	}
 }
 

@@ -21,9 +21,9 @@ import org.apache.kafka.common.serialization.*;
  *
  * <pre>Clients java-2.8|administration --bootstrap HOST:PORT --in TOPIC ...</pre>
  *
- * The copy ends once its input has been silent for a while. Each transaction takes what one poll
- * returned; each --abort-every-th is aborted and its input read again. The last line of its output
- * is {"commits": N, "aborts": N}.
+ * The copy ends once it has committed --ends records whose value is "end". Each transaction takes
+ * what one poll returned; each --abort-every-th is aborted and its input read again. The last line
+ * of its output is {"commits": N, "aborts": N}.
  */
 public final class Clients {
     /** A member that is killed holds its partitions for this long. */
@@ -72,7 +72,7 @@ public final class Clients {
 
     static void copy() throws Exception {
         int abortEvery = number("abort-every", 0);
-        long silenceNs = number("silence-ms", 3_000) * 1_000_000L;
+        int endsLeft = number("ends", 2);
         int commits = 0;
         int aborts = 0;
         try (KafkaConsumer<byte[], byte[]> consumer = consumer();
@@ -81,13 +81,11 @@ public final class Clients {
                  new ByteArraySerializer(), new ByteArraySerializer())) {
             producer.initTransactions();
             consumer.subscribe(List.of(OPTIONS.get("in")));
-            long last = System.nanoTime();
-            while (System.nanoTime() - last < silenceNs) {
+            while (endsLeft > 0) {
                 ConsumerRecords<byte[], byte[]> batch = consumer.poll(Duration.ofMillis(100));
                 if (batch.isEmpty()) {
                     continue;
                 }
-                last = System.nanoTime();
                 producer.beginTransaction();
                 for (ConsumerRecord<byte[], byte[]> record : batch) {
                     producer.send(
@@ -103,6 +101,9 @@ public final class Clients {
                     producer.sendOffsetsToTransaction(ends(batch), consumer.groupMetadata());
                     producer.commitTransaction();
                     commits++;
+                    for (ConsumerRecord<byte[], byte[]> record : batch) {
+                        endsLeft -= "end".equals(new String(record.value())) ? 1 : 0;
+                    }
                 }
             }
         }

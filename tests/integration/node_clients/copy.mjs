@@ -2,9 +2,9 @@
 //
 //   node copy.mjs LIBRARY --bootstrap HOST:PORT --in TOPIC --out TOPIC --group G --id TRANSACTIONAL_ID
 //
-// It copies until the input has been silent for a while. Each transaction takes at most --batch
-// records; each --abort-every-th is aborted, and its records are copied by the next one. The last
-// line of its output is {"commits": N, "aborts": N}.
+// It copies until it has committed --ends records whose value is "end". Each transaction takes at
+// most --batch records; each --abort-every-th is aborted, and its records are copied by the next
+// one. The last line of its output is {"commits": N, "aborts": N}.
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
@@ -26,29 +26,26 @@ const { values: flags, positionals: [library] } = parseArgs({
     group: { type: 'string' }, id: { type: 'string' },
     batch: { type: 'string', default: '10' },
     'abort-every': { type: 'string', default: '0' },
-    'silence-ms': { type: 'string', default: '3000' },
+    ends: { type: 'string', default: '2' },
   },
 })
-const [batchSize, abortEvery, silenceMs] = ['batch', 'abort-every', 'silence-ms'].map(name => Number(flags[name]))
+const [batchSize, abortEvery, endsWanted] = ['batch', 'abort-every', 'ends'].map(name => Number(flags[name]))
 // A member that is killed holds its partitions for this long.
 const session = { sessionTimeout: 6000, heartbeatInterval: 1500, rebalanceTimeout: 10_000 }
 const done = { commits: 0, aborts: 0 }
-let last = Date.now()
+let endsCommitted = 0
+const allCommitted = Promise.withResolvers()
 
 /** Copies a batch with `attempt(records, commit)`, after aborting it first where that is due. */
 async function copy (records, attempt) {
-  last = Date.now()
   if (abortEvery > 0 && (done.commits + done.aborts + 1) % abortEvery === 0) {
     await attempt(records, false)
     done.aborts++
   }
   await attempt(records, true)
   done.commits++
-  last = Date.now()
-}
-
-async function silence () {
-  while (Date.now() - last < silenceMs) await new Promise(resolve => setTimeout(resolve, 100))
+  endsCommitted += records.filter(({ value }) => String(value) === 'end').length
+  if (endsCommitted >= endsWanted) allCommitted.resolve()
 }
 
 async function withKafkaJs () {
@@ -59,7 +56,6 @@ async function withKafkaJs () {
   await producer.connect()
   await consumer.connect()
   await consumer.subscribe({ topic: flags.in, fromBeginning: true })
-  let failed
   await consumer.run({
     autoCommit: false,
     eachBatchAutoResolve: false,
@@ -81,15 +77,14 @@ async function withKafkaJs () {
           await heartbeat()
         }
       } catch (error) {
-        failed = error
+        allCommitted.reject(error)
         throw error
       }
     },
   })
-  await silence()
+  await allCommitted.promise
   await consumer.disconnect()
   await producer.disconnect()
-  if (failed) throw failed
 }
 
 async function withPlatformatic () {
@@ -102,9 +97,9 @@ async function withPlatformatic () {
     topics: [flags.in], mode: 'committed', fallbackMode: 'earliest', autocommit: false, maxWaitTime: 100,
   })
   const waiting = []
-  let failed, ending = false
-  stream.on('error', error => { failed = error })
-  stream.on('data', message => { waiting.push(message); last = Date.now() })
+  let ending = false
+  stream.on('error', allCommitted.reject)
+  stream.on('data', message => { waiting.push(message) })
   const copied = (async () => {
     while (!ending) {
       const records = waiting.splice(0, batchSize)
@@ -121,11 +116,10 @@ async function withPlatformatic () {
         await (commit ? transaction.commit() : transaction.abort())
       })
     }
-  })().catch(error => { failed = error; last = 0 })
-  await silence()
+  })().catch(allCommitted.reject)
+  await allCommitted.promise
   ending = true
   await copied
-  if (failed) throw failed
   await stream.close()
   await consumer.close(true)
   await producer.close()
