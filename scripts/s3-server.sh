@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds a real S3 server for the tests of tiering: VersityGW, pinned, checked by Go's checksum
-# database. Where there is no Go, those tests are skipped and say so. Called by setup.sh.
+# database. Where there is no Go, those tests are skipped and say so. Called by tests/s3_server.py.
 set -eu
 version=v1.8.0
 target=${1:-.cache/bin}

@@ -1,11 +1,14 @@
 """A real S3 server for the tests: VersityGW over a folder, on a free port of the loopback.
 
-Invariants: the binary is what `scripts/s3-server.sh` built, or what HEADRACE_S3_SERVER
-names; where there is none, a test is skipped and says so. Its credentials are nobody's.
+Invariants: the binary is what `scripts/s3-server.sh` builds when a test first asks for it (a
+minute of Go, once), or what HEADRACE_S3_SERVER names; where there is none, a test is skipped
+and says so. Its credentials are nobody's.
 """
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import os
 import socket
 import subprocess
@@ -21,12 +24,23 @@ BUCKET = "bucket"
 
 
 def binary() -> str:
-    """Where the server is; skips the test where it is not."""
+    """The path of the server; skips the test where there is none."""
     named = os.environ.get("HEADRACE_S3_SERVER")
-    found = [Path(named)] if named else sorted((ROOT / ".cache" / "bin").glob("versitygw-*"))
-    if not found or not found[-1].exists():
+    found = Path(named) if named else built()
+    if found is None or not found.exists():
         pytest.skip("no S3 server here: sh scripts/s3-server.sh builds one (it needs Go)")
-    return str(found[-1])
+    return str(found)
+
+
+@functools.cache
+def built() -> Path | None:
+    """What the script has built, now or earlier. One process builds, others wait for it."""
+    folder = ROOT / ".cache" / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "versitygw.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["sh", "scripts/s3-server.sh"], cwd=ROOT, check=True)
+    return max(folder.glob("versitygw-v*"), default=None)
 
 
 class S3Server:
