@@ -67,7 +67,7 @@ QUORUMS = (
 )
 """Bookies, and what each ledger gets."""
 
-SAID_ALOUD = {"lose-chain": "chain of ledgers", "disk-full": "the disk is full"}
+SAID_ALOUD = {"lose-chain": "ledger chain", "disk-full": "the disk is full"}
 """Fault -> what brokers must say of it as an error."""
 
 log = logging.getLogger(__name__)

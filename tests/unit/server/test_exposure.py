@@ -79,7 +79,7 @@ def test_files_and_folders_are_their_owners_alone(tmp_path):
 def test_metadata_behind_a_link_is_not_opened(tmp_path, name):
     (tmp_path / "others").write_text("precious")
     (tmp_path / name).symlink_to(tmp_path / "others")
-    with pytest.raises(RequestInvalid, match="is a link"):
+    with pytest.raises(RequestInvalid, match="is a symbolic link"):
         SqliteFile(tmp_path / "m.sqlite", SystemClock(), 100)
     assert (tmp_path / "others").read_text() == "precious"
 

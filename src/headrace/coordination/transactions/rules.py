@@ -303,7 +303,7 @@ def _prepare(
 
 def fence_and_abort(record: TransactionStored, now_ms: int) -> Records:
     """Abort an ongoing transaction under an epoch that its producer does not have."""
-    assert record.producer_epoch <= EPOCH_LAST, "no producer was told the last epoch"
+    assert record.producer_epoch <= EPOCH_LAST, "no producer has received the last epoch"
     prepared = moved(
         record,
         PREPARE_ABORT,
