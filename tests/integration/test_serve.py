@@ -31,7 +31,7 @@ def test_sighup_reads_the_file_again_and_never_ends_the_broker(tmp_path, config)
     try:
         assert broker.process is not None
         for text, said in (
-            ('[serve]\npartitions = 3\nlog-level = "debug"\n', "log-level is debug now"),
+            ('[serve]\npartitions = 3\nlog-level = "debug"\n', "log-level is now debug"),
             (
                 '[serve]\npartitions = 4\nlog-level = "debug"\n',
                 "partitions will change at the next",
