@@ -337,7 +337,7 @@ class Cleaner:
         self._bulk = bulk = self._store.bulk_writer(new.ledger)
         try:
             is_changed = await self._write(group, new, worker)
-            if bulk is not None:
+            if bulk is not None and (is_changed or len(group) > 1):  # else it is dropped
                 await bulk.finish()
             return is_changed
         finally:

@@ -9,6 +9,7 @@ more than `os.pwrite` itself.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -38,6 +39,8 @@ _begin_write = getattr(_libc, "sync_file_range", None)  # Linux has it
 if _begin_write is not None:
     _begin_write.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _WAIT_BEFORE, _WRITE = 1, 2  # SYNC_FILE_RANGE_...; do not change: the kernel's
+_UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ESPIPE}
+"""Errors of a kernel or file system that does not offer the call, or not these flags."""
 
 
 class _CacheSpan(ctypes.Structure):
@@ -199,7 +202,9 @@ class SystemDisk:
     def write_back(self, fd: int, position: int, size: int, /) -> None:
         """See OpenFiles."""
         if _begin_write is not None and _begin_write(fd, position, size, _WAIT_BEFORE | _WRITE):
-            raise OSError(ctypes.get_errno(), "writing back failed")
+            number = ctypes.get_errno()
+            if number not in _UNSUPPORTED:
+                raise OSError(number, os.strerror(number))
 
     def allocate(self, fd: int, size: int, /) -> None:
         """See OpenFiles."""

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import psutil
 import pytest
-from log_rig import rig
+from log_rig import Rig, rig
 from test_cleaner import (
     COMPACTED,
     AtFirstRead,
@@ -18,9 +18,12 @@ from test_cleaner import (
 )
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown, StorageUnavailable
+from headrace.log import cleaner
 from headrace.log.cleanable import cleanable_segments
 from headrace.log.cleaner import Cleaner
 from headrace.log.environment import Environment
+from headrace.runtime.clock import SystemClock
+from headrace.storage.files import FileLedgerStore
 from headrace.storage.ledger import NamesFiles
 
 
@@ -182,5 +185,29 @@ def test_a_process_that_is_killed_on_the_way_leaves_the_log_as_it_was(tmp_path, 
             found = await values(bench)
             assert [offset for offset, _ in found] == sorted(latest.values())
             assert check_end(await bench.log.reader.read(found[-1][0], 1)) == bench.log.end_offset
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_bulk", [True, False])
+def test_a_folder_takes_a_large_new_ledger_past_the_write_ahead_log(tmp_path, monkeypatch, is_bulk):
+    async def run():
+        monkeypatch.setattr(cleaner, "BULK_BYTES_MIN", 0 if is_bulk else 1 << 40)
+        bench = Rig(COMPACTED)
+        bench.store = await FileLedgerStore.open(tmp_path / "data", SystemClock())
+        bench.log = bench.open()
+        await bench.ready()
+        latest = await filled_with_megabytes(bench)
+        before = bench.store.counters.append_bytes
+        done = await in_process(bench).run()
+        logged = bench.store.counters.append_bytes - before
+        assert (logged < done.written_bytes // 100) == is_bulk, "beside the footer"
+        assert done.removed_records == 1_600 - len(latest)
+        await bench.store.close()
+        bench.store = await FileLedgerStore.open(tmp_path / "data", SystemClock())
+        await bench.reload()
+        assert [offset for offset, _ in await values(bench)] == sorted(latest.values())
+        await bench.tasks.close()
+        await bench.store.close()
 
     asyncio.run(run())
