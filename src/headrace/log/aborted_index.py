@@ -67,7 +67,7 @@ class AbortedIndex:
             column.extend(more)
 
     def without(self, marker_offsets: set[int]) -> AbortedIndex:
-        """The entries whose marker is none of these."""
+        """The entries without those whose marker is one of these."""
         left = AbortedIndex()
         for entry in zip(
             self.producer_ids,

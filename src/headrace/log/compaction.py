@@ -1,20 +1,20 @@
-"""Log compaction of one partition, without I/O: which records stay, batch by batch.
+"""Log compaction of a partition, without I/O: decides which records are retained.
 
-Invariants: pure; knows batches, not ledgers or stores. A round has two passes. The first takes the
-records of committed transactions, and those outside transactions, into the key map: the latest
-offset of each key in the dirty range. The second sees every batch from the start of the log to the
-end of the map, in order. A record stays if it is the latest of its key, and has a value or is a
-tombstone whose delete horizon has not come. Records of aborted transactions never enter the map, so
-they replace nothing, and do not stay.
+Invariants: pure; knows batches, not ledgers or stores. A round has two passes. The first adds the
+records of committed transactions, and those outside transactions, to the key map: the latest
+offset of each key in the dirty range. The second reads every batch from the start of the log to the
+end of the map, in order. A record is retained if it is the latest of its key, and has a value or is
+a tombstone before its delete horizon. Records of aborted transactions are never added to the map,
+so they replace nothing, and are not retained.
 
-A tombstone, or a marker of a transaction of which no batch is left, gets its delete horizon in the
-first round that keeps it, and is removed by a round at or after that time. So a reader that began
-before it has `delete.retention.ms` to read it. A marker stays while a batch of its transaction
-does: without an abort marker, `read_committed` clients would leave out what follows it.
+A tombstone, or a marker of a transaction with no batch left, gets its delete horizon in the first
+round that retains it, and is removed by a round at or after that time. So a reader that started
+before it has `delete.retention.ms` to read it. A marker is retained while a batch of its
+transaction is: without an abort marker, `read_committed` clients would skip what follows it.
 
-What begins at or after the end of the map is not judged. The caller keeps the first and the last
-batch of a ledger (`is_edge`), if need be without records, so a ledger says itself where its offsets
-begin and end, and every offset has a batch at or after it in its ledger.
+Batches at or after the end of the map are not changed. The caller retains the first and the last
+batch of a ledger (`is_edge`), if necessary without records, so that a ledger itself shows its
+offset range, and every offset has a batch at or after it in its ledger.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader, Buffer
 
 STEP_RECORDS: Final = 500
-"""Records that are taken apart in one step, about 1 ms of work."""
+"""Records to process per step, about 1 ms of work."""
 KEYS_MAX: Final = 1_000_000
-"""Of the key map: about 200 bytes each."""
+"""Limit of the key map: about 200 bytes each."""
 MARKS_MAX: Final = 64 << 20
-"""Offsets of a dirty range, a byte each, whose survivors are marked; of more they are looked up."""
+"""Limit of offsets in a dirty range, one byte each, for marking survivors; beyond it, lookups."""
 
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
-"""Work on one batch, which may have a million records: the caller may do other work after each
-step. It has an outcome when all steps are taken."""
+"""Work on one batch, which may have a million records: the caller may do other work between steps.
+The generator returns the result."""
 
 
 class Run(NamedTuple):
-    """Whole batches that follow each other in a ledger."""
+    """Consecutive whole batches of a ledger."""
 
     data: Buffer
     batches: list[tuple[int, BatchHeader]]
@@ -68,27 +68,27 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, data: Buffer) -> Run:
-        """Raises BatchCorrupt."""
+        """The whole batches in `data`. Raises BatchCorrupt."""
         return cls(data, list(iterate_headers(data)))
 
     def whole(self) -> memoryview:
-        """The bytes of its batches; `data` may end with a part of one more."""
+        """The bytes of its batches; `data` may end with a partial one."""
         at, header = self.batches[-1]
         return memoryview(self.data)[self.batches[0][0] : at + header.size]
 
 
 class Left(NamedTuple):
-    """What a round leaves of a run."""
+    """What a round retains of a run."""
 
     batches: list[Buffer | None]
-    """For each batch its own bytes, others that take its place, or None."""
+    """For each batch, its own bytes, its replacement, or None."""
     removed_records: int
     dropped_markers: list[int]
     """Offsets of the transaction markers that were removed."""
 
 
 class AbortedRanges:
-    """Which offsets of which producers belong to aborted transactions."""
+    """The offsets that belong to aborted transactions, by producer."""
 
     def __init__(self, transactions: Iterable[tuple[int, int, int]] = ()) -> None:
         """`transactions`: (producer id, first offset, offset of the marker)."""
@@ -118,9 +118,9 @@ class KeyMap:
         self._offsets: dict[bytes | int | None, int] = {}
         self._first_offset = -1
         self._marks = bytearray()
-        """A 1 for each latest offset, from `_first_offset` on."""
+        """A 1 for each latest offset, starting at `_first_offset`."""
         self.end_offset = 0
-        """What begins at or after it is not in the map."""
+        """Batches at or after this offset are not in the map."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -131,7 +131,7 @@ class KeyMap:
         return len(self._offsets) >= self._keys_max
 
     def add(self, data: Buffer, position: int, header: BatchHeader) -> Steps[None]:
-        """Take in the next batch of the dirty range. Raises BatchCorrupt."""
+        """Add the next batch of the dirty range. Raises BatchCorrupt."""
         assert header.base_offset >= self.end_offset, "batches come in order"
         if self._first_offset < 0:
             self._first_offset = header.base_offset
@@ -149,19 +149,19 @@ class KeyMap:
         self.end_offset = header.last_offset + 1
 
     def mark(self) -> None:
-        """Mark the latest offsets: the map is complete."""
+        """Mark the latest offsets, once the map is complete."""
         first, size = self._first_offset, self.end_offset - self._first_offset
         if first < 0 or size > MARKS_MAX:
             return
         marks = bytearray(size)
         for offset in self._offsets.values():
             if not 0 <= offset - first < size:
-                return  # a record that says so: its offset says nothing
+                return  # a malformed record with an offset out of range
             marks[offset - first] = 1
         self._marks = marks
 
     def marks_of(self, header: BatchHeader) -> bytes | None:
-        """A 1 at each offset delta that is the latest of its key; None where none are marked."""
+        """A 1 for each offset delta that is the latest of its key; None if there are no marks."""
         begin = header.base_offset - self._first_offset
         end = header.last_offset + 1 - self._first_offset
         if begin < 0 or end > len(self._marks):
@@ -169,12 +169,12 @@ class KeyMap:
         return bytes(self._marks[begin:end])
 
     def latest(self, keys: Sequence[bytes | None]) -> Iterable[int]:
-        """The latest offset of each of `keys` in the dirty range, -1 if it does not occur there."""
+        """The latest offset of each key in the dirty range, -1 if it does not occur there."""
         return map(self._offsets.get, _short(keys), repeat(-1))
 
 
 def _parts(columns: Columns, record_count: int) -> Iterator[slice]:
-    """Take all records of a batch; each part of them, one step of work. Raises BatchCorrupt."""
+    """Decode all records of a batch, one step at a time. Raises BatchCorrupt."""
     for begin in range(0, record_count, STEP_RECORDS):
         end = min(begin + STEP_RECORDS, record_count)
         read_columns(columns, end - begin)
@@ -183,7 +183,7 @@ def _parts(columns: Columns, record_count: int) -> Iterator[slice]:
 
 
 def _short(keys: Sequence[bytes | None]) -> Sequence[bytes | int | None]:
-    """The same with a digest in place of each long key."""
+    """The keys, with long ones replaced by digests."""
     if max(map(len, filter(None, keys)), default=0) <= WHOLE_KEY_BYTES:
         return keys
     return [
@@ -192,7 +192,7 @@ def _short(keys: Sequence[bytes | None]) -> Sequence[bytes | int | None]:
 
 
 class Compaction:
-    """The second pass of one round."""
+    """The second pass of a round."""
 
     def __init__(
         self, keys: KeyMap, aborted: AbortedRanges, now_ms: int, delete_retention_ms: int
@@ -202,7 +202,7 @@ class Compaction:
         self._now_ms = now_ms
         self._horizon_ms = min(now_ms + delete_retention_ms, 2**63 - 1)
         self._with_data: set[int] = set()
-        """Producers of whose present transaction a batch was kept."""
+        """Producers with a retained batch in their current transaction."""
         self.dropped_markers: list[int] = []
         """Offsets of the transaction markers that were removed."""
         self.removed_records = 0
@@ -210,7 +210,8 @@ class Compaction:
     def rewrite(
         self, data: Buffer, position: int, header: BatchHeader, *, is_edge: bool
     ) -> Steps[Buffer | None]:
-        """What is left of the next batch: its own bytes, others, or None. Raises BatchCorrupt."""
+        """The retained form of the next batch: its own bytes, others, or None. Raises
+        BatchCorrupt."""
         stored = memoryview(data)[position : position + header.size]
         if header.base_offset >= self._keys.end_offset:
             left: Buffer | None = stored
@@ -257,7 +258,7 @@ class Compaction:
         return survivors.batch(header)
 
     def _look_up(self, data: Buffer, position: int, header: BatchHeader) -> Steps[Buffer | None]:
-        """Like `_rewrite_records`, by the records' keys."""
+        """Like `_rewrite_records`, by looking up the records' keys."""
         stored = memoryview(data)[position : position + header.size]
         columns = Columns(payload_of(data, position, header))
         kept: list[int] = []
@@ -282,7 +283,7 @@ class Compaction:
         return rewrite_batch(header, columns, kept, new_horizon_ms)
 
     def _kept(self, columns: Columns, part: slice, base_offset: int) -> Iterable[int]:
-        """The records of a part that have a key, and are the latest of it."""
+        """The records of a part that have a key, and are the latest with it."""
         keys = columns.keys[part]
         offsets = map(base_offset.__add__, columns.deltas[part])
         are_latest: Iterable[bool] = map(ge, offsets, self._keys.latest(keys))
@@ -311,8 +312,8 @@ class Compaction:
 
 
 def map_run(keys: KeyMap, run: Run, from_offset: int) -> Steps[bool]:
-    """Take a run into the map, without what ends before `from_offset`. Returns whether the map is
-    full, and the rest has to wait. Raises BatchCorrupt."""
+    """Add a run to the map, except batches that end before `from_offset`. Returns whether the map
+    is full, and the rest has to wait. Raises BatchCorrupt."""
     unpaused = 0
     for at, header in run.batches:
         if header.last_offset < from_offset:
@@ -329,7 +330,7 @@ def map_run(keys: KeyMap, run: Run, from_offset: int) -> Steps[bool]:
 
 
 def rewrite_run(compaction: Compaction, run: Run, base_offset: int, end_offset: int) -> Steps[Left]:
-    """What is left of a run of the ledger that begins and ends there. Raises BatchCorrupt."""
+    """The retained form of a run, in a ledger with this offset range. Raises BatchCorrupt."""
     batches: list[Buffer | None] = []
     removed, dropped = compaction.removed_records, len(compaction.dropped_markers)
     unpaused = 0
@@ -344,8 +345,8 @@ def rewrite_run(compaction: Compaction, run: Run, base_offset: int, end_offset: 
 
 
 def whole_of(run: Run, left: Left) -> tuple[list[Buffer], bool]:
-    """What is left of a run, batch by batch; whether that is not all as it was. Raises BatchCorrupt
-    unless each batch that is left takes the place of its own."""
+    """The retained batches of a run, and whether anything has changed. Raises BatchCorrupt unless
+    each retained batch has the offsets of its original."""
     kept: list[Buffer] = []
     is_changed = False
     for (_, header), batch in zip(run.batches, left.batches, strict=True):
@@ -360,7 +361,7 @@ def whole_of(run: Run, left: Left) -> tuple[list[Buffer], bool]:
 
 
 def _check_left(left: Buffer, header: BatchHeader, after: BatchHeader) -> None:
-    """Raises BatchCorrupt unless `after`, the header of what is left, takes the batch's place."""
+    """Raises BatchCorrupt unless `after`, the retained batch's header, matches the original's."""
     if (
         after.size != len(left)
         or after.base_offset != header.base_offset

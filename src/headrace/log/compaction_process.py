@@ -1,8 +1,8 @@
-"""The process that takes batches apart for a round of compaction: see `compaction_workers`.
+"""The process that decodes batches for a compaction round: see `compaction_workers`.
 
-Invariants: it has its standard input and output, a file in memory for what is left, and opens
-nothing but the ledger files that the broker names, to read them. It ends when its input does. Its
-priority is lower than the broker's.
+Invariants: it uses its standard input and output, an in-memory file for retained batches, and opens
+only the ledger files that the broker names, for reading. It ends when its input does. Its priority
+is lower than the broker's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NICE: Final = 5
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more."""
-    # Not before `main` has chosen between compiled modules and plain ones.
+    # Imported after `main` has chosen between compiled and pure Python modules.
     from headrace.log.compaction_service import Served
     from headrace.log.compaction_workers import BODY_BYTES_MAX, HEAD
 
@@ -39,10 +39,10 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """The broker decides when to end, not a person's Ctrl-C in its terminal."""
+    """Run until the broker ends the process; Ctrl-C in the terminal is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICE)
-    with suppress(compiled.CoreUnusableError):  # the broker has said so when it started
+    with suppress(compiled.CoreUnusableError):  # the broker logged it at start-up
         compiled.use()
     try:
         serve(sys.stdin.buffer, sys.stdout.buffer)

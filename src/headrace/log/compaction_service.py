@@ -1,7 +1,7 @@
-"""What the process of a round of compaction answers: the other side of `compaction_workers`.
+"""The compaction process's side of `compaction_workers`: answers its requests.
 
-Invariants: one round, request by request. Opens the ledger files that the broker names, to read
-them, and checks what it reads as the broker does; writes nothing but answers.
+Invariants: serves one round. Opens the ledger files that the broker names for reading, and verifies
+them as the broker does; writes only answers.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _T = TypeVar("_T")
 
 FILE_READ_BYTES: Final = 1 << 20
 MAP_BYTES: Final = 4 << 20
-"""Of a file, for one answer: about 20 ms of work."""
+"""Bytes of a file per answer: about 20 ms of work."""
 LEFT_BYTES: Final = 1 << 20
 _HALF: Final = 1 << 32
-"""Where the second half of the file in memory begins; it takes no memory for what lies between."""
+"""Where the second half of the in-memory file begins; the gap between takes no memory."""
 
 
 class Answer(NamedTuple):
-    """What the process answers to one request."""
+    """The answer to one request."""
 
     status: int
     first: int
@@ -60,7 +60,7 @@ class Answer(NamedTuple):
 
 
 class Served:
-    """The other side of the pipes: one round, request by request."""
+    """Serves the requests of one round."""
 
     def __init__(self) -> None:
         self._round: RoundState | None = None
@@ -69,7 +69,7 @@ class Served:
         self._half = 0
 
     def answer(self, operation: int, first: int, second: int, body: bytes) -> Answer:
-        """Do what is asked. Damaged batches are an answer; what else goes wrong is raised."""
+        """Execute a request. Corrupt data and I/O errors are answers; other errors are raised."""
         if operation == JOB:
             aborted, *rest = json.loads(body)
             self._round = RoundState(Job([(one, first, end) for one, first, end in aborted], *rest))
@@ -161,7 +161,7 @@ class Served:
 
 
 class _LedgerFile:
-    """A ledger that the process reads itself."""
+    """A ledger that the process reads from its file."""
 
     def __init__(self, body: bytes) -> None:
         """Raises OSError."""
@@ -170,7 +170,7 @@ class _LedgerFile:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def pieces(self) -> Iterator[Run]:
-        """What comes next. Raises OSError, DataCorrupt, BatchCorrupt."""
+        """The next runs. Raises OSError, DataCorrupt, BatchCorrupt."""
         while size := self.runs.size:
             run = self.runs.take(os.pread(self._descriptor, size, self.runs.position))
             if run is not None:

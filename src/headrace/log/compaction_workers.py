@@ -1,17 +1,16 @@
-"""Who takes batches apart for a round of compaction: the broker's loop, or a process beside it.
+"""The workers of a compaction round: the broker's event loop, or a separate process.
 
-Invariants: a worker decides nothing that `compaction` does not, and touches no ledger; the cleaner
-reads for it, writes what it gives back, and checks both. The loop's own worker pauses after each
-STEP_RECORDS. The process has another core, lower priority and its own memory for the key map, so
-the broker's clients hardly notice a round; it starts with a round and ends with it, or with
-the broker: then its input ends.
+Invariants: a worker only executes `compaction`, and accesses no ledger; the cleaner reads for it,
+writes what it returns, and verifies both. The loop's worker pauses after each STEP_RECORDS. The
+process uses another core, a lower priority and its own memory for the key map, so a round hardly
+affects clients; it starts and ends with the round, or ends with the broker, which closes its input.
 
-On its pipes: a head (operation, two numbers, size of the body), and the body. One answer follows
-each request, in order.
+Messages on its pipes are a head (operation, two numbers, size of the body) and a body. Each request
+is answered in order.
 
-Where the store has a file for a sealed ledger, the process reads and checks it itself, so that the
-broker copies only what is left. That comes back through a file in memory, which both have: answers
-to the second pass lie in its halves in turns, so one is made while another is taken.
+If the store has a file for a sealed ledger, the process reads and verifies it itself, so that the
+broker copies only retained batches. These are returned in a shared in-memory file: answers of the
+second pass alternate between its halves, so one is written while the other is read.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _T = TypeVar("_T")
 
 
 class Job(NamedTuple):
-    """What a round is about."""
+    """The parameters of a round."""
 
     aborted: list[tuple[int, int, int]]
     """(producer id, first offset, offset of the marker) of aborted transactions."""
@@ -65,22 +64,22 @@ class Worker(Protocol):
     """Two passes over a partition, run by run. A failed call ends the round."""
 
     async def map(self, run: Run, from_offset: int) -> bool:
-        """Take the next batches of the dirty range, without those that end before `from_offset`;
-        whether the map is full, so that the rest waits for the next round. Raises BatchCorrupt."""
+        """Add the next batches of the dirty range, except those that end before `from_offset`;
+        returns whether the map is full, and the rest has to wait. Raises BatchCorrupt."""
         ...
 
     async def end_map(self, end_offset: int | None) -> tuple[int, int]:
-        """All before `end_offset` was seen (None: up to where the map became full). Returns the
-        end of the map, and how many keys are in it."""
+        """The map covers everything before `end_offset` (None: until it became full). Returns the
+        end of the map, and its number of keys."""
         ...
 
     async def rewrite(self, run: Run, base_offset: int, end_offset: int) -> Left:
-        """What is left of the next batches of the ledger to be written, which has these offsets.
+        """The retained form of the next batches, for a new ledger with this offset range.
         Raises BatchCorrupt."""
         ...
 
     async def close(self) -> None:
-        """End; once."""
+        """End the worker; to be called once."""
         ...
 
 
@@ -100,10 +99,10 @@ class RoundState:
 
 
 class LoopWorker:
-    """In the broker's loop: for small rounds."""
+    """A worker in the broker's event loop, for small rounds."""
 
     def __init__(self, job: Job, pause: Callable[[], Awaitable[None]]) -> None:
-        """`pause` lets others work: STEP_RECORDS were taken apart since the last time."""
+        """`pause` yields to other work; it is called after each STEP_RECORDS."""
         self._round = RoundState(job)
         self._pause = pause
 
@@ -133,13 +132,13 @@ class LoopWorker:
             await self._pause()
 
 
-# --- a process -----------------------------------------------------------------------------------
+# --- the process ---------------------------------------------------------------------------------
 
 HEAD: Final = Struct(">BqqQ")
 JOB, MAP, END_MAP, REWRITE, OPEN, MAP_FILE, REWRITE_FILE = range(7)
 DONE, CORRUPT, DAMAGED, MISSING, UNREADABLE = range(5)
 DROPPED, UNCHANGED = -1, -2
-"""In place of a batch's new size."""
+"""Instead of a batch's new size."""
 NOTHING: Final = -1
 BODY_BYTES_MAX: Final = 1 << 30
 _END_S: Final = 5.0
@@ -147,15 +146,15 @@ _UNDER_WAY: Final = 2
 
 
 class Mapped(NamedTuple):
-    """A piece of a ledger's file that is in the map."""
+    """A piece of a ledger's file that was added to the map."""
 
     read_bytes: int
     is_full: bool = False
-    """Whether the map is, so that the rest waits for the next round."""
+    """Whether the map is full, and the rest has to wait for the next round."""
 
 
 class Rewritten(NamedTuple):
-    """What is left of a piece of a ledger's file."""
+    """The retained form of a piece of a ledger's file."""
 
     read_bytes: int
     removed_records: int
@@ -165,10 +164,10 @@ class Rewritten(NamedTuple):
 
 
 class ProcessWorker:
-    """In a process of its own."""
+    """A worker in a separate process."""
 
     def __init__(self, process: asyncio.subprocess.Process, left: int) -> None:
-        """`left`: descriptor of the file in memory for what is left."""
+        """`left`: descriptor of the in-memory file for retained batches."""
         self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -179,7 +178,7 @@ class ProcessWorker:
 
     @classmethod
     async def start(cls, job: Job) -> ProcessWorker:
-        """Start it for one round. Raises CompactionInterrupted."""
+        """Start the process for one round. Raises CompactionInterrupted."""
         left = memory_file()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -191,7 +190,7 @@ class ProcessWorker:
             )
         except OSError as error:
             close_memory_file(left)
-            raise CompactionInterrupted(f"its process cannot be started: {error}") from error
+            raise CompactionInterrupted(f"cannot start the compaction process: {error}") from error
         worker = cls(process, left)
         try:
             await worker.begin(job)
@@ -206,18 +205,18 @@ class ProcessWorker:
         return self._left >= 0
 
     async def begin(self, job: Job) -> None:
-        """Say what the round is about. Raises CompactionInterrupted."""
+        """Send the parameters of the round. Raises CompactionInterrupted."""
         await self._ask(JOB, 0, 0, json.dumps(job).encode())
 
     async def map(self, run: Run, from_offset: int) -> bool:
         """See Worker."""
         is_full = await self._mapped()
         await self.send(MAP, from_offset, 0, run.whole())
-        self._is_mapping = True  # while the cleaner reads on
+        self._is_mapping = True  # the answer is awaited later, while the cleaner reads on
         return is_full
 
     async def _mapped(self) -> bool:
-        """Whether the run before filled the map; then no later one is taken."""
+        """Whether the previous run filled the map; then no later one is added."""
         if not self._is_mapping:
             return False
         self._is_mapping = False
@@ -253,8 +252,8 @@ class ProcessWorker:
     async def map_file(
         self, segment: Segment, path: str, from_offset: int
     ) -> AsyncIterator[Mapped]:
-        """Like `map`, of a whole sealed ledger, which the process reads in its file, piece by
-        piece. Raises BatchCorrupt, DataCorrupt, LedgerUnknown without a file,
+        """Like `map`, for a whole sealed ledger, which the process reads from its file piece by
+        piece. Raises BatchCorrupt, DataCorrupt, LedgerUnknown if there is no file,
         StorageUnavailable."""
         await self._open(segment, path)
         async for is_full, size, _ in self._pieces(segment, MAP_FILE, from_offset, 0):
@@ -263,7 +262,7 @@ class ProcessWorker:
     async def rewrite_file(
         self, segment: Segment, path: str, base_offset: int, end_offset: int
     ) -> AsyncIterator[Rewritten]:
-        """Like `rewrite`, as `map_file` does it. Each piece is checked against what it replaces."""
+        """Like `rewrite`, from the file. Each piece is verified against what it replaces."""
         await self._open(segment, path)
         async for removed, size, body in self._pieces(
             segment, REWRITE_FILE, base_offset, end_offset
@@ -276,7 +275,7 @@ class ProcessWorker:
 
     async def _open(self, segment: Segment, path: str) -> None:
         await self._mapped()
-        while self._under_way:  # a reader has stopped before the end
+        while self._under_way:  # a reader stopped before the end
             self._under_way -= 1
             await self.receive()
         body = encode_segment(segment, path)
@@ -285,8 +284,8 @@ class ProcessWorker:
     async def _pieces(
         self, segment: Segment, operation: int, first: int, second: int
     ) -> AsyncIterator[tuple[int, int, bytes]]:
-        """Answers to the same request, up to the end of the file; the process works on the next
-        while the caller uses one."""
+        """Answers to repeated requests, up to the end of the file; the process works on the next
+        one while the caller uses the last."""
         is_at_end = False
         while not is_at_end or self._under_way:
             while not is_at_end and self._under_way < _UNDER_WAY:
@@ -317,7 +316,7 @@ class ProcessWorker:
         return await self._answer()
 
     async def _answer(self) -> tuple[int, int, memoryview]:
-        while self._under_way:  # a reader of a file has stopped before its end
+        while self._under_way:  # a reader of a file stopped before its end
             self._under_way -= 1
             await self.receive()
         status, first, second, answer = await self.receive()
@@ -332,7 +331,7 @@ class ProcessWorker:
         return await self.receive()
 
     async def send(self, operation: int, first: int, second: int, body: Buffer) -> None:
-        """One request. Raises CompactionInterrupted."""
+        """Send a request. Raises CompactionInterrupted."""
         try:
             self._in.write(HEAD.pack(operation, first, second, len(body)))
             if body:
@@ -352,12 +351,12 @@ class ProcessWorker:
     @staticmethod
     def _ended() -> CompactionInterrupted:
         return CompactionInterrupted(
-            "its process ended within the round; no record is lost, and it is tried again"
+            "its process ended during the round; no record is lost, and the round is tried again"
         )
 
 
 def _result(answer: tuple[int, int, int, bytes], segment: Segment) -> tuple[int, int, bytes]:
-    """What an answer about a ledger's file says. Raises what it says that went wrong."""
+    """The contents of an answer about a ledger's file. Raises the error that it reports."""
     status, first, second, body = answer
     if status == DONE:
         return first, second, body
@@ -371,8 +370,8 @@ def _result(answer: tuple[int, int, int, bytes], segment: Segment) -> tuple[int,
             f"ledger {segment.ledger} has no file: it was deleted", ledger=segment.ledger
         )
     raise StorageUnavailable(
-        f"compaction cannot use the file of ledger {segment.ledger} ({text}): mend the disk or free"
-        " memory; the round is tried again",
+        f"compaction cannot use the file of ledger {segment.ledger} ({text}): repair the disk or"
+        " free memory; the round is retried",
         ledger=segment.ledger,
         cause=text,
     )

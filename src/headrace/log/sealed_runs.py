@@ -1,7 +1,7 @@
-"""The batches of one sealed ledger in order, run by run, for compaction; without I/O.
+"""Iterates over the batches of a sealed ledger, run by run, for compaction; without I/O.
 
-Invariants: pure. Says what to read next, and checks what was read: CRC and place of each batch, and
-that the ledger ends where the log says. The broker and the process of a round read alike with it.
+Invariants: pure. Determines what to read next, and verifies what was read: the CRC and placement of
+each batch, and the end of the ledger. Used by both the broker and the compaction process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SIZE: Final = Struct(">I")
 
 
 class SealedRuns:
-    """Where a reader of the ledger is."""
+    """A reader's progress in the ledger."""
 
     def __init__(self, segment: Segment, end_position: int, read_bytes: int) -> None:
-        """`segment` has its index, and is left as it is. `read_bytes`: at once, where no batch is
-        longer."""
-        # Aside: what readers have had checked stays as it is.
+        """`segment` has its index loaded, and is not changed. `read_bytes`: read size, unless a
+        batch is larger."""
+        # A copy: the verified range that readers rely on is not changed.
         aside = Segment(segment.ledger, segment.base_offset, segment.leader_epoch)
         aside.end_offset, aside.index = segment.end_offset, segment.index
         aside.is_compacted = segment.is_compacted
@@ -38,12 +38,12 @@ class SealedRuns:
         self._want = read_bytes
         self._offset = segment.base_offset
         self.position = 0
-        """Where the next run begins."""
+        """The position of the next run."""
 
     @property
     def size(self) -> int:
-        """How many bytes to read there; 0: that was all. Raises DataCorrupt if the ledger ends at
-        another offset."""
+        """The number of bytes to read at `position`; 0 at the end. Raises DataCorrupt if the ledger
+        ends at another offset."""
         left = self._end - self.position
         if not left and self._offset != self._segment.end_offset:
             raise self._segment.corrupt(
@@ -52,22 +52,22 @@ class SealedRuns:
         return min(self._want, left)
 
     def take(self, data: Buffer) -> Run | None:
-        """The next run, of the bytes read; None if more have to be read there. Raises DataCorrupt,
+        """The next run in the bytes read; None if more bytes are needed. Raises DataCorrupt,
         BatchCorrupt."""
         segment, position, size = self._segment, self.position, self.size
         if len(data) < size:
-            raise segment.corrupt(position + len(data), "the ledger ends there, too early")
+            raise segment.corrupt(position + len(data), "the ledger is truncated")
         segment.verify_crc(data, position)
         run = Run.of(data)
         if not run.batches:
             if self._want >= self._end - position:
-                raise segment.corrupt(position, "a batch reaches past the end")
+                raise segment.corrupt(position, "a batch extends past the end")
             self._want = max(self._want * 2, read_header(data).size if size >= HEADER_SIZE else 0)
             return None
         offset = self._offset
         for at, header in run.batches:
             if header.base_offset < offset:
-                raise segment.corrupt(position + at, f"offset {header.base_offset} comes late")
+                raise segment.corrupt(position + at, f"offset {header.base_offset} is out of order")
             offset = header.last_offset + 1
         at, header = run.batches[-1]
         self._offset, self._want = offset, self._read_bytes
@@ -76,7 +76,7 @@ class SealedRuns:
 
 
 def encode_segment(segment: Segment, path: str) -> bytes:
-    """What another process has to know to read the ledger in its file."""
+    """The data that another process needs to read the ledger from its file."""
     facts = json.dumps(
         (
             path,
@@ -92,7 +92,7 @@ def encode_segment(segment: Segment, path: str) -> bytes:
 
 
 def decode_segment(data: bytes) -> tuple[Segment, str]:
-    """The reverse of `encode_segment`."""
+    """Decode what `encode_segment` returned."""
     begin = _SIZE.size + _SIZE.unpack_from(data)[0]
     path, ledger, base_offset, end_offset, leader_epoch, is_compacted, end_position = json.loads(
         data[_SIZE.size : begin]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NONE: Final = -1
 _PARTS_MAX: Final = 1_000
-"""Linux takes at most 1,024 at once."""
+"""Linux accepts at most 1,024 parts at once."""
 
 
 def memory_file() -> int:
@@ -35,13 +35,13 @@ def close_memory_file(descriptor: int) -> None:
 
 
 def write_parts(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
-    """Write all of `parts` next to each other, and say how much that is. Raises OSError."""
+    """Write all of `parts` contiguously; returns their size. Raises OSError."""
     size = 0
     for at in range(0, len(parts), _PARTS_MAX):
         some = parts[at : at + _PARTS_MAX]
         wanted = sum(map(len, some))
         written = os.pwritev(descriptor, some, position + size)
-        if written < wanted:  # there is a limit of bytes, too
+        if written < wanted:  # the number of bytes per call is limited, too
             view = memoryview(b"".join(some))[written:]
             while view:
                 more = os.pwrite(descriptor, view, position + size + wanted - len(view))

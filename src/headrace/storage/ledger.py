@@ -117,31 +117,31 @@ class NamesFiles(Protocol):
 
 
 class BulkWriter(Protocol):
-    """Gives a new ledger many bytes, of which nothing is kept before `finish`."""
+    """Writes many bytes to a new ledger; none of them are stored before `finish`."""
 
     def write(self, parts: Sequence[Buffer], size: int) -> Completion:
-        """Take the next `size` bytes; on completion the next may be given.
+        """Write the next `size` bytes; on completion the next may be written.
 
-        It fails with StorageUnavailable; then the ledger is to be deleted.
+        Fails with StorageUnavailable; then the ledger must be deleted.
         """
         ...
 
     async def finish(self) -> None:
-        """Make all of it durable, and readable. Raises StorageUnavailable; then nothing is."""
+        """Make everything durable and readable. Raises StorageUnavailable; then nothing is."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds; once, also after an error."""
+        """Release all resources; to be called once, also after an error."""
         ...
 
 
 @runtime_checkable
 class WritesInBulk(Protocol):
-    """What a LedgerStore may do besides, if small appends need not wait for large amounts."""
+    """Optional capability of a LedgerStore: small appends do not wait for bulk writes."""
 
     def bulk_writer(self, ledger: LedgerId) -> BulkWriter | None:
-        """Of a ledger without bytes, which takes no appends until it is closed; None if there is
-        none. Raises LedgerUnknown, LedgerSealed, StorageUnavailable."""
+        """A writer for an empty ledger, which refuses appends until the writer is closed; None if
+        unsupported. Raises LedgerUnknown, LedgerSealed, StorageUnavailable."""
         ...
 
 

@@ -1,13 +1,12 @@
-"""Many bytes for a new ledger, past the write-ahead log: straight to its segment.
+"""Writes many bytes to a new ledger, bypassing the write-ahead log: directly to its segment.
 
-Invariants: one writer, one piece at a time, and nothing before it is finished: the ledger stays
-without bytes, for readers, checkpoints and a recovery alike. `finish` syncs the segment and the
-folders of its name, and only then puts one EXTEND with its length into the WAL, whose sync makes
-all of it readable.
-How it works: in the WAL these bytes would be written twice, and every small append would wait for
-a sync that they share. Beside it, a sync of the WAL still waits for what the disk has been given
-before, so each piece is handed to the disk as soon as it is written, and the piece after the next
-waits for it: no sync has more than two pieces before it.
+Invariants: one writer, one piece at a time. Until `finish`, the ledger stays empty for readers,
+checkpoints and recovery. `finish` syncs the segment and the folders of its name, and only then adds
+one EXTEND with its length to the WAL, whose sync makes all of it readable.
+In the WAL these bytes would be written twice, and every small append would wait for a sync that
+includes them. Even so, a sync of the WAL waits for earlier writes to the disk, so writeback of each
+piece starts as soon as it is written, and the piece after the next one waits for it: no sync has
+more than two pieces ahead of it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class FileBulkWriter:
         ledger: Ledger,
     ) -> None:
         """Raises StorageUnavailable."""
-        assert ledger.end == 0, "only a ledger without bytes is written in bulk"
+        assert ledger.end == 0, "only an empty ledger is written in bulk"
         self._loop = asyncio.get_running_loop()
         self._disk = disk
         self._threads = threads
@@ -56,7 +55,7 @@ class FileBulkWriter:
         self._ledger = ledger
         self._position = 0
         self._piece = 0
-        """Where the last piece begins."""
+        """The position of the last piece."""
         self._failure: HeadraceError | None = None
         self._job: Future[None] | None = None
         try:
@@ -64,7 +63,8 @@ class FileBulkWriter:
         except OSError as error:
             raise self._failed(error) from error
         self._block = ledger.blocked = LedgerSealed(
-            f"ledger {ledger.id} is written in bulk: append when that has ended", ledger=ledger.id
+            f"ledger {ledger.id} is being written in bulk: append when that has ended",
+            ledger=ledger.id,
         )
 
     def write(self, parts: Sequence[Buffer], size: int) -> Completion:
@@ -88,7 +88,7 @@ class FileBulkWriter:
 
     async def finish(self) -> None:
         """See BulkWriter."""
-        assert self._job is None, "the last piece is written"
+        assert self._job is None, "the last piece was written"
         if self._failure is not None:
             raise fresh(self._failure)
         ledger = self._ledger
@@ -100,7 +100,7 @@ class FileBulkWriter:
             await self._commit.extend(ledger, self._position).wait()
 
     def close(self) -> None:
-        """See BulkWriter. The file is closed by the thread that uses it, if one does."""
+        """See BulkWriter. If a thread is using the file, that thread closes it."""
         if self._ledger.blocked is self._block:
             self._ledger.unblock()
         if self._job is None:
@@ -127,11 +127,11 @@ class FileBulkWriter:
             completion.fail(error)
 
     def _failed(self, error: OSError) -> HeadraceError:
-        """Nothing that was written is trusted any more: no later sync might report the error."""
+        """Distrust everything written: no later sync might report the error."""
         ledger = self._ledger
         self._failure = self._room.failure(error, "writing a segment") or StorageUnavailable(
-            f"writing the segment of ledger {ledger.id} failed ({error}): nothing of it is kept; "
-            "free space or mend the disk, then try again",
+            f"writing the segment of ledger {ledger.id} failed ({error}): nothing was stored; "
+            "free space or repair the disk, then try again",
             ledger=ledger.id,
             cause=str(error),
         )

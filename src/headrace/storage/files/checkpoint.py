@@ -1,10 +1,10 @@
-"""Checkpoints: what the segments hold for certain, so that the WAL before it can go.
+"""Checkpoints: record what the segments durably contain, so that older WAL files can be recycled.
 
-Invariants: a snapshot is taken in the loop's thread (nothing waits there), written in
-another, finished in the loop's thread again. Order is everything: segments, footers and their
-folders first; then the checkpoint file (temporary name, sync, rename, sync of the folder); only
-then are WAL files recycled. A segment or footer whose sync failed is written again from the WAL
-before it is synced once more: after a failed sync the page cache may have dropped what it held.
+Invariants: a snapshot is taken in the loop's thread (without waiting), written in another, and
+completed in the loop's thread. The order matters: segments, footers and their folders first; then
+the checkpoint file (temporary name, sync, rename, sync of the folder); only then are WAL files
+recycled. A segment or footer whose sync failed is rewritten from the WAL before it is synced again:
+after a failed sync the page cache may have lost data.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 
 SYNCED_TOGETHER = 64
-"""Segments that the disk writes at once; each is a descriptor."""
+"""Segments under writeback at once; each uses a descriptor."""
 
 
 class Snapshot:
-    """What one checkpoint covers."""
+    """The state that one checkpoint covers."""
 
     __slots__ = ("dirty", "folders", "footers", "next_ledger", "rows", "sequence", "wal_number")
 
@@ -58,7 +58,7 @@ class Snapshot:
         self.sequence = sequence
         self.wal_number = wal_number
         self.next_ledger = catalog.next_ledger
-        # Tuples, sorted and packed later in the thread: 1.5 ms for 10,000 ledgers here.
+        # Tuples, to be sorted and packed in the thread: 1.5 ms for 10,000 ledgers.
         self.rows = [
             (ledger.id, ledger.readable, ledger.is_sealed) for ledger in catalog.ledgers.values()
         ]
@@ -72,7 +72,7 @@ class Snapshot:
             ledger.is_dirty = False
 
     def mark_unsynced(self, segments: Segments) -> None:
-        """The checkpoint failed: what it should have synced is unsynced as before."""
+        """The checkpoint failed: mark what it should have synced as unsynced again."""
         for ledger in self.dirty.values():
             ledger.is_dirty = True
         segments.dirty = {**self.dirty, **segments.dirty}
@@ -83,7 +83,7 @@ class Snapshot:
 
 
 class CheckpointWriter:
-    """Writes the `checkpoint` file of a folder. For one thread at a time."""
+    """Writes the `checkpoint` file of a folder. Not thread-safe."""
 
     def __init__(self, disk: Disk, folder: str, segments: Segments, reader: WalReader) -> None:
         self._disk = disk
@@ -91,12 +91,12 @@ class CheckpointWriter:
         self._segments = segments
         self._reader = reader
         self._doubtful_footers: dict[int, None] = {}
-        """The ledgers whose footer's sync failed, and has not succeeded since."""
+        """Ledgers with a footer whose last sync failed."""
 
     def write(self, snapshot: Snapshot) -> None:
-        """Make everything that `snapshot` covers durable, and the checkpoint itself.
+        """Make everything in `snapshot` durable, then the checkpoint itself.
 
-        Raises OSError: then the former checkpoint holds, and what failed is marked.
+        Raises OSError: then the previous checkpoint is still valid, and failed syncs are marked.
         """
         segments = self._segments
         lengths = {ledger: length for ledger, length, _ in snapshot.rows}
@@ -121,7 +121,7 @@ class CheckpointWriter:
         )
 
     def _sync_segments(self, ledgers: Sequence[Ledger]) -> None:
-        """Make some segments durable: the disk begins with all of them before one is waited for."""
+        """Sync some segments: writeback starts for all of them before the first fdatasync."""
         disk = self._disk
         opened: list[tuple[Ledger, int | None]] = []
         try:
@@ -142,7 +142,7 @@ class CheckpointWriter:
                     disk.close(fd)
 
     def _rewrite_footers(self, wanted: set[int]) -> None:
-        """Write footers again from the WAL, which is kept until they are durable."""
+        """Rewrite footers from the WAL, which is retained until they are durable."""
         if not wanted:
             return
         former = read_checkpoint(self._disk, self._folder)
@@ -153,7 +153,7 @@ class CheckpointWriter:
                 try:
                     fd = self._disk.open(self._segments.footer_path(entry.ledger), READ_WRITE)
                 except FileNotFoundError:
-                    continue  # deleted meanwhile
+                    continue  # deleted since
                 try:
                     footer = encode_footer(entry.ledger, entry.position, entry.payload)
                     write_fully(self._disk, fd, footer, 0)
@@ -161,10 +161,10 @@ class CheckpointWriter:
                     self._disk.close(fd)
 
     def _rewrite(self, ledgers: list[Ledger], lengths: dict[int, int]) -> None:
-        """Write again, from the WAL, what failed syncs may have dropped from the segments.
+        """Rewrite, from the WAL, what failed syncs may have lost from the segments.
 
-        What the former checkpoint vouches for was synced then and is left alone: no recovery would
-        write it a third time.
+        What the previous checkpoint covers was synced then and is left alone: no recovery could
+        write it again.
         """
         if not ledgers:
             return
@@ -191,7 +191,7 @@ class CheckpointWriter:
 
 @contextmanager
 def _doubt(ledger: Ledger) -> Iterator[None]:
-    """Mark a segment whose sync fails: the page cache may have dropped what it held."""
+    """Mark a segment whose sync fails: the page cache may have lost data."""
     try:
         yield
     except OSError:
@@ -200,12 +200,12 @@ def _doubt(ledger: Ledger) -> Iterator[None]:
 
 
 def write_checkpoint(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint file; durable on return. Raises OSError."""
+    """Replace the checkpoint file; it is durable on return. Raises OSError."""
     write_durable_file(disk, folder, "checkpoint", encode_checkpoint(checkpoint))
 
 
 def write_durable_file(disk: Disk, folder: str, name: str, data: bytes) -> None:
-    """Replace a file of `folder` as a whole; durable on return. Raises OSError."""
+    """Replace a file of `folder` atomically; it is durable on return. Raises OSError."""
     temporary = f"{folder}/{name}.tmp"
     fd = disk.open(temporary, CREATE_EMPTY)
     try:
@@ -218,14 +218,14 @@ def write_durable_file(disk: Disk, folder: str, name: str, data: bytes) -> None:
 
 
 def read_checkpoint(disk: Disk, folder: str) -> Checkpoint:
-    """Raises DataCorrupt if it is missing or damaged."""
+    """Decode the checkpoint file. Raises DataCorrupt if it is missing or corrupt."""
     path = f"{folder}/checkpoint"
     try:
         fd = disk.open(path, READ_ONLY)
     except FileNotFoundError:
         raise DataCorrupt(
             f"{path} is missing, so the ledgers' lengths are unknown; restore the folder "
-            "from a copy",
+            "from a backup",
             path=path,
         ) from None
     try:

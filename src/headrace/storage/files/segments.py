@@ -52,22 +52,22 @@ class Segments:
         self.dirty: dict[int, Ledger] = {}
         """Written since the last checkpoint began."""
         self.unsynced_folders: dict[str, None] = {self._folder: None}
-        """Folders that got a new name since the last checkpoint began; files that a
-        killed process has made in the first of them exist, and are not made again."""
+        """Folders with new names since the last checkpoint began; initially the root, because files
+        created by a killed process exist there, but may not be durable."""
         self.unsynced_footers: dict[int, None] = {}
         self.forgotten: list[int] = []
-        """Deleted ledgers whose files are still there."""
+        """Deleted ledgers whose files still exist."""
 
     def path(self, ledger: int) -> str:
-        """Where the bytes of the ledger are."""
+        """The path of the ledger's segment."""
         return f"{self._folder}/{ledger & 0xFF:02x}/{ledger:016x}.ledger"
 
     def footer_path(self, ledger: int) -> str:
-        """Where its footer is, once it is sealed."""
+        """The path of the ledger's footer, once it is sealed."""
         return f"{self._folder}/{ledger & 0xFF:02x}/{ledger:016x}.footer"
 
     def write(self, ledger: Ledger, data: Buffer, position: int) -> None:
-        """Take `data`; small runs are kept for a while. Raises OSError; a part may be there."""
+        """Write `data`, or buffer it if it is small. Raises OSError; part may be written."""
         if len(data) < segment_write_buffer.SMALL_BYTES:
             self._write_buffer.add(ledger, bytes(data), position)
             run = ledger.buffered
@@ -80,19 +80,19 @@ class Segments:
         self._write(ledger, data, position)
 
     def flush(self, ledger: Ledger) -> None:
-        """Write what is kept of the ledger. Raises OSError; then it is kept as before."""
+        """Write the ledger's buffered bytes. Raises OSError; then they stay buffered."""
         run = ledger.buffered
         if run is not None:
             self._write(ledger, run.joined(), run.start)
             self._write_buffer.drop(ledger)
 
     def flush_all(self) -> None:
-        """Write all that is kept. Raises OSError."""
+        """Write all buffered bytes. Raises OSError."""
         for ledger in self._write_buffer.all():
             self.flush(ledger)
 
     def discard_failed(self, ledger: Ledger) -> None:
-        """Appends behind the ledger's end have failed: keep nothing of them."""
+        """Discard buffered bytes after the ledger's end, whose append has failed."""
         self._write_buffer.discard_after(ledger, ledger.end)
 
     def _write(self, ledger: Ledger, data: Buffer, position: int) -> None:
@@ -109,7 +109,7 @@ class Segments:
     def write_parts(
         self, ledger: Ledger, parts: Sequence[Buffer], position: int, size: int
     ) -> None:
-        """Like write, of many parts that lie next to each other: saves joining them."""
+        """Like write, for many contiguous parts: saves joining them."""
         self.flush(ledger)
         fd = ledger.fd
         if fd < 0:
@@ -122,7 +122,7 @@ class Segments:
             write_fully(self._disk, fd, b"".join(parts), position)
 
     def read_cached(self, ledger: Ledger, position: int, size: int) -> Buffer | None:
-        """Exactly `size` bytes if memory holds them. Raises OSError."""
+        """Exactly `size` bytes if they are cached. Raises OSError."""
         kept = self.buffered(ledger, position, size)
         size -= len(kept)
         if not size:
@@ -133,14 +133,14 @@ class Segments:
         return buffer + kept if kept else buffer
 
     def buffered(self, ledger: Ledger, position: int, size: int) -> bytes:
-        """What of these bytes is not in the segment yet: the last of them, or none."""
+        """The part of these bytes that is still buffered: the last of them, or none."""
         run = ledger.buffered
         if run is None or position + size <= run.start:
             return b""
         return run.joined()[max(0, position - run.start) : position + size - run.start]
 
     def locate_cached(self, ledger: Ledger, position: int, size: int) -> FileBytes | None:
-        """Exactly `size` bytes as they lie in the file, if memory holds them. Raises OSError."""
+        """Exactly `size` bytes as a file range, if they are cached. Raises OSError."""
         run = ledger.buffered
         if run is not None and position + size > run.start:
             return None
@@ -149,7 +149,7 @@ class Segments:
         return FileBytes(partial(self._descriptor, ledger), position, size)
 
     def whole_file(self, ledger: Ledger) -> str | None:
-        """Where another process finds all of its bytes; None while some wait to be written."""
+        """The path at which another process finds all bytes; None while some are buffered."""
         if ledger.buffered is not None or not isinstance(self._disk, SystemDisk):
             return None
         return self.path(ledger.id)
@@ -159,7 +159,7 @@ class Segments:
         return ledger.fd if ledger.fd >= 0 else self._open_segment(ledger)
 
     def read(self, ledger: int, position: int, size: int) -> bytes:
-        """Like read_cached, from the disk; for any thread, so it opens the file anew."""
+        """Like read_cached, from the disk; opens the file again, so it works in any thread."""
         fd = self._disk.open(self.path(ledger), READ_ONLY)
         try:
             return read_fully(self._disk, fd, size, position)
@@ -167,7 +167,7 @@ class Segments:
             self._disk.close(fd)
 
     def size(self, ledger: int) -> int:
-        """Bytes in the file, 0 without one."""
+        """The size of the file, 0 if there is none."""
         try:
             fd = self._disk.open(self.path(ledger), READ_ONLY)
         except FileNotFoundError:
@@ -178,7 +178,7 @@ class Segments:
             self._disk.close(fd)
 
     def cut(self, ledger: Ledger) -> None:
-        """Remove what lies behind the ledger's end."""
+        """Truncate the segment at the ledger's end."""
         fd = ledger.fd if ledger.fd >= 0 else self._open_segment(ledger)
         self._disk.truncate(fd, ledger.end)
         self._mark_dirty(ledger)
@@ -191,7 +191,7 @@ class Segments:
             return None
 
     def sync(self, path: str) -> None:
-        """Make a file durable, unless it was deleted. For any thread. Raises OSError."""
+        """Sync a file, unless it was deleted. For any thread. Raises OSError."""
         try:
             fd = self._disk.open(path, READ_WRITE)
         except FileNotFoundError:
@@ -202,8 +202,8 @@ class Segments:
             self._disk.close(fd)
 
     def open_empty(self, ledger: Ledger) -> int:
-        """The segment of a ledger without bytes, for one writer that syncs it itself with
-        `sync_new`. Raises OSError."""
+        """Open the segment of an empty ledger, for a writer that syncs it itself with `sync_new`.
+        Raises OSError."""
         fd = self._open_new(self.path(ledger.id), CREATE_EMPTY)
         ledger.has_file = True
         return fd
@@ -215,7 +215,7 @@ class Segments:
         self._disk.sync_folder(self._folder)
 
     def write_footer(self, ledger: int, end: int, footer: Buffer) -> None:
-        """Put the footer beside the segment, not yet durable. Raises OSError."""
+        """Write the footer beside the segment, without a sync. Raises OSError."""
         fd = self._open_new(self.footer_path(ledger), CREATE_EMPTY)
         try:
             write_fully(self._disk, fd, encode_footer(ledger, end, footer), 0)
@@ -224,13 +224,13 @@ class Segments:
         self.unsynced_footers[ledger] = None
 
     def read_footer(self, ledger: int, end: int) -> bytes:
-        """What was given to `seal`. Raises DataCorrupt."""
+        """The footer passed to `seal`. Raises DataCorrupt."""
         path = self.footer_path(ledger)
         try:
             fd = self._disk.open(path, READ_ONLY)
         except FileNotFoundError:
             raise DataCorrupt(
-                f"{path} is missing: restore it from a copy", path=path, ledger=ledger
+                f"{path} is missing: restore it from a backup", path=path, ledger=ledger
             ) from None
         try:
             size = FOOTER_HEAD.size + FOOTER_BYTES_MAX + 1
@@ -240,25 +240,25 @@ class Segments:
         return decode_footer(data, ledger, end, path)
 
     def forget(self, ledger: Ledger) -> None:
-        """The ledger is deleted: `unlink_forgotten` will remove its files."""
+        """The ledger was deleted: `unlink_forgotten` deletes its files."""
         self.drop_written(ledger)
         self.unsynced_footers.pop(ledger.id, None)
         self.forgotten.append(ledger.id)
 
     def drop_written(self, ledger: Ledger) -> None:
-        """What was written to it is not wanted any more."""
+        """Discard the ledger's buffered and unsynced bytes."""
         self.close(ledger)
         self._write_buffer.drop(ledger)
         self.dirty.pop(ledger.id, None)
 
     def unlink_forgotten(self) -> None:
-        """Remove the files of deleted ledgers; for any thread. Recovery does it otherwise."""
+        """Delete the files of deleted ledgers; for any thread. Otherwise recovery does it."""
         while self.forgotten:
             ledger = self.forgotten.pop()
             for path in (self.path(ledger), self.footer_path(ledger)):
                 try:
                     self._disk.unlink(path)
-                except OSError:  # gone already, or left for recovery, which looks for such files
+                except OSError:  # already deleted, or left to recovery, which removes such files
                     continue
 
     def remove_unknown(self, known: dict[int, Ledger]) -> int:
@@ -280,14 +280,14 @@ class Segments:
         return count
 
     def close(self, ledger: Ledger) -> None:
-        """Give its descriptor back, if it has one."""
+        """Close its descriptor, if it has one."""
         if ledger.fd >= 0:
             self._disk.close(ledger.fd)
             ledger.fd = -1
             self._open.remove(ledger)
 
     def close_all(self) -> None:
-        """Give all descriptors back."""
+        """Close all descriptors."""
         for ledger in self._open:
             self._disk.close(ledger.fd)
             ledger.fd = -1

@@ -1,11 +1,11 @@
-"""How the WAL is synced: at once in the loop's thread, or in a thread of its own.
+"""Syncs the WAL, either inline in the loop's thread or in a dedicated thread.
 
-Invariants: one sync at a time; `ended` is called in the loop's thread. A sync covers what
-was written before `begin` was called.
-How it works: on a disk that syncs in less than INLINE_SYNC_NS the loop does it itself: the hop to
-a thread costs more (25 against 40 us CPU a request here). On a slower disk a thread does it. The
-moving average decides, so a disk that gets busy or idle changes the way. A sync that no append
-waits for is always the thread's: the loop would stand still for nothing but a timer.
+Invariants: one sync at a time; `ended` is called in the loop's thread. A sync covers what was
+written before `begin` was called.
+On a disk that syncs in less than INLINE_SYNC_NS the loop does it inline, as switching to a thread
+costs more (25 instead of 40 us CPU per request). On a slower disk a thread does it. The moving
+average decides, so this follows changes in the disk's load. A sync that no append waits for is
+always done by the thread, since it would block the loop for nothing but a timer.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from headrace.storage.files.write_ahead_log import WalFile
 
 INLINE_SYNC_NS = 200_000
-"""Up to this average the loop itself syncs; beyond it a thread does."""
+"""Up to this average the loop syncs inline; above it, the thread does."""
 INLINE_SYNC_BYTES: Final = 512 << 10
-"""A sync of more than this is never done in the loop, however quick the last ones were."""
+"""Larger syncs are never done inline, however fast the last ones were."""
 
 
 class Counters:
-    """What the store has done since it was opened, for metrics."""
+    """Activity since the store was opened, for metrics."""
 
     def __init__(self) -> None:
         self.appends = 0
@@ -44,7 +44,7 @@ class Counters:
 
 
 class WalSync:
-    """The one that calls fdatasync."""
+    """Calls fdatasync on the WAL's files."""
 
     def __init__(self, disk: Disk, clock: Clock, counters: Counters) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class WalSync:
         self._sync_thread = disk.threads("headrace-sync", 1)
         self._average_ns = 0
         self.is_running = False
-        """Whether the thread syncs."""
+        """Whether the thread is syncing."""
 
     def begin(
         self,
@@ -63,7 +63,7 @@ class WalSync:
         ended: Callable[[OSError | None, int], None],
         context: int,
     ) -> None:
-        """Sync `files`, which got `size` bytes since the last one, then `ended(error, context)`."""
+        """Sync `files` (`size` bytes since the last sync), then call `ended(error, context)`."""
         assert not self.is_running, "one sync at a time"
         if self._average_ns < INLINE_SYNC_NS and size < INLINE_SYNC_BYTES:
             error: OSError | None = None
@@ -85,7 +85,7 @@ class WalSync:
         ended: Callable[[OSError | None, int], None],
         context: int,
     ) -> None:
-        """Like `begin`, and never in the loop, however little there is to sync."""
+        """Like `begin`, but never inline."""
         assert not self.is_running, "one sync at a time"
         self.is_running = True
 
@@ -95,7 +95,7 @@ class WalSync:
         self._sync_thread.submit(self._sync, files).add_done_callback(hand_back)
 
     def close(self) -> None:
-        """Wait for the sync that runs, and give the thread back."""
+        """Wait for the sync in progress, and stop the thread."""
         self._sync_thread.shutdown(wait=True)
 
     def _sync(self, files: Sequence[WalFile]) -> int:
