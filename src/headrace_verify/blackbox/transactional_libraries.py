@@ -203,9 +203,12 @@ class AiokafkaInstance:
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop)
         try:
             return future.result()
-        except (KafkaError, IllegalOperation, TimeoutError, OSError) as error:
-            # An operation is illegal in an instance that has been fenced in the background.
-            is_dead = isinstance(error, ProducerFenced | IllegalOperation | TimeoutError)
+        except (KafkaError, IllegalOperation, TimeoutError, OSError, AssertionError) as error:
+            # An operation is illegal in an instance that was fenced in the background; aiokafka
+            # 0.14 asserts so for an abort after a fatal error.
+            is_dead = isinstance(
+                error, ProducerFenced | IllegalOperation | TimeoutError | AssertionError
+            )
             raise Failed(repr(error), may_abort=not is_dead) from error
 
     def init(self) -> None:

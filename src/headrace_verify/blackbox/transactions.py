@@ -31,6 +31,8 @@ LIBRARIES = ("librdkafka", "aiokafka", "java")
 COPIERS = tuple(f"copies-{library}" for library in LIBRARIES)
 """Their groups."""
 LOOK_S = 0.2
+CATCH_UP_MAX = 5
+"""Times the limit without progress: how long a group may take in all."""
 
 
 def copies_of(library: str) -> dict[str, int]:
@@ -107,6 +109,8 @@ class _Settling:
         self._context = context
         self._within_s = within_s
         self.connection = Connection(context)
+        self._progress: dict[str, int] = {}
+        """Group -> the sum of its committed offsets, as last seen."""
 
     def go(self) -> Iterator[str]:
         """What does not come to its end, in words."""
@@ -138,20 +142,29 @@ class _Settling:
         of: Mapping[str, Mapping[str, int]],
         otherwise: str,
     ) -> Iterator[str]:
-        """Wait until it is true of each name and its topics."""
-        deadline_ns = now_ns() + int(self._within_s * 1e9)
+        """Wait until it is true of each name and its topics.
+
+        The time limit starts again whenever a group makes progress: on a busy machine copiers may
+        have much to catch up on.
+        """
+        within_ns = int(self._within_s * 1e9)
+        end_ns = now_ns() + CATCH_UP_MAX * within_ns
+        deadline_ns = now_ns() + within_ns
         waiting = dict(of)
-        while waiting and now_ns() < deadline_ns:
+        while waiting and now_ns() < min(deadline_ns, end_ns):
+            before = dict(self._progress)
             for name, topics in list(waiting.items()):
                 try:
                     if is_true(name, topics):
                         del waiting[name]
                 except OSError as error:
                     self.connection.failed(error)  # an owner or a coordinator may still be loading
+            if self._progress != before:
+                deadline_ns = now_ns() + within_ns
             if waiting:
                 self._context.pause(LOOK_S)
         for name in waiting:
-            yield f"not alive: {name} {otherwise} after {self._within_s} s"
+            yield f"not alive: {name} {otherwise}, without progress for {self._within_s} s"
 
     def _are_all_ended(self, _name: str, topics: Mapping[str, int]) -> bool:
         """Whether no transaction holds back readers."""
@@ -166,6 +179,7 @@ class _Settling:
         progress = note_stable(self._context, self.connection, group, topics)
         if progress is None:
             return False
+        self._progress[group] = sum(progress[place.topic, place.part] for place in _places(topics))
         for place in _places(topics):
             position = max(0, progress[place.topic, place.part])
             if not self._is_end(place, position):
