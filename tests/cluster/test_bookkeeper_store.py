@@ -312,7 +312,7 @@ def test_a_note_that_was_stored_in_part_counts_as_none(with_store):
             length += len(payload)
             await plant_payload(store, ledger, entry, [0, 1, 2], payload, length)
         assert await store.recover(ledger) == (ledger, 200, True, None)
-        assert await store.notes(ledger) == [(100, b"whole")]
+        assert await store.checkpoints(ledger) == [(100, b"whole")]
         assert bytes(await store.read(ledger, 0, 1 << 20)) == stream(0, 200)
         assert bytes(await store.read(ledger, 95, 10)) == stream(95, 10)
 
@@ -325,7 +325,7 @@ def test_a_long_ledger_without_notes_is_not_searched_to_its_beginning(with_store
         monkeypatch.setattr(notes, "STEP_BYTES", 30_000)
         ledger = await store.create()
         await append(store, ledger, bytes(1_000))
-        store.note(ledger, b"too far away")
+        store.append_checkpoint(ledger, b"too far away")
         for _ in range(20):
             await append(store, ledger, bytes(10_000))
         other = await beside(store)

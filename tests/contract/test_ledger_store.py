@@ -555,20 +555,20 @@ def test_notes_come_with_what_was_appended_before_them_and_are_no_part_of_it(che
         ledger = await store.create()
         large = bytes(range(256)) * (5 << 12)  # 5 MiB: more than an entry, or an answer, holds
         assert isinstance(store, StoresInlineCheckpoints)
-        store.note(ledger, b"at the start")
+        store.append_checkpoint(ledger, b"at the start")
         await append(store, ledger, b"one")
         # In one turn, while other appends are under way: each behind what came before it.
         first = store.append(ledger, [b"two"], 3, None)[1]
-        store.note(ledger, large)
+        store.append_checkpoint(ledger, large)
         store.append(ledger, [b"three"], 5, None)
-        store.note(ledger, b"")
+        store.append_checkpoint(ledger, b"")
         last = store.append(ledger, [large], len(large), None)[1]
         await first.wait()
         await last.wait()
         await append(store, ledger, b"four")
         other = await harness.beside()
         await other.recover(ledger)
-        assert await other.notes(ledger) == [(0, b"at the start"), (6, large), (11, b"")]
+        assert await other.checkpoints(ledger) == [(0, b"at the start"), (6, large), (11, b"")]
         assert await content(other, ledger) == b"onetwothree" + large + b"four"
         for position in range(14):
             found = bytes(await other.read(ledger, position, 4))
@@ -583,14 +583,14 @@ def test_a_ledger_with_notes_is_sealed_with_its_footer(check):
             pytest.skip("a note is for who takes an open ledger over, and here nobody can")
         ledger = await store.create()
         store.append(ledger, [b"data"], 4, None)
-        store.note(ledger, b"note")
+        store.append_checkpoint(ledger, b"note")
         await store.seal(ledger, b"footer")
         other = await harness.beside()
         info = await other.recover(ledger)
         assert (info.end, info.footer) == (4, b"footer")
         assert await content(other, ledger) == b"data"
         with pytest.raises(LedgerSealed):
-            store.note(ledger, b"late")
+            store.append_checkpoint(ledger, b"late")
 
     check(scenario)
 

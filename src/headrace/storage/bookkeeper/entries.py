@@ -104,7 +104,7 @@ class EntryIndex:
         at = bisect_right(self._positions, position) - 1
         return self._entries[at], self._positions[at]
 
-    def behind(self, position: int) -> tuple[int, int] | None:
+    def after(self, position: int) -> tuple[int, int] | None:
         """(entry, its position): the first known one that begins after `position`."""
         at = bisect_right(self._positions, position)
         return (self._entries[at], self._positions[at]) if at < len(self._positions) else None

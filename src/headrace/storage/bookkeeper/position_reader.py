@@ -123,8 +123,8 @@ class PositionReader:
     async def _find(self, opened: OpenLedger, position: int) -> int:
         """An entry that begins at, or slightly before, `position`."""
         low, low_at = opened.index.before(position)
-        behind = opened.index.behind(position)
-        high, high_at = behind or (opened.last_entry + 1, opened.end)
+        after = opened.index.after(position)
+        high, high_at = after or (opened.last_entry + 1, opened.end)
         while high - low > ENTRIES_WALKED and position - low_at >= 2 * INDEX_INTERVAL_BYTES:
             share = (position - low_at) / max(high_at - low_at, 1)
             # Never the ends themselves, so that each step shrinks the range by at least a tenth.

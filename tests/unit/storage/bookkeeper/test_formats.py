@@ -211,8 +211,8 @@ def test_the_index_leads_to_an_entry_shortly_before_the_position(sizes, rng):
         if in_order and sizes:
             holder = max(at for at, start in enumerate(starts) if start <= position)
             assert starts[holder] - begins < INDEX_INTERVAL_BYTES
-        behind = index.behind(position)
-        assert behind is None or (behind[1] > position and starts[behind[0]] == behind[1])
+        after = index.after(position)
+        assert after is None or (after[1] > position and starts[after[0]] == after[1])
 
 
 @given(st.binary(max_size=3_000), st.integers(0, 40), st.integers(60, 400))
