@@ -108,6 +108,43 @@ def test_info(user):
     assert "Produce" in text.out
 
 
+def test_settings_of_a_group_are_shown_and_changed(user):
+    def get(name):
+        return user.types("config", "get", name, "--group", "workers").lines()
+
+    of_group = "--group", "workers"
+    name = "share.delivery.count.limit"
+    (default,) = get(name)
+    assert user.types("config", "list", *of_group, "--json").json() == {
+        "group": "workers",
+        "settings": [],
+    }
+    dry = user.types("config", "set", f"{name}=9", *of_group, "--dry-run", "--json").json()
+    assert dry == {"group": "workers", "changes": {name: "9"}, "dry_run": True}
+    assert get(name) == [default]
+    sql = "headrace.share.filter.sql=region = 'eu' AND amount > 1"
+    done = user.types("config", "set", f"{name}=9", sql, *of_group)
+    assert f"changed for group workers: {name}=9" in done.out
+    assert (get(name), get("headrace.share.filter.sql")) == (
+        ["9"],
+        ["region = 'eu' AND amount > 1"],
+    )
+    rows = user.types("config", "list", *of_group, "--json").json()["settings"]
+    assert {row["name"]: row["source"] for row in rows} == {
+        name: "group",
+        "headrace.share.filter.sql": "group",
+    }
+    assert "share.auto.offset.reset" in user.types("config", "list", *of_group, "--all").out
+    user.types("config", "unset", name, "headrace.share.filter.sql", *of_group).lines()
+    assert get(name) == [default]
+    refused = user.types("config", "set", f"{name}=none", *of_group)
+    assert refused.code == 1
+    assert name in refused.err
+    assert user.types("config", "get", "none.such", *of_group).code == 3
+    for wrong in (("--group", ""), ("--group", "workers", "--broker", "0")):
+        assert user.types("config", "list", *wrong).code == 2
+
+
 def test_settings_of_brokers_are_changed_while_they_run(user):
     dry = user.types("config", "set", "num.partitions=4", "--dry-run", "--json").json()
     assert dry == {"broker": None, "changes": {"num.partitions": "4"}, "dry_run": True}

@@ -1,4 +1,4 @@
-"""`headrace config`: the settings of brokers, while they run.
+"""`headrace config`: the settings of brokers and groups, while they run.
 
 Invariants: settings of topics belong to `headrace topic alter`. A change is validated by a broker
 and stored in the cluster's metadata; every broker follows it at once, and after a restart.
@@ -17,7 +17,7 @@ from headrace.cli.pairs import name_and_value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.cli.config_requests import Shown
+    from headrace.cli.config_requests import Resource, Shown
     from headrace.cli.session import Session
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Validate only.")
@@ -25,11 +25,14 @@ _ID = click.IntRange(0, 2**31 - 1)
 ONE_BROKER = click.option(
     "--broker", type=_ID, default=None, help="Only this broker. Default: all brokers."
 )
+GROUP = click.option(
+    "--group", default=None, metavar="GROUP", help="A consumer, share or streams group's settings."
+)
 
 
 @click.group()
 def config() -> None:
-    """Show and change broker settings at run time.
+    """Show and change settings of brokers and groups.
 
     \b
     Examples:
@@ -39,16 +42,38 @@ def config() -> None:
       headrace config set log.retention.ms=604800000 num.partitions=6 --dry-run
       headrace config set headrace.log.level=debug --broker 2
       headrace config unset log.retention.ms
+      headrace config set share.auto.offset.reset=earliest --group workers
+      headrace config list --group workers --all
 
     For topic settings see headrace topic alter. All settings: docs/reference/settings.md.
     """
 
 
-def _described(session: Session, broker: int | None) -> tuple[str, list[Shown]]:
-    from headrace.cli.config_requests import broker_addresses, describe
+def _resource(session: Session, broker: int | None, group: str | None) -> Resource:
+    """The group, the broker, or the broker with the lowest id. Raises CommandFailed."""
+    from headrace.cli.config_requests import BROKER, Resource, broker_addresses
 
-    number = str(next(iter(broker_addresses(session))) if broker is None else broker)
-    return number, describe(session, number)
+    if group is not None:
+        return _group(broker, group)
+    return Resource(
+        BROKER, str(next(iter(broker_addresses(session))) if broker is None else broker)
+    )
+
+
+def _group(broker: int | None, group: str) -> Resource:
+    from headrace.cli.config_requests import GROUP as KIND
+    from headrace.cli.config_requests import Resource
+
+    if broker is not None:
+        raise click.UsageError("--broker and --group exclude each other: a group has no broker")
+    if not group:
+        raise click.UsageError("--group needs the id of a group")
+    return Resource(KIND, group)
+
+
+def _owner(broker: int | None, group: str | None) -> dict[str, Any]:
+    """Whose settings they are, for JSON."""
+    return {"broker": broker} if group is None else {"group": group}
 
 
 def _row(shown: Shown) -> dict[str, Any]:
@@ -63,15 +88,27 @@ def _row(shown: Shown) -> dict[str, Any]:
 
 @config.command("list")
 @click.option("--broker", type=_ID, default=None, help="Default: the one with the lowest id.")
+@GROUP
 @click.option("--all", "is_all", is_flag=True, help="Include settings with default values.")
 @AS_JSON
 @click.pass_obj
-def list_(session: Session, /, broker: int | None, is_all: bool, as_json: bool) -> None:
-    """List the settings of a broker with the source of each value."""
-    number, shown = _described(session, broker)
-    rows = [_row(one) for one in shown if is_all or one.source != "default"]
+def list_(
+    session: Session, /, broker: int | None, group: str | None, is_all: bool, as_json: bool
+) -> None:
+    """List the settings of a broker or group with the source of each value."""
+    from headrace.cli.config_requests import describe
+
+    resource = _resource(session, broker, group)
+    shown = describe(session, resource)
+    # Of a group, values that come from brokers are defaults.
+    rows = [
+        _row(one)
+        for one in shown
+        if is_all or (one.source != "default" if group is None else one.source == "group")
+    ]
     if as_json:
-        print_json({"broker": int(number), "settings": rows})
+        number = int(resource.name) if group is None else None
+        print_json(_owner(number, group) | {"settings": rows})
         return
     print_table(
         ["setting", "value", "from", "change"],
@@ -84,23 +121,29 @@ def list_(session: Session, /, broker: int | None, is_all: bool, as_json: bool) 
             ]
             for row in rows
         ],
-        f"Broker {number}",
+        f"Broker {resource.name}" if group is None else f"Group {group}",
     )
 
 
 @config.command()
 @click.argument("name")
 @click.option("--broker", type=_ID, default=None, help="Default: the one with the lowest id.")
+@GROUP
 @AS_JSON
 @click.pass_obj
-def get(session: Session, /, name: str, broker: int | None, as_json: bool) -> None:
-    """Print the value of one setting of a broker."""
-    _, shown = _described(session, broker)
+def get(
+    session: Session, /, name: str, broker: int | None, group: str | None, as_json: bool
+) -> None:
+    """Print the value of one setting of a broker or group."""
+    from headrace.cli.config_requests import describe
+
+    shown = describe(session, _resource(session, broker, group))
     found = next((one for one in shown if one.name == name), None)
     if found is None:
+        of_group = "" if group is None else f" --group {group}"
         raise CommandFailed(
-            f"unknown broker setting {name[:100]!r}",
-            "List settings: headrace config list --all",
+            f"unknown {'broker' if group is None else 'group'} setting {name[:100]!r}",
+            f"List settings: headrace config list --all{of_group}",
             NOT_FOUND,
         )
     if as_json:
@@ -116,52 +159,71 @@ def get(session: Session, /, name: str, broker: int | None, as_json: bool) -> No
 @config.command("set")
 @click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
 @ONE_BROKER
+@GROUP
 @DRY_RUN
 @AS_JSON
 @click.pass_obj
 def set_(
-    session: Session, /, changes: tuple[str, ...], broker: int | None, dry_run: bool, as_json: bool
+    session: Session,
+    /,
+    changes: tuple[str, ...],
+    broker: int | None,
+    group: str | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Change settings atomically."""
     from headrace.cli.config_requests import SET
 
     pairs = [name_and_value(change, "num.partitions=6") for change in changes]
     operations = [(name, SET, value) for name, value in pairs]
-    _alter(session, broker, operations, dry_run=dry_run, as_json=as_json)
+    _alter(session, (broker, group), operations, dry_run=dry_run, as_json=as_json)
 
 
 @config.command()
 @click.argument("names", nargs=-1, required=True)
 @ONE_BROKER
+@GROUP
 @DRY_RUN
 @AS_JSON
 @click.pass_obj
 def unset(
-    session: Session, /, names: tuple[str, ...], broker: int | None, dry_run: bool, as_json: bool
+    session: Session,
+    /,
+    names: tuple[str, ...],
+    broker: int | None,
+    group: str | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Remove changes and return to the value given at start-up or the default."""
     from headrace.cli.config_requests import DELETE
 
     operations = [(name, DELETE, None) for name in names]
-    _alter(session, broker, operations, dry_run=dry_run, as_json=as_json)
+    _alter(session, (broker, group), operations, dry_run=dry_run, as_json=as_json)
 
 
 def _alter(
     session: Session,
-    broker: int | None,
+    owner: tuple[int | None, str | None],
     operations: Sequence[tuple[str, int, str | None]],
     *,
     dry_run: bool,
     as_json: bool,
 ) -> None:
+    """`owner`: a broker or a group; neither: all brokers."""
     from headrace.cli.config_requests import ALL_BROKERS, SET, alter
 
-    alter(session, ALL_BROKERS if broker is None else str(broker), operations, is_dry_run=dry_run)
+    resource = ALL_BROKERS if owner == (None, None) else _resource(session, *owner)
+    alter(session, resource, operations, is_dry_run=dry_run)
+    broker, group = owner
     if as_json:
         done = {name: value for name, _, value in operations}
-        print_json({"broker": broker, "changes": done, "dry_run": dry_run})
+        print_json(_owner(broker, group) | {"changes": done, "dry_run": dry_run})
         return
     whom = "all brokers" if broker is None else f"broker {broker}"
+    if group is not None:
+        whom = f"group {group}"
     for name, operation, value in operations:
         change = f"{name}={value}" if operation == SET else f"{name} unset"
         click.echo(f"{'valid' if dry_run else 'changed'} for {whom}: {change}")

@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs of brokers, by hand.
+"""DescribeConfigs and IncrementalAlterConfigs of brokers and groups, by hand.
 
 Invariants: the client library has no resource for all brokers (an empty name), so both requests are
 written here, in versions that every Kafka since 2.3 serves. Do not change: on the wire.
@@ -17,12 +17,22 @@ if TYPE_CHECKING:
 
     from headrace.cli.session import Session
 
-BROKER = 4
+BROKER, GROUP = 4, 32
 SET, DELETE = 0, 1
-ALL_BROKERS = ""
 _DESCRIBE, _DESCRIBE_VERSION = 32, 3
 _ALTER, _ALTER_VERSION = 44, 0
-_SOURCES = {2: "this broker", 3: "all brokers", 4: "start", 5: "default"}
+_SOURCES = {2: "this broker", 3: "all brokers", 4: "start", 5: "default", 8: "group"}
+
+
+class Resource(NamedTuple):
+    """What settings belong to."""
+
+    kind: int
+    """BROKER or GROUP."""
+    name: str
+
+
+ALL_BROKERS = Resource(BROKER, "")
 
 
 class Shown(NamedTuple):
@@ -72,25 +82,26 @@ def broker_addresses(session: Session) -> dict[int, str]:
     return {number: f"{brokers[number].host}:{brokers[number].port}" for number in sorted(brokers)}
 
 
-def address_of(session: Session, broker: str) -> str:
-    """The broker to ask about `broker`: itself, or any about all. Raises CommandFailed."""
+def address_of(session: Session, resource: Resource) -> str:
+    """The broker to ask: the one whose settings these are, else any. Raises CommandFailed."""
     addresses = broker_addresses(session)
-    if broker == ALL_BROKERS:
+    if resource.kind == GROUP or resource == ALL_BROKERS:
         return next(iter(addresses.values()))
-    if int(broker) not in addresses:
+    if int(resource.name) not in addresses:
         known = ", ".join(map(str, addresses))
         raise CommandFailed(
-            f"no live broker has id {broker}; nothing was changed",
+            f"no live broker has id {resource.name}; nothing was changed",
             f"The live brokers are {known}",
             NOT_FOUND,
         )
-    return addresses[int(broker)]
+    return addresses[int(resource.name)]
 
 
-def describe(session: Session, broker: str) -> list[Shown]:
-    """The settings of a broker, or those changed for all. Raises CommandFailed."""
-    body = struct.pack(">ib", 1, BROKER) + _text(broker) + struct.pack(">i??", -1, False, True)
-    reader = _ask(session, broker, _DESCRIBE, _DESCRIBE_VERSION, body)
+def describe(session: Session, resource: Resource) -> list[Shown]:
+    """The settings of a broker or group, or those set for all brokers. Raises CommandFailed."""
+    body = struct.pack(">ib", 1, resource.kind) + _text(resource.name)
+    body += struct.pack(">i??", -1, False, True)
+    reader = _ask(session, resource, _DESCRIBE, _DESCRIBE_VERSION, body)
     shown: list[Shown] = []
     for _ in range(reader.take(">i")):
         name, value = reader.text() or "", reader.text()
@@ -100,20 +111,21 @@ def describe(session: Session, broker: str) -> list[Shown]:
             reader.text(), reader.text(), reader.take(">b")
         reader.take(">b")
         documentation = reader.text()
-        told = _SOURCES.get(source, str(source))
-        shown.append(Shown(name, value, told, not is_read_only, is_sensitive, documentation))
+        source_name = _SOURCES.get(source, str(source))
+        shown.append(Shown(name, value, source_name, not is_read_only, is_sensitive, documentation))
     return sorted(shown)
 
 
 def alter(
     session: Session,
-    broker: str,
+    resource: Resource,
     changes: Sequence[tuple[str, int, str | None]],
     *,
     is_dry_run: bool,
 ) -> None:
-    """Change settings of a broker, or of all; all of them or none. Raises CommandFailed."""
-    body = struct.pack(">ib", 1, BROKER) + _text(broker) + struct.pack(">i", len(changes))
+    """Change settings of a broker, a group or all brokers atomically. Raises CommandFailed."""
+    body = struct.pack(">ib", 1, resource.kind) + _text(resource.name)
+    body += struct.pack(">i", len(changes))
     for name, operation, value in changes:
         body += _text(name) + struct.pack(">b", operation) + _text(value)
     body += struct.pack(">?", is_dry_run)
@@ -121,9 +133,9 @@ def alter(
     _ask(session, ALL_BROKERS, _ALTER, _ALTER_VERSION, body)
 
 
-def _ask(session: Session, broker: str, api_key: int, version: int, body: bytes) -> _Reader:
+def _ask(session: Session, resource: Resource, api_key: int, version: int, body: bytes) -> _Reader:
     """The answer after its one resource's error. Raises CommandFailed."""
-    address = address_of(session, broker)
+    address = address_of(session, resource)
     try:
         answer = ask(address, api_key, version, body, session.timeout_s, is_flexible=False)
         reader = _Reader(answer)

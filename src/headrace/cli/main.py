@@ -38,7 +38,10 @@ COMMANDS = {
     "find": ("headrace.cli.find", "Find messages by id, key, tag, header or time."),
     "trace": ("headrace.cli.trace", "Show the history of a message."),
     "txn": ("headrace.cli.txn", "List and describe transactions; abort hanging ones."),
-    "config": ("headrace.cli.config", "Show and change broker settings at run time."),
+    "config": (
+        "headrace.cli.config",
+        "Show and change settings of brokers and groups.",
+    ),
     "quota": ("headrace.cli.quota", "List, set and delete client quotas."),
     "info": ("headrace.cli.info", "Show cluster id, brokers, topics and versions."),
     "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
