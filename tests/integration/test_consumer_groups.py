@@ -66,7 +66,7 @@ def test_a_pattern_that_cannot_be_used_is_a_clear_error(broker, topic):
         "log_level": 0,
     }
     consumer = Consumer(settings)
-    consumer.subscribe(["^(a{1,1000}){1,1000}"])
+    consumer.subscribe(["^(a{1,40}){1,40}"])  # glibc compiles it in the client, RE2 refuses it
     found = []
 
     def is_refused() -> bool:
