@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
 import signal
-import sys
 
 import pytest
 
@@ -49,26 +49,23 @@ def own_log_level():
 
 
 def pytest_collect_file(file_path, parent):
-    """Set Hypothesis up before the first module that uses it: importing it takes half a second."""
-    if "hypothesis.core" in sys.modules or not file_path.match("test_*.py"):
-        return
-    if b"hypothesis" in file_path.read_bytes() or "property" in file_path.parts:
-        from hypothesis import settings
+    """Load the profile before the first module that uses Hypothesis, whose import takes long."""
+    if file_path.match("test_*.py") and (
+        "property" in file_path.parts or b"hypothesis" in file_path.read_bytes()
+    ):
+        load_profile()
 
-        # How long an example takes says how busy the machine is, not what the example shows.
-        settings.register_profile("headrace", deadline=None)
-        settings.load_profile("headrace")
+
+@functools.cache
+def load_profile():
+    from hypothesis import settings
+
+    # How long an example takes says how busy the machine is, not what the example shows.
+    settings.register_profile("headrace", deadline=None)
+    settings.load_profile("headrace")
 
 
 def pytest_collection_modifyitems(items):
-    if "hypothesis.core" in sys.modules:
-        from hypothesis import settings
-
-        assert settings.get_current_profile_name() == "headrace", "imported before its profile"
-    repeat_once(items)
-
-
-def repeat_once(items):
     """A test in real time that fails runs once more, and is told of (docs/decisions/0015)."""
     for item in items:
         if _folder_of(item.nodeid) in REAL_TIME and item.path.name not in ONE_CHANCE:
