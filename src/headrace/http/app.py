@@ -11,18 +11,16 @@ import asyncio
 import contextlib
 import logging
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from h11 import LocalProtocolError
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.errors import DataCorrupt
+from headrace.http.connection import Connection
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
-from headrace.http.joined_writes import JoinedWrites
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
 from headrace.http.operations import routes
@@ -32,10 +30,6 @@ from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
-
-CONNECTIONS_MAX = 128
-"""From here on the oldest that waits for its client is closed for each new one: health checks come
-through beside however many that dribble."""
 
 RENDER_REST = 4
 """Who asks for metrics again before four times as long has gone by as they took, waits until then:
@@ -69,28 +63,6 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """The process handles its signals itself."""
         yield
-
-
-class _Protocol(H11Protocol):
-    """Clients that ask for nothing, or never end asking, give way to those that come."""
-
-    began_s = 0.0
-
-    def connection_made(self, transport: Any) -> None:
-        """See asyncio.Protocol."""
-        super().connection_made(JoinedWrites(transport, self.loop))
-        self.began_s = self.loop.time()
-        if len(self.connections) > CONNECTIONS_MAX:
-            others = cast("set[_Protocol]", self.connections) - {self}
-            idle = (one for one in others if _is_idle(one))
-            oldest = min(idle, key=lambda one: one.began_s, default=None)
-            if oldest is not None:
-                self.connections.discard(oldest)
-                oldest.transport.abort()
-
-
-def _is_idle(connection: Any) -> bool:
-    return connection.cycle is None or connection.cycle.response_complete
 
 
 class _App:
@@ -208,24 +180,18 @@ class _Guard:
             await self._app(scope, receive, send)
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Leave out the trouble of answering a client that has been told 400 within its request."""
-    return record.exc_info is None or record.exc_info[0] is not LocalProtocolError
-
-
 def make_server(face: HttpFace) -> uvicorn.Server:
     """A server for a socket that is open already.
 
     Starlette's router without its two layers for errors: a request that fails is logged, and
     answered with 500, by uvicorn. Nothing asks who the client is, so no header may say it.
     """
-    logging.getLogger("uvicorn.error").addFilter(_is_ours)
     config = uvicorn.Config(
         _Guard(Router(_App(face).routes), is_local=face.is_local),
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=_Protocol,
+        http=Connection,
         ws="none",
         server_header=False,
         proxy_headers=False,

@@ -1,0 +1,176 @@
+"""One HTTP connection: uvicorn's on httptools, with the bounds and refusals that the parser lacks.
+
+Responsibilities: of what a client sends ahead, at most one slice is parsed before the response that
+is owed is sent; the rest stays unparsed. Heads, trailers and chunk extensions are bounded. A
+malformed request gets 400 after the responses that are owed before it, and ends the connection. The
+head and the body of a response are one write (`JoinedWrites`). Knows no path and no handler.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headrace.http.joined_writes import JoinedWrites
+
+CONNECTIONS_MAX: Final = 128
+"""From here on the oldest that waits for its client is closed for each new one: health checks come
+through beside however many that dribble."""
+SLICE_BYTES: Final = 4096
+"""Parsed at once. The parser cannot be stopped, the shortest request has 18 bytes, and the objects
+of one take some kilobytes."""
+UNPARSED_BYTES_MAX: Final = 1024 * 1024
+"""Of requests that were sent ahead. The socket is not read from the first of them on, but for once
+each time that a handler asks whether its client has gone."""
+BARREN_BYTES_MAX: Final = 16 * 1024
+"""Of input in a row that completes no head, no message and no part of a body."""
+VERSIONS: Final = ("1.1", "1.0")
+_HOST: Final = b"host"
+_INVALID: Final = "Invalid HTTP request received."
+
+
+class RequestMalformed(ValueError):
+    """The parser accepts it, HTTP does not (RFC 9112, sections 2.3 and 3.2)."""
+
+
+class Connection(HttpToolsProtocol):
+    """See the module. An idle connection gives way to a new one where there are too many."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.began_s = 0.0
+        self._unparsed: bytes | memoryview = b""
+        self._barren_bytes = 0
+        self._is_barren = True
+        """Whether the slice that is being parsed has completed nothing yet."""
+        self._is_in_head = False
+        self._has_ended = False
+        """Nothing more is parsed: the request before was malformed, or asked for an upgrade."""
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio.Protocol."""
+        super().connection_made(JoinedWrites(transport, self.loop))
+        self.began_s = self.loop.time()
+        if len(self.connections) > CONNECTIONS_MAX:
+            others = cast("set[Connection]", self.connections) - {self}
+            idle = (one for one in others if one.is_idle)
+            oldest = min(idle, key=lambda one: one.began_s, default=None)
+            if oldest is not None:
+                self.connections.discard(oldest)
+                oldest.transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no response is owed."""
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is None or cycle.response_complete
+
+    # --- input -------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._unset_keepalive_if_required()
+        if self._has_ended:
+            return
+        if not self._unparsed and len(data) <= SLICE_BYTES and self._may_parse():
+            self._parse(data)  # nearly every request
+            return
+        self._unparsed = data if not self._unparsed else bytes(self._unparsed) + data
+        self._parse_unparsed()
+        if len(self._unparsed) > UNPARSED_BYTES_MAX:
+            self.transport.close()
+
+    def _may_parse(self) -> bool:
+        """Whether no response is owed, or the request that it answers goes on."""
+        return self.is_idle or self.cycle.more_body
+
+    def _parse_unparsed(self) -> None:
+        rest = memoryview(self._unparsed)
+        while rest and self._may_parse():
+            self._parse(rest[:SLICE_BYTES])
+            rest = rest[SLICE_BYTES:]
+            if self._has_ended or self.transport.is_closing():
+                rest = rest[:0]
+        self._unparsed = rest
+        if rest:
+            self.flow.pause_reading()
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        self._is_barren = True
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._has_ended = True  # what follows is of another protocol
+            self.cycle.keep_alive = False
+            if self.is_idle:
+                self.transport.close()
+            return
+        except httptools.HttpParserError:
+            self._refuse()
+            return
+        self._barren_bytes = self._barren_bytes + len(data) if self._is_barren else 0
+        if self._barren_bytes > BARREN_BYTES_MAX:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Answer with 400 once no other response is owed, and close."""
+        self._has_ended = True
+        self._unparsed = b""
+        if self.is_idle:
+            self._send_refusal()
+        elif self.cycle.more_body:  # the request that is malformed is being handled
+            if self.cycle.response_started or self.pipeline:
+                self.transport.close()
+            else:
+                self._send_refusal()
+
+    def _send_refusal(self) -> None:
+        self.logger.warning(_INVALID)
+        self.send_400_response(_INVALID)
+
+    def on_response_complete(self) -> None:
+        """See HttpToolsProtocol: what was sent ahead has its turn."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self._unparsed:
+            self._parse_unparsed()
+        elif self._has_ended and self.is_idle:
+            self._send_refusal()
+
+    # --- what the parser reports -------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """See HttpToolsProtocol."""
+        super().on_message_begin()
+        self._is_in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See HttpToolsProtocol. Fields of a trailer are dropped: they are no part of the head."""
+        if not self._is_in_head:
+            return
+        name = name.lower()
+        self.headers.append((name, value))
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+
+    def on_headers_complete(self) -> None:
+        """See HttpToolsProtocol. Raises RequestMalformed."""
+        self._is_in_head = self._is_barren = False
+        version = self.parser.get_http_version()
+        hosts = sum([name == _HOST for name, _value in self.headers])
+        if version not in VERSIONS or hosts > 1 or (version == "1.1" and not hosts):
+            raise RequestMalformed(f"HTTP/{version} with {hosts} Host headers")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """See HttpToolsProtocol."""
+        self._is_barren = False
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """See HttpToolsProtocol."""
+        self._is_barren = False
+        super().on_message_complete()
