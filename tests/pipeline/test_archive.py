@@ -194,5 +194,5 @@ def test_a_log_that_ends_before_the_table_is_not_archived_into_it(config, spark,
     table = f"headrace.{config.table}"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('headrace.offsets' = "
               f"'{{\"{topic}\": {{\"0\": 99}}}}')")  # fmt: skip
-    with pytest.raises(RecordsLost, match="the table ends at offset 99, the log holds 0 to 10"):
+    with pytest.raises(RecordsLost, match="the table ends at offset 99, but the log holds 0 to 10"):
         run_archive(config, spark=spark)

@@ -58,7 +58,7 @@ def test_a_worker_that_connects_too_late_does_not_end_a_stream(
 
     with caplog.at_level(logging.WARNING):
         with_restarts(run, "The stream", RestartPolicy(delay_ms=10))
-    assert "The stream failed for a reason that may pass" in caplog.text
+    assert "The stream failed with a transient error" in caplog.text
     assert "connect back" in caplog.text
     values = Counter(value for *_, value in contents(target))
     assert values == Counter(b"value-%d" % number for number in range(90))

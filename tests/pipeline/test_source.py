@@ -60,7 +60,7 @@ def test_what_is_not_there_is_said_clearly(read, send, topic):
     beyond = offsets_to_json({topic: {"0": 5_000, "1": 0, "2": 0}})
     with pytest.raises(PySparkException, match=r"offset 5000 of .*ends at 1.*failOnDataLoss"):
         read(topic, endingOffsets=beyond).count()
-    with pytest.raises(PySparkException, match="startingOffsets asks for offset 5000"):
+    with pytest.raises(PySparkException, match="startingOffsets requests offset 5000"):
         read(topic, startingOffsets=beyond).count()
     assert read(topic, endingOffsets=beyond, failOnDataLoss="false").count() == 1
 

@@ -1,9 +1,9 @@
-"""A real ZooKeeper and real bookies on this machine's loopback, for tests and for developers.
+"""A real ZooKeeper and real bookies on the loopback interface, for tests and developers.
 
-Invariants: it starts Apache's own servers with small memory and nothing else of theirs
-changed; what is stored is as durable as in a real cluster, but all of it lies on one disk. Ports
-and folders are remembered in the cluster's folder, since a bookie's address is its identity: a
-cluster starts again as it was. Every call may block; nothing here knows asyncio.
+Invariants: starts Apache's own servers with small heaps and otherwise unchanged. Stored data is as
+durable as in a real cluster, but all of it is on one disk. Ports and folders are remembered in the
+cluster's folder, because a bookie's address is its identity: a cluster restarts unchanged. Every
+call may block; nothing here uses asyncio.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 READY_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 1.0
-# Below the range from which systems take the ports of outgoing connections, so that none of
-# them gets the port of a server that is down for a moment.
+# Below the range of ephemeral ports, so that no outgoing connection takes the port of a server that
+# is down for a moment.
 _PORTS = range(18_000, 32_000)
 _ATTEMPTS_MAX = 200
 
@@ -46,13 +46,13 @@ _SHELL_MAIN = "org.apache.bookkeeper.bookie.BookieShell"
 
 
 class OtherEnsemble(Rejected):
-    """A folder holds the data of so many ZooKeepers, and another number was asked for."""
+    """A folder holds the data of this many ZooKeepers, but another number was requested."""
 
 
 class DevCluster:
-    """ZooKeeper, alone or an ensemble, and bookies.
+    """ZooKeeper, standalone or an ensemble, and bookies.
 
-    Use as a context manager, or `start` and `stop`.
+    Use as a context manager, or call `start` and `stop`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DevCluster:
 
     @property
     def servers(self) -> Sequence[ServerProcess]:
-        """All that were made."""
+        """All bookies created so far."""
         apart = [] if self.auto_recovery is None else [self.auto_recovery]
         return [*self.zookeepers, *self.bookies, *apart]
 
@@ -87,7 +87,7 @@ class DevCluster:
 
     @property
     def zookeeper_addresses(self) -> str:
-        """Of all ZooKeepers, with commas between them: what a client is told."""
+        """The comma-separated addresses of all ZooKeepers: a client's connection string."""
         return ",".join(server.address for server in self.zookeepers)
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class DevCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder)
         try:
-            self._say("looking for Java and the servers' jars (fetched the first time)")
+            self._say("looking for Java and the servers' jars (downloaded the first time)")
             self.parts = self.parts or find_parts()
             self._family = Family()
             ports = self._ports()
@@ -131,7 +131,7 @@ class DevCluster:
             self._on_progress(step)
 
     def stop(self) -> None:
-        """Stop everything: the bookies first, so that they can say goodbye."""
+        """Stop everything: the bookies first, so that they can unregister."""
         for server in reversed(self.servers):
             if server not in self.zookeepers:
                 server.ask_to_stop()
@@ -149,7 +149,7 @@ class DevCluster:
         self.kill()
 
     def kill(self) -> None:
-        """kill -9 everything at once, as when the machine fails."""
+        """kill -9 everything at once, as in a machine failure."""
         for server in self.servers:
             server.kill()
         if self._family is not None:
@@ -167,34 +167,35 @@ class DevCluster:
         self.stop()
 
     def wait_ready(self, server: ServerProcess, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until a server that was started serves. Raises ProcessNotReady."""
+        """Wait until a started server serves. Raises ProcessNotReady."""
         if server in self.zookeepers:
             server.wait_until(lambda: "Mode: " in _answer(server, "srvr"), timeout_s)
         else:
             server.wait_until(lambda: self._serves(server), timeout_s)
 
     def revive(self) -> Sequence[ServerProcess]:
-        """Start those again that have ended by themselves, as systemd's `Restart=always` does."""
+        """Restart servers that have exited on their own, as systemd's `Restart=always` does."""
         ended = [server for server in self.servers if not server.is_alive]
         for server in ended:
             server.start()
         return ended
 
     def restart(self, server: ServerProcess) -> None:
-        """Kill it (-9), start it again as it was, and wait until it serves."""
+        """Kill a server (-9), restart it unchanged, and wait until it serves."""
         server.kill()
         server.start()
         self.wait_ready(server)
 
     def ask_zookeeper(self, word: str) -> str:
-        """The answer of one that serves to one of ZooKeeper's four-letter words; empty if none."""
+        """The response of a serving ZooKeeper to a four-letter word; empty if none serves."""
         for server in self.zookeepers:
             if server.is_alive and "Mode: " in _answer(server, "srvr"):
                 return _answer(server, word)
         return ""
 
     def leading_zookeeper(self) -> int:
-        """The index of the ZooKeeper that leads or is alone; 0 where none does at the moment."""
+        """The index of the ZooKeeper that is leader or standalone; 0 if there is none at the
+        moment."""
         for index, server in enumerate(self.zookeepers):
             mode = _answer(server, "srvr") if server.is_alive else ""
             if "Mode: leader" in mode or "Mode: standalone" in mode:
@@ -202,13 +203,14 @@ class DevCluster:
         return 0
 
     def available_bookies(self) -> list[str]:
-        """The addresses of the bookies that ZooKeeper believes alive."""
+        """The addresses of the bookies registered in ZooKeeper."""
         paths = (line.strip() for line in self.ask_zookeeper("dump").splitlines())
         prefix = "/ledgers/available/"
         return sorted(path.removeprefix(prefix) for path in paths if path.startswith(prefix))
 
     def _serves(self, bookie: ServerProcess) -> bool:
-        # A bookie opens its port last, when it is registered: an entry alone may be its past life.
+        # A bookie opens its port last, after registering: an entry alone may stem from its previous
+        # run.
         return _accepts(bookie) and bookie.address in self.available_bookies()
 
     @property
@@ -216,17 +218,18 @@ class DevCluster:
         return _ENSEMBLE_MAIN if self.options.zookeeper_count > 1 else _ZOOKEEPER_MAIN
 
     def _ports(self) -> dict[str, int]:
-        """The servers' ports by name, as in the last life of this folder. Raises OtherEnsemble."""
+        """The servers' ports by name, as in this folder's previous run. Raises OtherEnsemble."""
         path = self.folder / "cluster.json"
         known = json.loads(path.read_text()) if path.exists() else {}
         count = self.options.zookeeper_count
         if known.get("zookeepers", count) != count:
             raise OtherEnsemble(
-                f"{self.folder} holds the data of {known['zookeepers']} ZooKeepers, and {count}"
-                " would elect a leader without them: start it as it was, or name another folder"
+                f"{self.folder} holds the data of {known['zookeepers']} ZooKeepers, and"
+                f" {count} would elect a leader without them: start the same number, or"
+                " choose another folder"
             )
         ports: dict[str, int] = known.get("by_name", {})
-        for number, port in enumerate(known.get("ports", ())):  # before there were ensembles
+        for number, port in enumerate(known.get("ports", ())):  # written before ensembles existed
             ports[f"bookie-{number}" if number else "zookeeper"] = port
         names = [f"bookie-{number}" for number in range(1, self.options.bookie_count + 1)]
         for number in range(1, count + 1):
@@ -274,7 +277,7 @@ class DevCluster:
                           _BOOKIE_MAIN, "--conf", str(path))  # fmt: skip
 
     def _make_auto_recovery(self) -> ServerProcess:
-        """It reads the first bookie's settings, and stores nothing itself."""
+        """Uses the first bookie's settings, and stores nothing itself."""
         folder = self.folder / "autorecovery"
         folder.mkdir(exist_ok=True)
         settings = self.folder / "bookie-1" / "bookie.conf"
@@ -292,15 +295,15 @@ class DevCluster:
         return ServerProcess(name, address, command, folder / "log", self._family)
 
     def _format_once(self) -> None:
-        """Make BookKeeper's root in ZooKeeper, in a cluster's first life."""
+        """Create BookKeeper's root in ZooKeeper, on a cluster's first start."""
         done = self.folder / "formatted"
         if done.exists() or not self.bookies:
             return
         assert self.parts is not None
-        self._say("formatting BookKeeper's part of ZooKeeper")
+        self._say("formatting BookKeeper's metadata in ZooKeeper")
         settings = self.folder / "bookie-1" / "bookie.conf"
         command = [
-            *self.options.place("bookie-1").launch,  # it looks for the bookie's own interface
+            *self.options.place("bookie-1").launch,  # it resolves the bookie's own interface
             *self.parts.command(
                 self.folder, 64, _SHELL_MAIN, "-conf", str(settings), "initnewcluster"
             ),
@@ -315,12 +318,12 @@ class DevCluster:
             )
         except subprocess.TimeoutExpired as error:
             raise ProcessNotReady(
-                f"BookKeeper's root was not made in ZooKeeper within {READY_TIMEOUT_S:.0f} s: is "
-                "the machine overloaded? start again, what is there is kept"
+                f"BookKeeper's root was not created in ZooKeeper within {READY_TIMEOUT_S:.0f}"
+                " s: is the machine overloaded? start again, existing data is kept"
             ) from error
         if ended.returncode != 0:
             raise ProcessNotReady(
-                "BookKeeper's root could not be made in ZooKeeper:\n"
+                "BookKeeper's root could not be created in ZooKeeper:\n"
                 + (ended.stdout + ended.stderr)[-2000:]
             )
         done.touch()
@@ -333,13 +336,13 @@ def _lock(folder: Path) -> IO[str]:
     except BlockingIOError:
         stream.close()
         raise FolderInUse(
-            f"{folder} belongs to a cluster that runs: stop it, or name another folder"
+            f"{folder} belongs to a running cluster: stop it, or choose another folder"
         ) from None
     return stream
 
 
 def _free_port(taken: Collection[int]) -> int:
-    """A port that is free now."""
+    """Return a free port."""
     randomness = SystemRandomness()
     for _ in range(_ATTEMPTS_MAX):
         port = _PORTS[randomness.below(len(_PORTS))]
@@ -356,7 +359,7 @@ def _free_port(taken: Collection[int]) -> int:
 
 
 def _loopback_interface() -> str:
-    """What this system calls its loopback: a bookie listens at an interface, not an address."""
+    """The name of the loopback interface: a bookie listens on an interface, not an address."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in ("lo", "lo0") if name in names), names[0])
 
@@ -366,7 +369,7 @@ def _zookeeper_name(number: int) -> str:
 
 
 def _answer(zookeeper: ServerProcess, word: str) -> str:
-    """The answer to one of ZooKeeper's four-letter words; empty if there is none."""
+    """The response to one of ZooKeeper's four-letter words; empty if there is none."""
     try:
         with socket.create_connection((zookeeper.host, zookeeper.port), _PROBE_TIMEOUT_S) as s:
             s.sendall(word.encode())

@@ -1,4 +1,4 @@
-"""What a real ZooKeeper and real bookies are made of: a Java, pinned jars, and their flags.
+"""The parts of a real ZooKeeper and real bookies: a Java, pinned jars, and JVM flags.
 
 Invariants: knows where the parts come from, not what is run with them.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Small and quick to start: these processes serve tests and a developer, not a load.
+# Small and quick to start: these processes serve tests and a developer, not a production load.
 _FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -28,7 +28,7 @@ _FLAGS = (
     "-Djava.net.preferIPv4Stack=true",
     "-Dzookeeper.4lw.commands.whitelist=*",
     "-Dzookeeper.jmx.log4j.disable=true",
-    "-Dzookeeper.preAllocSize=1024",  # KiB; the usual 64 MiB of zeros would be written first
+    "-Dzookeeper.preAllocSize=1024",  # KiB; the default of 64 MiB is zeroed on creation
     "-Dio.netty.tryReflectionSetAccessible=true",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
@@ -51,12 +51,12 @@ class Parts:
     java: Path
     classpath: str
     archives: Path | None = None
-    """Where Java's archives of loaded classes are kept: they halve the cost of a start."""
+    """Where class-data-sharing archives are kept: they halve a start's CPU time."""
 
     def command(self, folder: Path, heap_mb: int, main: str, *arguments: str) -> list[str]:
-        """How to run `main` with small memory; `folder` holds its log's settings.
+        """The command line to run `main` with a small heap; `folder` holds its log settings.
 
-        Where there is no archive of its classes yet, it leaves one in `folder` when it ends.
+        If there is no archive of its classes yet, the process leaves one in `folder` when it ends.
         """
         settings = folder / "log4j2.properties"
         if not settings.exists():
@@ -75,7 +75,7 @@ class Parts:
         ]
 
     def keep_archive(self, folder: Path, main: str) -> None:
-        """Keep the archive that `main` has left in `folder`, having ended by itself."""
+        """Keep the archive that `main` left in `folder` after a normal exit."""
         left = folder / f"{main}.jsa"
         if self.archives is not None and left.exists() and left.stat().st_size:
             partial = self.archives / f"{main}.{os.getpid()}.partial"
@@ -87,7 +87,7 @@ class Parts:
         if self.archives is None:
             return []
         archive, left = self.archives / f"{main}.jsa", folder / f"{main}.jsa"
-        if archive.exists():  # Java looks whether it fits its version and the jars
+        if archive.exists():  # Java checks that it matches its version and the jars
             return [f"-XX:SharedArchiveFile={archive}"]
         claim = left.with_suffix(".claimed")
         if claim.exists():
@@ -103,7 +103,7 @@ def pinned_jars() -> Sequence[Jar]:
 
 
 def find_parts() -> Parts:
-    """The parts, fetched first where the cache has them not (a minute or two, once).
+    """The parts, downloading what the cache lacks (a minute or two, once).
 
     Raises JavaMissing, JarUnavailable, JarCorrupt.
     """

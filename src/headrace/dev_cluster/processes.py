@@ -1,9 +1,9 @@
-"""Processes that end with their owner, however the owner ends.
+"""Child processes that end with their owner, however the owner ends.
 
-Invariants: knows processes and signals, not what runs in them. All processes of one
-Family share a process group whose leader waits at a pipe from the owner; when the pipe closes,
-because the owner closed it or was killed, the leader kills the group. (PR_SET_PDEATHSIG would be
-bound to the thread that started a process, and a pool's thread ends before its process does.)
+Invariants: knows processes and signals, not what runs in them. All processes of one Family share a
+process group whose leader blocks on a pipe from the owner; when the pipe closes, because the owner
+closed it or was killed, the leader kills the group. (PR_SET_PDEATHSIG would be tied to the thread
+that started a process, and a pool's thread ends before its process does.)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _LEADER = ("/bin/sh", "-c", "read _; kill -9 0")
 _POLL_S = 0.01
 _STOP_TIMEOUT_S = 30
-_ENDED_WELL = (0, 143)  # Java's code when SIGTERM stopped it in order
-_LOG_LINES = 12  # of the log are shown when a process did not come up
+_ENDED_WELL = (0, 143)  # Java's exit code after a regular stop by SIGTERM
+_LOG_LINES = 12  # of the log to show if a process does not start
 
 
 class ProcessNotReady(Retriable):
-    """A process of a development cluster has ended, or did not get ready in time."""
+    """A process of a development cluster has exited, or was not ready in time."""
 
 
 class Family:
@@ -52,7 +52,7 @@ class Family:
             )
 
     def close(self) -> None:
-        """Kill whatever is left of the group."""
+        """Kill the remaining processes of the group."""
         stdin = self._leader.stdin
         assert stdin is not None
         stdin.close()
@@ -60,7 +60,7 @@ class Family:
 
 
 class ServerProcess:
-    """One server that can be stopped, killed, suspended and started again as it was."""
+    """One server that can be stopped, killed, suspended and restarted unchanged."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        """HOST:PORT; it stays the same through restarts."""
+        """HOST:PORT; unchanged by restarts."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -90,33 +90,33 @@ class ServerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process exists: it may be suspended, or not yet ready."""
+        """Whether its process exists: it may be suspended, or not ready yet."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether it has stopped when it was asked to."""
+        """Whether it has exited after a request to stop."""
         return self._process is not None and self._process.poll() in _ENDED_WELL
 
     def start(self) -> None:
         """Start it, without waiting until it is ready."""
-        assert not self.is_alive, f"{self.name} runs already"
+        assert not self.is_alive, f"{self.name} is already running"
         self._process = self._family.start(self._command, self.log)
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone; a suspended one dies, too."""
+        """kill -9, and wait until it has exited; works on a suspended process, too."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def ask_to_stop(self) -> None:
-        """Ask it to stop, without waiting."""
+        """Request a stop, without waiting."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
 
     def stop(self) -> None:
-        """Ask it to stop, wait, and kill it if it does not."""
+        """Request a stop, wait, and kill the process if it does not exit."""
         self.ask_to_stop()
         if self._process is not None:
             try:
@@ -125,12 +125,12 @@ class ServerProcess:
                 self.kill()
 
     def suspend(self) -> None:
-        """SIGSTOP: it does nothing more, but its connections stay open."""
+        """SIGSTOP: suspends it, but its connections stay open."""
         self._signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # until it has
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # until it has stopped
 
     def resume(self) -> None:
-        """SIGCONT: it goes on as if no time had passed."""
+        """SIGCONT: resumes it."""
         self._signal(signal.SIGCONT)
 
     def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
@@ -139,7 +139,7 @@ class ServerProcess:
         end_ns = clock.now_ns() + int(timeout_s * 1e9)
         while not is_ready():
             if not self.is_alive:
-                raise ProcessNotReady(self._story("has ended"))
+                raise ProcessNotReady(self._story("has exited"))
             if clock.now_ns() > end_ns:
                 raise ProcessNotReady(self._story(f"was not ready within {timeout_s:g} s"))
             pause.wait(_POLL_S)
@@ -151,5 +151,5 @@ class ServerProcess:
     def _story(self, what: str) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
         return "\n  ".join(
-            [f"{self.name} at {self.address} {what}; its log {self.log} ends:", *lines]
+            [f"{self.name} at {self.address} {what}; end of its log {self.log}:", *lines]
         )

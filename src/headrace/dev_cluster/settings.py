@@ -1,8 +1,8 @@
-"""The settings of the servers of a development cluster, as Apache's own files of settings say them.
+"""Server settings of a development cluster, in the terms of Apache's own configuration files.
 
-Invariants: what a production cluster should have stands in `zoo.cfg` and `bookie.conf` beside
-this module, which `deploy/` ships; here is only what differs on one small machine. Knows names and
-values of settings, not how a server is started with them.
+Invariants: settings for production are in `zoo.cfg` and `bookie.conf` beside this module, which
+`deploy/` ships; this module has only the differences for one small machine. Knows names and values
+of settings, not how a server is started with them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server runs: on this machine's loopback, unless somebody has made another place."""
+    """Where a server runs: the loopback interface, unless the caller has set up another place."""
 
     host: str = LOOPBACK
     interface: str | None = None
-    """What its system calls the interface of `host`; None: it is the loopback's."""
+    """The name of the interface of `host`; None: the loopback interface."""
     launch: tuple[str, ...] = ()
-    """What its command begins with, such as one that enters a network namespace."""
+    """A command prefix, such as one that enters a network namespace."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,22 @@ class ClusterOptions:
 
     bookie_count: int = 3
     zookeeper_count: int = 1
-    """1, or an ensemble of 3 or 5, which serves while more than half of it lives."""
+    """1, or an ensemble of 3 or 5, which serves while a majority is up."""
     bookie_session_timeout_ms: int | None = None
-    """So long after its death a bookie still counts as available; None: as in `bookie.conf`."""
+    """How long a dead bookie still counts as available; None: as in `bookie.conf`."""
     heap_mb: int = 192
-    """Heap of each bookie, and as much again outside of it; ZooKeeper has half."""
+    """Heap of each bookie, and the same amount of direct memory; ZooKeeper gets half."""
     auto_recovery: bool = False
-    """Whether a process beside the bookies looks for lost copies and makes new ones."""
+    """Whether to run an auto-recovery process, which re-replicates lost copies."""
     bookie_settings: Mapping[str, str] = field(default_factory=dict)
-    """More of a bookie's own settings, such as journalMaxGroupWaitMSec."""
+    """Further bookie settings, such as journalMaxGroupWaitMSec."""
     zookeeper_settings: Mapping[str, str] = field(default_factory=dict)
-    """More of a ZooKeeper's own settings, such as secureClientPort."""
+    """Further ZooKeeper settings, such as secureClientPort."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """By the names of the servers' folders (`zookeeper`, `zookeeper-2`, `bookie-1`, ...)."""
 
     def place(self, folder: str) -> Place:
-        """Where a server runs."""
+        """The place of a server."""
         return self.places.get(folder, Place())
 
 
@@ -65,7 +65,7 @@ class Member:
 
 
 def of_zookeeper(folder: Path, members: Sequence[Member], number: int) -> dict[str, object]:
-    """Of the ZooKeeper with this number, counted from 1."""
+    """Settings of the ZooKeeper with this number, counted from 1."""
     me = members[number - 1]
     shipped = sample("zoo.cfg").items()
     settings: dict[str, object] = {
@@ -83,7 +83,7 @@ def of_zookeeper(folder: Path, members: Sequence[Member], number: int) -> dict[s
 def of_bookie(
     folder: Path, port: int, interface: str, zookeepers: Sequence[str], options: ClusterOptions
 ) -> dict[str, object]:
-    """Of a bookie whose data lie in `folder`."""
+    """Settings of a bookie whose data is in `folder`."""
     own = options.bookie_session_timeout_ms
     return {
         **sample("bookie.conf"),
@@ -95,7 +95,7 @@ def of_bookie(
         **({} if own is None else {"zkTimeout": own}),
         "journalDirectories": folder / "journal",
         "ledgerDirectories": folder / "ledgers",
-        # A developer's disk is small and nearly full: refuse at the very end only.
+        # A developer's disk is small and nearly full: refuse writes only at the very end.
         "minUsableSizeForEntryLogCreation": 1 << 20,
         "minUsableSizeForIndexFileCreation": 1 << 20,
         "diskUsageThreshold": 0.99,
@@ -119,6 +119,6 @@ def sample(name: str) -> dict[str, str]:
 
 
 def write_settings(path: Path, settings: Mapping[str, object]) -> Path:
-    """As Java's property files have them; the same path."""
+    """Write a Java property file; returns the same path."""
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return path

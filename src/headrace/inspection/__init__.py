@@ -1,1 +1,1 @@
-"""What a data folder holds, read without a broker and without changing it."""
+"""Reads the contents of a data folder, without a broker and without changing it."""

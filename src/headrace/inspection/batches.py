@@ -1,8 +1,8 @@
-"""The record batches of a run of bytes, over damage.
+"""Parses the record batches in a range of bytes, including damaged ones.
 
 Invariants: bytes in, values out; reads through a function. A batch whose CRC does not match is
-given, and marked; where no batch can begin, the bytes up to the next one that holds are given as a
-gap. So one damaged byte hides one batch, not all that follow.
+returned and marked; bytes where no batch can begin are returned as a gap up to the next valid
+batch. So one damaged byte hides one batch, not all that follow.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Read = Callable[[int, int], bytes]
-"""(position, size) -> the bytes there; fewer where they end."""
+"""(position, size) -> the bytes there; fewer at the end."""
 CHUNK_BYTES: Final = 1 << 20
 _SEARCH_BYTES: Final = 4 << 20
 _MAGIC_AT: Final = 16
 
 
 class FoundBatch(NamedTuple):
-    """A batch, whole."""
+    """A complete batch."""
 
     position: int
     header: BatchHeader
@@ -45,7 +45,7 @@ class FoundBatch(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes in which no batch could be found."""
+    """Bytes in which no batch was found."""
 
     position: int
     end: int
@@ -55,9 +55,9 @@ class Gap(NamedTuple):
 def batches_in(
     read: Read, start: int, end: int, boundaries: Sequence[int] = ()
 ) -> Iterator[FoundBatch | Gap]:
-    """All batches in [start, end) of what `read(position, size)` gives.
+    """Yield all batches in [start, end) of what `read(position, size)` returns.
 
-    `boundaries`: positions, ascending, at which a batch is known to begin.
+    `boundaries`: ascending positions at which a batch is known to begin.
     """
     position = start
     chunk, chunk_at = b"", start
@@ -70,7 +70,7 @@ def batches_in(
         if not problem and at + size > len(chunk):
             chunk, chunk_at, at = read(position, max(size, CHUNK_BYTES)), position, 0
             if len(chunk) < size:
-                problem = f"{size} bytes long, of which {len(chunk)} are there"
+                problem = f"{size} bytes long, of which {len(chunk)} are present"
         if not problem:
             header = read_header(chunk, at)
             data = chunk[at : at + size]
@@ -79,33 +79,33 @@ def batches_in(
                 yield FoundBatch(position, header, data, whole)
                 position += size
                 continue
-            problem = "the CRC does not match, and no batch follows where it ends"
+            problem = "the CRC does not match, and no batch begins where it ends"
         following = _next(read, position, end, boundaries)
         yield Gap(position, following, problem)
         position = following
 
 
 def _problem(data: bytes, at: int, left: int) -> str:
-    """Why no batch begins here, or nothing."""
+    """Return why no batch begins here, or an empty string."""
     if left < HEADER_SIZE or len(data) - at < HEADER_SIZE:
-        return f"{min(left, len(data) - at)} bytes are left, fewer than a batch header has"
+        return f"{min(left, len(data) - at)} bytes are left, fewer than a batch header"
     header = read_header(data, at)
     if header.magic != MAGIC:
-        return f"magic {header.magic} where {MAGIC} should be"
+        return f"magic {header.magic}, expected {MAGIC}"
     if header.length < HEADER_SIZE - LOG_OVERHEAD:
-        return f"a batch length of {header.length}"
+        return f"invalid batch length {header.length}"
     if header.size > left:
-        return f"a batch of {header.size} bytes, of which {left} are there"
+        return f"a batch of {header.size} bytes, of which {left} are present"
     return ""
 
 
 def _begins(read: Read, position: int, end: int) -> bool:
-    """Whether a batch may begin at `position`, or the bytes end there."""
+    """Return whether a batch may begin at `position`, or the bytes end there."""
     return position == end or not _problem(read(position, HEADER_SIZE), 0, end - position)
 
 
 def _next(read: Read, position: int, end: int, boundaries: Sequence[int]) -> int:
-    """The next position at which a batch begins that holds; `end` if there is none."""
+    """Return the next position at which a valid batch begins, or `end`."""
     at = bisect_right(boundaries, position)
     limit = boundaries[at] if at < len(boundaries) else end
     position += 1

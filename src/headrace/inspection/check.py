@@ -1,7 +1,7 @@
-"""`headrace check`: a whole data folder, from its format to its last record.
+"""`headrace check`: verifies a data folder, from its format file to its last record.
 
-Invariants: reads only. A finding names what it takes from which partition. On a folder in use,
-what looks damaged is looked at once more, since files change between two reads.
+Invariants: reads only. A finding names the records that it affects in each partition. In a folder
+that is in use, apparent damage is read again, because files change between two reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_BROKER = "do not start a broker on this folder; restore the file from a back
 
 
 class LogChecked(NamedTuple):
-    """One log, as it was found."""
+    """One log, as found."""
 
     name: str
     ledger_count: int
@@ -51,7 +51,7 @@ class LogChecked(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at and what was found."""
+    """What was checked, and the findings."""
 
     findings: list[Finding] = field(default_factory=list)
     logs: list[LogChecked] = field(default_factory=list)
@@ -64,9 +64,9 @@ class Report:
 
 
 def check(root: Path, progress: Callable[[int, int], None] = lambda _done, _all: None) -> Report:
-    """Check a data folder; `progress(bytes done, bytes in all)` is called between ledgers.
+    """Check a data folder; `progress(bytes done, total bytes)` is called between ledgers.
 
-    Raises RequestInvalid if it is none, OSError if it cannot be read.
+    Raises RequestInvalid if it is not a data folder, OSError if it cannot be read.
     """
     folders = folders_of(root)
     report = _Check(root, folders, progress).run()
@@ -116,7 +116,7 @@ class _Check:
     def _check_presence(self) -> None:
         has_ledgers = any(store.by_id for store in self._stores.values())
         if not self._copy.is_there and has_ledgers:
-            cause = "the file is missing, so no topic is known, and there are ledgers"
+            cause = "the file is missing, so no topic is known, but there are ledgers"
             effect = "no records are served"
             found = damage("metadata-file", METADATA, None, cause, effect, _NO_BROKER)
             self._report.findings.append(found)
@@ -134,7 +134,7 @@ class _Check:
         for at, link in enumerate(chain.fact.ledgers):
             other = named.setdefault((worker, link.ledger), chain.name)
             if other != chain.name:
-                cause = f"ledger {link.ledger} is named by {other} and by {chain.name}"
+                cause = f"ledger {link.ledger} is in the chains of both {other} and {chain.name}"
                 self._log_damage("chain-overlap", METADATA, cause, chain)
             if link.local_deleted_ms is not None:
                 end = link.end_offset or end
@@ -164,7 +164,8 @@ class _Check:
         self._progress(self._done, self._all)
 
     def _base(self, chain: Chain, at: int, link: LedgerLink, end: int) -> int:
-        """Where a ledger begins: the chain knows the least offset, the one before the true one."""
+        """Check where a ledger begins: the chain gives its minimum offset, the one before the exact
+        one."""
         if at == 0:
             return link.base_offset
         base = max(end, min(link.base_offset, chain.fact.log_start_offset))
@@ -173,7 +174,7 @@ class _Check:
         may_shrink = FLUSH_MS in chain.topic.configs and not link.is_sealed
         if not may_shrink and not self._has_damage(chain):
             begins = f"ledger {link.ledger} begins at offset {link.base_offset}"
-            cause = f"{begins}, the one before ends at {end}"
+            cause = f"{begins}, but the one before ends at {end}"
             self._log_damage("chain-gap", METADATA, cause, chain, end, link.base_offset - 1)
         return base if may_shrink else link.base_offset
 
@@ -191,9 +192,9 @@ class _Check:
         name = store.folder.name(ledger.segment)
         is_missing = store.folder.size(ledger.segment) is None
         cause = (
-            f"the file is missing, and {ledger.durable} bytes of it were durable"
+            f"the file is missing, but {ledger.durable} bytes of it were durable"
             if is_missing
-            else f"it has {ledger.file_size} bytes, and {ledger.durable} were durable"
+            else f"it has {ledger.file_size} bytes, but {ledger.durable} were durable"
         )
         effect = f"{chain.name}: ledger {ledger.id} is quarantined: none of its records are served"
         last = None if link.end_offset is None else link.end_offset - 1
@@ -206,7 +207,7 @@ class _Check:
         if not store.is_known:
             cause = f"ledger {link.ledger} has no file"
         else:
-            cause = f"ledger {link.ledger} is in the chain, and the store does not know it"
+            cause = f"ledger {link.ledger} is in the chain, but not in the store"
         last = None if link.end_offset is None else link.end_offset - 1
         file = store.folder.name(f"ledgers/{link.ledger & 0xFF:02x}/{link.ledger:016x}.ledger")
         effect = f"{chain.name}: the records of ledger {link.ledger} are not served"
@@ -230,20 +231,21 @@ class _Check:
         self._report.findings.append(found)
 
     def _note_tiered(self, chain: Chain, link: LedgerLink) -> None:
-        cause = f"{chain.name}: ledger {link.ledger} lies in object storage alone"
-        effect = "it was not checked here"
+        cause = f"{chain.name}: ledger {link.ledger} is in object storage only"
+        effect = "it was not checked"
         place: Place = chain.place_in(link, link.base_offset, (link.end_offset or 1) - 1)
         self._report.findings.append(note("ledger-tiered", METADATA, cause, effect, place))
 
     def _check_unnamed(self, named: dict[tuple[int, int], str]) -> None:
-        """Ledgers that no chain names: left by a crash or a deletion, or their fact was lost."""
+        """Report ledgers that are in no chain: left by a crash or a deletion, or their fact was
+        lost."""
         if not self._copy.is_there or self._copy.findings:
             return
         for worker, store in self._stores.items():
             for number, ledger in store.by_id.items():
                 if (worker, number) not in named:
-                    cause = f"no partition names ledger {number}, of {ledger.end} bytes"
-                    effect = "left by a crash or a deletion; the next start removes it"
+                    cause = f"ledger {number} of {ledger.end} bytes is in no partition's chain"
+                    effect = "left by a crash or a deletion; the next start deletes it"
                     name = store.folder.name(ledger.segment)
                     self._report.findings.append(
                         note("ledger-unnamed", name, cause, effect, Place(number))

@@ -1,8 +1,7 @@
-"""What records mean: those of internal topics, of companion logs, and transaction markers.
+"""Decodes records of internal topics and companion logs, and transaction markers.
 
-Invariants: bytes in, plain values out, as JSON takes them. The formats are those of the machines
-that own them (`coordination/*/state_records.py`); a record that none of them knows is shown as it
-is.
+Invariants: bytes in, JSON-compatible values out. The formats belong to the state machines
+(`coordination/*/state_records.py`); a record of an unknown format is shown undecoded.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _COMPANIONS: Final[dict[int, Decode]] = {
 
 
 def decoder_of(topic: str | None, companion: int | None) -> Decode | None:
-    """How the records of a log are decoded; None where they are a client's own."""
+    """How to decode the records of a log; None if they are a client's own."""
     if companion is not None:
         return _COMPANIONS.get(companion)
     return None if topic is None else _TOPICS.get(topic)
 
 
 def marker_in(batch: FoundBatch) -> dict[str, Any] | None:
-    """What a control batch says; None where it is no transaction marker. Raises BatchCorrupt."""
+    """Decode a control batch; None if it is not a transaction marker. Raises BatchCorrupt."""
     marker = read_marker(batch.data)
     if marker is None:
         return None
@@ -54,9 +53,10 @@ def marker_in(batch: FoundBatch) -> dict[str, Any] | None:
 
 
 def state_in(record: Record, decode: Decode | None) -> dict[str, Any] | None:
-    """The state that a record of an internal log holds, as JSON; None where it is not known.
+    """Decode the state in a record of an internal log as JSON, or return None if its format is
+    unknown.
 
-    Raises RecordInvalid where it is known and damaged.
+    Raises RecordInvalid if the format is known and the record is damaged.
     """
     if decode is None or record.key is None:
         return None
@@ -70,7 +70,7 @@ def state_in(record: Record, decode: Decode | None) -> dict[str, Any] | None:
 
 
 def state_or_error(record: Record, decode: Decode | None) -> dict[str, Any] | None:
-    """Like `state_in`; what cannot be read is said in it."""
+    """Like `state_in`, but returns the error as part of the value."""
     try:
         return state_in(record, decode)
     except HeadraceError as error:
@@ -78,7 +78,7 @@ def state_or_error(record: Record, decode: Decode | None) -> dict[str, Any] | No
 
 
 def shown(value: Any) -> Any:
-    """A value as JSON takes it: named tuples are objects, bytes are text or base64."""
+    """Convert a value for JSON: named tuples become objects, bytes become text or base64."""
     if isinstance(value, bytes):
         return _bytes_shown(value)
     if isinstance(value, UUID):

@@ -1,7 +1,7 @@
-"""`headrace dump`: the contents of stored files, as values that are ready for JSON.
+"""`headrace dump`: the contents of stored files, as JSON-compatible values.
 
-Invariants: reads only; one value for each frame, batch, record, row or ledger, in stored order, so
-that a file of any size is shown in bounded memory. Damage is shown where it lies, and passed.
+Invariants: reads only. Yields one value per frame, batch, record, row or ledger, in stored order,
+so that a file of any size is shown in bounded memory. Damage is shown in place and skipped.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _KINDS = {
 
 
 class RecordsWanted(NamedTuple):
-    """Which records are shown, and how."""
+    """Which records to show, and how."""
 
     is_wanted: bool = False
     decode: Decode | None = None
-    """Of the records of an internal log."""
+    """For records of an internal log."""
 
 
 # --- batches and records -----------------------------------------------------------------------
@@ -70,7 +70,7 @@ class RecordsWanted(NamedTuple):
 def dump_batches(
     read: Read, start: int, end: int, wanted: RecordsWanted, boundaries: Iterable[int] = ()
 ) -> Iterator[Line]:
-    """Batches of a run of bytes, each followed by its records if these are wanted."""
+    """Yield the batches in a range of bytes, each followed by its records if requested."""
     for found in batches_in(read, start, end, sorted(boundaries)):
         if isinstance(found, Gap):
             yield {
@@ -153,7 +153,7 @@ def _records(batch: FoundBatch, decode: Decode | None) -> Iterator[Line]:
 
 
 def footer_line(data: bytes) -> Line:
-    """What a ledger was sealed with. Raises DataCorrupt, FormatUnsupported."""
+    """Dump the footer that a ledger was sealed with. Raises DataCorrupt, FormatUnsupported."""
     footer = decode_footer(data)
     index = footer.offset_index
     line: Line = {
@@ -183,10 +183,10 @@ def footer_line(data: bytes) -> Line:
 
 
 def footer_of_file(path: Path) -> Line:
-    """The footer in a file of its own. Raises DataCorrupt, FormatUnsupported, OSError."""
+    """Dump the footer in a separate file. Raises DataCorrupt, FormatUnsupported, OSError."""
     data = path.read_bytes()
     if len(data) < FOOTER_HEAD.size:
-        raise DataCorrupt(f"{path} has {len(data)} bytes, fewer than a footer's head")
+        raise DataCorrupt(f"{path} has {len(data)} bytes, fewer than a footer's header")
     _magic, _crc, ledger, end = FOOTER_HEAD.unpack_from(data)
     line = footer_line(decode_footer_file(data, ledger, end, str(path)))
     return {"type": "footer", "ledger": ledger, "end_position": end, **line}
@@ -196,9 +196,9 @@ def footer_of_file(path: Path) -> Line:
 
 
 def dump_journal(folder: Folder) -> Iterator[Line]:
-    """All frames of the write-ahead log that hold, with their entries, and what lies between them.
+    """Yield all valid frames of the write-ahead log with their entries, and the gaps between them.
 
-    Raises RequestInvalid where the folder's format cannot be read: it starts the checksums.
+    Raises RequestInvalid if the format file, which seeds the checksums, cannot be read.
     """
     data = folder.read("format")
     if data is None:
@@ -223,7 +223,7 @@ def _frames(content: bytes, file: str, salt: int, generation: int) -> Iterator[L
             following = _next_frame(content, view, at, salt, generation)
             end = following.start if following is not None else len(content)
             rest = content[at:end]
-            what = "zeros" if not rest.strip(b"\0") else "no frame holds here"
+            what = "zeros" if not rest.strip(b"\0") else "no valid frame here"
             yield {"type": "gap", "file": file, "position": at, "size": len(rest), "problem": what}
             if following is None:
                 return
@@ -269,7 +269,7 @@ def _next_frame(
 
 
 def dump_ledgers(store: Ledgers) -> Iterator[Line]:
-    """Every ledger that the folder knows, from the checkpoint and the write-ahead log."""
+    """Yield every ledger of the folder, from the checkpoint and the write-ahead log."""
     for number in sorted(store.by_id):
         ledger = store.by_id[number]
         yield {
@@ -284,7 +284,8 @@ def dump_ledgers(store: Ledgers) -> Iterator[Line]:
 
 
 def dump_ledger(store: Ledgers, ledger: StoredLedger, wanted: RecordsWanted) -> Iterator[Line]:
-    """One ledger as the broker would read it: segment, then write-ahead log, then its footer."""
+    """Dump one ledger as the broker would read it: segment, then write-ahead log, then its
+    footer."""
     footer: Line | None = None
     if ledger.is_sealed:
         try:
@@ -303,7 +304,7 @@ def dump_ledger(store: Ledgers, ledger: StoredLedger, wanted: RecordsWanted) -> 
 
 
 def metadata_line(row: Row) -> Line:
-    """One row of the metadata, its value decoded where its key is known."""
+    """Dump one metadata row; its value is decoded if its key is known."""
     line: Line = {"type": "fact", "key": row.key, "version": row.version, "changed": row.changed_ms}
     if row.session is not None:
         line["session"] = row.session

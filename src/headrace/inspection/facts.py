@@ -1,7 +1,7 @@
-"""Topics, partitions and chains of ledgers, decoded from the rows of the metadata.
+"""Topics, partitions and chains of ledgers, decoded from the metadata rows.
 
-Invariants: knows facts and what contradicts itself among them, no ledgers. A key that is not known
-here is left alone: a later version may have written it.
+Invariants: knows facts and their contradictions, but no ledgers. Unknown keys are ignored: a later
+version may have written them.
 """
 
 from __future__ import annotations
@@ -66,25 +66,25 @@ _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     (QUOTAS, QuotaFact.decode),
 )
 _STEP = f"restore {METADATA} from a backup"
-_LOST = "the partition is not served: its records would be lost and their offsets given again"
+_LOST = "the partition is not served: its records would be lost and their offsets reused"
 
 
 class Chain(NamedTuple):
-    """The ledgers of one log: a partition's, or one beside it."""
+    """The ledgers of one log: a partition's, or a companion's."""
 
     topic: TopicFact
     number: int
-    """Of the partition; with the kind of a companion in its high bits."""
+    """The partition's number; for a companion log, with its kind in the high bits."""
     fact: PartitionFact
 
     @property
     def partition(self) -> int:
-        """The partition that it is, or belongs to."""
+        """The partition that it is or belongs to."""
         return partition_of_companion(self.number)
 
     @property
     def companion(self) -> int | None:
-        """The kind of a companion log; None for a partition's own."""
+        """The kind of a companion log; None for a partition."""
         return self.number >> COMPANION_SHIFT or None
 
     @property
@@ -98,18 +98,18 @@ class Chain(NamedTuple):
         return f"{text} ({CompanionKind(kind).name.lower() if known else f'companion {kind}'})"
 
     def place(self, first: int | None = None, last: int | None = None) -> Place:
-        """Offsets of it."""
+        """A set of its offsets."""
         return Place(None, self.topic.name, self.partition, first, last)
 
     def place_in(
         self, link: LedgerLink, first: int | None = None, last: int | None = None
     ) -> Place:
-        """Offsets of one of its ledgers."""
+        """The offsets of one of its ledgers."""
         return Place(link.ledger, self.topic.name, self.partition, first, last)
 
 
 class Facts:
-    """What the metadata says, and what is wrong with it."""
+    """The decoded metadata, and the problems found in it."""
 
     def __init__(self, copy: MetadataCopy, worker_count: int) -> None:
         self.findings: list[Finding] = []
@@ -133,7 +133,7 @@ class Facts:
                 else None
             )
         except DataCorrupt as error:
-            effect = f"{WHOLE_FOLDER}, or not what depends on that key"
+            effect = f"{WHOLE_FOLDER}, or the part that depends on that key"
             cause = f"{row.key}: {error}"
             self.findings.append(damage("metadata-fact", METADATA, None, cause, effect, _STEP))
             return
@@ -159,7 +159,7 @@ class Facts:
             if topic is None:
                 if fact.leader_epoch < EPOCH_OF_DELETED:
                     cause = f"the chain of partition {key[1]} belongs to the unknown topic {key[0]}"
-                    effect = "left by a deletion; the next start removes it"
+                    effect = "left by a deletion; the next start deletes it"
                     self.findings.append(note("stray-chain", METADATA, cause, effect))
                 continue
             self.chains.append(Chain(topic, key[1], fact))
@@ -173,7 +173,7 @@ class Facts:
             fact = self._partitions.get((topic.id, number))
             if fact is None:
                 if topic.has_chain(number):
-                    self._missing(topic, number, "the chain of its ledgers is missing")
+                    self._missing(topic, number, "its chain of ledgers is missing")
                 continue
             for kind in CompanionKind:
                 companion = companion_number(number, kind)
@@ -187,7 +187,7 @@ class Facts:
         self.findings.append(damage("chain-missing", METADATA, None, cause, _LOST, _STEP, place))
 
     def worker_of(self, chain: Chain) -> int:
-        """In which worker's folder the ledgers of a chain lie."""
+        """The worker whose folder holds the ledgers of a chain."""
         if len(self._workers) == 1:
             return 0
         key = (chain.topic.id, chain.partition)
@@ -198,7 +198,7 @@ class Facts:
         return place(key[0], chain.topic.partition_count, self._workers, pins)[chain.partition]
 
     def find(self, name: str, companion: int | None) -> Chain | None:
-        """The log called `orders-0`, or a companion of it."""
+        """Find the log called `orders-0`, or a companion of it."""
         topic, _, number = name.rpartition("-")
         matching: Sequence[Chain] = [
             chain
@@ -211,7 +211,7 @@ class Facts:
 
 
 def decode(key: str, value: bytes) -> Any:
-    """The fact under a key; None where the key is not known.
+    """Decode the fact under a key; None if the key is unknown.
 
     Raises DataCorrupt, FormatUnsupported.
     """

@@ -1,8 +1,7 @@
-"""What an inspection reports: damage, what could not be read, and notes.
+"""The findings of an inspection: damage, unreadable parts, and notes.
 
-Invariants: values alone. A finding names the file and the position, the cause, the effect on
-topics, partitions and offsets, and the next step. The words of `kind` are stable: scripts match
-them.
+Invariants: values only. A finding names the file and the position, the cause, the effect on topics,
+partitions and offsets, and the next step. The values of `kind` are stable: scripts match them.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from enum import StrEnum
 from typing import Any
 
 RESTORE = "restore the file from a backup, or the records from another copy"
-WHOLE_FOLDER = "the broker does not start on this folder, and serves none of its partitions"
+WHOLE_FOLDER = "the broker does not start on this folder, and none of its partitions are served"
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     DAMAGE = "damage"
     """Stored data is wrong or missing."""
     UNREADABLE = "unreadable"
-    """Could not be judged: a newer format, a file that cannot be read."""
+    """Could not be checked: a newer format, or a file that cannot be read."""
     NOTE = "note"
     """Normal, but worth knowing."""
 
 
 @dataclass(slots=True, frozen=True)
 class Place:
-    """Which records a finding is about, as far as that is known. Offsets are inclusive."""
+    """The records that a finding affects, as far as known. Offsets are inclusive."""
 
     ledger: int | None = None
     topic: str | None = None
@@ -44,21 +43,21 @@ class Place:
 
 @dataclass(slots=True, frozen=True)
 class Finding:
-    """One thing that was found."""
+    """One finding."""
 
     severity: Severity
     kind: str
     file: str
     """Path within the data folder."""
     position: int | None
-    """Byte in the file; None if it is about the file as a whole."""
+    """Byte position in the file; None if it concerns the whole file."""
     cause: str
     effect: str
     next_step: str
     place: Place = Place()
 
     def as_json(self) -> dict[str, Any]:
-        """For one line of JSON: what is not known is left out."""
+        """Return the fields of one JSON line; unknown ones are omitted."""
         found: dict[str, Any] = {"type": str(self.severity)}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -81,18 +80,18 @@ def damage(
     next_step: str = RESTORE,
     place: Place | None = None,
 ) -> Finding:
-    """A finding of damage."""
+    """Build a finding of damage."""
     return Finding(
         Severity.DAMAGE, kind, file, position, cause, effect, next_step, place or Place()
     )
 
 
 def unreadable(kind: str, file: str, cause: str, next_step: str) -> Finding:
-    """A finding that something could not be judged."""
+    """Build a finding that something could not be checked."""
     effect = "it was not checked, and what depends on it may be damaged"
     return Finding(Severity.UNREADABLE, kind, file, None, cause, effect, next_step)
 
 
 def note(kind: str, file: str, cause: str, effect: str = "", place: Place | None = None) -> Finding:
-    """A remark."""
+    """Build a note."""
     return Finding(Severity.NOTE, kind, file, None, cause, effect, "", place or Place())

@@ -1,8 +1,8 @@
-"""The files of a data folder, opened for reading alone.
+"""The files of a data folder, opened read-only.
 
-Invariants: nothing in the folder is created, changed, locked or removed. Whether a broker is
-running on it is read from the kernel's table of locks, so that a broker which starts meanwhile is
-not turned away. A folder in use gives a picture of a moment.
+Invariants: nothing in the folder is created, changed, locked or deleted. Whether a broker is
+running on it is read from the kernel's lock table, so that a broker which starts meanwhile is not
+refused. A folder in use gives a snapshot of a moment.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Folder:
     def __init__(self, root: Path, number: int = 0) -> None:
         self.root = root
         self.number = number
-        """Of the worker that it belongs to."""
+        """The worker it belongs to."""
         self.path = root / f"{_WORKER}{number}" if number else root
 
     def name(self, path: str) -> str:
-        """The path of one of its files, within the data folder."""
+        """The path of one of its files, relative to the data folder."""
         return f"{_WORKER}{self.number}/{path}" if self.number else path
 
     def full(self, path: str) -> Path:
-        """Where one of its files lies."""
+        """The full path of one of its files."""
         return self.path / path
 
     def read(self, path: str) -> bytes | None:
-        """All bytes of a file; None without one. Raises OSError."""
+        """Read a whole file; None if it does not exist. Raises OSError."""
         try:
             fd = _DISK.open(str(self.full(path)), READ_ONLY)
         except FileNotFoundError:
@@ -50,7 +50,8 @@ class Folder:
             _DISK.close(fd)
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
-        """Up to `size` bytes at `position`: fewer at the end, none without the file."""
+        """Read up to `size` bytes at `position`: fewer at the end, none if the file does not
+        exist."""
         try:
             fd = _DISK.open(str(self.full(path)), READ_ONLY)
         except FileNotFoundError:
@@ -61,14 +62,14 @@ class Folder:
             _DISK.close(fd)
 
     def size(self, path: str) -> int | None:
-        """Bytes in a file; None without one."""
+        """The size of a file; None if it does not exist."""
         try:
             return self.full(path).stat().st_size
         except FileNotFoundError:
             return None
 
     def names(self, path: str) -> list[str]:
-        """The names in one of its folders, sorted; none without it."""
+        """The names in one of its subfolders, sorted; empty if it does not exist."""
         try:
             return sorted(os.listdir(self.full(path)))
         except FileNotFoundError:
@@ -76,7 +77,7 @@ class Folder:
 
     @property
     def user(self) -> int | None:
-        """The process that has the folder locked; None if there is none that can be seen."""
+        """The process that holds the folder's lock; None if no such process is visible."""
         return _holder(self.full(LOCK))
 
 
@@ -95,9 +96,9 @@ def _holder(lock: Path) -> int | None:
 
 
 def folders_of(root: Path) -> list[Folder]:
-    """The folders of ledgers under a data folder. Raises RequestInvalid if it is no data folder."""
+    """Return the folders of ledgers under a data folder. Raises RequestInvalid if it is none."""
     if not root.is_dir():
-        raise RequestInvalid(f"{root} is not a folder: name a broker's --data-dir")
+        raise RequestInvalid(f"{root} is not a folder: give a broker's --data-dir")
     numbers = {
         int(name.removeprefix(_WORKER))
         for name in os.listdir(root)
@@ -106,7 +107,7 @@ def folders_of(root: Path) -> list[Folder]:
     known = {"format", "checkpoint", "ledgers", "wal", METADATA}
     if not numbers and not known & set(os.listdir(root)):
         raise RequestInvalid(
-            f"{root} is not a Headrace data folder: it holds neither `format` nor ledgers nor"
-            " metadata; name a broker's --data-dir"
+            f"{root} is not a Headrace data folder: it contains no `format` file, ledgers or"
+            " metadata; give a broker's --data-dir"
         )
     return [Folder(root, number) for number in sorted(numbers | {0})]

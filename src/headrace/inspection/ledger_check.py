@@ -1,7 +1,7 @@
-"""One ledger against its chain: batches, offsets, epochs, index and markers.
+"""Checks one ledger against its chain: batches, offsets, epochs, index and markers.
 
-Invariants: reads every byte once, in pieces. After damage it goes on with the next batch that
-holds, so each damage is named with the offsets that it takes.
+Invariants: reads every byte once, in pieces. After damage it continues with the next valid batch,
+so each damage is reported with the offsets that it affects.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import LedgerLink
 
 _FINDINGS_MAX = 100
-"""Of one ledger: a file of noise has no more to say."""
+"""Per ledger: a file of random bytes needs no more."""
 
 
 @dataclass(slots=True)
 class LedgerChecked:
-    """What was seen of one ledger."""
+    """The result for one ledger."""
 
     base_offset: int
     end_offset: int
-    """After its last batch that holds."""
+    """After its last valid batch."""
     batch_count: int = 0
     record_count: int = 0
     size_bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
     aborts: set[int] = field(default_factory=set)
-    """Offsets of the markers that abort."""
+    """Offsets of the abort markers."""
 
 
 class LedgerCheck:
@@ -60,7 +60,7 @@ class LedgerCheck:
         self.seen = LedgerChecked(base, base)
 
     def run(self) -> LedgerChecked:
-        """Check all of it."""
+        """Check the whole ledger."""
         self._read_footer()
         boundaries: list[int] = []
         if self._footer is not None:
@@ -85,14 +85,14 @@ class LedgerCheck:
         self.seen.size_bytes = end
         return self.seen
 
-    # --- words ---------------------------------------------------------------------------------
+    # --- wording -------------------------------------------------------------------------------
 
     def _effect(self, first: int | None, last: int | None) -> str:
         name = self._chain.name
         if self._footer is None:
             return f"{name} is not loaded, and none of its records are served"
         if first is None:
-            return f"{name}: reads that come to this place fail"
+            return f"{name}: reads of this range fail"
         which = f"offset {first}" if first == last else f"offsets {first} to {last}"
         return f"{name}: {which} cannot be read"
 
@@ -122,7 +122,8 @@ class LedgerCheck:
         self._expected = following
 
     def _next_base(self, position: int) -> int | None:
-        """The offset at which what follows begins: that of a batch there, or the ledger's end."""
+        """Return the offset at which the next part begins: that of a batch there, or the ledger's
+        end."""
         if position < self._ledger.end:
             head = self._ledgers.read(self._ledger, position, 8)
             return int.from_bytes(head, "big") if len(head) == 8 else None
@@ -135,12 +136,12 @@ class LedgerCheck:
         self.seen.record_count += header.record_count
         self._expected = header.last_offset + 1
         if expected is not None and not self._fits(batch, expected):
-            cause = f"a batch with base offset {first} where {expected} should be"
+            cause = f"a batch with base offset {first}, expected {expected}"
             self._damage("batch-offset", batch.position, cause, expected, expected)
             if not batch.is_intact or header.last_offset_delta < 0:
                 self._expected = None
                 return
-            # The CRC leaves the base offset out: what follows goes by the records themselves.
+            # The CRC does not cover the base offset: later checks use the offsets of the records.
             self._expected = expected + header.last_offset_delta + 1
             first = expected
         last = first + max(header.last_offset_delta, 0)
@@ -149,7 +150,7 @@ class LedgerCheck:
             self._damage("batch-crc", batch.position, cause, first, last)
             return
         if header.leader_epoch != self._link.leader_epoch:
-            epochs = f"{header.leader_epoch} where {self._link.leader_epoch} should be"
+            epochs = f"{header.leader_epoch}, expected {self._link.leader_epoch}"
             self._damage("batch-epoch", batch.position, f"leader epoch {epochs}", first, last)
         self._max_ms = max(self._max_ms, header.max_timestamp_ms)
         self.seen.end_offset = last + 1
@@ -162,7 +163,7 @@ class LedgerCheck:
         return base == expected
 
     def _look_inside(self, batch: FoundBatch, first: int, last: int) -> None:
-        """Markers and records of internal logs must be readable: a coordinator replays them."""
+        """Check that markers and internal records decode, because a coordinator replays them."""
         try:
             if batch.header.is_control:
                 marker = marker_in(batch)
@@ -197,7 +198,7 @@ class LedgerCheck:
         return None if self._link.end_offset is None else self._link.end_offset - 1
 
     def _check_end(self) -> None:
-        """Where it ends: by its batches, by its footer and by its chain."""
+        """Check its end offset against its batches, its footer and its chain."""
         if self._ledger.is_short or self.seen.findings:
             return
         end = self._ledger.end
@@ -208,17 +209,17 @@ class LedgerCheck:
         for who, offset in ends.items():
             is_compacted = self._footer is not None and self._footer.is_compacted
             if offset is not None and offset != self._expected and not is_compacted:
-                cause = f"its batches end at offset {self._expected}, {who} says {offset}"
+                cause = f"its batches end at offset {self._expected}, but {who} says {offset}"
                 self._damage("ledger-end", end, cause, self._expected, offset - 1)
         size = self._link.size_bytes
         if size is not None and self._link.is_sealed and size != end:
-            cause = f"it has {end} bytes, its chain says {size}"
+            cause = f"it has {end} bytes, but its chain says {size}"
             self._damage("ledger-end", end, cause)
         if self._footer is not None:
             self._check_index(self._footer)
 
     def _check_index(self, footer: Footer) -> None:
-        """The index must lead to batches: a wrong one hides records that are there."""
+        """Check that index entries point at batches: a wrong one hides existing records."""
         found = dict(self._positions(footer))
         index = footer.offset_index
         wrong = [
@@ -227,20 +228,23 @@ class LedgerCheck:
             if found.get(position) != offset
         ]
         for position, offset in wrong[:1]:
-            cause = f"its index has offset {offset} at byte {position}, where no such batch begins"
+            cause = (
+                f"its index has offset {offset} at byte {position}, but no such batch begins there"
+            )
             self._footer_damage(cause, offset)
         if index.max_timestamp_ms < self._max_ms and not footer.is_compacted:
             cause = (
-                f"its index knows times up to {index.max_timestamp_ms}, a batch has {self._max_ms}"
+                f"its index has times up to {index.max_timestamp_ms}, but a batch has"
+                f" {self._max_ms}"
             )
             self._footer_damage(cause, None)
         markers = set() if footer.aborted is None else set(footer.aborted.marker_offsets)
         for offset in sorted(markers - self.seen.aborts)[:1]:
-            cause = f"it names an abort marker at offset {offset}, where there is none"
+            cause = f"it lists an abort marker at offset {offset}, but there is none"
             self._footer_damage(cause, offset)
 
     def _positions(self, footer: Footer) -> list[tuple[int, int]]:
-        """(position, base offset) of the batch that begins at each position of the index."""
+        """Return (position, base offset) of the batch at each position of the index."""
         return [
             (position, int.from_bytes(self._ledgers.read(self._ledger, position, 8), "big"))
             for position in footer.offset_index.positions

@@ -1,8 +1,8 @@
 """The ledgers of a folder as the broker would recover them, without writing anything.
 
-Invariants: reads only. What the checkpoint vouches for lies in the segments, what came after it in
-the write-ahead log; a read puts the two together by position, as recovery does
-(`storage/files/recovery.py`). Where that would stop with an error, this goes on with what is left.
+Invariants: reads only. Data before the checkpoint is in the segments, later data in the write-ahead
+log; a read combines them by position, as recovery does (`storage/files/recovery.py`). Where
+recovery would stop with an error, this continues with the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _START_ANEW = "start the version of Headrace that wrote it, or a newer one"
 
 
 class _Piece(NamedTuple):
-    """Bytes of a ledger that lie in the write-ahead log."""
+    """Bytes of a ledger in the write-ahead log."""
 
     position: int
     size: int
@@ -62,13 +62,13 @@ class StoredLedger:
 
     id: int
     durable: int = 0
-    """Bytes that the checkpoint says are in the segment."""
+    """Bytes in the segment according to the checkpoint."""
     end: int = 0
     is_sealed: bool = False
     file_size: int = 0
     pieces: list[_Piece] = field(default_factory=list)
     footer: _Piece | None = None
-    """What it was sealed with, where the write-ahead log still has that; `position` is its end."""
+    """The seal, if the write-ahead log still has it; `position` is its end."""
 
     @property
     def segment(self) -> str:
@@ -82,12 +82,12 @@ class StoredLedger:
 
     @property
     def is_short(self) -> bool:
-        """Whether its segment has lost bytes that were durable."""
+        """Whether its segment has lost durable bytes."""
         return self.file_size < self.durable
 
 
 class Ledgers:
-    """All ledgers of one folder, and what is wrong with the folder itself."""
+    """All ledgers of one folder, and problems of the folder itself."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -95,10 +95,10 @@ class Ledgers:
         self.findings: list[Finding] = []
         self.checkpoint: Checkpoint | None = None
         self.is_known = True
-        """Whether checkpoint and format could be read: else lengths are those of the files."""
+        """Whether checkpoint and format were readable: else lengths are those of the files."""
         self._open()
 
-    # --- what the folder says ----------------------------------------------------------------
+    # --- the folder's own files ----------------------------------------------------------------
 
     def _open(self) -> None:
         folder = self.folder
@@ -140,7 +140,7 @@ class Ledgers:
             if "version" in error.fields:
                 self.findings.append(unreadable("format", name, str(error), _START_ANEW))
             else:
-                cause = f"its {len(data)} bytes are no Headrace format file"
+                cause = f"its {len(data)} bytes are not a Headrace format file"
                 self.findings.append(damage("format", name, 0, cause, WHOLE_FOLDER))
         except DataCorrupt:
             cause = "its checksum does not match"
@@ -172,7 +172,7 @@ class Ledgers:
                 ledger.end = ledger.durable = self.folder.size(ledger.segment) or 0
 
     def _files(self) -> Iterator[tuple[str, int, str]]:
-        """(path, ledger, `ledger` or `footer`) of each file under `ledgers`."""
+        """Yield (path, ledger, `ledger` or `footer`) of each file under `ledgers`."""
         for part in self.folder.names("ledgers"):
             for name in self.folder.names(f"ledgers/{part}"):
                 stem, _, suffix = name.partition(".")
@@ -196,9 +196,9 @@ class Ledgers:
             return damage("wal-frame", self.folder.name("wal"), None, str(error), WHOLE_FOLDER)
         name, position = f"wal/{path.rpartition('/')[2]}", error.fields.get("position")
         if self.folder.size(name) is None:
-            cause = "the file is missing, and a later file of the write-ahead log is there"
+            cause = "the file is missing, but a later file of the write-ahead log exists"
             return damage("wal-missing", self.folder.name(name), None, cause, WHOLE_FOLDER)
-        cause = f"frame {sequence} does not match its checksum, and was acknowledged"
+        cause = f"frame {sequence} does not match its checksum, but was acknowledged"
         return damage("wal-frame", self.folder.name(name), position, cause, WHOLE_FOLDER)
 
     def _apply(self, frame: Frame) -> None:
@@ -233,7 +233,7 @@ class Ledgers:
             self._append(ledger, piece)
 
     def _never_made(self, number: int, piece: _Piece) -> None:
-        cause = f"it writes to ledger {number}, which was never made"
+        cause = f"it writes to ledger {number}, which was never created"
         name = self.folder.name(piece.file)
         place = Place(number)
         found = damage("wal-ledger", name, piece.at, cause, WHOLE_FOLDER, RESTORE, place)
@@ -242,7 +242,7 @@ class Ledgers:
     def _append(self, ledger: StoredLedger, piece: _Piece) -> None:
         skipped = ledger.end - piece.position
         if skipped < 0:
-            cause = f"the write-ahead log goes on at {piece.position}, the ledger ends there"
+            cause = f"the write-ahead log continues at {piece.position}, but the ledger ends there"
             name = self.folder.name(ledger.segment)
             effect = f"ledger {ledger.id} is quarantined: none of its records are served"
             self.findings.append(
@@ -266,8 +266,8 @@ class Ledgers:
             if number not in self.by_id or (suffix == "footer" and not self._is_sealed(number))
         ]
         for path in stray:
-            cause = "neither the checkpoint nor the write-ahead log knows this file"
-            effect = "left by a crash; the next start removes it"
+            cause = "the file is in neither the checkpoint nor the write-ahead log"
+            effect = "left by a crash; the next start deletes it"
             self.findings.append(note("stray-file", self.folder.name(path), cause, effect))
 
     def _is_sealed(self, number: int) -> bool:
@@ -276,7 +276,8 @@ class Ledgers:
     # --- reading -----------------------------------------------------------------------------
 
     def read(self, ledger: StoredLedger, position: int, size: int) -> bytes:
-        """Up to `size` bytes at `position`; fewer at the end, or where the segment is too short."""
+        """Read up to `size` bytes at `position`; fewer at the end, or if the segment is too
+        short."""
         size = min(size, ledger.end - position)
         if size <= 0:
             return b""
@@ -297,8 +298,8 @@ class Ledgers:
         return b"".join(parts)
 
     def footer(self, ledger: StoredLedger) -> bytes:
-        """What the ledger was sealed with. Raises DataCorrupt."""
-        if ledger.footer is not None:  # recovery writes the file again from it
+        """Return the footer that the ledger was sealed with. Raises DataCorrupt."""
+        if ledger.footer is not None:  # recovery rewrites the file from it
             return self.folder.read_part(ledger.footer.file, ledger.footer.at, ledger.footer.size)
         name = self.folder.name(ledger.footer_file)
         data = self.folder.read(ledger.footer_file)

@@ -1,8 +1,8 @@
-"""The metadata of a data folder, read from a copy outside it.
+"""The metadata of a data folder, read from a copy outside the folder.
 
-Invariants: SQLite opens the copy alone, since opening the file itself could create or change files
-beside it. While a broker writes, the copy is taken again until nothing changed meanwhile. Every row
-is given, also one that does not match its checksum.
+Invariants: SQLite opens only the copy, because opening the file itself could create or change files
+next to it. If a broker writes meanwhile, the copy is repeated until it is consistent. Every row is
+returned, including those that do not match their checksums.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _ROWS = "SELECT key, value, version, crc, session, sequence, changed_ms FROM fac
 
 
 class Row(NamedTuple):
-    """One key of the metadata."""
+    """One metadata key."""
 
     key: str
     value: bytes | None
-    """None: it was deleted lately."""
+    """None: recently deleted."""
     version: int
     session: int | None
-    """The session that it ends with; None: it lasts."""
+    """The session it is bound to; None if it is not ephemeral."""
     sequence: int
     changed_ms: int
     is_intact: bool
 
 
 class MetadataCopy:
-    """What the metadata file holds, and what is wrong with it."""
+    """The contents of the metadata file, and the problems found in it."""
 
     def __init__(self, root: Path) -> None:
         self.rows: list[Row] = []
@@ -54,7 +54,7 @@ class MetadataCopy:
             (root / METADATA).open("rb").close()
             check_format(root / METADATA)
         except OSError as error:
-            step = "let this user read the file, or mend the disk"
+            step = "let this user read the file, or repair the disk"
             self.findings.append(unreadable("metadata-file", METADATA, str(error), step))
             return
         except FormatUnsupported as error:
@@ -79,13 +79,13 @@ class MetadataCopy:
             self._damaged(f"SQLite cannot read it: {error}")
             return
         if problem != "ok":
-            self._damaged(f"SQLite finds it damaged: {problem}")
+            self._damaged(f"SQLite reports damage: {problem}")
         for name in {"sequence", "session"} - names:
             self._damaged(f"its counter {name!r} is missing")
         for row in self.rows:
             if not row.is_intact:
                 cause = f"the value of {row.key} does not match its checksum"
-                effect = f"{WHOLE_FOLDER}, or not what depends on that key"
+                effect = f"{WHOLE_FOLDER}, or the part that depends on that key"
                 self.findings.append(damage("metadata-row", METADATA, None, cause, effect, _STEP))
 
     def _damaged(self, cause: str) -> None:

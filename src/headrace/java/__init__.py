@@ -1,1 +1,1 @@
-"""Java and jars: what Spark, the development cluster, attacks and benchmarks need of them."""
+"""Java and jars, needed by Spark, the development cluster, security tests and benchmarks."""

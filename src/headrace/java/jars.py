@@ -1,8 +1,8 @@
 """Jars by pinned coordinates: a cache folder, filled from a Maven repository.
 
-Invariants: a jar is used only after its SHA-256 was checked, and moved into place in one step. They
-come from Maven Central, or from where HEADRACE_MAVEN or a mirror in ~/.m2/settings.xml points.
-Which jars there are is for others to say.
+Invariants: a jar is used only after its SHA-256 was verified, and is moved into place atomically.
+Jars come from Maven Central, or from the repository named by HEADRACE_MAVEN or by a mirror in
+~/.m2/settings.xml. Callers decide which jars they need.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CACHE_VARIABLE = "HEADRACE_CACHE"
 MAVEN_VARIABLE = "HEADRACE_MAVEN"
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _TOLD_EVERY_S = 5
-_NAMED_MAX = 3  # so many missing jars are named in a message; the others are counted
+_NAMED_MAX = 3  # how many missing jars a message names; the others are counted
 _MIRRORED = {"*", "central", "external:*"}
 
 
 class JarUnavailable(Retriable):
-    """A jar could not be fetched."""
+    """A jar could not be downloaded."""
 
 
 class JarCorrupt(Fatal):
@@ -51,7 +51,7 @@ class Jar:
 
     @classmethod
     def parse(cls, line: str) -> Jar:
-        """Read `organisation:module:revision sha256`. Raises Rejected."""
+        """Parse `organisation:module:revision sha256`. Raises Rejected."""
         try:
             coordinates, sha256 = line.split()
             organisation, module, revision = coordinates.split(":")
@@ -61,45 +61,45 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The name under which the cache keeps it."""
+        """The file name in the cache."""
         return f"{self.module}-{self.revision}.jar"
 
     @property
     def path(self) -> str:
-        """Where it lies in a Maven repository."""
+        """Its path in a Maven repository."""
         folder = self.organisation.replace(".", "/")
         return f"{folder}/{self.module}/{self.revision}/{self.file_name}"
 
 
 def cache_folder() -> Path:
-    """Where jars and the Java wrapper live: $HEADRACE_CACHE, else ~/.cache/headrace."""
+    """The folder of jars and the Java wrapper: $HEADRACE_CACHE, else ~/.cache/headrace."""
     named = os.environ.get(CACHE_VARIABLE)
     return Path(named) if named else Path.home() / ".cache" / "headrace"
 
 
 def ensure_jars(jars: Sequence[Jar]) -> list[Path]:
-    """The verified files of `jars`, fetched where the cache has them not; stderr tells how far.
+    """Return the verified files of `jars`, downloading missing ones; reports progress on stderr.
 
-    Raises JarUnavailable when a fetch fails, JarCorrupt when a hash is wrong.
+    Raises JarUnavailable if a download fails, JarCorrupt if a hash does not match.
     """
     folder = cache_folder() / "jars"
     folder.mkdir(parents=True, exist_ok=True)
     if _missing(jars, folder):
         with _locked(folder / ".fetch.lock"):
-            missing = _missing(jars, folder)  # another process may have brought them meanwhile
+            missing = _missing(jars, folder)  # another process may have downloaded them meanwhile
             if missing:
                 _fetch(missing, folder)
     return [folder / jar.file_name for jar in jars]
 
 
 def repository() -> str:
-    """The Maven repository to ask, without a slash at its end."""
+    """The URL of the Maven repository, without a trailing slash."""
     named = os.environ.get(MAVEN_VARIABLE) or _mirror(Path.home() / ".m2" / "settings.xml")
     return (named or MAVEN_CENTRAL).rstrip("/")
 
 
 def _mirror(settings: Path) -> str | None:
-    """The mirror of Maven Central that Maven's own settings name, if they do."""
+    """The mirror of Maven Central in Maven's own settings, if any."""
     try:
         tree = ElementTree.parse(settings)  # noqa: S314 - the user's own file
     except (OSError, ElementTree.ParseError):
@@ -144,9 +144,9 @@ def _fetch(jars: Sequence[Jar], target: Path) -> None:
             downloads.fetch(url, target / jar.file_name, jar.sha256, told)
         except DownloadFailed as error:
             raise JarUnavailable(
-                f"{_names(jars[number - 1 :])} could not be fetched ({error}). Check the network;"
-                f" name another Maven repository with {MAVEN_VARIABLE}; or put the files into"
-                f" {target} yourself.",
+                f"{_names(jars[number - 1 :])} could not be downloaded ({error}). Check the"
+                f" network; set another Maven repository with {MAVEN_VARIABLE}; or put the"
+                f" files into {target} yourself.",
                 jars=[jar.file_name for jar in jars[number - 1 :]],
             ) from error
         except DownloadCorrupt as error:
@@ -154,7 +154,7 @@ def _fetch(jars: Sequence[Jar], target: Path) -> None:
 
 
 class _Told:
-    """Says on stderr what is fetched, and how far it is where that takes long."""
+    """Reports on stderr what is downloaded, with progress if it takes long."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -166,7 +166,7 @@ class _Told:
             return
         self._next_s = now_s + _TOLD_EVERY_S
         of = f" of {size / 1e6:.1f}" if size is not None else ""
-        sys.stderr.write(f"headrace: fetching {self._name}: {count / 1e6:.1f}{of} MB\n")
+        sys.stderr.write(f"headrace: downloading {self._name}: {count / 1e6:.1f}{of} MB\n")
         sys.stderr.flush()
 
 

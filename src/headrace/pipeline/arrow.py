@@ -1,7 +1,8 @@
-"""RecordColumns of the source as Arrow batches, in the source's column order.
+"""Converts RecordColumns to Arrow batches in the source's column order.
 
-Invariants: buffers by hand, for `pa.array` on a list would import pandas, a second in each new
-worker. What a plain column cannot represent goes into `raw`, and nothing is changed in silence.
+Invariants: builds the buffers by hand, because `pa.array` on a list imports pandas, which takes a
+second in each new worker. A value that its plain column cannot represent goes into `raw`: nothing
+is changed silently.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ COLUMNS = (
     "topic", "partition", "offset", "timestamp", "timestampType", "key", "headers", "value", "raw",
 )  # fmt: skip
 TIMESTAMP_MS_MIN = -62_135_596_800_000
-"""The first millisecond of the year 1: Spark's timestamps go from there to the year 9999."""
+"""The first millisecond of the year 1: Spark's timestamps range from there to the year 9999."""
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 NO_TIMESTAMP = -1  # Kafka's own
 
 
 def to_arrow(rows: RecordColumns, topic: str, partition: int) -> Any:
-    """One Arrow batch with the columns of `SCHEMA`."""
+    """Return one Arrow batch with the columns of `SCHEMA`."""
     import pyarrow as pa
 
     count = len(rows)
@@ -50,9 +51,10 @@ def to_arrow(rows: RecordColumns, topic: str, partition: int) -> Any:
 
 
 def _timestamps_of(rows: RecordColumns) -> tuple[list[bool] | None, dict[int, int]]:
-    """Which rows have a timestamp that Spark can represent (None: all), and the other values."""
+    """Return which rows have a timestamp that Spark can represent (None: all), and the others'
+    values."""
     low, high = min(rows.times_ms), max(rows.times_ms)
-    # A smaller one is rare before 1970, and cheap to look at.
+    # Smaller timestamps are rare (before 1970) and cheap to check.
     if low > NO_TIMESTAMP and high <= TIMESTAMP_MS_MAX and all(rows.kinds):
         return None, {}
     present = [
@@ -118,7 +120,7 @@ def _ints(code: str, values: Sequence[int]) -> Any:
 
 
 def _timestamps(times_ms: Sequence[int], present: Sequence[bool] | None) -> Any:
-    """Spark has no type of milliseconds. Where one is not present, its value does not matter."""
+    """Convert to microseconds: Spark has no millisecond type. Values of null rows do not matter."""
     import pyarrow as pa
 
     validity = None
@@ -132,10 +134,10 @@ def _timestamps(times_ms: Sequence[int], present: Sequence[bool] | None) -> Any:
 
 
 def raw_column(rows: RecordColumns, strange_ms: dict[int, int]) -> Any:
-    """What the other columns cannot represent, null for nearly every record.
+    """Return what the other columns cannot represent: null for nearly every record.
 
-    `timestampMs` is set where a timestamp is beyond Spark's, `headerKeys` where one of the keys
-    is not UTF-8.
+    `timestampMs` is set if the timestamp is out of Spark's range, `headerKeys` if a header key is
+    not UTF-8.
     """
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
-"""Iceberg tables without a JVM: the catalog in SQLite, a table's last offsets, the lease.
+"""Iceberg tables without a JVM: the SQLite catalog, a table's progress, and its lease.
 
-Invariants: pyiceberg reads what Spark writes; both name the catalog alike. What a table
-says of its own progress is the only memory of an archive: there is no checkpoint to lose.
+Invariants: pyiceberg reads what Spark writes, and both use the same catalog name. The table itself
+is the only record of an archive's progress: there is no checkpoint to lose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ADDED_COLUMNS = {
     "timestampType": "int",
     "raw": "struct<timestampMs: bigint, headerKeys: array<binary>>",
 }
-"""Columns that tables of earlier versions lack, with their SQL types; the archive adds them."""
+"""Columns that tables of earlier versions lack, with their SQL types; an archive adds them."""
 
 
 class TableName(NamedTuple):
@@ -49,27 +49,27 @@ class TableName(NamedTuple):
 
     @property
     def in_spark(self) -> str:
-        """The name in Spark's SQL."""
+        """The name in Spark SQL."""
         return f"{self.catalog}.{self.namespace}.{self.name}"
 
     @property
     def in_catalog(self) -> tuple[str, str]:
-        """The name that the catalog itself knows."""
+        """The name within the catalog."""
         return (self.namespace, self.name)
 
 
 class Progress(NamedTuple):
-    """How far a table has come, of which topics, and at which snapshot that was read."""
+    """The archived offsets and topic ids of a table, and the snapshot they were read from."""
 
     offsets: Offsets
     snapshot_id: int | None
     topic_ids: TopicIds
     record_bytes: float | None = None
-    """The mean size of a record in the table's files; None where it has none."""
+    """The mean size of a record in the table's files; None without files."""
 
 
 def open_catalog(warehouse: Warehouse) -> Any:
-    """The shared catalog as pyiceberg sees it."""
+    """The shared catalog, opened with pyiceberg."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     warehouse.folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def open_catalog(warehouse: Warehouse) -> Any:
 
 
 def load_table_or_none(catalog: Any, table: TableName) -> Any:
-    """The table, or None where there is none yet."""
+    """Load the table, or return None if it does not exist."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     try:
@@ -91,23 +91,24 @@ def load_table_or_none(catalog: Any, table: TableName) -> Any:
 
 
 def load_table(warehouse: Warehouse, table: TableName) -> Any:
-    """The table. Raises OptionInvalid where there is none."""
+    """Load the table. Raises OptionInvalid if it does not exist."""
     # Opening a catalog creates it.
     is_there = warehouse.catalog_file.is_file()
     found = load_table_or_none(open_catalog(warehouse), table) if is_there else None
     if found is None:
         raise OptionInvalid(
-            f"There is no table {table.in_spark} in the warehouse {warehouse.folder}. "
-            "Check both names; an archive creates the table in its first run."
+            f"There is no table {table.in_spark} in the warehouse {warehouse.folder}. Check"
+            " both names; the first run of an archive creates the table."
         )
     return found
 
 
 def read_progress(table: Any) -> Progress:
-    """The next offset of each partition: from its files, its snapshots, its properties.
+    """Return the next offset of each partition, from the table's files, snapshots and properties.
 
-    Files know what they hold; where offsets have holes the recorded ends know more; the largest
-    of all is true, for each is written only after the records below it. Of ids the latest counts.
+    Files give the offsets that they hold; if the log has holes, the recorded ends may be larger.
+    The largest value is correct, because each is written only after the records below it. For topic
+    ids, the latest value wins.
     """
     snapshot = table.current_snapshot()
     topic_ids = _json_of(table.properties, TOPIC_IDS_PROPERTY)
@@ -115,7 +116,7 @@ def read_progress(table: Any) -> Progress:
         return Progress(_recorded(table.properties), None, topic_ids)
     recorded_ids: TopicIds = {}
     offsets = larger(_from_files(table), _recorded(table.properties))
-    # Ancestors only: what a rollback took back is not there, though its snapshot still is.
+    # Ancestors only: a snapshot that a rollback removed still exists, but its records do not count.
     each = snapshot
     while each is not None:
         if each.summary is not None:
@@ -149,7 +150,7 @@ def _from_files(table: Any) -> Offsets:
     for task in table.scan().plan_files():
         data = task.file
         bound = (data.upper_bounds or {}).get(offset_field)
-        assert bound is not None, f"{data.file_path} has no bound of offset"
+        assert bound is not None, f"{data.file_path} has no bounds for the column offset"
         topic, partition = data.partition[0], data.partition[1]
         end = int.from_bytes(bound, "little", signed=True) + 1
         offsets = larger(offsets, {topic: {str(partition): end}})
@@ -157,15 +158,16 @@ def _from_files(table: Any) -> Offsets:
 
 
 WRITTEN, MAINTAINED = "written", "maintained"
-"""What a lease is for. The two do not exclude each other: maintenance keeps a table's records."""
+"""The purpose of a lease. Archive and maintenance do not exclude each other: maintenance changes no
+records."""
 
 
 @contextmanager
 def lease(warehouse: Warehouse, table: TableName, purpose: str = WRITTEN) -> Iterator[None]:
-    """Be the one process on this machine that does this to `table`. Raises LeaseHeld at once.
+    """Hold the machine-wide lease of `table` for this purpose. Raises LeaseHeld immediately.
 
-    The kernel releases it when the process dies, however it dies. It spares work; that two
-    writers cannot both succeed is the table's own compare-and-set (see jobs/archive.py).
+    The kernel releases it when the process dies. It only avoids wasted work: the table's
+    compare-and-set prevents two writers from both succeeding (see jobs/archive.py).
     """
     folder = warehouse.folder / ".leases"
     folder.mkdir(parents=True, exist_ok=True)

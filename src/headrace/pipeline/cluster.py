@@ -1,7 +1,7 @@
-"""What a broker says about topics: partitions, watermarks, offsets by time.
+"""Topic metadata for planning: partitions, watermarks, offsets by time.
 
-Invariants: one admin client, few requests (all partitions in one), answers as plain Offsets.
-confluent_kafka is imported when the first question is asked.
+Invariants: one admin client and few requests (one for all partitions); results are plain Offsets.
+confluent_kafka is imported on first use.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 30.0
 _QUIET = {"log_level": "2", "socket.timeout.ms": "20000"}
-# A consumer's settings that an admin client would warn about.
+# Consumer settings that an admin client would warn about.
 _CONSUMER_ONLY = ("isolation.level", "group.id", "fetch.", "queued.", "auto.", "enable.", "check.")
 
 
 class Subscription(NamedTuple):
-    """The partitions of the subscribed topics, each with offset 0, and the topics' ids."""
+    """Return the partitions of the subscribed topics, each with offset 0, and the topics' ids."""
 
     partitions: Offsets
     topic_ids: TopicIds
 
 
 class TopicFacts(NamedTuple):
-    """What a broker says of a topic; the id is None where the broker gives topics none."""
+    """A topic's description; the id is None if the broker has no topic ids."""
 
     partition_count: int
     topic_id: str | None
 
 
 class Cluster:
-    """The questions that planning asks."""
+    """The metadata requests of planning."""
 
     def __init__(self, client: dict[str, str]) -> None:
         self._client = client
@@ -46,7 +46,7 @@ class Cluster:
 
     @property
     def admin(self) -> Any:
-        """The admin client, made on first use."""
+        """The admin client, created on first use."""
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
@@ -59,11 +59,13 @@ class Cluster:
         return self._admin
 
     def partitions_of(self, topics: tuple[str, ...], pattern: str | None) -> Offsets:
-        """The subscribed partitions, each with offset 0. Raises OptionInvalid on no such topic."""
+        """Return the subscribed partitions, each with offset 0. Raises OptionInvalid if a topic is
+        missing."""
         return self.subscription_of(topics, pattern).partitions
 
     def subscription_of(self, topics: tuple[str, ...], pattern: str | None) -> Subscription:
-        """The subscribed partitions and topic ids. Raises OptionInvalid on no such topic."""
+        """Return the subscribed partitions and topic ids. Raises OptionInvalid if a topic is
+        missing."""
         names = list(topics)
         if pattern is not None:
             listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
@@ -78,19 +80,20 @@ class Cluster:
         )
 
     def partition_count_or_none(self, topic: str) -> int | None:
-        """How many partitions a topic has; None where there is no such topic."""
+        """Return a topic's partition count, or None if it does not exist."""
         facts = self.describe([topic]).get(topic)
         return None if facts is None else facts.partition_count
 
     def topic_id_or_none(self, topic: str) -> str | None:
-        """The id of a topic; None where there is no such topic, or the broker gives no ids."""
+        """Return a topic's id, or None if the topic does not exist or the broker has no topic
+        ids."""
         facts = self.describe([topic]).get(topic)
         return None if facts is None else facts.topic_id
 
     def describe(self, topics: list[str]) -> dict[str, TopicFacts]:
-        """The topics that exist, of those named, in that order.
+        """Return those of the named topics that exist, in that order.
 
-        By DescribeTopics, which never makes a topic that is asked for.
+        Uses DescribeTopics, which never creates a topic.
         """
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
@@ -111,17 +114,19 @@ class Cluster:
         return found
 
     def earliest(self, partitions: Offsets) -> Offsets:
-        """The log start offset of each."""
+        """Return the log start offset of each partition."""
         spec = _offset_specs().earliest()
         return self._list({(t, p): spec for t, p, _ in walk(partitions)})
 
     def latest(self, partitions: Offsets) -> Offsets:
-        """The high watermark of each, or the last stable offset when reading committed."""
+        """Return the high watermark of each partition, or the last stable offset with
+        read_committed."""
         spec = _offset_specs().latest()
         return self._list({(t, p): spec for t, p, _ in walk(partitions)})
 
     def at_time(self, partitions: Offsets, timestamp_ms: int) -> Offsets:
-        """The first offset whose timestamp is at least `timestamp_ms`; the latest if none is."""
+        """Return the first offset whose timestamp is at least `timestamp_ms`, or the end offset if
+        none is."""
         spec = _offset_specs().for_timestamp(timestamp_ms)
         found = self._list({(t, p): spec for t, p, _ in walk(partitions)})
         latest = self.latest(partitions)
@@ -149,9 +154,10 @@ class Cluster:
 
 
 def _id_or_none(topic_id: Any) -> str | None:
-    """The id as Kafka's tools write it: what is stored must not depend on a client's version.
+    """Encode the id as Kafka's tools do, so that the stored form does not depend on a client's
+    version.
 
-    Brokers older than topic ids answer with the id zero.
+    Brokers without topic ids return the zero id.
     """
     if topic_id is None:
         return None
@@ -167,7 +173,7 @@ def _offset_specs() -> Any:
 
 
 def resolve_start(cluster: Cluster, options: SourceOptions, partitions: Offsets) -> Offsets:
-    """Where a read begins."""
+    """Return the start offsets of a read."""
     if options.starting_timestamp_ms is not None:
         return cluster.at_time(partitions, options.starting_timestamp_ms)
     start = _resolve(cluster, options.starting, partitions, unnamed=EARLIEST)
@@ -175,7 +181,7 @@ def resolve_start(cluster: Cluster, options: SourceOptions, partitions: Offsets)
 
 
 def resolve_end(cluster: Cluster, options: SourceOptions, partitions: Offsets) -> Offsets:
-    """Where a batch read ends."""
+    """Return the end offsets of a batch read."""
     if options.ending_timestamp_ms is not None:
         return cluster.at_time(partitions, options.ending_timestamp_ms)
     end = _resolve(cluster, options.ending, partitions, unnamed=LATEST)
@@ -189,7 +195,7 @@ def _resolve(cluster: Cluster, boundary: Boundary, partitions: Offsets, *, unnam
         return cluster.latest(partitions)
     for topic, partition, _ in walk(boundary):
         if offset_of(partitions, topic, partition, -1) < 0:
-            raise OptionInvalid(f"Offsets name {topic}-{partition}, which is not subscribed to.")
+            raise OptionInvalid(f"Offsets name {topic}-{partition}, which is not subscribed.")
     asked = build([(t, p, offset_of(boundary, t, p, unnamed)) for t, p, _ in walk(partitions)])
     first = cluster.earliest(partitions) if _has(asked, EARLIEST) else {}
     last = cluster.latest(partitions) if _has(asked, LATEST) else {}
@@ -198,7 +204,7 @@ def _resolve(cluster: Cluster, boundary: Boundary, partitions: Offsets, *, unnam
 
 
 def _within_log(cluster: Cluster, options: SourceOptions, name: str, wanted: Offsets) -> Offsets:
-    """`wanted`, no further than the logs' ends. Raises OptionInvalid unless loss is accepted."""
+    """Limit `wanted` to the logs' ends. Raises OptionInvalid unless failOnDataLoss is false."""
     if isinstance(options.starting if name == "startingOffsets" else options.ending, str):
         return wanted
     last = cluster.latest(wanted)
@@ -206,9 +212,9 @@ def _within_log(cluster: Cluster, options: SourceOptions, name: str, wanted: Off
         high = offset_of(last, topic, partition, offset)
         if offset > high and options.fail_on_data_loss:
             raise OptionInvalid(
-                f"{name} asks for offset {offset} of {topic}-{partition}, and the log ends at "
-                f"{high}. Name an offset up to {high}, or {LATEST} for the end; "
-                "failOnDataLoss=false takes the end instead.",
+                f"{name} requests offset {offset} of {topic}-{partition}, but the log ends at"
+                f" {high}. Give an offset up to {high}, or {LATEST} for the end;"
+                " failOnDataLoss=false reads up to the end instead.",
                 topic=topic,
                 partition=partition,
             )
@@ -220,7 +226,7 @@ def _has(offsets: Offsets, mark: int) -> bool:
 
 
 def check_present(cluster: Cluster, start: Offsets, end: Offsets) -> None:
-    """Raise RecordsLost when some of [start, end) is not in the log (any more)."""
+    """Raise RecordsLost if the log no longer holds all of [start, end)."""
     touched = build([(t, p, o) for t, p, o in walk(end) if o != offset_of(start, t, p, 0)])
     first, last = cluster.earliest(touched), cluster.latest(touched)
     for topic, partition, until in walk(touched):
@@ -229,10 +235,10 @@ def check_present(cluster: Cluster, start: Offsets, end: Offsets) -> None:
         high = offset_of(last, topic, partition, 0)
         if begin < low or until > high or begin > until:
             raise RecordsLost(
-                f"{topic}-{partition}: offsets {begin} to {until} were asked for, the log holds "
-                f"{low} to {high}. Retention was faster than this reader, or the log was "
-                "truncated. Set failOnDataLoss=false to read what is left, or start from another "
-                "offset.",
+                f"{topic}-{partition}: offsets {begin} to {until} were requested, but the log"
+                f" holds {low} to {high}. Retention deleted records before they were read, or"
+                " the log was truncated. Set failOnDataLoss=false to read the remaining"
+                " records, or start from another offset.",
                 topic=topic,
                 partition=partition,
             )

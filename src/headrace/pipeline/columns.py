@@ -1,8 +1,8 @@
-"""Messages of a client as columns of Python lists, with their size, cut into batches.
+"""A client's messages as columns of Python lists, with their size, split into batches.
 
-Invariants: no Arrow, no connection; every byte of every column counts towards the size of a batch,
-which is at most `BATCH_BYTES_MAX`, or one record. Work per slice of messages where possible: the
-sizes of single rows are only computed for a slice that has to be cut.
+Invariants: no Arrow, no connection. Every byte of every column counts towards a batch's size, which
+is at most `BATCH_BYTES_MAX`, or one record. Work is per slice of messages where possible: row sizes
+are computed only for a slice that must be split.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 BATCH_BYTES_MAX = 32 << 20
 _ROW_BYTES = 64
-"""A row's numbers, and the ends of its variable columns."""
+"""A row's numeric columns, and the end positions of its variable-length columns."""
 _HEADER_BYTES = 8
 
 Headers = list[tuple[str, bytes | None]]
 RawHeaders = list[tuple[bytes, bytes | None]]
 ReadRawHeaders = Callable[[Sequence[int]], dict[int, RawHeaders]]
-"""Reads the headers of the records at some offsets again, without decoding their keys."""
+"""Rereads the headers of records at given offsets, without decoding their keys."""
 
 
 @dataclass(slots=True)
 class RecordColumns:
-    """Records of one partition; the lists are of equal length.
+    """Records of one partition; all lists have the same length.
 
-    `raw_keys` has the header keys of the records with a key that is not UTF-8, by offset; in
-    `headers` such a key has replacement characters.
+    `raw_keys` has the raw header keys of records with a key that is not UTF-8, by offset; in
+    `headers`, such a key has replacement characters.
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -58,7 +58,7 @@ class RecordColumns:
         self.size_bytes += more.size_bytes
 
     def cut(self, begin: int, end: int, size_bytes: int) -> RecordColumns:
-        """The rows from `begin` to before `end`, which have that size."""
+        """Return the rows in [begin, end), whose size is given."""
         offsets = self.offsets[begin:end]
         raw_keys = {each: self.raw_keys[each] for each in offsets if each in self.raw_keys}
         return RecordColumns(
@@ -73,7 +73,7 @@ class RecordColumns:
         )
 
     def row_sizes(self) -> list[int]:
-        """The size of each row; they add up to `size_bytes`."""
+        """Return the size of each row; their sum is `size_bytes`."""
         return [
             _ROW_BYTES + len(key or b"") + len(value or b"") + _size_of_headers(headers)
             for key, value, headers in zip(self.keys, self.values, self.headers, strict=True)
@@ -83,7 +83,7 @@ class RecordColumns:
 def columns_of(
     messages: Sequence[Any], *, include_headers: bool, read_raw_headers: ReadRawHeaders
 ) -> RecordColumns:
-    """The columns of what a client returned; raises what `read_raw_headers` raises."""
+    """Convert a client's messages to columns; raises what `read_raw_headers` raises."""
     offsets = [message.offset() for message in messages]
     times = [message.timestamp() for message in messages]
     keys = [message.key() for message in messages]
@@ -110,7 +110,7 @@ def columns_of(
 
 
 def batches_of(slices: Iterator[RecordColumns], rows_max: int) -> Iterator[RecordColumns]:
-    """The same rows in batches of at most `rows_max` rows and `BATCH_BYTES_MAX`, or one row."""
+    """Yield the rows in batches of at most `rows_max` rows and `BATCH_BYTES_MAX`, or one row."""
     held = RecordColumns()
     for rows in slices:
         if _fits(held, rows, rows_max):
@@ -134,7 +134,7 @@ def _fits(held: RecordColumns, rows: RecordColumns, rows_max: int) -> bool:
 
 
 def _split(rows: RecordColumns, rows_max: int) -> list[RecordColumns]:
-    """`rows` in pieces within the bounds; a larger row is a piece of its own."""
+    """Split `rows` into pieces within the bounds; a larger row becomes its own piece."""
     if _fits(RecordColumns(), rows, rows_max):
         return [rows]
     pieces = []
@@ -158,11 +158,11 @@ def _size_of_headers(headers: Headers | None) -> int:
 def _headers_of(
     messages: Sequence[Any], offsets: list[int], read_raw_headers: ReadRawHeaders
 ) -> tuple[list[Headers | None], dict[int, list[bytes]]]:
-    """The headers of each message, and the keys of those that the client cannot decode.
+    """Return the headers of each message, and the raw keys of those that the client cannot decode.
 
-    A client that fails to decode a key returns a list with holes while an exception is set: only a
-    checked call, as `methodcaller` makes it, raises at once (an adaptive interpreter's own call
-    would not). The list stays in the message, so the headers of a message are asked for once.
+    A client that fails to decode a key returns a list with holes while an exception is set. Only a
+    checked call, such as `methodcaller` makes, raises it immediately; a call specialized by the
+    interpreter would not. The list stays in the message, so each message's headers are read once.
     """
     ask = map(methodcaller("headers"), messages)
     headers: list[Headers | None] = []

@@ -1,31 +1,31 @@
-"""Writing the rows of a micro-batch to topics, each row once, however the batch is cut into tasks.
+"""Exactly-once writes of a micro-batch's rows to topics, however the batch is split into tasks.
 
-Responsibilities: the protocol between the tasks of a batch, its commit, and what a former run
-of the batch left in the topics. Knows neither Spark nor a client: topics are the seam
+Responsibilities: the protocol between a batch's tasks, its commit, and the records that an earlier
+run of the batch left in the topics. Knows neither Spark nor a client: topics are reached through
 `TargetTopics`.
 
-Terms: a *run* is one execution of a micro-batch. A restart replays the batch in another run,
-perhaps cut into other tasks. Within a run a task may be attempted several times.
+Terms: a *run* is one execution of a micro-batch. A restart replays the batch in a new run, perhaps
+split into different tasks. Within a run, a task may be attempted several times.
 
-How it works. A row is recognised by a digest of its content, never by its place in a task,
-because the cutting of a batch changes between runs and only its content repeats. Each record
-carries a header (query, batch, run, task, digest). Before a task writes to a topic, it makes
-sure that the topic's end offsets are committed in the query's group, with the mark
+How it works. A row is identified by a digest of its content, never by its place in a task,
+because the split into tasks changes between runs and only the content repeats. Each record
+carries a header (query, batch, run, task, digest). Before a task writes to a topic, it ensures
+that the topic's end offsets are committed in the query's group, with the mark
 "batch:begun:run". Then:
 
-- No earlier run has begun the batch: every row is written. A repeated attempt first reads back
-  what the task has written in this run.
-- An earlier run has begun it: a row whose digest that run has written is counted, not written.
-  Equal rows may be spread over tasks in another way than before, so no task can know alone
-  whether a copy is missing. `commit_batch` adds up the counts of all tasks, compares them with
-  the topics, and writes the missing copies.
-- After that the mark is "batch:done:run:count:checksum". A replay of a done batch writes
+- If no earlier run has begun the batch, every row is written. A repeated attempt first reads
+  back what the task has written in this run.
+- If an earlier run has begun it, a row whose digest that run has written is counted, not written.
+  Equal rows may be spread over tasks differently than before, so no single task knows whether a
+  copy is missing. `commit_batch` adds up the counts of all tasks, compares them with the topics,
+  and writes the missing copies.
+- The mark then becomes "batch:done:run:count:checksum". A replay of a completed batch writes
   nothing, and fails unless it has the same rows.
 
 Invariants: a task reads the end offsets before the marks, and writes only after a mark is
-stored. Hence the offsets of any mark lie at or before the first record of the batch, also when
+stored. Hence the offsets of any mark lie at or before the first record of the batch, even when
 tasks store marks concurrently. Rows that differ between runs are an error, because neither
-loss nor duplication could be excluded.
+loss nor duplication could be ruled out.
 """
 
 from __future__ import annotations
@@ -62,22 +62,23 @@ class Bounds(NamedTuple):
 
 
 class TargetTopics(Protocol):
-    """The seam to the broker. Every method raises DeliveryFailed when the broker fails it."""
+    """The interface to the broker. Every method raises DeliveryFailed if the broker fails."""
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
-        """The bounds of each partition. Raises OptionInvalid when there is no such topic."""
+        """Return the bounds of each partition. Raises OptionInvalid if the topic does not exist."""
         ...
 
     def wait_settled(self, topic: str) -> dict[int, Bounds]:
-        """The bounds once they stand still: a killed writer's last request may be in flight."""
+        """Return the bounds once they are stable: a killed writer's last request may be in
+        flight."""
         ...
 
     def marks(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
-        """The committed offset and metadata of every partition that the group has one of."""
+        """Return the group's committed offset and metadata of each partition that has one."""
         ...
 
     def commit_marks(self, group: str, marks: dict[tuple[str, int], tuple[int, str]]) -> None:
-        """Commit offsets with metadata, all or none."""
+        """Commit offsets with metadata atomically."""
         ...
 
     def produce(self, row: Row, written: bytes) -> None:
@@ -89,13 +90,13 @@ class TargetTopics(Protocol):
         ...
 
     def records(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stored]:
-        """The records of [start, end)."""
+        """Yield the records of [start, end)."""
         ...
 
 
 @dataclass
 class BatchMarks:
-    """The marks of one micro-batch: where it begins in each topic, and what is done."""
+    """The marks of one micro-batch: where it begins in each topic, and which topics are done."""
 
     begun: dict[str, dict[int, int]] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
@@ -103,9 +104,9 @@ class BatchMarks:
 
 
 def read_marks(topics: TargetTopics, identity: WriteIdentity, *, at_least_once: bool) -> BatchMarks:
-    """The marks of this micro-batch; with `at_least_once` only those of this run.
+    """Read this micro-batch's marks; with `at_least_once`, only those of this run.
 
-    Raises DeliveryInDoubt when the query has gone past the batch already.
+    Raises DeliveryInDoubt if the query is already past the batch.
     """
     found = BatchMarks()
     committed = topics.marks(identity.group)
@@ -115,11 +116,12 @@ def read_marks(topics: TargetTopics, identity: WriteIdentity, *, at_least_once: 
             continue
         if mark.batch > identity.batch:
             raise DeliveryInDoubt(
-                f"Query {identity.query} replays batch {identity.batch}, but the sink has begun "
-                f"batch {mark.batch} already: the checkpoint is older than topic {topic}. Which "
-                "rows of the batch are written is not known any more, so nothing is written. "
-                "Restore the newer checkpoint; or set delivery=atLeastOnce until the query has "
-                "passed that batch, which writes its rows again; or start a new checkpoint."
+                f"Query {identity.query} replays batch {identity.batch}, but the sink has"
+                f" already begun batch {mark.batch}: the checkpoint is older than topic"
+                f" {topic}. It is no longer known which rows of the batch are written, so"
+                " nothing is written. Restore the newer checkpoint; or set"
+                " delivery=atLeastOnce until the query has passed that batch, which writes"
+                " its rows again; or start with a new checkpoint."
             )
         if mark.batch < identity.batch:
             continue
@@ -133,10 +135,10 @@ def read_marks(topics: TargetTopics, identity: WriteIdentity, *, at_least_once: 
 
 @dataclass
 class TopicReport:
-    """What one task, or all of a batch together, found and did in one topic.
+    """What one task, or a whole batch, found and wrote in one topic.
 
-    `deferred` counts, by digest, the rows that an earlier run has written; `count` and
-    `checksum` cover all rows.
+    `deferred` counts, by digest, the rows that an earlier run has written; `count` and `checksum`
+    cover all rows.
     """
 
     count: int = 0
@@ -144,7 +146,7 @@ class TopicReport:
     deferred: Counter[bytes] = field(default_factory=Counter)
 
     def add(self, other: TopicReport) -> None:
-        """Take in what another task reports."""
+        """Add another task's report."""
         self.count += other.count
         self.checksum = (self.checksum + other.checksum) % CHECKSUM_MODULUS
         self.deferred.update(other.deferred)
@@ -152,7 +154,7 @@ class TopicReport:
 
 @dataclass
 class TaskReport:
-    """What a task hands to the batch's commit. `written_count` is of this attempt."""
+    """A task's report to the batch's commit. `written_count` covers this attempt only."""
 
     identity: WriteIdentity
     written_count: int = 0
@@ -183,9 +185,9 @@ class TaskDelivery:
         self._header = batch_prefix(identity) + f"{identity.run}/{identity.task}/".encode()
 
     def send(self, row: Row) -> None:
-        """Write the row unless it is written already.
+        """Write the row unless it is already written.
 
-        Raises OptionInvalid when there is no such topic, DeliveryFailed, DeliveryInDoubt.
+        Raises OptionInvalid if the topic does not exist, DeliveryFailed, DeliveryInDoubt.
         """
         topic = self._topics.get(row.topic)
         if topic is None:
@@ -212,8 +214,8 @@ class TaskDelivery:
             if left := topic.own.total():
                 raise _rows_changed(
                     self._identity,
-                    f"an earlier attempt of task {self._identity.task} wrote {left} records to "
-                    f"topic {name} that are not among the task's rows now",
+                    f"an earlier attempt of task {self._identity.task} wrote {left} records"
+                    f" to topic {name} that are not among the task's rows any more",
                 )
             topic.report.checksum %= CHECKSUM_MODULUS
         reports = {name: topic.report for name, topic in self._topics.items()}
@@ -221,7 +223,7 @@ class TaskDelivery:
 
     def _open(self, name: str) -> _Topic:
         identity = self._identity
-        bounds = self._target.bounds(name)  # before the marks: see the invariants
+        bounds = self._target.bounds(name)  # before the marks: see the module's invariants
         marks = read_marks(self._target, identity, at_least_once=self._at_least_once)
         topic = _Topic(TopicReport(), is_done=bool(marks.done))
         if topic.is_done:
@@ -246,21 +248,22 @@ class TaskDelivery:
 def read_back(
     topics: TargetTopics, identity: WriteIdentity, name: str, begun: dict[int, int]
 ) -> Iterator[tuple[Written, Stored]]:
-    """The records of this micro-batch in a topic, of all its runs.
+    """Yield the records of this micro-batch in a topic, from all its runs.
 
-    Partitions without a mark were added since the batch began: they are read from their start.
-    Raises DeliveryInDoubt when the log does not reach back to where the batch began.
+    Partitions without a mark were added after the batch began and are read from their start. Raises
+    DeliveryInDoubt if the log no longer reaches back to where the batch began.
     """
     prefix = batch_prefix(identity)
     for number, (start, end) in sorted(topics.wait_settled(name).items()):
         begin = begun.get(number, 0)
         if begin < start or begin > end:
             raise DeliveryInDoubt(
-                f"Batch {identity.batch} of query {identity.query} began at offset {begin} of "
-                f"{name}-{number}, but the log holds {start} to {end}: retention was faster, or "
-                "the topic was deleted and recreated. Which rows of the batch are written cannot "
-                "be read any more, so nothing is written. Set delivery=atLeastOnce for one run, "
-                "which writes the batch again, or start a new checkpoint."
+                f"Batch {identity.batch} of query {identity.query} began at offset {begin} of"
+                f" {name}-{number}, but the log holds {start} to {end}: retention deleted"
+                " records, or the topic was deleted and recreated. It cannot be determined"
+                " which rows of the batch are written, so nothing is written. Set"
+                " delivery=atLeastOnce for one run, which writes the batch again, or start"
+                " with a new checkpoint."
             )
         for record in topics.records(name, number, begin, end):
             written = written_or_none(prefix, record)
@@ -273,8 +276,8 @@ def commit_batch(
 ) -> int:
     """Complete a micro-batch whose tasks have all finished, and mark it done.
 
-    Returns how many records it had to write itself. Raises RowsChanged when the batch has other
-    rows than an earlier run has written, DeliveryInDoubt when a row is written twice.
+    Returns the number of records written here. Raises RowsChanged if an earlier run has written
+    other rows, DeliveryInDoubt if a row is written twice.
     """
     identity: WriteIdentity | None = None
     merged: dict[str, TopicReport] = {}
@@ -302,7 +305,7 @@ def commit_batch(
 def _done_marks(
     identity: WriteIdentity, merged: dict[str, TopicReport]
 ) -> dict[tuple[str, int], tuple[int, str]]:
-    """One partition of each topic is enough, and partition 0 is in every topic."""
+    """Marks go to partition 0, which every topic has."""
     done = Mark(identity.batch, identity.run, is_done=True)
     return {
         (name, 0): (0, done._replace(row_count=each.count, checksum=each.checksum).encode())
@@ -318,8 +321,8 @@ def _check_done(
         if (report.count, report.checksum) != (mark.row_count, mark.checksum):
             raise _rows_changed(
                 identity,
-                f"{mark.row_count} rows were written to topic {name} and the batch was completed; "
-                f"now it has {report.count} rows for that topic, "
+                f"{mark.row_count} rows were written to topic {name} and the batch was"
+                f" completed; now it has {report.count} rows for that topic, "
                 + ("and other ones" if report.count == mark.row_count else "another number"),
             )
 
@@ -331,7 +334,7 @@ def _complete(
     begun: dict[int, int],
     report: TopicReport,
 ) -> int:
-    """Write the copies of deferred rows that the topic lacks; how many."""
+    """Write the missing copies of deferred rows to the topic; returns their number."""
     earlier: Counter[bytes] = Counter()
     own_count = 0
     for written, _ in read_back(topics, identity, name, begun):
@@ -342,15 +345,16 @@ def _complete(
     if surplus := earlier - report.deferred:
         raise _rows_changed(
             identity,
-            f"an earlier run wrote {surplus.total()} records to topic {name} that are not among "
-            "its rows now (or its writer was still running)",
+            f"an earlier run wrote {surplus.total()} records to topic {name} that are not"
+            " among its rows any more (or its writer was still running)",
         )
     expected = report.count - report.deferred.total()
     if own_count != expected:
         raise DeliveryInDoubt(
-            f"Batch {identity.batch} of query {identity.query} has written {own_count} records to "
-            f"topic {name} in this run, {expected} were expected: a task ran twice at the same "
-            "time. Set spark.speculation=false, end all workers of former runs, then restart."
+            f"Batch {identity.batch} of query {identity.query} has written {own_count}"
+            f" records to topic {name} in this run, but {expected} were expected: a task ran"
+            " twice at the same time. Set spark.speculation=false, stop all workers of"
+            " earlier runs, then restart."
         )
     missing = report.deferred - earlier
     wanted = missing.total()
@@ -363,16 +367,18 @@ def _complete(
             topics.produce(row, header + encoded(row, written.digest))
     if missing:
         raise DeliveryInDoubt(
-            f"Batch {identity.batch} of query {identity.query}: {missing.total()} records were "
-            f"deleted from topic {name} while the batch was completed. Restart the query."
+            f"Batch {identity.batch} of query {identity.query}: {missing.total()} records"
+            f" were deleted from topic {name} while the batch was being completed. Restart"
+            " the query."
         )
     return wanted
 
 
 def _rows_changed(identity: WriteIdentity, what: str) -> RowsChanged:
     return RowsChanged(
-        f"Replay of batch {identity.batch} of query {identity.query}: {what}. A replay must bring "
-        "the rows of the batch again, so the batch is not committed. Use no random or current-time "
-        "functions in the query, and change it only between batches. To go on with the rows of "
-        "now, set delivery=atLeastOnce for one run: it writes them all, next to the earlier ones."
+        f"Replay of batch {identity.batch} of query {identity.query}: {what}. A replay"
+        " must produce the same rows, so the batch is not committed. Use no random or"
+        " current-time functions in the query, and change it only between batches. To"
+        " continue with the current rows, set delivery=atLeastOnce for one run: it"
+        " writes them all, in addition to the earlier ones."
     )

@@ -1,4 +1,4 @@
-"""The errors of the pipeline, of the four kinds in `headrace.errors`.
+"""The pipeline's errors, in the four kinds of `headrace.errors`.
 
 Invariants: a message names cause, effect and next step; imports nothing heavy.
 """
@@ -13,27 +13,27 @@ class OptionInvalid(Rejected):
 
 
 class RecordsLost(Fatal):
-    """Records between two offsets are not in the log any more (retention), or never were."""
+    """Records between two offsets are no longer in the log (retention), or never were."""
 
 
 class TopicRecreated(RecordsLost):
-    """A topic has another id than when its offsets were stored: it was deleted and recreated."""
+    """The topic's id differs from the stored one: it was deleted and recreated."""
 
 
 class RecordUnreadable(Fatal):
-    """A record of the log cannot be returned; the message names its partition and offset."""
+    """A record cannot be returned; the message names its partition and offset."""
 
 
 class ReadStalled(Retriable):
-    """The broker sent nothing for too long although the log has more."""
+    """The broker sent nothing within the time-out although the log has more records."""
 
 
 class RowsChanged(Fatal):
-    """A replayed micro-batch brought other rows than the first time: it cannot be written once."""
+    """A replayed micro-batch produced different rows, so it cannot be written exactly once."""
 
 
 class RowInvalid(Rejected):
-    """A row that no record can hold unchanged, such as one with a null header key."""
+    """No record can hold this row unchanged, for example because a header key is null."""
 
 
 class DeliveryFailed(Retriable):
@@ -41,12 +41,12 @@ class DeliveryFailed(Retriable):
 
 
 class DeliveryInDoubt(Fatal):
-    """Which rows of a micro-batch are written already cannot be established any more."""
+    """It can no longer be determined which rows of a micro-batch are written."""
 
 
 class LeaseHeld(Retriable):
-    """Another process writes this table."""
+    """Another process is writing to this table."""
 
 
 class TableMoved(Fenced):
-    """Somebody else committed these offsets to the table while this round ran."""
+    """Another writer committed these offsets to the table during this round."""

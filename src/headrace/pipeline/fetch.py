@@ -1,9 +1,9 @@
-"""One range of offsets, from the broker into Arrow batches.
+"""Reads one offset range from the broker into Arrow batches.
 
 Invariants: runs in Spark's Python workers; knows nothing of planning. Every record of the range
-that the log holds is returned once, in order; the end is found also where the log has holes
-(compaction, transaction markers), by the end-of-partition event. Memory is bounded by what the
-client has fetched already (`_DEFAULTS`) and one batch (columns.py).
+that the log holds is returned once, in order. The end-of-partition event finds the end even if the
+log has holes (compaction, transaction markers). Memory is bounded by what the client prefetches
+(`_DEFAULTS`) and one batch (columns.py).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _SLICE_ROWS = 1_000
 _MS_TO_NS = 1_000_000
 _DEFAULTS = {
     "log_level": "2",
-    "group.id": "headrace-pipeline",  # never joined: partitions are assigned by hand
+    "group.id": "headrace-pipeline",  # never joined: partitions are assigned manually
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
     "fetch.message.max.bytes": str(4 << 20),
     "fetch.queue.backoff.ms": "5",
-    # The bound in bytes leaves out headers, the one in messages does not.
+    # The limit in bytes excludes headers, the limit in messages does not.
     "queued.min.messages": "20000",
     "queued.max.messages.kbytes": str(32 << 10),
     "fetch.wait.max.ms": "100",
@@ -41,11 +41,11 @@ _DEFAULTS = {
 
 
 def read_range(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
-    """The records of `piece` as Arrow batches in the source's column order.
+    """Yield the records of `piece` as Arrow batches in the source's column order.
 
-    Raises RecordsLost when the range begins before the log does (failOnDataLoss), ReadStalled
-    when the broker sends nothing for `stall_timeout_ms`, RecordUnreadable for a record that the
-    client cannot return.
+    Raises RecordsLost if the range begins before the log start (failOnDataLoss), ReadStalled if the
+    broker sends nothing for `stall_timeout_ms`, RecordUnreadable for a record that the client
+    cannot return.
     """
     from confluent_kafka import Consumer, TopicPartition
 
@@ -53,7 +53,7 @@ def read_range(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
     settings = {**_DEFAULTS, "auto.offset.reset": reset, **options.client}
     consumer = Consumer(settings)
     raw = RawHeaderReader(settings, piece.topic, piece.partition, options.stall_timeout_ms)
-    # Messages live for one batch: collecting cycles among them halves the speed.
+    # Messages live for one batch: the cycle collector would scan them and halve the speed.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -74,10 +74,10 @@ def read_range(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
 def message_batches(
     consumer: Any, piece: OffsetRange, options: SourceOptions
 ) -> Iterator[list[Any]]:
-    """The messages of `piece` from a consumer that was assigned to its start.
+    """Yield the messages of `piece` from a consumer assigned to its start.
 
-    A batch is a part of what the client has fetched already: waiting for a number of messages
-    would let large ones pile up.
+    A batch takes only what the client has already fetched: waiting for a fixed number of messages
+    would let large ones accumulate.
     """
     position = piece.start
     heard_ns = monotonic_ns()
@@ -103,8 +103,9 @@ def message_batches(
 
 def _stalled(piece: OffsetRange, position: int, timeout_ms: int) -> ReadStalled:
     return ReadStalled(
-        f"{piece.topic}-{piece.partition}: nothing came for {timeout_ms} ms at offset {position}, "
-        f"{piece.end} was promised. Is the broker up? Spark tries the task again."
+        f"{piece.topic}-{piece.partition}: no records arrived for {timeout_ms} ms at"
+        f" offset {position}, although the range ends at {piece.end}. Is the broker up?"
+        " Spark retries the task."
     )
 
 
@@ -119,7 +120,7 @@ def _unreadable(piece: OffsetRange, offset: int, reason: str) -> RecordUnreadabl
 
 
 def _check_events(events: Sequence[Any], piece: OffsetRange, options: SourceOptions) -> int:
-    """The offset at which the log ends now, or -1; raises what an error event means."""
+    """Return the offset at which the log ends, or -1; raises the error of an error event."""
     from confluent_kafka import KafkaError, KafkaException
 
     reached = -1
@@ -134,8 +135,8 @@ def _check_events(events: Sequence[Any], piece: OffsetRange, options: SourceOpti
             KafkaError.OFFSET_OUT_OF_RANGE,
         ):
             raise RecordsLost(
-                f"{piece.topic}-{piece.partition}: offset {piece.start} is not in the log any "
-                "more. Set failOnDataLoss=false to read what is left.",
+                f"{piece.topic}-{piece.partition}: offset {piece.start} is no longer in the"
+                " log. Set failOnDataLoss=false to read the remaining records.",
                 topic=piece.topic,
                 partition=piece.partition,
             )
@@ -148,6 +149,6 @@ def _check_events(events: Sequence[Any], piece: OffsetRange, options: SourceOpti
         elif error.fatal() or not error.retriable():
             raise KafkaException(error)
     if 0 <= reached < piece.end and options.fail_on_data_loss:
-        # Not an error by itself: a follower may be behind. The stall timeout decides.
+        # Not an error by itself: a replica may lag. The stall time-out decides.
         return -1
     return piece.end if 0 <= reached < piece.end else reached

@@ -1,9 +1,9 @@
-"""Hashes of stored records as SQL: one of each column, one of the whole record.
+"""Hashes of stored records as SQL: one per column, and one of the whole record.
 
-Invariants: pure text, no Spark. Two records that differ in any stored field have different input
-to the hash: every value carries its length or a mark of null, every list its size, and the hashes
-of columns have a fixed width. (A hash over several columns at once skips nulls, so that a key
-without a value would look like a value without a key.)
+Invariants: pure text, no Spark. Two records that differ in any stored field have different hash
+input: every value carries its length or a null marker, every list its size, and column hashes have
+a fixed width. (A hash over several columns at once skips nulls, so that a key without a value would
+equal a value without a key.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ OFFSET = "offset"
 
 
 class Column(NamedTuple):
-    """A column of the source and of the table, and the SQL of its 64-bit hash."""
+    """A column of the source and the table, and the SQL of its 64-bit hash."""
 
     name: str
     hashed: str
@@ -25,12 +25,12 @@ def _number(value: str) -> str:
 
 
 def _octets(value: str) -> str:
-    """The length of a binary or a string is -1 for null, so it is the mark of null, too."""
+    """The length of a binary or a string is -1 for null, which therefore also marks null."""
     return f"coalesce(octet_length({value}), -1), {value}"
 
 
 def _list(value: str, hash_of_element: str) -> str:
-    """Most records have no headers, and the function per element is the slow part."""
+    """Most records have no headers, and the per-element function is the slow part."""
     return (
         f"if(isnull({value}), xxhash64(-1), "
         f"xxhash64(size({value}), transform({value}, {hash_of_element})))"
@@ -50,14 +50,14 @@ COLUMNS = (
     Column("value", f"xxhash64({_octets('value')})"),
     Column("raw", _RAW),
 )
-"""Everything that is stored of a record but its place (topic, partition, offset)."""
+"""All stored fields of a record except its position (topic, partition, offset)."""
 
 
 def record_hash(columns: tuple[Column, ...] = COLUMNS) -> str:
-    """The SQL of a record's 64-bit hash, its offset included."""
+    """Return the SQL of a record's 64-bit hash, including its offset."""
     return f"xxhash64({OFFSET}, {', '.join(column.hashed for column in columns)})"
 
 
 def hash_name(column: Column) -> str:
-    """The name under which a column's own hash is selected."""
+    """Return the name under which a column's own hash is selected."""
     return f"{column.name}_hash"

@@ -1,6 +1,6 @@
-"""The two jars that Spark does not bring: Iceberg's runtime and SQLite's JDBC driver.
+"""The two jars that Spark does not ship: Iceberg's runtime and SQLite's JDBC driver.
 
-Invariants: coordinates and hashes only; `headrace.java.jars` fetches and checks.
+Invariants: coordinates and hashes only; `headrace.java.jars` fetches and verifies them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the data source `headrace` may be told, read from Spark's options into typed values.
+"""Options of the data source `headrace`, parsed from Spark's options into typed values.
 
-Invariants: pure; every unknown or contradicting option is an OptionInvalid that names
-it. Spark hands options over with names in any case; `kafka.*` go to the client as they are.
+Invariants: pure. Every unknown or contradictory option raises an OptionInvalid that names it. Spark
+passes option names in any case; `kafka.*` options go to the client unchanged.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SINK_OPTIONS = {
     "bootstrap.servers", "topic", "writeid", "sortrows", "deliverytimeoutms", "delivery",
 }  # fmt: skip
 _DELIVERIES = ("exactlyOnce", "atLeastOnce")
-# Spark adds these to what the user said.
+# Spark adds these to the user's options.
 _SPARK_OPTIONS = {"path", "checkpointlocation", "queryname"}
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """A subscription, its boundaries, its limits. Counts are records; times ms since 1970."""
+    """A subscription with its bounds and limits. Counts are records, times are ms since 1970."""
 
     client: dict[str, str]
     topics: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go when they do not say so themselves, and under which name.
+    """The default topic of rows, and the sink's identity.
 
     `at_least_once` writes a replayed batch again instead of completing it.
     """
@@ -74,15 +74,15 @@ class SinkOptions:
 
 
 def parse_source(raw: Mapping[str, str]) -> SourceOptions:
-    """The options of a read. Raises OptionInvalid."""
+    """Parse the options of a read. Raises OptionInvalid."""
     options = _lower(raw, _SOURCE_OPTIONS)
     topics = tuple(name.strip() for name in options.get("subscribe", "").split(",") if name.strip())
     pattern = options.get("subscribepattern")
     if bool(topics) == (pattern is not None):
-        raise OptionInvalid("Say which topics: exactly one of subscribe and subscribePattern.")
+        raise OptionInvalid("Set exactly one of the options subscribe and subscribePattern.")
     for boundary in ("starting", "ending"):
         if f"{boundary}timestamp" in options and f"{boundary}offsets" in options:
-            raise OptionInvalid(f"Give {boundary}Offsets or {boundary}Timestamp, not both.")
+            raise OptionInvalid(f"Set {boundary}Offsets or {boundary}Timestamp, not both.")
     return SourceOptions(
         client=_client(raw, options),
         topics=topics,
@@ -104,7 +104,7 @@ def parse_source(raw: Mapping[str, str]) -> SourceOptions:
 
 
 def parse_sink(raw: Mapping[str, str]) -> SinkOptions:
-    """The options of a write. Raises OptionInvalid."""
+    """Parse the options of a write. Raises OptionInvalid."""
     options = _lower(raw, _SINK_OPTIONS)
     return SinkOptions(
         client=_client(raw, options),
@@ -117,7 +117,7 @@ def parse_sink(raw: Mapping[str, str]) -> SinkOptions:
 
 
 def offsets_to_json(offsets: Offsets) -> str:
-    """Offsets as option text; `_boundary` reads it back."""
+    """Encode offsets as option text; the inverse of `_boundary`."""
     return json.dumps(offsets, sort_keys=True, separators=(",", ":"))
 
 
@@ -141,7 +141,9 @@ def _client(raw: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str
     if "bootstrap.servers" in options:
         client["bootstrap.servers"] = options["bootstrap.servers"]
     if not client.get("bootstrap.servers"):
-        raise OptionInvalid("The option bootstrap.servers is missing: host:port of a broker.")
+        raise OptionInvalid(
+            "The option bootstrap.servers is missing: set it to a broker's host:port."
+        )
     return client
 
 
@@ -159,14 +161,14 @@ def _boundary(text: str) -> Boundary:
         }
     except (ValueError, AttributeError, TypeError) as error:
         raise OptionInvalid(
-            f'Offsets are "earliest", "latest" or JSON like {{"topic":{{"0":23,"1":-2}}}}, '
-            f"not {text!r}."
+            'Offsets must be "earliest", "latest" or JSON like'
+            f' {{"topic":{{"0":23,"1":-2}}}}, not {text!r}.'
         ) from error
     for topic, partition, offset in walk(offsets):
         if offset < EARLIEST:
             raise OptionInvalid(
-                f"Offset {offset} of {topic}-{partition} is negative. An offset is at least 0, or "
-                f"{EARLIEST} for the log's start, or {LATEST} for its end."
+                f"Offset {offset} of {topic}-{partition} is negative. It must be at least 0,"
+                f" or {EARLIEST} for the log start, or {LATEST} for the log end."
             )
     return offsets
 
@@ -176,14 +178,15 @@ def _topic_ids(text: str) -> dict[str, str]:
         return {str(topic): str(topic_id) for topic, topic_id in json.loads(text).items()}
     except (ValueError, AttributeError) as error:
         raise OptionInvalid(
-            f'The option topicIds is JSON like {{"topic":"id"}}, not {text!r}.', option="topicids"
+            f'The option topicIds must be JSON like {{"topic":"id"}}, not {text!r}.',
+            option="topicids",
         ) from error
 
 
 def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     word = options.get(name, str(default)).lower()
     if word not in ("true", "false"):
-        raise OptionInvalid(f"Option {name} is true or false, not {word!r}.", option=name)
+        raise OptionInvalid(f"Option {name} must be true or false, not {word!r}.", option=name)
     return word == "true"
 
 
@@ -191,7 +194,7 @@ def _is_at_least_once(options: Mapping[str, str]) -> bool:
     word = options.get("delivery", "exactlyOnce")
     if word.lower() not in map(str.lower, _DELIVERIES):
         raise OptionInvalid(
-            f"Option delivery is {' or '.join(_DELIVERIES)}, not {word!r}.", option="delivery"
+            f"Option delivery must be {' or '.join(_DELIVERIES)}, not {word!r}.", option="delivery"
         )
     return word.lower() == "atleastonce"
 
@@ -205,7 +208,7 @@ def _count(options: Mapping[str, str], name: str, *, least: int = 1) -> int | No
         value = least - 1
     if value < least:
         raise OptionInvalid(
-            f"Option {name} is a whole number of at least {least}, not {options[name]!r}.",
+            f"Option {name} must be an integer of at least {least}, not {options[name]!r}.",
             option=name,
         )
     return value

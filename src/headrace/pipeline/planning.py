@@ -1,8 +1,8 @@
-"""How a read is cut: limits per batch, ranges, tasks. Pure functions over plain dicts.
+"""How a read is split: limits per batch, ranges, tasks. Pure functions over plain dicts.
 
-Invariants: no client, no Spark, no clock. Offsets are `{topic: {"partition": offset}}`
-with the partition as text, because that is what Spark stores in a checkpoint as JSON (do not
-change: stored). An end is exclusive.
+Invariants: no client, no Spark, no clock. Offsets are `{topic: {"partition": offset}}` with the
+partition as text, because Spark stores them as JSON in a checkpoint (do not change: stored). Ends
+are exclusive.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets lie in it (records may be fewer: logs have holes)."""
+        """The number of offsets (records may be fewer, because logs have holes)."""
         return self.end - self.start
 
 
 def walk(offsets: Offsets) -> Iterator[tuple[str, int, int]]:
-    """(topic, partition, offset) in order."""
+    """Yield (topic, partition, offset) in order."""
     for topic in sorted(offsets):
         for number, offset in sorted(offsets[topic].items(), key=lambda item: int(item[0])):
             yield topic, int(number), offset
 
 
 def offset_of(offsets: Offsets, topic: str, partition: int, default: int) -> int:
-    """The offset of one partition, or `default` where it is not named."""
+    """Return the offset of one partition, or `default` if it is not listed."""
     return offsets.get(topic, {}).get(str(partition), default)
 
 
@@ -51,7 +51,7 @@ def build(entries: Iterator[tuple[str, int, int]] | list[tuple[str, int, int]]) 
 
 
 def larger(left: Offsets, right: Offsets) -> Offsets:
-    """Per partition the larger of both; what only one names is taken from it."""
+    """Per partition the larger offset; a partition in only one of them is taken from there."""
     merged = build(list(walk(left)))
     for topic, partition, offset in walk(right):
         known = offset_of(merged, topic, partition, offset)
@@ -60,7 +60,7 @@ def larger(left: Offsets, right: Offsets) -> Offsets:
 
 
 def total(start: Offsets, end: Offsets) -> int:
-    """How many offsets lie between; a partition that only `end` names counts from 0."""
+    """The number of offsets between; a partition that only `end` lists counts from 0."""
     return sum(
         max(0, offset - offset_of(start, topic, partition, 0))
         for topic, partition, offset in walk(end)
@@ -68,10 +68,10 @@ def total(start: Offsets, end: Offsets) -> int:
 
 
 def limited(start: Offsets, end: Offsets, records_max: int | None) -> Offsets:
-    """An end at most `records_max` after `start`, spread over partitions by their backlog.
+    """Return an end at most `records_max` after `start`, shared among partitions by backlog.
 
-    A partition with a backlog always advances by at least one, so none starves. Never goes
-    back: where `end` lies before `start`, `start` stays.
+    A partition with a backlog always advances by at least one, so none starves. Never moves
+    backwards: where `end` lies before `start`, `start` is kept.
     """
     backlog = [
         (topic, partition, begin, max(0, offset - begin))
@@ -90,7 +90,7 @@ def limited(start: Offsets, end: Offsets, records_max: int | None) -> Offsets:
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """The ranges of [start, end) that are not empty; a new partition begins at 0."""
+    """Return the non-empty ranges of [start, end); a new partition begins at 0."""
     found = [
         OffsetRange(topic, partition, offset_of(start, topic, partition, 0), offset)
         for topic, partition, offset in walk(end)
@@ -101,10 +101,10 @@ def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
 def split(
     ranges: list[OffsetRange], tasks_min: int | None, records_per_task_max: int | None
 ) -> list[OffsetRange]:
-    """Cut large ranges so that at least `tasks_min` tasks come out, none beyond the maximum.
+    """Split large ranges into at least `tasks_min` tasks, none larger than the maximum.
 
-    Pieces of one range are of near equal size and in order. A range is never cut below one
-    offset a piece; with neither bound given, one range is one task.
+    Pieces of a range have nearly equal sizes and are in order. A piece has at least one offset.
+    With neither bound given, each range is one task.
     """
     whole = sum(piece.size for piece in ranges)
     pieces: list[OffsetRange] = []

@@ -1,9 +1,9 @@
-"""Where a reader stands: an offset of each partition, and the ids of the topics they belong to.
+"""A reader's position: an offset per partition, and the ids of the topics they belong to.
 
-Invariants: pure. The stored form is JSON in Spark's checkpoints and in snapshots of tables:
-`{"topic": {"0": 5}, "$topicIds": {"topic": "id"}}` (do not change: stored). No topic can have the
-name of the second key. A position without ids, as earlier versions stored it, is accepted: what
-is unknown on one side is no contradiction.
+Invariants: pure. The stored form is JSON in Spark's checkpoints and in table snapshots:
+`{"topic": {"0": 5}, "$topicIds": {"topic": "id"}}` (do not change: stored). The second key is not
+a legal topic name. A position without ids, as earlier versions stored it, is accepted: an unknown
+id matches any id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOPIC_IDS_KEY = "$topicIds"  # do not change: stored
 
 TopicIds = dict[str, str]
-"""The id of each topic, as text; a topic of a broker that gives none is not in it."""
+"""The id of each topic, as text; topics without a known id are absent."""
 
 
 class Position(NamedTuple):
@@ -29,7 +29,7 @@ class Position(NamedTuple):
     topic_ids: TopicIds
 
     def stored(self) -> dict[str, Any]:
-        """The same position always in the same order: Spark compares the text."""
+        """Encode in a canonical order: Spark compares the text."""
         stored: dict[str, Any] = build(list(walk(self.offsets)))
         if self.topic_ids:
             stored[TOPIC_IDS_KEY] = dict(sorted(self.topic_ids.items()))
@@ -42,7 +42,7 @@ class Position(NamedTuple):
         return cls(offsets, dict(stored.get(TOPIC_IDS_KEY, {})))
 
     def without(self, topics: Iterable[str]) -> Position:
-        """The position in the other topics."""
+        """Return the position without these topics."""
         left_out = set(topics)
         return Position(
             {name: each for name, each in self.offsets.items() if name not in left_out},
@@ -51,16 +51,16 @@ class Position(NamedTuple):
 
 
 def recreated_topics(before: TopicIds, now: TopicIds) -> list[str]:
-    """The topics whose id is known at both times and is not the same."""
+    """Return the topics whose id is known in both positions and differs."""
     return [name for name in sorted(before) if name in now and before[name] != now[name]]
 
 
 def recreated(topic: str, before: TopicIds, now: TopicIds, next_step: str) -> TopicRecreated:
-    """The error about one of `recreated_topics`."""
+    """Build the error about one of `recreated_topics`."""
     return TopicRecreated(
-        f"{topic} was deleted and recreated: its id was {before[topic]} and is now {now[topic]}. "
-        "Offsets begin again in the new topic, and what was unread of the former one is lost. "
-        f"{next_step}",
+        f"{topic} was deleted and recreated: its id was {before[topic]} and is now"
+        f" {now[topic]}. Offsets start over in the new topic, and unread records of the"
+        f" old one are lost. {next_step}",
         topic=topic,
         expected_id=before[topic],
         actual_id=now[topic],

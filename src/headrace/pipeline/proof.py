@@ -1,6 +1,6 @@
-"""Reconciliation as a run of its own, with a Spark session of its own.
+"""Runs a reconciliation in its own Spark session.
 
-Invariants: knows the job and how a session is made; what is compared is `jobs.reconcile`'s.
+Invariants: knows the job and how to create a session; `jobs.reconcile` does the comparison.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["ReconcileConfig", "ReconcileReport", "prove"]
 
 
 def prove(config: ReconcileConfig, warehouse: str, master: str) -> ReconcileReport:
-    """Compare the topic with the table in the warehouse's folder.
+    """Compare the topic with the table in the warehouse folder.
 
-    Raises JavaMissing, JarUnavailable, JarCorrupt, and OptionInvalid where there is no such table.
+    Raises JavaMissing, JarUnavailable, JarCorrupt, and OptionInvalid if the table does not exist.
     """
     table = TableName.parse(config.table)
     place = Warehouse(Path(warehouse), table.catalog)

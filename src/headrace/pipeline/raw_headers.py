@@ -1,8 +1,8 @@
-"""Header keys as they are stored, by librdkafka's own functions.
+"""Reads stored header keys through librdkafka's own functions.
 
-Invariants: for single records that confluent_kafka cannot return, because a header key is not
-UTF-8; the same library with the same settings, called through ctypes. Records are read in order
-from the first that is asked for. librdkafka returns a key as a C string: it ends at a zero byte.
+Invariants: only for records that confluent_kafka cannot return because a header key is not UTF-8;
+uses the same library with the same settings, through ctypes. Records are read in ascending order
+from the first requested. librdkafka returns a key as a C string, which ends at a zero byte.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OK = 0
 _POLL_MS = 250
 _ERROR_BYTES = 512
 _SKIPPED_MAX = 10_000
-"""Records read and dropped on the way to the next; for more it is looked up by its offset."""
+"""Records read and dropped on the way to the next one; if more are between, it seeks instead."""
 
 
 class _Message(ctypes.Structure):
@@ -44,7 +44,7 @@ class _Message(ctypes.Structure):
 
 
 class RawHeaderReader:
-    """A second consumer of one partition, made when it is first asked."""
+    """A second consumer of one partition, created on first use."""
 
     def __init__(
         self, settings: Mapping[str, str], topic: str, partition: int, timeout_ms: int
@@ -57,7 +57,7 @@ class RawHeaderReader:
         self._position: int | None = None
 
     def read(self, offsets: Sequence[int]) -> dict[int, RawHeaders]:
-        """The headers of the records at `offsets`, which ascend. Raises RecordUnreadable."""
+        """Return the headers of the records at `offsets`, which ascend. Raises RecordUnreadable."""
         if self._handle is None:
             self._open(offsets[0])
         return {offset: self._read_one(offset) for offset in offsets}
@@ -88,7 +88,7 @@ class RawHeaderReader:
                     break
             finally:
                 self._library.rd_kafka_message_destroy(found)
-        raise self._unreadable(offset, "it could not be read a second time")
+        raise self._unreadable(offset, "reading it a second time failed")
 
     def _headers_of(self, message: Any) -> RawHeaders:
         library = self._library
@@ -111,7 +111,9 @@ class RawHeaderReader:
         try:
             self._library = _load_library()
         except (OSError, AttributeError) as error:
-            raise self._unreadable(offset, "librdkafka is not found to read it raw") from error
+            raise self._unreadable(
+                offset, "librdkafka, needed to read it raw, was not found"
+            ) from error
         library = self._library
         text = ctypes.create_string_buffer(_ERROR_BYTES)
         conf = c_void_p(library.rd_kafka_conf_new())
@@ -154,7 +156,8 @@ class RawHeaderReader:
 
 
 def _load_library() -> Any:
-    """The librdkafka that confluent_kafka brings; its functions that are not plain `int (...)`."""
+    """Load confluent_kafka's librdkafka and declare the functions that are not plain `int
+    (...)`."""
     from confluent_kafka import cimpl
 
     library = ctypes.CDLL(cimpl.__file__)

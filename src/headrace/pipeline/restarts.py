@@ -1,13 +1,11 @@
-"""Starting a job again when it failed for a passing reason.
+"""Restarts a job that failed for a transient reason.
 
-Responsibilities: telling failures that a second try can cure from those that it cannot, and
-waiting between the tries. Knows nothing of what runs; jobs go on where they stopped because
-their progress is in the checkpoint or the table.
+Responsibilities: distinguishes transient failures from permanent ones, and waits between restarts.
+Knows nothing about the job: it resumes from its own checkpoint or table.
 
-Why: on a busy machine a Python worker of Spark 4.1 that does not call back within 10 s fails
-what it was started for ("Python worker failed to connect back"); the limit is a constant.
-Spark tries a task again, but planning and the commit of a micro-batch run in the driver, and
-their failure ends a stream.
+Why: on a busy machine, a Python worker of Spark 4.1 that does not connect back within 10 s (a
+constant) fails its task ("Python worker failed to connect back"). Spark retries tasks, but planning
+and the commit of a micro-batch run in the driver, where such a failure ends the stream.
 """
 
 from __future__ import annotations
@@ -44,9 +42,9 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How often, and how long to wait before: doubled from the first to the largest delay.
+    """The maximum number of restarts, and the delay before each, which doubles up to the largest.
 
-    A try that has lasted `steady_ms` starts the count anew.
+    A run that has lasted `steady_ms` resets the count.
     """
 
     restarts_max: int = 10
@@ -55,16 +53,16 @@ class RestartPolicy:
     steady_ms: int = 600_000
 
     def delay_before(self, restart: int) -> int:
-        """The milliseconds before restart 1, 2, ..."""
+        """The delay in milliseconds before restart 1, 2, ..."""
         doubled: int = self.delay_ms << min(restart - 1, 30)
         return min(doubled, self.delay_ms_max)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a second try may succeed.
+    """Return whether a restart may succeed.
 
-    Spark hands a worker's error on as text, so an error of ours is looked for by name. An error
-    that is not Retriable wins over everything else in that text.
+    Spark passes on a worker's error as text, so our errors are found by name. An error that is not
+    Retriable takes precedence over everything else in that text.
     """
     if isinstance(error, HeadraceError):
         return isinstance(error, Retriable)
@@ -83,7 +81,7 @@ def with_restarts(
 ) -> Result:
     """Run `job` until it returns; `what` names it in the log.
 
-    Raises the job's error when a second try cannot cure it, or restarts_max is reached.
+    Raises the job's error if it is permanent, or if restarts_max is reached.
     """
     restarts = 0
     while True:
@@ -97,19 +95,19 @@ def with_restarts(
                 restarts = 0
             restarts += 1
             if restarts > policy.restarts_max:
-                _log.error("%s failed %d times in a row and is given up.", what, restarts)
+                _log.error("%s failed %d times in a row; giving up.", what, restarts)
                 raise
             delay_ms = policy.delay_before(restarts)
             _log.warning(
-                "%s failed for a reason that may pass and is started again in %d ms (restart %d of "
-                "at most %d): %s",
+                "%s failed with a transient error; restarting in %d ms (restart %d of at most"
+                " %d): %s",
                 what, delay_ms, restarts, policy.restarts_max, _cause(error),
             )  # fmt: skip
             wait_ms(delay_ms)
 
 
 def _cause(error: Exception) -> str:
-    """The line of a long Spark message that names the cause."""
+    """Return the line of a long Spark message that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = (
         line

@@ -1,7 +1,7 @@
-"""Rows of a DataFrame as records: which columns and types do, and what a record cannot hold.
+"""Converts DataFrame rows to records, and validates columns, types and values.
 
-Responsibilities: a schema is refused at planning, a row that Kafka or the client would change
-is refused when it comes; nothing is converted silently. Knows no broker.
+Responsibilities: a bad schema is rejected at planning; a row that Kafka or the client would change
+is rejected when it arrives. Nothing is converted silently. Knows no broker.
 """
 
 from __future__ import annotations
@@ -39,28 +39,26 @@ COLUMNS = frozenset(_NEEDED)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raise OptionInvalid unless a record can be made of every row of this schema."""
+    """Raise OptionInvalid unless every row of this schema can become a record."""
     names = schema.fieldNames()
     unknown = sorted(set(names) - COLUMNS)
     if unknown or "value" not in names:
         raise OptionInvalid(
-            f"A row needs the column value and may have {', '.join(sorted(COLUMNS))}; "
-            f"this one has {', '.join(names)}. Select and rename columns before writing."
+            f"A row needs the column value and may have {', '.join(sorted(COLUMNS))}; this"
+            f" one has {', '.join(names)}. Select and rename columns before writing."
         )
     for name in names:
         if names.count(name) > 1:
-            raise OptionInvalid(f"Column {name} is there twice: nothing says which to write.")
+            raise OptionInvalid(f"Column {name} occurs twice. Drop or rename one before writing.")
     for column in schema.fields:
         if not _fits(column.name, column.dataType):
             raise OptionInvalid(
-                f"Column {column.name} has type {column.dataType.simpleString()}, a record needs "
-                f"{_NEEDED[column.name]}. Cast it before writing.",
+                f"Column {column.name} has type {column.dataType.simpleString()}, but a"
+                f" record needs {_NEEDED[column.name]}. Cast it before writing.",
                 column=column.name,
             )
     if options.topic is None and "topic" not in names:
-        raise OptionInvalid(
-            "Nothing says which topic to write to. Set the option topic, or add a column topic."
-        )
+        raise OptionInvalid("No topic to write to. Set the option topic, or add a column topic.")
 
 
 def _fits(name: str, kind: DataType) -> bool:
@@ -70,7 +68,8 @@ def _fits(name: str, kind: DataType) -> bool:
 
 
 def _type_name(kind: DataType) -> str:
-    """Without a length or a collation: varchar(10) and string collate UNICODE do as well."""
+    """The type without length or collation: varchar(10) and string collate UNICODE are accepted
+    too."""
     return kind.simpleString().partition("(")[0].partition(" ")[0]
 
 
@@ -86,7 +85,7 @@ def _is_headers(kind: DataType) -> bool:
 
 
 def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[Row]:
-    """The rows of a task. Raises RowInvalid."""
+    """Yield the rows of a task. Raises RowInvalid."""
     rows = (row for batch in batches for row in _rows_of_batch(batch, options.topic))
     return iter(sorted(rows, key=_sort_key)) if options.sort_rows else rows
 
@@ -135,8 +134,8 @@ def _partitions(batch: Any) -> Sequence[int]:
     numbers = column.to_pylist()
     if any(each is not None and each < 0 for each in numbers):
         raise RowInvalid(
-            "A row has a negative number in the column partition. The batch is not committed. "
-            "Use null where the key is to decide."
+            "A row has a negative partition number. The batch is not committed. Use null to"
+            " choose the partition by key."
         )
     return [-1 if each is None else each for each in numbers]
 
@@ -155,7 +154,7 @@ def _bytes(batch: Any, name: str) -> Sequence[bytes | None]:
 
 
 def _timestamps(batch: Any) -> Sequence[int]:
-    """Milliseconds, 0 for null: the client takes 0 for the time of writing."""
+    """Return milliseconds, or 0 for null: the client replaces 0 by the time of writing."""
     import pyarrow as pa
 
     column = _column(batch, "timestamp")
@@ -165,9 +164,10 @@ def _timestamps(batch: Any) -> Sequence[int]:
     times_ms = [0 if each is None else (each // 1000 or -1) for each in micros]
     if min(times_ms, default=0) < 0:
         raise RowInvalid(
-            "A row has a timestamp before 1970-01-01 00:00:00.001 UTC. Kafka has none before 1970, "
-            "and its client librdkafka writes the present time in place of 0. The batch is not "
-            "committed. Use null for the time of writing, or a later timestamp."
+            "A row has a timestamp before 1970-01-01 00:00:00.001 UTC. Kafka does not support"
+            " times before 1970, and its client librdkafka replaces 0 by the current time."
+            " The batch is not committed. Use null for the time of writing, or a later"
+            " timestamp."
         )
     return times_ms
 
@@ -180,8 +180,9 @@ def _headers(pairs: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes
         name = None if pair is None else pair["key"]
         if pair is None or name is None:
             raise RowInvalid(
-                "A row has a header whose key is null, which Kafka does not allow. The batch is "
-                "not committed. Filter such headers: filter(headers, h -> h.key IS NOT NULL)."
+                "A row has a header with a null key, which Kafka does not allow. The batch is"
+                " not committed. Filter such headers: filter(headers, h -> h.key IS NOT"
+                " NULL)."
             )
         content = pair["value"]
         made.append((name, content.encode() if isinstance(content, str) else content))

@@ -1,8 +1,8 @@
 """One quiet SparkSession, with the Iceberg catalog that Spark and pyiceberg share.
 
-Invariants: loopback addresses and this interpreter for the workers unless a master is
-given; nothing is printed but warnings of ours. The catalog's name is part of its rows, so it
-is the same on both sides.
+Invariants: uses loopback addresses, and this interpreter for the workers, unless a master is given;
+prints only our own warnings. The catalog's name is part of its rows, so it is the same on both
+sides.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Warehouse:
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """What a session needs to know.
+    """The parameters of a session.
 
-    `short_run` trades peak speed for a quick start. What Java and the workers print goes to
-    `log_file` (spark.log in the cache folder unless named).
+    `short_run` trades peak speed for a quick start. Output of Java and the workers goes to
+    `log_file` (default: spark.log in the cache folder).
     """
 
     master: str = "local[*]"
@@ -74,9 +74,9 @@ class SessionConfig:
 
 
 def make_session(config: SessionConfig) -> Any:
-    """The SparkSession of this process, with the data source `headrace` registered.
+    """Create this process's SparkSession, with the data source `headrace` registered.
 
-    Raises JavaMissing, JarUnavailable or JarCorrupt. `stop()` it when done.
+    Raises JavaMissing, JarUnavailable or JarCorrupt. The caller calls `stop()`.
     """
     java_home = find_java_home(cache_folder())
     os.environ["JAVA_HOME"] = str(java_home)
@@ -84,7 +84,7 @@ def make_session(config: SessionConfig) -> Any:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if config.master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Spark's launcher script warns and searches where this is set to another installation.
+    # Spark's launcher script searches and warns if this names another installation.
     os.environ.pop("SPARK_HOME", None)
     from pyspark.sql import SparkSession
 
@@ -100,7 +100,7 @@ def make_session(config: SessionConfig) -> Any:
 
 
 def adopt(spark: Any) -> None:
-    """Make `spark` the active session of this thread too: streams look it up there."""
+    """Make `spark` this thread's active session, which streams look up."""
     java = spark._jvm  # noqa: SLF001 - pyspark has no public way
     java.org.apache.spark.sql.classic.SparkSession.setActiveSession(
         spark._jsparkSession  # noqa: SLF001
@@ -109,7 +109,8 @@ def adopt(spark: Any) -> None:
 
 @contextmanager
 def _stderr_to(log_file: Path) -> Iterator[None]:
-    """Lend file descriptor 2 to a log while Java starts: it keeps what it is born with."""
+    """Redirect file descriptor 2 to a log while Java starts: Java keeps the descriptor it
+    inherits."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     is_long = log_file.is_file() and log_file.stat().st_size > _LOG_BYTES_MAX
     with log_file.open("w" if is_long else "a") as log:
@@ -124,10 +125,10 @@ def _stderr_to(log_file: Path) -> Iterator[None]:
 
 
 def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
-    """The Spark settings of a session, `config.settings` last so that they win."""
+    """Return a session's Spark settings; `config.settings` come last and take precedence."""
     flags = [f"-Dlog4j2.configurationFile={_log4j_file()}", "-XX:+UseSerialGC", "-Xss4m"]
     if config.short_run:
-        # A third less CPU in a run of a minute; slower by half in one of an hour.
+        # Saves a third of the CPU in a run of a minute, but is slower by half in one of an hour.
         flags.append("-XX:TieredStopAtLevel=1")
     settings = {
         "spark.master": with_retries(config.master),
@@ -139,11 +140,11 @@ def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
         "spark.sql.session.timeZone": "UTC",
-        # Rows on their way to a Python writer: after each one Spark sums up the batch's size, and
-        # for a list column that costs a pass over it. 10,000 rows a batch: 5 times slower.
+        # Rows on their way to a Python writer: Spark sums up the batch's size after each row, which
+        # for a list column costs a pass over it. With 10,000 rows per batch it is 5 times slower.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
         "spark.sql.streaming.metricsEnabled": "false",
-        "spark.speculation": "false",  # two attempts at a time would write a row twice
+        "spark.speculation": "false",  # two concurrent attempts would write a row twice
         "spark.python.worker.reuse": "true",
     }
     if config.master.startswith("local"):
@@ -157,7 +158,7 @@ def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
 
 
 def with_retries(master: str) -> str:
-    """`local[n]` fails at a task's first failure; under load a worker may start too late."""
+    """`local[n]` fails at a task's first failure; under load, a worker may start too late."""
     found = re.fullmatch(r"local\[(\*|\d+)\]", master)
     return f"local[{found.group(1)},{_TASK_FAILURES_MAX}]" if found else master
 

@@ -1,12 +1,13 @@
 """The writers of the data source `headrace`: rows of a DataFrame become records of topics.
 
-Responsibilities: what Spark calls, in which process. The rows are `rows.py`, how they are
-delivered once is `delivery.py`. Spark pickles a writer to its workers: it carries options only.
+Responsibilities: the methods that Spark calls, and in which process. `rows.py` converts rows,
+`delivery.py` delivers them exactly once. Spark pickles a writer to its workers: it carries options
+only.
 
-What Spark 4.1 does, and this module relies on: a writer is made for each execution of a
-micro-batch, so what it is made with names the run; all attempts of all its tasks get a copy.
-`commit` runs in the driver after all tasks and before the batch is committed to the
-checkpoint, for a stream in a writer of its own that knows of the run only by the messages.
+Relies on this behaviour of Spark 4.1: a writer is created for each execution of a micro-batch, so a
+value created with it identifies the run; all attempts of all its tasks get a copy. `commit` runs in
+the driver after all tasks and before the batch is committed to the checkpoint, for a stream in
+another writer that learns of the run only from the messages.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass
 class RowsWritten(WriterCommitMessage):
-    """What one task did."""
+    """One task's result."""
 
     report: TaskReport
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A bounded write: once per `writeId`, which is made up for each job unless given."""
+    """A bounded write: once per `writeId`, which is generated for each job unless set."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         check_columns(schema, options)
         if overwrite:
             raise OptionInvalid(
-                'mode("overwrite") is not supported: a topic only grows, so the rows would be '
-                'added to those that are there. Write with mode("append"); delete and create the '
-                "topic first to replace its records."
+                'mode("overwrite") is not supported: a topic is append-only, so the rows'
+                ' would be added to the existing ones. Write with mode("append"); to replace'
+                " a topic's records, delete and recreate it first."
             )
         self.options = options
         self.run = _new_run()
         self.write_id = options.write_id or self.run
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """One attempt of one task."""
+        """Write one attempt of one task."""
         context = _task_context()
         identity = WriteIdentity(
             self.write_id, 0, self.run, context.partitionId(), context.attemptNumber()
@@ -68,12 +69,12 @@ class BatchWriter(DataSourceArrowWriter):
         return RowsWritten(deliver(iterator, self.options, identity))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have finished."""
+        """Complete the write: all tasks have finished."""
         complete(messages, self.options)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A stream's write: once per micro-batch of the query, over kills and replays."""
+    """A stream's write: once per micro-batch of the query, across kills and replays."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options)
@@ -81,7 +82,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.run = _new_run()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """One attempt of one task of one micro-batch."""
+        """Write one attempt of one task of one micro-batch."""
         context = _task_context()
         query = context.getLocalProperty(_QUERY_PROPERTY)
         batch = context.getLocalProperty(_BATCH_PROPERTY)
@@ -93,12 +94,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return RowsWritten(deliver(iterator, self.options, identity))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks of the micro-batch have finished; Spark commits it next."""
+        """Complete the micro-batch: all its tasks have finished, and Spark commits it next."""
         complete(messages, self.options)
 
 
 def deliver(batches: Iterator[Any], options: SinkOptions, identity: WriteIdentity) -> TaskReport:
-    """Write all rows of a task once. A task without rows asks the broker nothing."""
+    """Write a task's rows exactly once. A task without rows sends no requests."""
     rows = rows_of(batches, options)
     first = next(rows, None)
     if first is None:

@@ -1,7 +1,7 @@
-"""The data source `headrace`: a topic as a table, in batches and as a stream.
+"""The data source `headrace`: a topic as a table, for batches and streams.
 
-Invariants: planning in the driver's planner process, reading in workers; a reader that is pickled
-carries options only. Spark imports this module in every worker: keep it light.
+Invariants: plans in the driver's planner process, reads in workers. A pickled reader carries
+options only. Spark imports this module in every worker: keep it light.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class HeadraceReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks. Raises OptionInvalid, RecordsLost, TopicRecreated."""
+        """Plan the tasks. Raises OptionInvalid, RecordsLost, TopicRecreated."""
         options = self.options
         cluster = Cluster(options.client)
         subscribed, topic_ids = cluster.subscription_of(options.topics, options.pattern)
         for topic in recreated_topics(options.topic_ids, topic_ids):
             raise recreated(
-                topic, options.topic_ids, topic_ids, "Leave out topicIds to read the new topic."
+                topic, options.topic_ids, topic_ids, "Omit topicIds to read the new topic."
             )
         start = resolve_start(cluster, options, subscribed)
         end = resolve_end(cluster, options, subscribed)
-        # A start beyond the end (both by time, say) is an empty read, not a loss.
+        # A start after the end (for example both by time) is an empty read, not data loss.
         end = build([(t, p, max(o, offset_of(start, t, p, 0))) for t, p, o in walk(end)])
         start, end = bounded(cluster, options, start, end)
         return tasks(ranges_between(start, end), options, topic_ids)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """The records of one task."""
+        """Read the records of one task."""
         return read_task(partition, self.options)
 
 
@@ -58,7 +58,7 @@ class HeadraceDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format`."""
+        """The name for `format`."""
         return "headrace"
 
     def schema(self) -> str:
@@ -89,7 +89,7 @@ class HeadraceDataSource(DataSource):
 def bounded(
     cluster: Cluster, options: SourceOptions, start: Offsets, end: Offsets
 ) -> tuple[Offsets, Offsets]:
-    """[start, end) as far as the log holds it; raises RecordsLost when told to."""
+    """Limit [start, end) to what the log holds; raises RecordsLost if failOnDataLoss is set."""
     if options.fail_on_data_loss:
         check_present(cluster, start, end)
         return start, end

@@ -1,11 +1,11 @@
-"""The reader of a stream: what each micro-batch reads, over restarts, deletions and retention.
+"""The stream reader: what each micro-batch reads, across restarts, deletions and retention.
 
-Invariants: planning only, in the driver's planner process; a reader that is pickled carries options
-only. What it remembers is what Spark told it: positions live in Spark's checkpoint.
+Invariants: planning only, in the driver's planner process; a pickled reader carries options only.
+It keeps only what Spark has passed to it: positions live in Spark's checkpoint.
 
-What Spark 4.1 does, and this module relies on: a new stream asks `latestOffset` before
-`initialOffset`; a restarted one calls `partitions(X, X)` (or replays `partitions(start, end)`)
-first, so the position is learned there; `read` runs elsewhere and sees nothing of it.
+Relies on this behaviour of Spark 4.1: a new stream calls `latestOffset` before `initialOffset`; a
+restarted one first calls `partitions(X, X)` (or replays `partitions(start, end)`), which gives the
+position; `read` runs in another process and shares no state.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NEXT_STEP = (
-    "Start with a new checkpoint, or set failOnDataLoss=false to go on with the new topic from "
-    "its start."
+    "Start with a new checkpoint, or set failOnDataLoss=false to continue with the"
+    " new topic from its start."
 )
 
 
 class HeadraceStreamReader(DataSourceStreamReader):
-    """A stream that limits itself: Spark 4.1 has no admission control for Python sources."""
+    """A stream with its own rate limit: Spark 4.1 has no admission control for Python sources."""
 
     def __init__(self, options: SourceOptions, cluster: Cluster | None = None) -> None:
         self.options = options
@@ -55,15 +55,15 @@ class HeadraceStreamReader(DataSourceStreamReader):
         self._left_out = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new stream begins; the same answer for the life of this reader."""
+        """Where a new stream begins; constant for the life of this reader."""
         return self._first().stored()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next batch: the high watermark, or less by maxOffsetsPerTrigger.
 
-        With `pinEnd` the high watermark is the one of the first call. Raises RecordsLost when
-        the log ends before the position of the stream, TopicRecreated when the topic has another
-        id than the position.
+        With `pinEnd`, the high watermark is that of the first call. Raises RecordsLost if the log
+        ends before the stream's position, TopicRecreated if the topic's id differs from the
+        position's.
         """
         position = self._first() if self._position is None else self._position
         end = self._pinned
@@ -79,7 +79,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
         return Position(wanted, end.topic_ids).stored()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of one batch. Called with start = end on a restart: learns the position."""
+        """Plan the tasks of one batch. On a restart, called with start = end: sets the position."""
         first, last = Position.from_stored(start), Position.from_stored(end)
         self._position = last
         if first.offsets == last.offsets and not recreated_topics(first.topic_ids, last.topic_ids):
@@ -95,23 +95,23 @@ class HeadraceStreamReader(DataSourceStreamReader):
         return tasks(ranges_between(first.offsets, last.offsets), self.options, last.topic_ids)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """The records of one task; relies on nothing but the options."""
+        """Read the records of one task; uses only the options."""
         return read_task(partition, self.options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: progress is Spark's checkpoint."""
+        """No-op: progress is in Spark's checkpoint."""
 
     def stop(self) -> None:
         """Release the client.
 
-        Spark 4.1 runs a Python source under `availableNow` for one batch, and does not tell it so:
-        that the query asked for one end only is the sign that is left.
+        Under `availableNow`, Spark 4.1 runs a Python source for one batch, without notifying the
+        source: the only sign is that the query requested exactly one end.
         """
         if self._ends_asked == 1 and self._left_out:
             log.warning(
-                "The stream ended after one batch, at maxOffsetsPerTrigger, with %d offsets left. "
-                "With trigger(availableNow=True) leave maxOffsetsPerTrigger out, or use "
-                "headrace.pipeline.streams.run_available, which goes on to the end.",
+                "The stream ended after one batch, at maxOffsetsPerTrigger, with %d offsets"
+                " left. With trigger(availableNow=True), do not set maxOffsetsPerTrigger, or"
+                " use headrace.pipeline.streams.run_available, which continues to the end.",
                 self._left_out,
             )
         self._cluster = None
@@ -132,27 +132,29 @@ class HeadraceStreamReader(DataSourceStreamReader):
         return self._asked().subscription_of(self.options.topics, self.options.pattern)
 
     def _deleted_since(self, planned: Position, now: Subscription) -> list[str]:
-        """Topics of a planned batch that have another id now: nothing of them can be read."""
+        """Topics of a planned batch whose id has changed since: none of their records can be
+        read."""
         lost = recreated_topics(planned.topic_ids, now.topic_ids)
         for topic in lost:
             error = recreated(topic, planned.topic_ids, now.topic_ids, _NEXT_STEP)
             if self.options.fail_on_data_loss:
                 raise error
-            log.warning("%s The planned batch goes on without it.", error)
+            log.warning("%s The planned batch continues without it.", error)
         return lost
 
     def _begun_again(self, position: Position, end: Position) -> Position:
-        """`position`, without the topics that have another id at `end`: they begin again."""
+        """Return `position` without the topics whose id differs at `end`: they are read from their
+        start."""
         begun_again = recreated_topics(position.topic_ids, end.topic_ids)
         for topic in begun_again:
             error = recreated(topic, position.topic_ids, end.topic_ids, _NEXT_STEP)
             if self.options.fail_on_data_loss:
                 raise error
-            log.warning("%s The stream goes on with the new topic.", error)
+            log.warning("%s The stream continues with the new topic.", error)
         return position.without(begun_again)
 
     def _reachable(self, position: Position, end: Position) -> Position:
-        """`position` as far as the logs that end at `end` know it; raises what was lost."""
+        """Limit `position` to logs that end at `end`; raises RecordsLost for lost records."""
         position = self._begun_again(position, end)
         reached: list[tuple[str, int, int]] = []
         begun_again: set[str] = set()
@@ -162,9 +164,10 @@ class HeadraceStreamReader(DataSourceStreamReader):
             if offset <= high:
                 continue
             error = RecordsLost(
-                f"{topic}-{partition}: the stream stands at {offset}, the log ends at {high}: "
-                "the topic was deleted, or recreated, or its log was truncated. Start with a new "
-                "checkpoint, or set failOnDataLoss=false to go on with what is there.",
+                f"{topic}-{partition}: the stream is at offset {offset}, but the log ends at"
+                f" {high}: the topic was deleted or recreated, or its log was truncated."
+                " Start with a new checkpoint, or set failOnDataLoss=false to continue with"
+                " the remaining records.",
                 topic=topic,
                 partition=partition,
             )
@@ -172,12 +175,13 @@ class HeadraceStreamReader(DataSourceStreamReader):
                 raise error
             log.warning("%s", error)
             if high < 0 or topic not in position.topic_ids:
-                begun_again.add(topic)  # most likely recreated: the new one is read from its start
+                # most likely recreated: the new topic is read from its start
+                begun_again.add(topic)
         position = position._replace(offsets=build(reached)).without(begun_again)
         return self._with_new_partitions(position, end.offsets)
 
     def _with_new_partitions(self, known: Position, wanted: Offsets) -> Position:
-        """`known`, and for partitions that appeared since, where their log begins."""
+        """Return `known`, with the log start offset for partitions that were added since."""
         fresh = build(
             [(t, p, 0) for t, p, _ in walk(wanted) if offset_of(known.offsets, t, p, -1) < 0]
         )
@@ -188,7 +192,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
 
 
 def _went_back(first: Position, last: Position) -> set[str]:
-    """Topics without an id that `_reachable` lets begin again: a batch ends before its start."""
+    """Topics without an id that `_reachable` restarts: the batch ends before its start."""
     return {
         topic
         for topic, partition, offset in walk(last.offsets)

@@ -1,7 +1,7 @@
-"""Streams that read what is there now, in limited micro-batches, and end.
+"""Streams that read the available records in limited micro-batches, and then end.
 
-Invariants: for what `trigger(availableNow=True)` cannot do in Spark 4.1, which runs a Python source
-under it for a single batch. The end is the one at the start: the source pins it (`pinEnd`).
+Invariants: replaces `trigger(availableNow=True)`, under which Spark 4.1 runs a Python source for a
+single batch. The end is the one at the start: the source pins it (`pinEnd`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def run_available(stream: Any, write: Callable[[Any], Any]) -> Any:
-    """Run a stream up to the high watermarks of its start; the StreamingQuery, which has ended.
+    """Run a stream up to the high watermarks at its start; returns the ended StreamingQuery.
 
     `stream` is a DataStreamReader of format `headrace` with its options, of which
-    `maxOffsetsPerTrigger` bounds each micro-batch; `write` makes the DataStreamWriter, with its
-    checkpoint, from the frame. A call after an interrupted one goes on where that one stopped.
+    `maxOffsetsPerTrigger` bounds each micro-batch; `write` creates the DataStreamWriter, with its
+    checkpoint, from the frame. A call after an interruption resumes where the earlier one stopped.
     """
     writer = write(stream.option("pinEnd", "true").load())
     query = writer.trigger(processingTime="0 seconds").start()

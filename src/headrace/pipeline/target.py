@@ -1,8 +1,8 @@
-"""The topics that the sink writes to, by ordinary Kafka clients.
+"""The sink's topics, reached with ordinary Kafka clients.
 
-Responsibilities: an idempotent producer, marks as committed offsets of a group without members,
-and reading a range back. Clients are made when first needed, because most tasks need one or two.
-Knows nothing of batches and runs: that is `delivery.py`.
+Responsibilities: an idempotent producer, marks as committed offsets of a memberless group, and
+reading a range back. Clients are created on first use, because most tasks need one or two. Knows
+nothing of batches and runs: that is `delivery.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TIMESTAMP_SET = 1  # librdkafka's TIMESTAMP_CREATE_TIME
 
 
 class KafkaTopics:
-    """TargetTopics over confluent_kafka; a context manager that drops what is still queued."""
+    """TargetTopics over confluent_kafka; a context manager that discards what is still queued."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -58,7 +58,8 @@ class KafkaTopics:
         }
 
     def wait_settled(self, topic: str) -> dict[int, Bounds]:
-        """See TargetTopics. Other writers may move the ends for ever; then the last ones count."""
+        """See TargetTopics. Other writers may keep moving the ends; then the last ones read
+        count."""
         before = self.bounds(topic)
         begun_ns = monotonic_ns()
         while monotonic_ns() - begun_ns < _SETTLE_S * _SETTLE_TRIES * 1e9:
@@ -142,9 +143,9 @@ class KafkaTopics:
         self._check()
         if left:
             raise DeliveryFailed(
-                f"{left} records were not acknowledged within "
-                f"{self._options.delivery_timeout_ms} ms. Is the broker up? Spark tries the task "
-                "again and completes it; deliveryTimeoutMs sets the limit."
+                f"{left} records were not acknowledged within"
+                f" {self._options.delivery_timeout_ms} ms. Is the broker up? Spark retries"
+                " the task, which writes the rest; deliveryTimeoutMs sets the limit."
             )
 
     def records(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stored]:
@@ -183,7 +184,7 @@ class KafkaTopics:
                 "log_level": "2",
                 "linger.ms": "10",
                 "batch.size": "262144",
-                "partitioner": "murmur2_random",  # the choice of Kafka's own clients
+                "partitioner": "murmur2_random",  # the partitioner of Kafka's own clients
                 "queue.buffering.max.messages": "200000",
                 **self._options.client,
                 "enable.idempotence": "true",
@@ -201,7 +202,7 @@ class KafkaTopics:
             {
                 "log_level": "2",
                 **self._options.client,
-                "group.id": GROUP_PREFIX,  # never joined: partitions are assigned by hand
+                "group.id": GROUP_PREFIX,  # never joined: partitions are assigned manually
                 "enable.auto.commit": "false",
                 "enable.partition.eof": "true",
                 "auto.offset.reset": "error",
@@ -219,13 +220,14 @@ class KafkaTopics:
     def _check(self) -> None:
         if self._failure is not None:
             raise DeliveryFailed(
-                f"The broker did not take a record: {self._failure}. The batch is not committed; "
-                "Spark tries the task again and writes what is missing."
+                f"The broker rejected a record: {self._failure}. The batch is not committed;"
+                " Spark retries the task, which writes the missing records."
             )
 
 
 def _marks_failed(group: str, what: str, error: object) -> DeliveryFailed:
     return DeliveryFailed(
-        f"The marks of group {group} were not {what}: {error}. The batch is not committed; the "
-        "task is tried again. Is the broker up, and may this client use the group?"
+        f"The marks of group {group} were not {what}: {error}. The batch is not"
+        " committed; the task is retried. Is the broker up, and is this client"
+        " authorized for the group?"
     )

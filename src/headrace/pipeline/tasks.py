@@ -1,7 +1,7 @@
-"""The tasks of a read: which records one is for, and their reading in a worker.
+"""The tasks of a read, and how a worker executes one.
 
 Invariants: Spark imports this module in every worker, so it stays light; a task carries its range
-and the id of the topic it was planned for, and nothing of the plan.
+and the id of the topic it was planned for, and nothing else of the plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicRange(InputPartition):
-    """One Spark task: a range of offsets, and the id of its topic where the broker gives ids."""
+    """One Spark task: an offset range, and the topic's id if the broker has topic ids."""
 
     def __init__(self, piece: OffsetRange, topic_id: str | None = None) -> None:
         super().__init__((*piece, topic_id))
@@ -35,7 +35,7 @@ class TopicRange(InputPartition):
 
     @property
     def topic_id(self) -> str | None:
-        """The id of the topic for which the range was planned."""
+        """The topic id for which the range was planned."""
         topic_id: str | None = self.value[-1]
         return topic_id
 
@@ -43,13 +43,13 @@ class TopicRange(InputPartition):
 def tasks(
     ranges: list[OffsetRange], options: SourceOptions, topic_ids: TopicIds
 ) -> list[InputPartition]:
-    """Ranges cut to the options' bounds."""
+    """Split ranges according to the options' bounds."""
     pieces = split(ranges, options.partitions_min, options.records_per_task_max)
     return [TopicRange(piece, topic_ids.get(piece.topic)) for piece in pieces]
 
 
 def read_task(partition: InputPartition | None, options: SourceOptions) -> Iterator[Any]:
-    """The records of one task; Spark makes one of None where there is nothing to read."""
+    """Yield the records of one task. Spark passes None if there is nothing to read."""
     if partition is None:
         return iter(())
     assert isinstance(partition, TopicRange), "planned here"
@@ -59,11 +59,11 @@ def read_task(partition: InputPartition | None, options: SourceOptions) -> Itera
 def read_of_topic(
     piece: OffsetRange, topic_id: str | None, options: SourceOptions
 ) -> Iterator[Any]:
-    """The records of `piece`, all of them of the topic with that id.
+    """Yield the records of `piece`, provided that the topic has the planned id.
 
-    Ids are not used twice: a topic that has the planned id after the last record was fetched had it
-    all the time. Raises TopicRecreated otherwise; with failOnDataLoss=false, a range of a topic
-    that was deleted before the task began is empty.
+    Ids are never reused: a topic that has the planned id after the last fetch had it throughout.
+    Raises TopicRecreated otherwise; with failOnDataLoss=false, a range of a topic that was deleted
+    before the task began is empty.
     """
     from headrace.pipeline.cluster import Cluster
     from headrace.pipeline.fetch import read_range
@@ -77,7 +77,7 @@ def read_of_topic(
         found = cluster.topic_id_or_none(piece.topic)
         if found != topic_id:
             log.warning(
-                "%s-%d: offsets %d to %d are skipped: the topic with id %s was deleted.",
+                "%s-%d: skipping offsets %d to %d: the topic with id %s was deleted.",
                 piece.topic, piece.partition, piece.start, piece.end, topic_id,
             )  # fmt: skip
             return
@@ -88,5 +88,5 @@ def read_of_topic(
             piece.topic,
             before,
             {piece.topic: found or "unknown (no such topic)"},
-            "It happened while it was read; start the read again.",
+            "This happened during the read; start the read again.",
         )

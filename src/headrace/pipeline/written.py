@@ -1,6 +1,6 @@
-"""What the sink leaves in topics and in committed offsets: a header of each record, and marks.
+"""The formats that the sink stores: a header in each record, and marks in committed offsets.
 
-Responsibilities: the stored formats and what identifies a row. Pure; `delivery.py` decides by it.
+Responsibilities: the stored formats and row identity. Pure; `delivery.py` decides by it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 WRITTEN_HEADER = "headrace-written"  # do not change: stored
 GROUP_PREFIX = "headrace-sink"  # do not change: stored
-DIGEST_SIZE = 12  # do not change: stored; at 10 million rows a collision has chance 1e-15
+DIGEST_SIZE = 12  # do not change: stored; at 10 million rows the collision probability is 1e-15
 _ENCODED_DIGEST_SIZE = 16
 CHECKSUM_MODULUS = 1 << (8 * DIGEST_SIZE)  # do not change: stored
-COMMIT_TASK = -1  # the task that a batch's commit writes as
+COMMIT_TASK = -1  # the task id under which a batch's commit writes
 _HAS_PARTITION, _HAS_TIMESTAMP = 1, 2  # do not change: stored
 _fixed = struct.Struct("<iiqii").pack  # do not change: digests are stored
 _lengths = struct.Struct("<ii").pack
 
 
 class Row(NamedTuple):
-    """One record to write; `partition` -1 lets the key decide, `timestamp_ms` 0 is now."""
+    """One record to write; `partition` -1 chooses by key, `timestamp_ms` 0 is the time of
+    writing."""
 
     topic: str
     partition: int
@@ -36,7 +37,7 @@ class Row(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A record as a topic holds it."""
+    """A record as stored in a topic."""
 
     partition: int
     key: bytes | None
@@ -46,7 +47,7 @@ class Stored(NamedTuple):
 
 
 class WriteIdentity(NamedTuple):
-    """Which attempt of which task, in which run of which micro-batch of which query, writes."""
+    """Identifies a writer: query, micro-batch, run, task and attempt."""
 
     query: str
     batch: int
@@ -61,7 +62,7 @@ class WriteIdentity(NamedTuple):
 
 
 def digest_of(row: Row) -> bytes:
-    """What identifies a row's content: every field as the row gives it, but for the topic."""
+    """A digest of a row's content: every field of the row except the topic."""
     key, value, headers = row.key, row.value, row.headers
     body = _fixed(
         -1 if key is None else len(key),
@@ -88,14 +89,14 @@ class Written(NamedTuple):
 
 
 def batch_prefix(identity: WriteIdentity) -> bytes:
-    """How the header of every record of this micro-batch begins."""
+    """The header prefix of every record of this micro-batch."""
     return f"{identity.query}/{identity.batch}/".encode()
 
 
 def written_or_none(prefix: bytes, record: Stored) -> Written | None:
-    """What the sink noted in `record`, or None where it belongs to another batch.
+    """Decode the sink's header of `record`, or return None if it belongs to another batch.
 
-    Only the last header of the name counts: a row may bring one along that it was read with.
+    Only the last header of that name counts: a row may carry one from the topic it was read from.
     """
     for name, content in reversed(record.headers):
         if name != WRITTEN_HEADER:
@@ -111,7 +112,7 @@ def written_or_none(prefix: bytes, record: Stored) -> Written | None:
 
 
 def encoded(row: Row, digest: bytes) -> bytes:
-    """The last part of a record's header: what the row gave itself, and its digest."""
+    """Encode the end of a record's header: which fields the row set itself, and its digest."""
     flags = (_HAS_PARTITION if row.partition >= 0 else 0) | (
         _HAS_TIMESTAMP if row.timestamp_ms else 0
     )
@@ -119,7 +120,7 @@ def encoded(row: Row, digest: bytes) -> bytes:
 
 
 def row_again(name: str, written: Written, record: Stored) -> Row:
-    """The row that a record was written from."""
+    """Reconstruct the row that a record was written from."""
     headers = list(record.headers)
     last = max(index for index, (key, _) in enumerate(headers) if key == WRITTEN_HEADER)
     del headers[last]
@@ -134,7 +135,8 @@ def row_again(name: str, written: Written, record: Stored) -> Row:
 
 
 class Mark(NamedTuple):
-    """The metadata of a committed offset; of a done topic with what was written to it."""
+    """A mark, stored as the metadata of a committed offset; for a done topic, with a summary of its
+    rows."""
 
     batch: int
     run: str
@@ -143,14 +145,14 @@ class Mark(NamedTuple):
     checksum: int = 0
 
     def encode(self) -> str:
-        """As metadata; do not change: stored."""
+        """Encode as metadata; do not change: stored."""
         if not self.is_done:
             return f"{self.batch}:begun:{self.run}"
         return f"{self.batch}:done:{self.run}:{self.row_count}:{self.checksum:x}"
 
     @classmethod
     def parse_or_none(cls, metadata: str) -> Mark | None:
-        """The mark in `metadata`, or None where it is not one."""
+        """Decode the mark in `metadata`, or return None if it is not a mark."""
         match metadata.split(":"):
             case [batch, "begun", run]:
                 return cls(int(batch), run)

@@ -17,7 +17,7 @@ def test_only_counts_that_differ_are_problems_and_the_summary_names_them(tmp_pat
     demo.expect("archived", 999, 1_000)
     said = io.StringIO()
     _summary(demo, Console(file=said, width=100))
-    assert "archived: 999 instead of 1,000" in said.getvalue()
+    assert "archived: 999, expected 1,000" in said.getvalue()
     assert "no gap" not in said.getvalue()
     written = json.loads((tmp_path / "summary.json").read_text())
     assert written["is_exact"] is False

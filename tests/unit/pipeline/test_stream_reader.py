@@ -102,14 +102,14 @@ def test_a_partition_that_appears_is_read_from_where_its_log_begins():
 
 def test_records_that_retention_took_are_an_error_that_says_so():
     reader = reader_of(Log({"t": {"0": 50}}, {"t": {"0": 100}}))
-    with pytest.raises(RecordsLost, match="offsets 20 to 60 were asked for, the log holds 50"):
+    with pytest.raises(RecordsLost, match="offsets 20 to 60 were requested, but the log holds 50"):
         reader.partitions({"t": {"0": 20}}, {"t": {"0": 60}})
 
 
 def test_a_log_that_ends_before_the_position_is_an_error_and_not_silence():
     reader = reader_of(Log({}, {"t": {"0": 4}}))
     reader.partitions({"t": {"0": 60}}, {"t": {"0": 60}})
-    with pytest.raises(RecordsLost, match="stands at 60, the log ends at 4"):
+    with pytest.raises(RecordsLost, match="is at offset 60, but the log ends at 4"):
         reader.latestOffset()
 
 
@@ -213,7 +213,7 @@ def test_an_offset_beyond_the_end_is_an_invalid_option():
     log = Log({"t": {"0": 5}}, {"t": {"0": 90}})
     for name, resolve in (("startingOffsets", resolve_start), ("endingOffsets", resolve_end)):
         options = {"bootstrap.servers": "h:1", "subscribe": "t", name: '{"t":{"0":91}}'}
-        with pytest.raises(OptionInvalid, match=f"{name} asks for offset 91 of t-0.*ends at 90"):
+        with pytest.raises(OptionInvalid, match=f"{name} requests offset 91 of t-0.*ends at 90"):
             resolve(log, parse_source(options), at(0))
         accepting = parse_source(options | {"failOnDataLoss": "false"})
         assert resolve(log, accepting, at(0)) == at(90)

@@ -1,6 +1,6 @@
-"""What `make demo` shows: a year of real flights through the whole product, counted at each step.
+"""`make demo`: a year of real flights through the whole product, with counts at each step.
 
-Invariants: ordinary clients and public jobs only, so each piece can be copied by a user.
+Invariants: uses only ordinary clients and public jobs, so that users can copy each piece.
 """
 
 from headrace.pipeline.demo.run import main, run_demo

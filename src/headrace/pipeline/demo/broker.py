@@ -1,4 +1,4 @@
-"""A broker as a child process: started on free ports, stopped by its process id."""
+"""Runs a broker as a child process: started on free ports, stopped by its process id."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class BrokerProcess:
         if not ready:
             self.stop()
             last = self._log_file.read_text().strip().splitlines()[-3:]
-            raise BrokerFailed(f"The broker did not get ready: {' | '.join(last)}")
+            raise BrokerFailed(f"The broker did not become ready: {' | '.join(last)}")
         self.kafka, self.http = ready["kafka"], ready["http"]
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that does not help in time."""
+        """Send SIGTERM, and SIGKILL if the process does not exit in time."""
         if self._process is None:
             return
         self._process.terminate()

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.demo.delays import Delay
 
-_FLIGHTS_MIN = 20  # fewer make a mean of chance
+_FLIGHTS_MIN = 20  # a mean of fewer is not meaningful
 _INK, _QUIET = "#1d2433", "#6b7280"
 
 
 def draw_chart(delays: list[Delay], names: dict[str, str], path: Path) -> Path:
-    """A heat map, carriers by hours, the mean departure delay in minutes, as a PNG."""
+    """Draw a heat map, carriers by hours, of the mean departure delay in minutes, as a PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -59,7 +59,7 @@ def _titles(figure: Any, axes: Any, delays: list[Delay]) -> None:
     flights = sum(each.flights for each in delays)
     left = axes.get_position().x0
     figure.text(
-        left * 0.16, 0.95, "Delays pile up through the day",
+        left * 0.16, 0.95, "Delays accumulate through the day",
         fontsize=17, fontweight="bold", color=_INK,
     )  # fmt: skip
     figure.text(
@@ -76,7 +76,7 @@ def _titles(figure: Any, axes: Any, delays: list[Delay]) -> None:
 
 
 def _by_delay(delays: list[Delay]) -> list[str]:
-    """Carriers, the latest on top."""
+    """Carriers, the most delayed first."""
     sums: dict[str, tuple[float, int]] = {}
     for each in delays:
         minutes, departed = sums.get(each.carrier, (0.0, 0))

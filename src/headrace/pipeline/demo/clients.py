@@ -1,6 +1,6 @@
-"""Publishing and reading with an ordinary Kafka client, counting everything.
+"""Publishing and reading with an ordinary Kafka client, with counts of everything.
 
-Invariants: nothing here knows which broker it talks to.
+Invariants: nothing here depends on which broker it talks to.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _STEP = 5_000
 
 
 class StepFailed(Retriable):
-    """A step of the demo did not do what it should."""
+    """A step of the demo failed."""
 
 
 @dataclass
 class Consumed:
-    """What a group's members saw of a topic."""
+    """What the members of a group received from a topic."""
 
     members: int
     elapsed_ms: int = 0
@@ -42,7 +42,7 @@ class Consumed:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, config: dict[str, str]) -> None:
-    """Make a topic. Raises the client's error, or StepFailed when no answer comes."""
+    """Create a topic. Raises the client's error, or StepFailed on a time-out."""
     from confluent_kafka import admin
 
     new_topic = vars(admin)["NewTopic"]
@@ -53,15 +53,15 @@ def create_topic(bootstrap: str, topic: str, partitions: int, config: dict[str, 
     try:
         made[topic].result(30)
     except TimeoutError as error:
-        raise StepFailed(f"No answer in 30 s when topic {topic} was to be made.") from error
+        raise StepFailed(f"No answer within 30 s to the creation of topic {topic}.") from error
 
 
 def publish(
     bootstrap: str, topic: str, records: Iterable[Flight], on_progress: OnProgress
 ) -> dict[int, int]:
-    """Publish with an idempotent producer; how many were acknowledged, by partition.
+    """Publish with an idempotent producer; returns the acknowledged records per partition.
 
-    Raises StepFailed when a record was not acknowledged.
+    Raises StepFailed if a record was not acknowledged.
     """
     from confluent_kafka import Producer
 
@@ -109,7 +109,7 @@ def publish(
 
 
 class _Group:
-    """What the members share."""
+    """The members' shared state."""
 
     def __init__(self, expected: int, members: int) -> None:
         self.expected = expected
@@ -121,7 +121,7 @@ class _Group:
         self.failure: BaseException | None = None
 
     def note(self, member: int, messages: list[Any]) -> None:
-        """Count a batch; the order within a partition tells gaps and duplicates."""
+        """Count a batch; the order within a partition reveals gaps and duplicates."""
         with self.lock:
             result = self.result
             result.per_member[member] += len(messages)
@@ -143,7 +143,7 @@ def consume_with_group(
 ) -> Consumed:
     """Read a whole topic with a consumer group of three members.
 
-    Raises StepFailed when `expected` records do not come within two minutes.
+    Raises StepFailed if `expected` records do not arrive within two minutes.
     """
     members = 3
     shared = _Group(expected, members)
@@ -187,7 +187,7 @@ def _member(shared: _Group, number: int, bootstrap: str, topic: str, group: str)
     )
 
     def on_revoke(revoked: Any, _partitions: Any) -> None:
-        # What was handed to us was counted: the next owner goes on behind it.
+        # The records received so far are counted: the next owner continues after them.
         try:
             revoked.commit(asynchronous=False)
         except KafkaException as error:

@@ -1,7 +1,7 @@
-"""The streaming job of the demo: from a topic of flights to a topic of delays.
+"""The demo's streaming job: from a topic of flights to a topic of delays.
 
-Invariants: what it knows of time is the records' own timestamps; its output is a
-changelog: each micro-batch writes the figures of every carrier and hour, the latest of a key wins.
+Invariants: its only notion of time is the records' own timestamps. Its output is a changelog: each
+micro-batch writes the figures of every carrier and hour, and a key's latest record wins.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class Delay:
 
     @property
     def mean_delay(self) -> float | None:
-        """Minutes behind the timetable, or None where nothing departed."""
+        """Minutes after the scheduled time, or None if nothing departed."""
         return self.delay_sum / self.departed if self.departed else None
 
 
 def run_delays(
     spark: Any, bootstrap: str, source: str, target: str, checkpoint: Path, batch_records: int
 ) -> int:
-    """Stream what `source` holds now into figures in `target`; how many micro-batches it took."""
+    """Stream the records of `source` into figures in `target`; returns the number of
+    micro-batches."""
     from headrace.pipeline.restarts import with_restarts
 
     figures = _figures(spark, bootstrap, source, batch_records)
@@ -43,7 +44,8 @@ def run_delays(
     def run() -> int:
         query = (
             figures.writeStream.format("headrace")
-            .outputMode("complete")  # Spark lets a Python sink append or complete, not update
+            # Spark supports append and complete for a Python sink, not update
+            .outputMode("complete")
             .option("bootstrap.servers", bootstrap)
             .option("topic", target)
             .option("checkpointLocation", str(checkpoint))
@@ -91,7 +93,7 @@ def _figures(spark: Any, bootstrap: str, source: str, batch_records: int) -> Any
 
 
 def read_delays(spark: Any, bootstrap: str, topic: str) -> list[Delay]:
-    """The latest figures of every carrier and hour."""
+    """Return the latest figures of every carrier and hour."""
     from pyspark.sql.functions import col, from_json, max_by
 
     rows = (

@@ -1,7 +1,7 @@
 """The flights: every departure from New York's three airports in 2013, as the package ships them.
 
-Invariants: reads the package's data files, never imports it (it wants pandas and
-setuptools to do the same).
+Invariants: reads the package's data files and never imports it, because that requires pandas and
+setuptools.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def flights() -> Iterator[Flight]:
 
 
 def airlines() -> dict[str, str]:
-    """The full name of each carrier."""
+    """Return the full name of each carrier."""
     with (_folder() / "airlines.csv").open(newline="") as stream:
         return {row["carrier"]: row["name"] for row in csv.DictReader(stream)}
 

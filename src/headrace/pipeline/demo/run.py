@@ -1,7 +1,7 @@
-"""The demo from end to end: publish, read, archive, compute, draw, prove.
+"""The demo from end to end: publish, read, archive, compute, draw, verify.
 
-Invariants: one Spark session, started behind the first steps; every step's figures go
-into one summary; a wrong count is exit code 1, and says where.
+Invariants: one Spark session, started in parallel with the first steps; every step's figures go
+into one summary; a wrong count makes the exit code 1 and is reported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass
 class Demo:
-    """What the steps know of each other."""
+    """State shared by the steps."""
 
     bootstrap: str
     out: Path
@@ -70,13 +70,13 @@ class Demo:
         self.steps.append(Step(name, count, elapsed_ms, note))
 
     def expect(self, what: str, actual: int, expected: int) -> None:
-        """Remember a count that is not what it should be."""
+        """Record a count that differs from the expected one."""
         if actual != expected:
-            self.problems.append(f"{what}: {actual:,} instead of {expected:,}")
+            self.problems.append(f"{what}: {actual:,}, expected {expected:,}")
 
 
 def main(data_dir: Path | None = None, out: Path = Path("demo-output")) -> int:
-    """Start a broker, run the demo against it, stop the broker; the exit code."""
+    """Start a broker, run the demo against it, stop the broker; returns the exit code."""
     from rich.console import Console
 
     console = Console()
@@ -97,20 +97,20 @@ def main(data_dir: Path | None = None, out: Path = Path("demo-output")) -> int:
             console.print(f"[bold red]The demo failed:[/] {error}")
             return 1
     seconds = (monotonic_ns() - begun_ns) / 1e9
-    console.print(f"The broker has stopped. All in all {seconds:.0f} s.")
+    console.print(f"The broker has stopped. Total time {seconds:.0f} s.")
     if code == 0:
         _next_steps(console, out, data_dir)
     return code
 
 
 def run_demo(bootstrap: str, out_dir: Path, console: Console) -> int:
-    """All steps against a running broker: 0 when every count is right, else 1."""
+    """Run all steps against a running broker; returns 0 if every count is right, else 1."""
     out_dir.mkdir(parents=True, exist_ok=True)
     for leftover in ("warehouse", "checkpoint"):
         shutil.rmtree(out_dir / leftover, ignore_errors=True)
     topic = _free_name(bootstrap, "flights")
     demo = Demo(bootstrap, out_dir, topic, f"{topic}-delays")
-    # A session takes ten seconds to start: during the first steps it delays nothing.
+    # A session takes ten seconds to start: running it in parallel with the first steps hides that.
     with ThreadPoolExecutor(1) as pool:
         session = pool.submit(_session, out_dir)
         try:
@@ -141,7 +141,7 @@ def _session(out: Path) -> Any:
 
 
 def _free_name(bootstrap: str, wanted: str) -> str:
-    """`wanted`, or with a number where a former demo left a topic of that name."""
+    """Return `wanted`, with a number appended if an earlier demo left a topic of that name."""
     cluster = Cluster({"bootstrap.servers": bootstrap})
     names = [wanted, *(f"{wanted}-{number}" for number in range(2, 1000))]
     return next(name for name in names if cluster.partition_count_or_none(name) is None)
@@ -156,7 +156,7 @@ def _publish(demo: Demo, progress: Progress) -> dict[int, int]:
             progress.update(bar, completed=len(records))
     progress.update(bar, completed=len(records))
     bar = progress.add_task("publish", total=len(records))
-    # The flights are of 2013: a topic that keeps a week would drop them at once.
+    # The flights are from 2013: a topic with a week's retention would delete them at once.
     keep = {"retention.ms": "-1"}
     clients.create_topic(demo.bootstrap, demo.topic, PARTITIONS, keep)
     clients.create_topic(demo.bootstrap, demo.results, 1, {})
@@ -228,7 +228,7 @@ def _delays(demo: Demo, progress: Progress, spark: Any, total: int) -> None:
 
 
 def _prove(demo: Demo, progress: Progress, spark: Any, published: dict[int, int]) -> None:
-    bar = progress.add_task("prove it", total=1)
+    bar = progress.add_task("verification", total=1)
     begun_ns = monotonic_ns()
     report = run_reconcile(
         ReconcileConfig(demo.bootstrap, demo.topic, TABLE, published=published), spark=spark
@@ -247,7 +247,7 @@ def _summary(demo: Demo, console: Console) -> None:
     table = Table(
         title="A year of flights through Headrace",
         title_style="bold",
-        caption="Spark's times hold its warm-up: docs/PIPELINE.md has the rates of longer runs.",
+        caption="Spark's times include its warm-up: docs/PIPELINE.md has the rates of longer runs.",
     )
     for heading in ("", "records", "time", "rate"):
         table.add_column(heading, justify="right" if heading else "left")

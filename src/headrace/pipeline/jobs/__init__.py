@@ -1,1 +1,1 @@
-"""The jobs of the pipeline: plain functions with typed configs that the CLI calls."""
+"""The pipeline's jobs: plain functions with typed configurations that the CLI calls."""

@@ -1,12 +1,13 @@
-"""A topic into an Iceberg table, exactly once, with no checkpoint.
+"""Archives a topic into an Iceberg table, exactly once, without a checkpoint.
 
-Invariants: the table is the only memory. A round reads how far the table has come, reads
-the topic from there, and commits rows and ends in one snapshot. A kill at any moment leaves
-either the snapshot before or the one after.
-How two writers are kept apart: the commit is an overwrite of "these partitions from these
-offsets on", validated serializably against the snapshot that the progress was read from. It
-deletes nothing (nothing is there), but fails when somebody else has put files there since: an
-orphaned JVM of a killed archive, for one. The lease only spares the work.
+Invariants: the table is the only state. A round reads the table's progress, reads the topic from
+there, and commits rows and end offsets in one snapshot. A kill at any moment leaves either the
+snapshot before or the one after.
+
+How two writers are kept apart: the commit is an overwrite of "these partitions from these offsets
+on", validated serializably against the snapshot that the progress was read from. It deletes
+nothing, because those rows do not exist yet, but fails if another writer has added files there
+since, such as the orphaned JVM of a killed archive. The lease only avoids wasted work.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ _LOST_RACES_MAX = 5
 
 @dataclass(frozen=True)
 class ArchiveConfig:
-    """What to archive, where to, in which portions.
+    """What to archive, where to, and in which portions.
 
-    `topic` may name several, with commas. A run ends when the high watermarks of its start are
-    reached; a continuous one when `should_stop` says so, or the process is killed.
+    `topic` may list several, separated by commas. A run ends at the high watermarks of its start; a
+    continuous run ends when `should_stop` returns true or the process is killed.
 
-    A continuous run begins a round when about `round_bytes_min` of files wait, or the first record
-    has waited for `round_wait_ms`. After every `maintain_rounds` rounds (None: never) it compacts
-    the table and removes snapshots but the last `keep_snapshots` and those younger than
-    `snapshot_age_hours`.
+    A continuous run begins a round when about `round_bytes_min` of files are pending, or the oldest
+    record has waited for `round_wait_ms`. After every `maintain_rounds` rounds (None: never) it
+    compacts the table and expires snapshots, except the last `keep_snapshots` and those younger
+    than `snapshot_age_hours`.
     """
 
     bootstrap: str
@@ -83,7 +84,7 @@ class ArchiveConfig:
 
     @property
     def place(self) -> Warehouse:
-        """The warehouse with the catalog that the table names."""
+        """The warehouse with the catalog named by the table."""
         return Warehouse(Path(self.warehouse), TableName.parse(self.table).catalog)
 
 
@@ -105,7 +106,7 @@ class Round:
 
 @dataclass(frozen=True)
 class ArchiveReport:
-    """What a run did. `record_count` counts offsets: logs with holes hold fewer records."""
+    """The result of a run. `record_count` counts offsets: logs with holes hold fewer records."""
 
     table: str
     round_count: int
@@ -144,11 +145,11 @@ def run_archive(
     on_maintenance: OnMaintenance | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ArchiveReport:
-    """Archive until done or told to stop; with `spark` None, in a session of its own.
+    """Archive until done or stopped; with `spark` None, in a session of its own.
 
-    Raises LeaseHeld when another process archives into the table, RecordsLost when retention
-    was faster (fail_on_data_loss), TopicRecreated when the table holds the records of a former
-    topic of that name, TableMoved when another writer commits all the time.
+    Raises LeaseHeld if another process archives into the table, RecordsLost if retention deleted
+    records first (fail_on_data_loss), TopicRecreated if the table holds the records of an earlier
+    topic of that name, TableMoved if another writer keeps committing.
     """
     with lease(config.place, TableName.parse(config.table)):
         own = spark is None
@@ -189,7 +190,7 @@ class _Archive:
         self._rounds = self._records = 0
 
     def run(self, should_stop: Callable[[], bool]) -> ArchiveReport:
-        """Rounds until the end of a run, or until told to stop."""
+        """Run rounds until the end of a run, or until stopped."""
         begun_ns = monotonic_ns()
         self._create_table()
         pinned = None if self._config.continuous else self._latest()
@@ -218,7 +219,7 @@ class _Archive:
             progress = self._progress()
 
     def _round(self, progress: Progress, start: Offsets, target: Position) -> None:
-        """One commit, and what is due after it. Raises TableMoved."""
+        """Make one commit and the maintenance that is due after it. Raises TableMoved."""
         begun_ns = monotonic_ns()
         end = limited(start, target.offsets, self._config.round_records_max)
         size = total(start, end)
@@ -232,13 +233,14 @@ class _Archive:
             self._maintain()
 
     def _maintain(self) -> None:
-        """Between rounds: what fails here fails no round, and is tried again after others."""
+        """Maintain the table between rounds: a failure here fails no round and is retried after
+        later ones."""
         config = MaintainConfig(
             self._config.warehouse,
             self._config.table,
             keep_snapshots=self._config.keep_snapshots,
             snapshot_age_hours=self._config.snapshot_age_hours,
-            orphan_age_hours=None,  # lists every file: for `headrace pipeline maintain`
+            orphan_age_hours=None,  # lists every file: left to `headrace pipeline maintain`
         )
         try:
             self._on_maintenance(run_maintain(config, spark=self._spark))
@@ -255,7 +257,7 @@ class _Archive:
         self._spark.sql(
             f"CREATE NAMESPACE IF NOT EXISTS {self._table.catalog}.{self._table.namespace}"
         )
-        # Bounds of offset are what a resume reads; those of the payload would only cost.
+        # A resume reads the bounds of offset; bounds of the payload would only cost.
         metrics = "write.metadata.metrics.column"
         added = ", ".join(f"{name} {kind}" for name, kind in ADDED_COLUMNS.items())
         self._spark.sql(
@@ -273,7 +275,7 @@ class _Archive:
         )
 
     def _add_columns(self, present: set[str]) -> None:
-        """Bring the table of an earlier version up to date; its rows are null there."""
+        """Add the columns that a table of an earlier version lacks; its rows are null there."""
         for name, kind in ADDED_COLUMNS.items():
             if name not in present:
                 self._spark.sql(f"ALTER TABLE {self._table.in_spark} ADD COLUMN {name} {kind}")
@@ -286,18 +288,18 @@ class _Archive:
         return Position(self._cluster.latest(found.partitions), found.topic_ids)
 
     def _start(self, progress: Progress, target: Position) -> Offsets:
-        """Where each partition goes on: after the table's last offset, else where its log starts.
+        """Where each partition resumes: after the table's last offset, else at its log start.
 
-        Raises RecordsLost when the log starts later than the table ends, or ends before it;
-        TopicRecreated whatever `fail_on_data_loss` says, for offsets of two topics under one name
-        would meet in the table.
+        Raises RecordsLost if the log starts after the table's end, or ends before it. Raises
+        TopicRecreated regardless of `fail_on_data_loss`, because offsets of two topics of one name
+        would mix in the table.
         """
         for topic in recreated_topics(progress.topic_ids, target.topic_ids):
             raise recreated(
                 topic,
                 progress.topic_ids,
                 target.topic_ids,
-                f"{self._config.table} holds records of the former one: archive into a new table.",
+                f"{self._config.table} holds records of the old topic: archive into a new table.",
             )
         first = self._cluster.earliest(target.offsets)
         entries = []
@@ -306,10 +308,10 @@ class _Archive:
             stands = offset_of(progress.offsets, topic, partition, low)
             if (stands < low or stands > high) and self._config.fail_on_data_loss:
                 raise RecordsLost(
-                    f"{topic}-{partition}: the table ends at offset {stands}, the log holds {low} "
-                    f"to {high}. Retention was faster than the archive, or the log was truncated, "
-                    "or the topic recreated. Archive into a new table, or set fail_on_data_loss to "
-                    "false.",
+                    f"{topic}-{partition}: the table ends at offset {stands}, but the log"
+                    f" holds {low} to {high}. Retention deleted records before they were"
+                    " archived, or the log was truncated, or the topic recreated. Archive"
+                    " into a new table, or set fail_on_data_loss to false.",
                     topic=topic,
                     partition=partition,
                 )
@@ -325,7 +327,7 @@ class _Archive:
         )
         for name, value in self._client.items():
             reader = reader.option(f"kafka.{name}", value)
-        # Partitions outside the round (deleted topics in the table) do not matter here.
+        # Partitions outside the round (deleted topics in the table) are irrelevant here.
         frame = (
             reader.option("startingOffsets", offsets_to_json(start))
             .option("endingOffsets", offsets_to_json(end.offsets))

@@ -1,9 +1,9 @@
-"""Keeping an archive's table lean: compaction, expiry of snapshots, removal of orphan files.
+"""Maintenance of an archive's table: compaction, snapshot expiry, removal of orphan files.
 
-Invariants: never changes what the table holds. The archive resumes from what the table says of
-itself, so its ends are written into the table's properties before a snapshot is removed.
-An archive may run beside it: compaction replaces files and adds no records, so neither commit makes
-the other invalid; an archive whose starting snapshot expired reads its progress again.
+Invariants: never changes the table's records. The archive resumes from the table's own state, so
+its end offsets are written into the table's properties before a snapshot is expired. Both may run
+concurrently: compaction replaces files and adds no records, so neither commit invalidates the
+other; an archive whose starting snapshot expires reads its progress again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from headrace.pipeline.catalog import (
 )
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
 
-_ORPHAN_AGE_HOURS_MIN = 24  # Iceberg refuses less: a younger file may belong to a commit under way
+# Iceberg refuses less: a younger file may belong to a commit in progress
+_ORPHAN_AGE_HOURS_MIN = 24
 
 
 @dataclass(frozen=True)
 class MaintainConfig:
-    """What to do to a table. None leaves a step out."""
+    """The maintenance steps of a table. None skips a step."""
 
     warehouse: str | Path
     table: str = "headrace.archive"
@@ -46,7 +47,7 @@ class MaintainConfig:
 
 @dataclass(frozen=True)
 class MaintainReport:
-    """What was done."""
+    """The result of the steps."""
 
     files_rewritten: int
     files_added: int
@@ -56,16 +57,15 @@ class MaintainReport:
 
     def __str__(self) -> str:
         return (
-            f"{self.files_rewritten:,} files became {self.files_added:,}, "
-            f"{self.snapshots_expired:,} snapshots and {self.orphans_removed:,} orphan files "
-            f"removed, {self.elapsed_ms / 1000:.1f} s"
+            f"{self.files_rewritten:,} files compacted into {self.files_added:,},"
+            f" {self.snapshots_expired:,} snapshots and {self.orphans_removed:,} orphan files"
+            f" removed, {self.elapsed_ms / 1000:.1f} s"
         )
 
 
 def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport:
-    """Run the steps, beside an archive if one runs. Raises LeaseHeld while another one runs,
-    OptionInvalid where there is no such table.
-    """
+    """Run the steps; an archive may run concurrently. Raises LeaseHeld if other maintenance runs,
+    OptionInvalid if the table does not exist."""
     begun_ns = monotonic_ns()
     table = TableName.parse(config.table)
     warehouse = Warehouse(Path(config.warehouse), table.catalog)
@@ -126,7 +126,7 @@ def _expire(spark: Any, config: MaintainConfig, table: TableName, warehouse: War
 
 
 def _hours_ago(hours: int) -> str:
-    """A literal: a procedure takes no expressions. The session's time zone is UTC."""
+    """Format a literal: a procedure takes no expressions. The session's time zone is UTC."""
     moment = datetime.now(UTC) - timedelta(hours=hours)
     return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}'"
 

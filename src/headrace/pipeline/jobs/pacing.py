@@ -1,13 +1,13 @@
 """When a continuous archive begins its next round.
 
-Invariants: pure; time comes in as `now_ms`. A round is a snapshot and at least one file for each
-partition, so rounds have a least size: enough bytes, or records that have waited long enough.
+Invariants: pure; callers pass `now_ms`. A round costs a snapshot and at least one file per
+partition, so rounds have a minimum: enough bytes, or records that have waited long enough.
 """
 
 from __future__ import annotations
 
 UNKNOWN_RECORD_BYTES = 100
-"""What a record is taken to need in a table that has none yet."""
+"""The assumed record size for a table without records."""
 
 
 class RoundPacer:
@@ -20,10 +20,10 @@ class RoundPacer:
         self._waiting_since_ms: int | None = None
 
     def is_due(self, record_count: int, record_bytes: float | None, now_ms: int) -> bool:
-        """Whether a backlog of that many records, of that mean size, is archived now.
+        """Return whether to archive a backlog of this many records of this mean size now.
 
-        A backlog is due when it fills a round, when it is expected to fill `bytes_min` of files,
-        or when `wait_ms_max` have passed since it was first seen.
+        A backlog is due when it fills a round, when it is expected to fill `bytes_min` of files, or
+        when `wait_ms_max` have passed since it was first seen.
         """
         if record_count == 0:
             self._waiting_since_ms = None
@@ -36,5 +36,5 @@ class RoundPacer:
         return size >= self._bytes_min or now_ms - self._waiting_since_ms >= self._wait_ms_max
 
     def begun(self) -> None:
-        """A round takes the backlog: what arrives from now on waits anew."""
+        """Note that a round took the backlog: the wait of later records starts over."""
         self._waiting_since_ms = None

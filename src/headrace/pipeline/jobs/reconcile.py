@@ -1,13 +1,14 @@
-"""Proof that what was published is stored and archived: counts, bounds, gaps, duplicates, bytes.
+"""Verifies that published records are stored and archived: counts, bounds, gaps, duplicates, bytes.
 
-Invariants: reads only. The log is read as any client reads it, the table as any engine does; each
-side is reduced to a few figures a partition, and only where they differ are single offsets and
-columns looked for.
-How contents are compared: one pass over each side sums up, a partition at a time, the count, the
-bounds, and of a 64-bit hash over every stored field (fingerprint.py) the exclusive or and the sum
-of its low half. A log's client returns each offset once, so a table that agrees in all of it holds
-the same records, each once, but for a collision of the hash (2^-64 for a record that differs).
-Sides that differ are counted again by offset, and compared column by column.
+Invariants: reads only. The log is read as any client reads it, the table as any engine does. Each
+side is reduced to a few figures per partition; single offsets and columns are compared only where
+these differ.
+
+How contents are compared: one pass over each side computes, per partition, the count, the bounds,
+and, of a 64-bit hash over every stored field (fingerprint.py), the exclusive or and the sum of its
+low half. A client returns each offset of a log once, so a table that agrees in all of them holds
+the same records, each once, barring a hash collision (2^-64 for a record that differs). Sides that
+differ are counted again by offset, and compared column by column.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LOW_HALF = "sum(hash & 4294967295)"
 
 @dataclass(frozen=True)
 class ReconcileConfig:
-    """Which topic against which table. `published` are the counts the producers know of."""
+    """Which topic to compare with which table. `published` are the producers' counts."""
 
     bootstrap: str
     topic: str
@@ -43,7 +44,7 @@ class ReconcileConfig:
 
 @dataclass(frozen=True)
 class Side:
-    """What one side holds of a partition; bounds are -1 where it holds nothing."""
+    """The figures of one partition on one side; bounds are -1 if it is empty."""
 
     count: int = 0
     distinct: int = 0
@@ -53,12 +54,12 @@ class Side:
 
     @property
     def duplicate_count(self) -> int:
-        """Records beyond the first of their offset."""
+        """Records in excess of one per offset."""
         return self.count - self.distinct
 
 
 class Difference(NamedTuple):
-    """A record that both sides hold, and the columns in which they do not agree."""
+    """A record that both sides hold, and the columns in which they differ."""
 
     offset: int
     columns: tuple[str, ...]
@@ -68,7 +69,7 @@ class Difference(NamedTuple):
 
 
 class Differences(NamedTuple):
-    """How many records of a partition differ, and the first of them."""
+    """The number of a partition's differing records, and the first of them."""
 
     number: int = 0
     first: tuple[Difference, ...] = ()
@@ -76,7 +77,7 @@ class Differences(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionProof:
-    """One partition on all sides, and what is wrong with it."""
+    """One partition on all sides, and its discrepancies."""
 
     partition: int
     log_start: int
@@ -92,7 +93,7 @@ class PartitionProof:
 
     @property
     def problems(self) -> list[str]:
-        """What does not agree, in words; empty when all does."""
+        """The discrepancies as text; empty if all sides agree."""
         found = []
         if self.published_count is not None and self.published_count != self.stored.count:
             found.append(f"published {self.published_count}, stored {self.stored.count}")
@@ -102,20 +103,20 @@ class PartitionProof:
             some = ", ".join(map(str, self.missing))
             found.append(f"{self.missing_count} missing in the table (offsets {some})")
         if self.surplus_count:
-            found.append(f"{self.surplus_count} in the table that the log does not hold")
+            found.append(f"{self.surplus_count} in the table but not in the log")
         if self.archived.duplicate_count:
             found.append(f"{self.archived.duplicate_count} archived twice")
         if self.differing_count:
             some = "; ".join(map(str, self.differing))
-            found.append(f"{self.differing_count} not as in the log ({some})")
+            found.append(f"{self.differing_count} differ from the log ({some})")
         if not found and self.stored != self.archived:
-            found.append("the sides do not agree, and changed while they were compared: run again")
+            found.append("the sides differ, and changed during the comparison: run again")
         return found
 
 
 @dataclass(frozen=True)
 class ReconcileReport:
-    """The verdict over a topic."""
+    """The result for a topic."""
 
     topic: str
     table: str
@@ -138,7 +139,7 @@ class ReconcileReport:
 
     @property
     def watermark_count(self) -> int:
-        """High watermarks minus log starts: equals `stored_count` where the log has no holes."""
+        """High watermarks minus log starts: equals `stored_count` unless the log has holes."""
         return sum(proof.high_watermark - proof.log_start for proof in self.partitions)
 
     @property
@@ -154,8 +155,8 @@ class ReconcileReport:
 def run_reconcile(config: ReconcileConfig, *, spark: Any) -> ReconcileReport:
     """Compare log and table now, from each partition's log start to its high watermark.
 
-    What the table holds from before the log start (retention took it from the log) is not
-    looked at. Raises OptionInvalid when there is no such topic.
+    Table records from before the log start (deleted from the log by retention) are ignored. Raises
+    OptionInvalid if the topic does not exist.
     """
     cluster = Cluster({**config.client, "bootstrap.servers": config.bootstrap})
     subscribed = cluster.partitions_of((config.topic,), None)
@@ -212,7 +213,7 @@ def _log_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offsets
 
 
 def _table_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offsets) -> Any:
-    """What the table holds; null in a column that an earlier version did not archive."""
+    """Read the table; columns that an earlier version did not archive are null."""
     from pyspark.sql.functions import col, expr
 
     within = " OR ".join(
@@ -227,7 +228,7 @@ def _table_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offse
 
 
 def _sides(frame: Any) -> dict[int, Side]:
-    """Each partition's figures in one pass; every record is taken for distinct."""
+    """Compute each partition's figures in one pass, assuming that offsets are distinct."""
     from pyspark.sql.functions import expr
 
     figures = ("count(*)", "count(*)", "min(offset)", "max(offset)", "bit_xor(hash)", _LOW_HALF)
@@ -236,7 +237,7 @@ def _sides(frame: Any) -> dict[int, Side]:
 
 
 def _sides_by_offset(frame: Any) -> dict[int, Side]:
-    """Each partition's figures; an offset that comes twice counts once in `distinct`."""
+    """Compute each partition's figures; a repeated offset counts once in `distinct`."""
     from pyspark.sql.functions import expr
 
     each = ("count(*) AS times", "max(hash) AS hash")
@@ -252,7 +253,7 @@ def _side_of(row: Any) -> Side:
 
 
 def _only_in(left: Any, right: Any, partition: int) -> tuple[int, list[int]]:
-    """How many offsets only `left` holds, and the first of them."""
+    """Return how many offsets only `left` holds, and the first of them."""
     here = left.where(f"partition = {partition}").select("offset").distinct()
     there = right.where(f"partition = {partition}").select("offset").distinct()
     only = here.join(there, "offset", "left_anti").orderBy("offset")
@@ -261,7 +262,8 @@ def _only_in(left: Any, right: Any, partition: int) -> tuple[int, list[int]]:
 
 
 def _differences(log: Any, table: Any) -> dict[int, Differences]:
-    """By partition, the records that both sides hold under one offset, but not alike."""
+    """Find, by partition, records that both sides hold at the same offset with different
+    contents."""
     from pyspark.sql.functions import col, expr
 
     place = [col("partition"), col("offset")]
