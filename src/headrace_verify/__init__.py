@@ -1,1 +1,1 @@
-"""`headrace verify`: attacks on Headrace itself, for anyone's machine and disks."""
+"""`headrace verify`: attacks on Headrace itself, on the user's own machine and disks."""

@@ -1,9 +1,9 @@
-"""Bugs planted in the broker and the log: what topics, groups, producers and readers must notice.
+"""Bugs planted in the broker and the log, which affect topics, groups, producers and readers.
 
 Invariants: as in `store_bugs`.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attack: kill -9 of real brokers under load, then everything is read back over the protocol."""
+"""Attack: kill -9 of real brokers under load, then read everything back over the protocol."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOPIC_CONFIG = {"segment.bytes": "200000"}  # so that ledgers roll under load
 
 
 def run_broker_kills(task: Task) -> None:
-    """Start, load, kill at a random moment, start again, look at everything: again and again."""
+    """Start, load, kill at a random moment, restart, verify everything; repeat."""
     broker = RealBroker(task.folder / "broker")
     library: LibraryLoad | None = None
     raw: RawLoad | None = None
@@ -47,13 +47,13 @@ def run_broker_kills(task: Task) -> None:
         raw.finish()
         left = library.finish()
         if left:
-            task.wrong(f"{left} records of the library were never answered", seed=task.seed)
+            task.wrong(f"{left} records of the library got no result", seed=task.seed)
         _look(task, broker, library, raw)
         acknowledged = library.count
         task.figures["acknowledged by the library"] = acknowledged
         task.figures["acknowledged batches, raw"] = raw.acknowledged
         if not acknowledged or not raw.acknowledged:
-            task.wrong("nothing was acknowledged, so nothing was proved", seed=task.seed)
+            task.wrong("nothing was acknowledged, so nothing was verified", seed=task.seed)
     except (Fatal, OSError) as error:
         task.wrong(f"{type(error).__name__}: {error}", seed=task.seed, log=broker.last_words())
     finally:
@@ -82,7 +82,7 @@ def _cycles(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) 
 
 
 def _wait_for_acknowledgements(library: LibraryLoad, raw: RawLoad) -> None:
-    """Both clients are at work again, or it has taken them too long."""
+    """Wait until both clients make progress again, or a time-out."""
     written, raw_written = library.count, raw.acknowledged
     for _ in range(300):
         if library.count > written and raw.acknowledged > raw_written:
@@ -98,13 +98,13 @@ def _die_early(broker: RealBroker, after_s: float) -> None:
     try:
         broker.start()
     except Fatal:
-        pass  # it died before it was ready, as planned
+        pass  # as planned, it died before it was ready
     early.join()
     broker.kill()
 
 
 def _look(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) -> None:
-    """Read everything and hold it against what the clients know."""
+    """Read everything and compare it with what the clients know."""
     wire = KafkaWire(broker.address)
     try:
         for partition in LIBRARY_PARTITIONS:
@@ -112,18 +112,18 @@ def _look(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) ->
             values = _read(wire, partition)
             wrong = _compare(task.seed, partition, values, known)
             if len(values) > library.sent[partition]:
-                wrong.append(f"{len(values)} records where {library.sent[partition]} were sent")
+                wrong.append(f"{len(values)} records, but {library.sent[partition]} were sent")
             for text in wrong:
                 task.wrong(f"partition {partition}: {text}", seed=task.seed, cycle=task.runs)
             task.add("records compared", len(values))
         for text in _look_at_raw(task, wire, raw):
             task.wrong(f"partition {RAW_PARTITION}: {text}", seed=task.seed, cycle=task.runs)
         if library.failed:
-            task.wrong(f"the library gave up: {library.failed[0]}", seed=task.seed)
+            task.wrong(f"the library failed: {library.failed[0]}", seed=task.seed)
         if raw.refused:
-            task.wrong(f"a sound request was refused: {raw.refused[0]}", seed=task.seed)
+            task.wrong(f"a valid request was rejected: {raw.refused[0]}", seed=task.seed)
     except (OSError, Refused) as error:
-        task.wrong(f"what was stored cannot be read: {error}", seed=task.seed, cycle=task.runs)
+        task.wrong(f"stored records cannot be read: {error}", seed=task.seed, cycle=task.runs)
     finally:
         wire.close()
 
@@ -136,16 +136,16 @@ def _look_at_raw(task: Task, wire: KafkaWire, raw: RawLoad) -> list[str]:
     values = _read(wire, RAW_PARTITION)
     wrong = _compare(task.seed, RAW_PARTITION, values, known)
     if len(values) not in (len(known), raw.next_number):
-        wrong.append(f"{len(values)} records where {len(known)} or {raw.next_number} belong")
+        wrong.append(f"{len(values)} records, expected {len(known)} or {raw.next_number}")
     task.add("records compared", len(values))
     committed = wire.committed(GROUP, TOPIC, RAW_PARTITION)
     if not raw.committed <= committed <= max(raw.committed, raw.committed_sent):
-        wrong.append(f"committed offset {committed} where {raw.committed} was acknowledged")
+        wrong.append(f"committed offset {committed}, but {raw.committed} was acknowledged")
     if raw.acknowledged == len(raw.batches) and raw.acknowledged:
-        # Only then it is the last batch that the broker has seen of this producer.
+        # Only then is it the last batch of this producer that the broker has seen.
         again = wire.produce(TOPIC, RAW_PARTITION, raw.batches[-1][0])
         if again != raw.offsets[-1]:
-            wrong.append(f"a retry got offset {again}, the first try {raw.offsets[-1]}")
+            wrong.append(f"a retry returned offset {again}, the first attempt {raw.offsets[-1]}")
         if len(_read(wire, RAW_PARTITION)) != len(values):
             wrong.append("a retry of an acknowledged batch was appended again")
         task.add("retries answered as duplicates")
@@ -153,7 +153,7 @@ def _look_at_raw(task: Task, wire: KafkaWire, raw: RawLoad) -> list[str]:
 
 
 def _read(wire: KafkaWire, partition: int) -> list[bytes]:
-    """All values; at each place the record with that offset. Raises Refused."""
+    """Return all values, indexed by offset. Raises Refused."""
     values: list[bytes] = []
     while True:
         data, high_watermark = wire.fetch(TOPIC, partition, len(values))
@@ -168,7 +168,8 @@ def _read(wire: KafkaWire, partition: int) -> list[bytes]:
 
 
 def _compare(seed: int, partition: int, values: list[bytes], known: dict[int, int]) -> list[str]:
-    """Offsets are dense and every producer keeps its order, so record n is at offset n."""
+    """Check the order: offsets are dense and each producer keeps its order, so record n is at
+    offset n."""
     wrong = []
     for number, value in enumerate(values):
         if value != value_of(seed, partition, number):
@@ -179,5 +180,7 @@ def _compare(seed: int, partition: int, values: list[bytes], known: dict[int, in
             wrong.append(f"record {number} was acknowledged at offset {offset}")
             break
     if known and max(known) >= len(values):
-        wrong.append(f"record {max(known)} was acknowledged, and {len(values)} are there: lost")
+        wrong.append(
+            f"record {max(known)} was acknowledged, but only {len(values)} records exist: lost"
+        )
     return wrong

@@ -1,7 +1,7 @@
-"""The load on a real broker that is killed: three clients that know what was acknowledged.
+"""The load on a real broker that is killed: three clients that record what was acknowledged.
 
-Invariants: payloads are self-describing (seed, partition and number decide every byte).
-A client never forgives: it keeps what it sent, what was acknowledged and where.
+Invariants: payloads are self-describing (seed, partition and number determine every byte). Clients
+keep what they sent, what was acknowledged, and at which offset.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _IN_FLIGHT_MAX = 400
 
 
 def value_of(seed: int, partition: int, number: int) -> bytes:
-    """The bytes of one record."""
+    """Return the bytes of one record."""
     rng = seeded(f"{seed} {partition} {number}")
     head = b"%d %d %d " % (seed, partition, number)
     return head + rng.randbytes(rng.choice((0, 10, 100, 2_000)))
 
 
 class LibraryLoad(threading.Thread):
-    """An idempotent librdkafka producer, which lives on while brokers come and go."""
+    """An idempotent librdkafka producer that keeps running across broker restarts."""
 
     def __init__(self, seed: int, broker: RealBroker) -> None:
         super().__init__(name="verify-library", daemon=True)
@@ -60,11 +60,11 @@ class LibraryLoad(threading.Thread):
 
     @property
     def count(self) -> int:
-        """How many records were acknowledged."""
+        """The number of acknowledged records."""
         return sum(len(found) for found in self.acknowledged.values())
 
     def run(self) -> None:
-        """Produce until told to stop."""
+        """Produce until stopped."""
         while not self._over.is_set():
             if len(self._producer) < _IN_FLIGHT_MAX:
                 for _ in range(self._rng.choice((1, 5, 20))):
@@ -89,14 +89,14 @@ class LibraryLoad(threading.Thread):
         )
 
     def finish(self) -> int:
-        """Send no more and wait for the rest; how many never ended."""
+        """Stop producing and wait for the rest; returns how many got no result."""
         self._over.set()
         self.join()
         return int(self._producer.flush(60))
 
 
 class RawLoad(threading.Thread):
-    """One request at a time, acks=all, each answer looked at; and a group's progress."""
+    """Sends one request at a time with acks=all and checks each response; also commits offsets."""
 
     def __init__(self, seed: int, broker: RealBroker, producer: tuple[int, int]) -> None:
         super().__init__(name="verify-raw", daemon=True)
@@ -107,7 +107,7 @@ class RawLoad(threading.Thread):
         self.batches: list[tuple[bytes, int]] = []
         """(batch, its first number); the last may be unacknowledged."""
         self.acknowledged = 0
-        """How many of them were."""
+        """The number of acknowledged batches."""
         self.offsets: list[int] = []
         self.committed_sent = -1
         self.committed = -1
@@ -143,7 +143,7 @@ class RawLoad(threading.Thread):
         except Refused as error:
             self.refused.append(str(error))
         except OSError:
-            pass  # killed: that is what this is about
+            pass  # killed, as intended
         finally:
             wire.close()
 
@@ -162,7 +162,7 @@ class RawLoad(threading.Thread):
         self.acknowledged += 1
 
     def again(self) -> RawLoad:
-        """The same client on a new connection; what was not answered is sent again."""
+        """Reconnect the client; unacknowledged batches are sent again."""
         other = RawLoad(self._seed, self._broker, self._producer)
         other.__dict__.update(
             {
@@ -181,6 +181,6 @@ class RawLoad(threading.Thread):
         return other
 
     def finish(self) -> None:
-        """Stop after the request under way."""
+        """Stop after the current request."""
         self._over.set()
         self.join()

@@ -1,8 +1,8 @@
-"""What a broker's folder may hold after a crash, from what was asked for and what was answered.
+"""What a broker's folder may hold after a crash, given its requests and responses.
 
-Invariants: `step` takes the notes of `broker_scenario` up to the crash; `violations` holds
-a broker that was opened again against them. What was answered is there; what was under way may
-be; what nobody asked for is not. What was deleted is gone for good, under any name.
+Invariants: `step` consumes the notes of `broker_scenario` up to the crash; `violations` compares a
+reopened broker with them. Acknowledged changes are present; pending ones may be; unrequested ones
+are not. What was deleted stays deleted, under any name.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ NOTES = {
 
 
 class PartitionTruth:
-    """What was sent to one partition, in order."""
+    """The batches sent to one partition, in order."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.positions = {0: 0}
-        """Offset -> byte, for every end of a batch."""
+        """Offset -> byte position, for every end of a batch."""
         self.end_offset = 0
         self.acknowledged = 0
-        """The offset up to which it was."""
+        """The acknowledged end offset."""
         self.starts = {0}
-        """Where the log may start."""
+        """The possible log start offsets."""
 
     def append(self, batch: bytes) -> None:
-        """Take the next one."""
+        """Add the next batch."""
         stored = as_stored(batch, self.end_offset)
         self.take(stored)
 
     def take(self, stored: bytes) -> None:
-        """Take what is stored."""
+        """Compare with the stored batches."""
         self.data += stored
         for _at, header in batches_in(stored):
             self.end_offset = header.last_offset + 1
         self.positions[self.end_offset] = len(self.data)
 
     def position_of(self, offset: int) -> int:
-        """Where the batch that holds `offset` begins."""
+        """The base offset of the batch that holds `offset`."""
         return max((at for base, at in self.positions.items() if base <= offset), default=0)
 
 
@@ -84,15 +84,15 @@ class TopicTruth:
     def __init__(self, name: str, counts: set[int], configs: list[dict[str, str]]) -> None:
         self.name = name
         self.counts = counts
-        """How many partitions it may have."""
+        """The possible partition counts."""
         self.configs = configs
-        """What its overrides may be."""
+        """The possible overrides."""
         self.partitions: dict[int, PartitionTruth] = {}
         self.is_deleting = False
         self.is_deleted = False
 
     def partition(self, number: int) -> PartitionTruth:
-        """The truth of one partition."""
+        """The expected state of one partition."""
         return self.partitions.setdefault(number, PartitionTruth())
 
 
@@ -103,17 +103,17 @@ class BrokerOracle:
         self.topics: dict[str, TopicTruth] = {}
         """By id, hex."""
         self.creating: set[str] = set()
-        """Names under which a topic of unknown id may be there."""
+        """Names under which a topic of unknown id may exist."""
         self.offsets: dict[tuple[str, str, int], set[int]] = {}
-        """(group, topic, partition) -> what may be committed."""
+        """(group, topic, partition) -> offsets that may be committed."""
         self.producer_id_last = -1
         self.generations: dict[str, tuple[int, list[str], bool]] = {}
-        """Group -> (generation, its members, whether they were about to meet again)."""
+        """Group -> (generation, its members, whether a rebalance was pending)."""
         self.version = 0
-        """Counts the notes."""
+        """The number of notes."""
 
     def step(self, note: tuple[Any, ...]) -> None:
-        """Take one note."""
+        """Process one note."""
         self.version += 1
         kind, *rest = note
         getattr(self, "_" + kind.replace(" ", "_"))(*rest)
@@ -189,7 +189,7 @@ class BrokerOracle:
     # --- after the crash ---------------------------------------------------------------------
 
     async def violations(self, node: Node) -> list[str]:
-        """What the broker that was opened again holds, against what it may hold."""
+        """Compare the reopened broker with the expected state."""
         wrong = self._topic_violations(node)
         for topic in list(node.topics.by_name.values()):
             truth = self.topics.get(topic.id.hex)
@@ -199,7 +199,7 @@ class BrokerOracle:
                     continue
                 if truth is None:
                     if partition.end_offset:
-                        wrong.append(f"{partition.name} was never written to, and holds records")
+                        wrong.append(f"{partition.name} was never written to, but holds records")
                     continue
                 data = await read_all(node, partition)
                 wrong += _partition_violations(partition, data, truth.partition(number))
@@ -207,7 +207,7 @@ class BrokerOracle:
         wrong += await self._group_violations(node)
         taken = await node.producer_ids.take()
         if taken <= self.producer_id_last:
-            wrong.append(f"producer id {taken} was given out again")
+            wrong.append(f"producer id {taken} was allocated twice")
         wrong += await self._made_again(node)
         return wrong
 
@@ -221,13 +221,13 @@ class BrokerOracle:
                 wrong.append(f"topic {truth.name} is lost")
                 continue
             if truth.is_deleted:
-                wrong.append(f"topic {truth.name} is back from deletion")
+                wrong.append(f"topic {truth.name} reappeared after its deletion")
             if found.fact.partition_count not in truth.counts:
                 wrong.append(f"topic {truth.name} has {found.fact.partition_count} partitions")
             if found.fact.configs not in truth.configs:
                 wrong.append(f"topic {truth.name} has the configuration {found.fact.configs}")
         wrong += [
-            f"topic {name} was never made"
+            f"topic {name} was never created"
             for name, topic in node.topics.by_name.items()
             if not topic.is_internal
             and topic.id.hex not in self.topics
@@ -236,7 +236,7 @@ class BrokerOracle:
         return wrong
 
     async def _ledger_violations(self, node: Node) -> list[str]:
-        """Every ledger belongs to a topic that is there, and every chain's ledgers are there."""
+        """Check that every ledger belongs to an existing topic, and every chain's ledgers exist."""
         there = {int(info.ledger) for info in node.store.list()}
         named: set[int] = set()
         wrong = []
@@ -248,7 +248,7 @@ class BrokerOracle:
         if there - named:
             wrong.append(f"ledgers {sorted(there - named)} belong to no topic")
         if named - there:
-            wrong.append(f"the metadata names ledgers {sorted(named - there)}, which are not there")
+            wrong.append(f"the metadata names ledgers {sorted(named - there)}, which do not exist")
         return wrong
 
     async def _group_violations(self, node: Node) -> list[str]:
@@ -258,26 +258,26 @@ class BrokerOracle:
         for key, allowed in self.offsets.items():
             found = await _committed(node, key)
             if found not in allowed:
-                wrong.append(f"{key} has committed {found}, not one of {sorted(allowed)}")
+                wrong.append(f"{key} has committed offset {found}, not one of {sorted(allowed)}")
         for group, (generation, members, is_meeting) in self.generations.items():
             wrong += await _generation_violations(node, group, generation, members, is_meeting)
         return wrong
 
     async def _made_again(self, node: Node) -> list[str]:
-        """A topic that is made now under a name that was in use has nothing of its predecessor."""
+        """Check that a topic recreated under a used name has no state of its predecessor."""
         wrong = []
         for name in sorted({truth.name for truth in self.topics.values()}):
             if name in node.topics.by_name:
                 continue
             fact = await node.topics.create(name, 2, 1)
             if fact.id.hex in self.topics:
-                wrong.append(f"the topic {name} that was made again has its old id")
+                wrong.append(f"the recreated topic {name} has its old id")
             for _, partition in node.topics.get(name).logs:
                 await partition.wait_loaded()
                 if partition.end_offset or partition.segments:
-                    wrong.append(f"{partition.name}, made again, holds old records")
+                    wrong.append(f"recreated {partition.name} holds old records")
             wrong += [
-                f"the topic {name} that was made again has the progress of {key}"
+                f"the recreated topic {name} has the committed offset of {key}"
                 for key in self.offsets
                 if key[1] == name and await _committed(node, key) != NO_OFFSET
             ]
@@ -285,9 +285,9 @@ class BrokerOracle:
 
     @classmethod
     async def after_recovery(cls, node: Node, before: BrokerOracle) -> BrokerOracle:
-        """What was recovered must be there for ever.
+        """Require the recovered state from now on.
 
-        `before` may know of more than there was when the power went.
+        `before` may contain changes that were lost with the power.
         """
         oracle = cls()
         for topic in node.topics.by_name.values():
@@ -315,7 +315,7 @@ class BrokerOracle:
                 oracle.topics[topic_id] = truth
         for key in before.offsets:
             oracle.offsets[key] = {await _committed(node, key)}
-            if key[1] not in node.topics.by_name:  # what a deletion that was cut short has left
+            if key[1] not in node.topics.by_name:  # leftovers of an interrupted deletion
                 oracle.offsets[key].add(NO_OFFSET)
         return oracle
 
@@ -324,7 +324,7 @@ def _partition_violations(partition: Any, data: bytes, truth: PartitionTruth) ->
     name, mark = partition.name, partition.high_watermark
     wrong = []
     if mark < truth.acknowledged:
-        wrong.append(f"{name}: {truth.acknowledged} acknowledged, {mark} left")
+        wrong.append(f"{name}: {truth.acknowledged} acknowledged, {mark} remain")
     if partition.log_start_offset not in truth.starts:
         wrong.append(
             f"{name} starts at {partition.log_start_offset}, not at one of {sorted(truth.starts)}"
@@ -332,7 +332,7 @@ def _partition_violations(partition: Any, data: bytes, truth: PartitionTruth) ->
     if mark not in truth.positions:
         wrong.append(f"{name} ends inside an append, at {mark}")
     elif data != truth.data[truth.position_of(partition.log_start_offset) : truth.positions[mark]]:
-        wrong.append(f"{name} holds other records than were sent")
+        wrong.append(f"{name} holds records that were not sent")
     return wrong
 
 
@@ -347,8 +347,9 @@ async def _committed(node: Node, key: tuple[str, str, int]) -> int:
 async def _generation_violations(
     node: Node, group: str, generation: int, members: list[str], is_meeting: bool
 ) -> list[str]:
-    """Its last answered generation, or a later one that was under way, is in force; none before."""
-    await _committed(node, (group, LASTING, 0))  # the group is loaded
+    """Check that the group has its last acknowledged generation, or a later pending one; none
+    older."""
+    await _committed(node, (group, LASTING, 0))  # loads the group
     shard = node.groups.shards.shard(node.groups.partition_for(group))
     machine: Any = shard.machine
     found = machine.groups.get(group)
@@ -356,16 +357,16 @@ async def _generation_violations(
         return [f"group {group} is lost"] if members else []
     wrong = []
     if found.generation < generation:
-        wrong.append(f"group {group} is back in generation {found.generation} from {generation}")
+        wrong.append(f"group {group} went from generation {generation} back to {found.generation}")
     if not members:
         return wrong
     if not is_meeting:
         beat = await node.groups.heartbeat(HeartbeatCommand(group, generation, members[0]))
         if found.generation != generation or beat.error is not None:
-            wrong.append(f"group {group} has left generation {generation}: {beat.error}")
+            wrong.append(f"group {group} left generation {generation}: {beat.error}")
     old = CommitCommand(
         group, generation - 1, members[0], None, [OffsetToCommit(LASTING, 0, 1 << 40)]
     )
     if (await node.groups.commit(old)).results[0].error is None:
-        wrong.append(f"group {group} takes a commit of generation {generation - 1}")
+        wrong.append(f"group {group} accepts a commit of generation {generation - 1}")
     return wrong

@@ -1,9 +1,9 @@
-"""A random life of a broker without sockets: topics that come, change, go and come again; groups.
+"""A random workload on a broker without sockets: topics created, altered and deleted; groups.
 
-Invariants: a worker asks one thing at a time and notes it, before it asks and when it is
-answered. Workers run side by side, each on a topic or a group of its own, so what may be there
-after a crash is always known. Batches describe themselves: topic id, partition, life and number
-decide every byte, so what a deleted topic held is never mistaken for what its successor holds.
+Invariants: a worker makes one request at a time and records a note before it and after the
+response. Workers run concurrently, each with its own topic or group, so the possible states after a
+crash are always known. Batches are self-describing: topic id, partition, life and number determine
+every byte, so records of a deleted topic are never mistaken for those of its successor.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 CONFIG = BrokerConfig(offsets_partition_count=2)
 NAMES = ("orders", "payments")
 LASTING = "lasting"
-"""A topic that is never deleted; the members' progress is in it."""
+"""A topic that is never deleted; the members' committed offsets are in it."""
 SIMPLE_GROUP, TEAM = "simple", "team"
 _SESSION = ClientSession("PLAINTEXT", "127.0.0.1", ANONYMOUS)
 _SEGMENT_BYTES = "2500"
 
 
 def small_settings() -> ExitStack:
-    """Blocks of producer ids and snapshots of groups come often, so that crashes meet them."""
+    """Small blocks of producer ids and frequent snapshots, so that crashes hit them."""
     stack = ExitStack()
     stack.enter_context(patched(producer_ids, "BLOCK_SIZE", 2))
     stack.enter_context(patched(coordinator_shard, "SNAPSHOT_BYTES_MIN", 3_000))
@@ -58,13 +58,13 @@ def small_settings() -> ExitStack:
 
 
 def has_quick_groups(node: Node) -> None:
-    """Rebalances end as soon as all members are there."""
+    """Rebalances end as soon as all members have joined."""
     node.groups.config = GroupConfig(initial_rebalance_delay_ms=0)
 
 
 @lru_cache(maxsize=20_000)
 def batch_of(topic_id: str, partition: int, life: int, number: int) -> bytes:
-    """What is sent as batch `number` of a partition in one life of the broker."""
+    """Return batch `number` of a partition in one life of the broker."""
     rng = seeded(f"{topic_id} {partition} {life} {number}")
     records = [
         Record(0, 1_000 * number + at, b"%d" % number, rng.randbytes(rng.choice((5, 60, 300))))
@@ -74,18 +74,18 @@ def batch_of(topic_id: str, partition: int, life: int, number: int) -> bytes:
 
 
 def as_stored(batch: bytes, base_offset: int) -> bytes:
-    """The batch as a log keeps it at `base_offset`."""
+    """Return the batch as stored at `base_offset`."""
     return PLACEMENT.pack(base_offset, read_header(batch).length, 0) + batch[16:]
 
 
 async def read_all(node: Node, partition: PartitionLog) -> bytes:
-    """Every batch from the one that holds the log's start to the high watermark."""
+    """Read every batch from the one with the log start offset to the high watermark."""
     parts: list[bytes] = []
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
         data = bytes(await partition.reader.read(offset, 1 << 20))
         if not data:
-            return b"".join(parts) + b" and nothing where records should be"
+            return b"".join(parts) + b" and nothing where records are expected"
         parts.append(data)
         for _at, header in batches_in(data):
             offset = header.last_offset + 1
@@ -93,7 +93,7 @@ async def read_all(node: Node, partition: PartitionLog) -> bytes:
 
 
 def batches_in(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(where it begins, header) of each whole batch."""
+    """Return (position, header) of each complete batch."""
     at = 0
     while at < len(data):
         header = read_header(data, at)
@@ -216,7 +216,7 @@ class _TopicWorker:
 
 
 class _TeamWorker:
-    """The members of one group: they meet again and again, and commit; and producers' ids."""
+    """The members of one group, which rejoin repeatedly and commit; also allocates producer ids."""
 
     def __init__(self, node: Node, note: Note, seed: str, life: int) -> None:
         self._node = node
@@ -246,7 +246,7 @@ class _TeamWorker:
         self._note("meeting", self._group)
         members = self._members or [""]
         if len(members) == 1 and self._members and self._rng.random() < 0.3:
-            members = ["", *members]  # the new one first: it makes the others meet again
+            members = ["", *members]  # the new one first: its join starts a rebalance
         replies = await asyncio.gather(*(self._join(member) for member in members))
         assert all(reply.error is None for reply in replies), replies
         self._members = [reply.member_id for reply in replies]
@@ -260,7 +260,7 @@ class _TeamWorker:
 
     async def _join(self, member: str) -> Any:
         self._joins += 1
-        name = b"subscription %d" % self._joins  # a new one, so that all must meet again
+        name = b"subscription %d" % self._joins  # a new one, so that all must rejoin
         command = JoinCommand(
             self._group, member, None, "verify", "/", 60_000, 60_000, "consumer", [("range", name)]
         )
@@ -286,7 +286,7 @@ class _TeamWorker:
 
 
 async def run_broker_life(node: Node, note: Note, seed: str, turns: int, life: int) -> None:
-    """All workers, side by side, to their end."""
+    """Run all workers concurrently to their end."""
     await node.topics.ensure_internal(OFFSETS_TOPIC)
     workers: list[_TopicWorker | _TeamWorker] = [
         _TopicWorker(node, note, name, f"{seed} {life}", life) for name in (*NAMES, LASTING)

@@ -1,7 +1,7 @@
-"""`headrace verify crash`: all attacks on what must survive crashes and damage, and their verdict.
+"""`headrace verify crash`: all attacks on crash safety and damage handling, and their verdict.
 
-Invariants: the list of attacks, how they share the time, and what makes a run fail: a
-violation, or an attack that has checked nothing.
+Invariants: the list of attacks, how they share the time, and what makes a run fail: a violation, or
+an attack that has checked nothing.
 """
 
 from __future__ import annotations
@@ -27,68 +27,71 @@ if TYPE_CHECKING:
 
     from headrace_verify.planted import Planted
 
-# Forks come first: nothing has made a thread by then.
+# Attacks that fork come first, before any thread exists.
 ATTACKS = (
     Attack(
         "kills",
-        "A writer killed at any moment, again and again: what it was told is stored is there, byte"
-        " for byte, and nothing else.",
+        "A writer killed at random moments: what was acknowledged is stored, byte for"
+        " byte, and nothing else.",
         "kills",
         15,
         run_kills,
     ),
     Attack(
         "power",
-        "Power lost at any operation of the disk, also while recovery runs: nothing acknowledged"
-        " is lost, nothing comes up that was not written.",
+        "Power loss at every disk operation, also during recovery: nothing acknowledged"
+        " is lost, nothing appears that was not written.",
         "disk states",
         20,
         run_power,
     ),
     Attack(
         "power-faults",
-        "Power lost behind failed syncs and torn writes: what failed never comes back once its"
-        " positions are used again.",
+        "Power loss after failed syncs and torn writes: failed data never reappears once"
+        " its positions are reused.",
         "disk states",
         10,
         run_power_faults,
     ),
     Attack(
         "power-broker",
-        "Power lost under a whole broker: topics, configurations, groups' progress and generations,"
-        " producer ids and starts of logs that were answered are there; what was deleted is gone"
-        " for good, and a topic made again shows nothing of its predecessor.",
+        "Power loss of a whole broker: acknowledged topics, configurations, committed"
+        " offsets, generations, producer ids and log start offsets are kept; deleted ones"
+        " stay deleted, and a recreated topic has no state of its predecessor.",
         "disk states",
         15,
         run_power_broker,
     ),
     Attack(
         "power-table",
-        "Power lost while a table is written in transactions and compacted: each key has its latest"
-        " committed value, nothing aborted or older shows, no tombstone or marker is missing.",
+        "Power loss while a table is written in transactions and compacted: each key has"
+        " its latest committed value; no aborted or older value is visible, no tombstone"
+        " or marker is missing.",
         "disk states",
         10,
         run_power_table,
     ),
     Attack(
         "power-files",
-        "The same of a recorded process: SQLite's files and the ledgers' cut at the same instant.",
+        "The same for a recorded process: SQLite's files and the ledgers' are truncated"
+        " at the same instant.",
         "disk states",
         15,
         run_power_files,
     ),
     Attack(
         "log",
-        "A log against a plain model: five retries back are known and no more, sequences wrap,"
-        " offsets by time are the first ones, before and after a kill.",
+        "A log against a plain model: the last five batches are recognised as retries and"
+        " no others, sequences wrap, offsets by time are the first ones, before and after"
+        " a kill.",
         "appends",
         5,
         run_log,
     ),
     Attack(
         "tails",
-        "Files cut, zeroed or garbled from any byte of their tails on: whole appends up to there,"
-        " or the damage is reported.",
+        "Files truncated, zeroed or garbled from every byte of their tails: complete"
+        " appends up to there are served, or the damage is reported.",
         "torn files",
         10,
         run_tails,
@@ -103,16 +106,18 @@ ATTACKS = (
     ),
     Attack(
         "faults",
-        "Full disk, EIO, short writes, slow syncs, then a kill: offsets stay dense, retries are"
-        " known, what anybody has read stays, what failed leaves no trace.",
+        "Full disk, EIO, short writes, slow syncs, then a kill: offsets stay dense,"
+        " retries are recognised, records that were read stay, failed appends leave no"
+        " trace.",
         "recoveries",
         10,
         run_faults,
     ),
     Attack(
         "broker",
-        "The installed command under load of real clients, killed with -9: every acknowledged"
-        " record is there once, in order, byte for byte; progress and producers survive.",
+        "The installed command under load of real clients, killed with -9: every"
+        " acknowledged record is stored once, in order, byte for byte; committed offsets"
+        " and producers survive.",
         "kills",
         20,
         run_broker_kills,
@@ -130,13 +135,13 @@ QUICK_RUNS = {
     "power-files": 2,
     "log": 12,
 }
-"""`--quick`: runs of each attack; flips and tails have counts of their own."""
+"""`--quick`: runs per attack; flips and tails have their own counts."""
 QUICK_FLIPS = 2_000
 QUICK_TAILS = 400
 
 
 class Plan(NamedTuple):
-    """What is asked for."""
+    """The options of a run."""
 
     seconds: float
     seed: int
@@ -145,11 +150,11 @@ class Plan(NamedTuple):
     is_quick: bool = False
     is_exhaustive: bool = False
     only: tuple[str, ...] = ()
-    """Names of attacks; all if empty."""
+    """Names of attacks; empty: all."""
 
 
 class Outcome(NamedTuple):
-    """How an attack ended."""
+    """The result of an attack."""
 
     attack: Attack
     task: Task
@@ -157,12 +162,13 @@ class Outcome(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether the promise held, and something was checked (or could not be on this machine)."""
+        """Whether there was no violation and something was checked (or could not be on this
+        machine)."""
         return not self.task.violation_count and (self.task.checked > 0 or self.task.is_impossible)
 
 
 class Proof(NamedTuple):
-    """How a planted bug fared."""
+    """The result for a planted bug."""
 
     bug: Planted
     task: Task
@@ -170,7 +176,7 @@ class Proof(NamedTuple):
 
     @property
     def is_found(self) -> bool:
-        """Whether the attack that must find it did."""
+        """Whether its attack found it."""
         return self.task.violation_count > 0
 
     @property
@@ -182,7 +188,7 @@ class Proof(NamedTuple):
 def run_attacks(
     plan: Plan, on_begin: Callable[[Attack], None], on_progress: Callable[[Task], None]
 ) -> list[Outcome]:
-    """Run what the plan says, one attack after the other."""
+    """Run the planned attacks one after the other."""
     outcomes = []
     attacks = [attack for attack in ATTACKS if not plan.only or attack.name in plan.only]
     whole = sum(attack.share for attack in attacks)
@@ -208,9 +214,9 @@ def run_attacks(
                 attack.run(task)
             except KeyboardInterrupt:
                 is_interrupted = True
-                task.skip("interrupted: what was checked until then counts")
+                task.skip("interrupted: the checks made until then count")
             except (HeadraceError, AssertionError, OSError) as error:
-                task.wrong(f"the attack could not go on: {error!r}", seed=plan.seed)
+                task.wrong(f"the attack failed to run: {error!r}", seed=plan.seed)
             outcomes.append(Outcome(attack, task, task.seconds))
             if is_interrupted:
                 break
@@ -218,7 +224,7 @@ def run_attacks(
 
 
 def find_planted(bug: Planted, seed: int) -> Proof:
-    """Plant a bug and see whether its attack finds it."""
+    """Plant a bug and check that its attack finds it."""
     with tempfile.TemporaryDirectory(prefix="headrace-verify-") as folder:
         task = is_found(bug, BY_NAME, seed, Path(folder))
     return Proof(bug, task, task.seconds)

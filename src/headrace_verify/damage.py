@@ -1,8 +1,8 @@
-"""Attacks on the bytes at rest: files cut or garbled at every byte of their tails, and bit flips.
+"""Attacks on data at rest: files truncated or garbled at every byte of their tails, and bit flips.
 
-The oracle: what is served is what was acknowledged, byte for byte, or the damage is reported.
-One exception, which docs/FORMAT.md names: damage to the last durable WAL frame cannot be told
-from a torn write, because nothing was written behind it; then whole batches of that frame may be
+The oracle: what is served is what was acknowledged, byte for byte, or the damage is reported. One
+exception, which docs/FORMAT.md names: damage to the last durable WAL frame cannot be distinguished
+from a torn write, because nothing was written after it; then whole batches of that frame may be
 missing, never anything else.
 """
 
@@ -26,14 +26,15 @@ TAIL_BYTES = 64 << 10
 TURNS = 8
 WAL_BYTES = 12 << 10
 ALL_WAL_BYTES = 4 << 10
-"""Where every bit is flipped: the rest of a WAL file is zeros, and costs as much as what counts."""
+"""The range in which every bit is flipped: the rest of a WAL file is zeros, at the same cost per
+bit."""
 TAIL_TURNS, TAIL_SCALE = 24, 5
-"""Few batches, and large ones: opening costs by the batch, and the WAL's tail must be full."""
+"""Few but large batches: opening costs per batch, and the WAL's tail must be full."""
 _NOTHING_SHOWN = 1 << 60
 
 
 class Frames:
-    """Where the frames of the folder's last WAL file lie."""
+    """The frames of the folder's last WAL file."""
 
     def __init__(self, folder: DataFolder) -> None:
         files = folder.files()
@@ -48,7 +49,7 @@ class Frames:
 
     @property
     def end(self) -> int:
-        """Behind the last frame."""
+        """The end of the last frame."""
         return self.ranges[-1][1] if self.ranges else 0
 
     def is_last(self, path: str, at: int) -> bool:
@@ -56,7 +57,7 @@ class Frames:
         return path == self.path and bool(self.ranges) and self.ranges[-1][0] <= at < self.end
 
     def sequence_before(self, at: int) -> int:
-        """The last frame that lies wholly before the byte."""
+        """The last frame that lies completely before the byte."""
         before = [sequence for _, end, sequence in self.ranges if end <= at]
         return before[-1] if before else self.ranges[0][2] - 1
 
@@ -77,23 +78,23 @@ def _ranges(data: bytes, salt: int, number: int) -> list[tuple[int, int, int]]:
 def verdict(
     folder: DataFolder, damaged: DataFolder, scratch: Path | None, sequence: int = _NOTHING_SHOWN
 ) -> tuple[str, str]:
-    """("exact" or "reported" or "torn" or "wrong", what is wrong).
+    """Classify as ("exact" or "reported" or "torn" or "wrong", the problem).
 
-    Batches behind WAL frame `sequence` may be missing: then the tail counts as torn.
+    Batches after WAL frame `sequence` may be missing: then the result is "torn".
     """
     try:
         found = asyncio.run(look(damaged, scratch))
     except HeadraceError:
         return "reported", ""
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no report of damage
-        return "wrong", f"no report but an internal error, {type(error).__name__}: {error}"
+        return "wrong", f"not a report but an internal error, {type(error).__name__}: {error}"
     if found.error is not None:
         return "reported", ""
     kind = "exact"
     for name, batches in folder.batches.items():
         given = found.data.get(name)
         if given is None:
-            return "wrong", f"{name} is gone, and nothing is reported"
+            return "wrong", f"{name} is missing, and nothing is reported"
         if isinstance(given, HeadraceError):
             kind = "reported"
             continue
@@ -101,12 +102,12 @@ def verdict(
         if given == whole:
             continue
         if not whole.startswith(given):
-            return "wrong", f"{name} serves other bytes than were acknowledged"
+            return "wrong", f"{name} serves bytes that were not acknowledged"
         needed = sum(len(batch.data) for batch in batches if batch.sequence <= sequence)
         if len(batches) > 1 and len(given) not in _boundaries([b.data for b in batches]):
             return "wrong", f"{name} ends within a batch"
         if sequence == _NOTHING_SHOWN or (len(given) < needed and len(batches) > 1):
-            return "wrong", f"{name} lost {len(whole) - len(given)} acknowledged bytes in silence"
+            return "wrong", f"{name} silently lost {len(whole) - len(given)} acknowledged bytes"
         kind = "torn" if kind == "exact" else kind
     if found.notes and kind == "exact":
         return "wrong", found.notes[0]
@@ -131,18 +132,18 @@ def run_flips(task: Task) -> None:
         (is_closed, path, size)
         for is_closed, folder in folders.items()
         for path, content in sorted(folder.files().items())
-        if (size := len(content))  # metadata.sqlite-wal is empty while nobody writes
+        if (size := len(content))  # metadata.sqlite-wal is empty without writers
     ]
     total = sum(8 * size for _closed, _path, size in places)
     task.figures["bits in the folders"] = total
     frames = {is_closed: Frames(folder) for is_closed, folder in folders.items()}
     limit = task.flips_max
     if task.is_exhaustive:
-        # What is never read changes nothing: a run is decided by what it reads.
+        # A byte that is never read changes nothing: a run depends only on what it reads.
         places = _read_places(folders, places)
         limit = sum(8 * size for _closed, _path, size in places)
         task.figures["bits left out"] = total - limit
-        task.skip("files that nobody reads, and metadata.sqlite a second time (closed cleanly)")
+        task.skip("files that are never read, and metadata.sqlite a second time (closed cleanly)")
     every = ((c, p, bit) for c, p, size in places for bit in range(8 * size))
     while task.checked < limit if limit is not None else task.goes_on():
         if task.checked % 64 == 0 and not task.goes_on() and limit is None:
@@ -190,7 +191,7 @@ def _read_places(
 
 
 def run_tails(task: Task) -> None:
-    """Cut, zero and garble the tails of files, at every byte if there is time."""
+    """Truncate, zero and garble the tails of files, at every byte if there is time."""
     folder = _folders(task, TAIL_TURNS, wal_bytes=256 << 10, scale=TAIL_SCALE)[False]
     frames = Frames(folder)
     rng = seeded(task.seed)
@@ -204,9 +205,9 @@ def run_tails(task: Task) -> None:
             continue
         places += [(path, at) for at in range(max(0, end - TAIL_BYTES), end)]
     task.figures["bytes in the tails"] = len(places)
-    task.skip("metadata.sqlite is not cut: SQLite's own recovery owns its tail")
+    task.skip("metadata.sqlite is not truncated: its tail is covered by SQLite's own recovery")
     rng.shuffle(places)
-    if task.is_exhaustive:  # every byte; of the WAL first, for a limit ends it
+    if task.is_exhaustive:  # every byte; the WAL first, because a limit may end the run
         places.sort(key=lambda place: (place[0] != frames.path, place))
     limit = task.flips_max
     for path, at in places:
@@ -231,7 +232,7 @@ def run_tails(task: Task) -> None:
                 )
     task.figures["tail bytes visited"] = task.runs
     if task.runs < len(places):
-        why = "no time" if limit is None else "a limit was set"
+        why = "out of time" if limit is None else "a limit was set"
         task.skip(f"{len(places) - task.runs} of {len(places)} tail bytes: {why}")
 
 
@@ -246,7 +247,7 @@ def _torn(content: bytes, at: int, how: str, seed: int) -> bytes:
 def _folders(
     task: Task, turns: int, wal_bytes: int = WAL_BYTES, scale: int = 1
 ) -> dict[bool, DataFolder]:
-    logging.getLogger("headrace").setLevel(logging.CRITICAL)  # thousands of reports come now
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)  # thousands of reports follow
     folders = {}
     for is_closed in (False, True):
         place = task.folder / f"folder-{is_closed}"
@@ -262,7 +263,7 @@ def _folders(
             )
         )
         kind, what = verdict(folders[is_closed], folders[is_closed], place)
-        assert kind == "exact", f"the folder does not hold before it is damaged: {what}"
+        assert kind == "exact", f"the folder is invalid before it is damaged: {what}"
     return folders
 
 

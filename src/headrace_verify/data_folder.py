@@ -1,11 +1,11 @@
-"""A small data folder with everything in it, what it must give back, and a look at it from above.
+"""A small data folder with all kinds of contents, its expected contents, and a reader for both.
 
-Invariants: the folder is made and opened by the broker's own parts (store, metadata, logs,
-groups), without sockets. Its ledgers' files live on a ModelDisk, so that a damaged copy costs no
-disk; the metadata's SQLite file is real.
+Invariants: the folder is created and opened by the broker's own parts (store, metadata, logs,
+groups), without sockets. Its ledger files are on a ModelDisk, so that a damaged copy needs no disk;
+the metadata's SQLite file is real.
 """
 
-# ruff: noqa: SLF001 - the store is looked at from within
+# ruff: noqa: SLF001 - inspects the store's private state
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CONFIG = BrokerConfig(offsets_partition_count=1)
 
 
 class SlowClock:
-    """An hour after the epoch, for ever: so a run is the same in any year."""
+    """A fixed time, an hour after the epoch, so that runs do not depend on the date."""
 
     def now_ms(self) -> int:
         """See Clock."""
@@ -51,7 +51,7 @@ class SlowClock:
 
 
 class StoredBatch(NamedTuple):
-    """A batch that was acknowledged."""
+    """An acknowledged batch."""
 
     data: bytes
     base_offset: int
@@ -60,19 +60,19 @@ class StoredBatch(NamedTuple):
 
 
 class DataFolder:
-    """The bytes of a folder and what was acknowledged in it."""
+    """The bytes of a folder, and what was acknowledged in it."""
 
     def __init__(self) -> None:
         self.image = Image([], {"": {}})
         self.metadata_files: dict[str, bytes] = {}
         self.facts: list[Entry] = []
         self.batches: dict[str, list[StoredBatch]] = {}
-        """By partition, as in `orders-0`."""
+        """By partition, such as orders-0."""
         self.committed = -1
-        """Progress of the group in orders-0."""
+        """The group's committed offset in orders-0."""
 
     def files(self) -> dict[str, bytes]:
-        """Every file of the folder by its path."""
+        """The bytes of every file, by path."""
         found = dict(self.metadata_files)
         for folder, names in self.image.names.items():
             for name, inode in names.items():
@@ -80,7 +80,7 @@ class DataFolder:
         return found
 
     async def files_read(self) -> set[str]:
-        """What opening the folder and reading all of it asks for, by path; not the metadata's."""
+        """The paths that opening and reading the whole folder read, without the metadata's."""
         disk = ModelDisk(self.image)
         await look(self, None, disk)
         return {
@@ -91,7 +91,7 @@ class DataFolder:
         }
 
     def with_file(self, path: str, content: bytes) -> DataFolder:
-        """A copy in which one file holds something else."""
+        """Return a copy in which one file has other contents."""
         copy = DataFolder()
         copy.__dict__.update(self.__dict__)
         if path in self.metadata_files:
@@ -105,7 +105,7 @@ class DataFolder:
 
 
 async def open_ledgers(disk: ModelDisk, wal_bytes: int, checkpoint_bytes: int) -> FileLedgerStore:
-    """The store on a modelled disk."""
+    """A store on a modelled disk."""
     return await FileLedgerStore.open(
         Path(ROOT),
         SlowClock(),
@@ -158,7 +158,7 @@ async def build(
     wal_bytes: int = 12 << 10,
     scale: int = 1,
 ) -> DataFolder:
-    """Make a folder as a kill leaves it (or a clean stop, with `is_closed`)."""
+    """Create a folder as a kill leaves it (or a clean stop, with `is_closed`)."""
     built = DataFolder()
     disk = ModelDisk()
     store = await open_ledgers(disk, wal_bytes, wal_bytes + (4 << 10))
@@ -184,7 +184,7 @@ async def build(
         reply = await node.groups.commit(command)
         assert reply.results[0].error is None, reply
         built.committed = number
-    # Whether a roll came by size depends on timing, and every attack needs a sealed ledger.
+    # Whether a roll by size happens depends on timing, and every attack needs a sealed ledger.
     await partitions[0].roll_now()
     internal = node.topics.get("__consumer_offsets").require_log(0)
     data = bytes(await internal.reader.read(0, 1 << 30))
@@ -208,27 +208,27 @@ async def build(
 
 
 class Found(NamedTuple):
-    """What a (damaged) folder gave."""
+    """What opening a (damaged) folder returned."""
 
     error: HeadraceError | None
     """Why nothing was served at all."""
     data: dict[str, bytes | HeadraceError]
-    """By partition: everything it serves, or what it reports."""
+    """By partition: everything it serves, or the error it reports."""
     notes: list[str]
-    """Answers that contradict what was served."""
+    """Answers that contradict the served data."""
 
     def __repr__(self) -> str:
-        # asyncio.run makes two of them for each result: 10 ms of the whole folder's bytes.
+        # asyncio.run calls repr twice for each result: 10 ms for the whole folder's bytes.
         return f"Found({self.error!r}, {len(self.data)} partitions)"
 
 
 async def look(
     damaged: DataFolder, metadata_folder: Path | None, disk: ModelDisk | None = None
 ) -> Found:
-    """Open the folder and read all of it, and by offset and by time.
+    """Open the folder and read everything sequentially, by offset and by time.
 
-    The metadata comes from `metadata_folder`'s SQLite file, which is written anew, or (None) from
-    the facts as they were. `disk` is one with its image already.
+    The metadata comes from `metadata_folder`'s SQLite file, which is rewritten, or (None) from the
+    original facts. `disk` already has its image.
     """
     disk = disk or ModelDisk(damaged.image)
     metadata: MetadataStore
@@ -301,7 +301,7 @@ async def _read_all(node: Node, partition: PartitionLog) -> bytes:
     while offset < partition.high_watermark:
         data = bytes(await partition.reader.read(offset, 1 << 20))
         if not data:
-            return b"".join(parts) + b" and nothing where records should be"
+            return b"".join(parts) + b" and nothing where records are expected"
         parts.append(data)
         at = 0
         while at < len(data):
@@ -316,17 +316,17 @@ async def _read_all(node: Node, partition: PartitionLog) -> bytes:
 async def _cross_check(
     node: Node, partition: PartitionLog, batches: list[StoredBatch]
 ) -> list[str]:
-    """Ask by single offsets and by time: both ways lead to the same batches."""
+    """Look up single offsets and times: both must lead to the same batches."""
     wrong = []
     for batch in batches[:: max(1, len(batches) // 4)]:
         if batch.base_offset >= partition.high_watermark:
             continue
         data = bytes(await partition.reader.read(batch.base_offset, 1))
         if len(batches) > 1 and data != batch.data:
-            wrong.append(f"{partition.name}: offset {batch.base_offset} gives another batch")
+            wrong.append(f"{partition.name}: offset {batch.base_offset} returns another batch")
         header = read_header(batch.data)
         if len(batches) > 1:
             timed = await partition.reader.offset_of_time(header.first_timestamp_ms)
             if timed.offset != batch.base_offset:
-                wrong.append(f"{partition.name}: time {header.first_timestamp_ms} gives {timed}")
+                wrong.append(f"{partition.name}: time {header.first_timestamp_ms} returns {timed}")
     return wrong

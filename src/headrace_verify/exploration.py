@@ -1,7 +1,7 @@
-"""Explores the states that a power loss may leave: at each operation, in every mode, twice deep.
+"""Explores possible states after a power loss: at each operation, in every mode, two levels deep.
 
-`explore` records a workload on a ModelDisk, then recovers each state that a loss of power may
-leave, and holds it against the Oracle.
+`explore` records a workload on a ModelDisk, recovers each state that a power loss may leave, and
+compares it with the Oracle.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Report:
 async def _check(
     image: Image, oracle: Oracle, where: str, report: Report
 ) -> list[tuple[Any, ...]] | None:
-    """Recover `image` and compare; the account of the recovery, None if it failed."""
+    """Recover `image` and compare; returns the account of the recovery, or None if it failed."""
     disk = ModelDisk(image)
     report.states += 1
     try:
@@ -44,7 +44,7 @@ async def _check(
         if not report.violations:
             fresh = await store.create()
             if fresh in oracle.ledgers and oracle.ledgers[fresh].is_created:
-                report.violations.append(f"{where}: id {fresh} was given out again")
+                report.violations.append(f"{where}: id {fresh} was allocated twice")
     finally:
         await abandon(store)
     return account
@@ -63,7 +63,7 @@ async def explore(
     states_max: int = 1 << 30,
     stop_at_first: bool = False,
 ) -> Report:
-    """Lose power at each operation of each generation; `recovery_share` of the states lose it
+    """Lose power at each operation of each generation; in `recovery_share` of the states, lose it
     again during each operation of their recovery."""
     rng = seeded(seed)
     report = Report()

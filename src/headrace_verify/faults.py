@@ -1,8 +1,8 @@
 """Attack: the disk fails under a running log: full, EIO, short and torn writes, slow syncs; kills.
 
-How it works: three partitions over one store on a ModelDisk. Writers try again with *other* bytes
-after a failure, so what failed and came back is seen; readers look all the time, and what anybody
-has read must stay. Between sessions the process dies.
+How it works: three partitions over one store on a ModelDisk. Writers retry with *different* bytes
+after a failure, so that failed data which reappears is detected. Readers read continuously, and
+what was read once must stay. Between sessions the process dies.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _TOPIC_ID = UUID(int=42)
 
 
 class FailingDisk(ModelDisk):
-    """A ModelDisk that fails by chance, in the ways of real ones."""
+    """A ModelDisk that fails at random, in the ways of real disks."""
 
     def __init__(self, rng: Random, *settings: Any) -> None:
         super().__init__(*settings)
         self._rng = rng
         self.share = 0.0
-        """Of the operations that fail."""
+        """The fraction of operations that fail."""
         self.counts: dict[str, int] = {}
 
     def _draws(self, what: str) -> bool:
@@ -80,22 +80,22 @@ class _Sent(NamedTuple):
 
 
 class _Truth:
-    """What is known of one partition."""
+    """The expected state of one partition."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.acknowledged: list[_Sent] = []
         self.data = b""
-        """The acknowledged batches as they must be stored."""
+        """The acknowledged batches, as they must be stored."""
         self.end_offset = 0
         self.attempts = 0
         self.maybe: list[bytes] = []
-        """Tried since the last acknowledgement: a crash may leave one of them, or none."""
+        """Attempts since the last acknowledgement: a crash may leave one of them, or none."""
         self.seen = b""
-        """What a reader has read: it must stay."""
+        """The end offset that a reader has read: it must stay."""
 
     def next_batch(self, seed: int) -> bytes:
-        """Another batch for the same place: each attempt has bytes of its own."""
+        """Return a new batch for the same offset: each attempt has different bytes."""
         self.attempts += 1
         rng = seeded(f"{seed} {self.name} {self.attempts}")
         records = [
@@ -109,12 +109,12 @@ class _Truth:
         return batch
 
     def stored(self, batch: bytes) -> bytes:
-        """How a batch must lie at the end of what is acknowledged."""
+        """Return the batch as it must be stored after the acknowledged ones."""
         header = read_header(batch)
         return PLACEMENT.pack(self.end_offset, header.length, 0) + batch[16:]
 
     def accept(self, batch: bytes) -> None:
-        """It was acknowledged, or recovery has brought it back."""
+        """Record that it was acknowledged, or restored by recovery."""
         self.data += self.stored(batch)
         self.acknowledged.append(_Sent(batch, self.end_offset))
         self.end_offset += read_header(batch).last_offset_delta + 1
@@ -122,7 +122,7 @@ class _Truth:
 
 
 def run_faults(task: Task) -> None:
-    """Session after session on one modelled disk, each ended by a kill; then another disk."""
+    """Run sessions on one modelled disk, each ended by a kill; then continue on another disk."""
     while task.goes_on():
         seed = task.seed + task.runs
         inline_ns = -1 if seed % 2 else wal_sync.INLINE_SYNC_NS
@@ -181,7 +181,7 @@ async def _life(task: Task, seed: int) -> list[str]:
 
 async def _settle(tasks: Tasks) -> None:
     for _ in range(20):
-        await asyncio.sleep(0)  # what was begun has begun
+        await asyncio.sleep(0)  # started appends have failed or ended
     await tasks.close()
 
 
@@ -214,19 +214,19 @@ async def _all(store: FileLedgerStore, log: PartitionLog) -> bytes:
 
 
 async def _recovered(store: FileLedgerStore, log: PartitionLog, truth: _Truth) -> list[str]:
-    """After a kill: all that was acknowledged, and at most one whole batch more."""
+    """Check after a kill: all acknowledged batches, and at most one complete batch more."""
     data = await _all(store, log)
     if not data.startswith(truth.data):
-        return [f"{truth.name}: acknowledged bytes are gone or changed"]
+        return [f"{truth.name}: acknowledged bytes are missing or changed"]
     rest = data[len(truth.data) :]
     if rest:
         found = [batch for batch in truth.maybe if truth.stored(batch) == rest]
         if not found:
-            return [f"{truth.name}: {len(rest)} bytes came up that nobody sent there"]
+            return [f"{truth.name}: {len(rest)} bytes appeared that were not sent there"]
         truth.accept(found[0])
     truth.maybe.clear()
     if not data.startswith(truth.seen):
-        return [f"{truth.name}: what a reader has read is gone"]
+        return [f"{truth.name}: records that were read are missing"]
     if not truth.acknowledged:
         return []
     last = truth.acknowledged[-1]
@@ -237,7 +237,7 @@ async def _recovered(store: FileLedgerStore, log: PartitionLog, truth: _Truth) -
 
 
 async def _append(log: PartitionLog, batch: bytes) -> int:
-    """Append once the log is ready; the base offset. Raises StorageUnavailable."""
+    """Append once the log is ready; returns the base offset. Raises StorageUnavailable."""
     header = read_header(batch)
     while True:
         appended = log.append(batch, header)
@@ -261,7 +261,7 @@ async def _write(store: FileLedgerStore, log: PartitionLog, truth: _Truth, seed:
                 continue
             if not data.startswith(truth.seen):
                 waiting.cancel()
-                return [f"{truth.name}: what a reader has read was taken back"]
+                return [f"{truth.name}: records that were read were revoked"]
             truth.seen = data
         try:
             offset = waiting.result()
@@ -269,6 +269,6 @@ async def _write(store: FileLedgerStore, log: PartitionLog, truth: _Truth, seed:
             await asyncio.sleep(0.001)
             continue
         if offset != truth.end_offset:
-            return [f"{truth.name}: offset {offset} was given where {truth.end_offset} is next"]
+            return [f"{truth.name}: offset {offset} was assigned, expected {truth.end_offset}"]
         truth.accept(batch)
     return []

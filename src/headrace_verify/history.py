@@ -1,12 +1,13 @@
-"""The history of a run: what every client asked for, what it was told, and when.
+"""The history of a run: what each client requested, the results, and the times.
 
-Invariants: append-only, one file for each process, one line of JSON for each event, written
-at once, so that a client may be killed at any moment and leaves at most half a line. Nothing is
-kept in memory. Times are `CLOCK_MONOTONIC` in ns, which all processes of a machine share, so files
-are merged by time. The format is described for an outside judge in `docs/VERIFY.md`.
-How it works: what changes something is written twice, as an invocation and as its end (`ok`, or
-`fail`: it certainly did not happen, or `info`: nobody knows). A read is written once, when it has
-ended, with the time of its invocation as `since`.
+Invariants: append-only, one file per process, one line of JSON per event, written immediately, so
+that a killed client leaves at most a partial line. Nothing is kept in memory. Times are
+`CLOCK_MONOTONIC` in ns, which all processes of a machine share, so files are merged by time. The
+format is specified for external checkers in `docs/VERIFY.md`.
+
+How it works: a write is recorded twice, as an invocation and as its completion (`ok`, `fail`: it
+certainly did not happen, or `info`: unknown). A read is recorded once, when it has completed, with
+the time of its invocation as `since`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT = "headrace-history"
 VERSION = 1
-"""Do not change without writing it into docs/VERIFY.md: stored, and read by others."""
+"""Stored, and read by other tools: change it together with docs/VERIFY.md."""
 INVOKE, OK, FAIL, INFO = "invoke", "ok", "fail", "info"
 SEND, POLL, ASSIGN, REVOKE, COMMIT, COMMITTED = (
     "send",
@@ -41,16 +42,16 @@ INIT, BEGIN = "init", "begin"
 ACQUIRE, SETTLE, DRAINED, NOTE = "acquire", "settle", "drained", "note"
 DEAD = "dead"
 Event = dict[str, Any]
-"""One line: `t` ns, `p` process, `k` kind, `f` operation, and what belongs to the operation."""
+"""One line: `t` ns, `p` process, `k` kind, `f` operation, and the operation's own fields."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _time_of = itemgetter("t")
 now_ns = SystemClock().now_ns
-"""The time that `since` takes."""
+"""The time for `since`."""
 
 
 class History:
-    """Writes the events of one process; any thread of it may."""
+    """Writes the events of one process. Thread-safe."""
 
     def __init__(self, path: Path, process: str) -> None:
         self.process = process
@@ -59,19 +60,19 @@ class History:
         self._op = 0
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         os.close(self._fd)
 
     def write(self, kind: str, operation: str, /, **fields: Any) -> int:
-        """Put down an event; its time in ns."""
-        with self._lock:  # the order of the lines is that of their times
+        """Record an event; returns its time in ns."""
+        with self._lock:  # lines are in the order of their times
             at_ns = now_ns()
             event = {"t": at_ns, "p": self.process, "k": kind, "f": operation, **fields}
             os.write(self._fd, _encode(event).encode() + b"\n")
         return at_ns
 
     def invoke(self, operation: str, /, **fields: Any) -> int:
-        """Put down an invocation; the number that its end must bring as `op`."""
+        """Record an invocation; returns the number that its completion must carry as `op`."""
         with self._lock:
             self._op += 1
             op = self._op
@@ -80,7 +81,7 @@ class History:
 
 
 def read_history(path: Path) -> Iterator[Event]:
-    """The events of one file in their order; half a line at its end is left out."""
+    """Yield the events of one file in order; a partial last line is skipped."""
     decode = json.loads
     with path.open("rb") as file:
         for line in file:
@@ -89,12 +90,12 @@ def read_history(path: Path) -> Iterator[Event]:
 
 
 def merged(histories: Iterable[Iterable[Event]]) -> Iterator[Event]:
-    """All events in the order of their times."""
+    """Yield all events in order of time."""
     return merge(*histories, key=_time_of)
 
 
 def write_merged(paths: Iterable[Path], target: Path) -> int:
-    """Merge files into one, which begins with the format's name; how many events there are."""
+    """Merge files into one, which begins with the format's name; returns the number of events."""
     count = 0
     with target.open("w", encoding="utf-8") as file:
         file.write(_encode({"t": 0, "p": "", "k": NOTE, "f": FORMAT, "version": VERSION}) + "\n")

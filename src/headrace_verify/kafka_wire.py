@@ -1,8 +1,8 @@
-"""A client of Kafka's protocol for attacks and tests: any request, every answer looked at.
+"""A Kafka protocol client for attacks and tests: sends any request, checks every response.
 
-Invariants: no retries, nothing hidden: an attack must know which request was answered and how.
-Requests are plain dicts, encoded by kio's schemas and not by the broker's own; what a dict leaves
-out gets its default or the least value of its type.
+Invariants: no retries and nothing hidden, because an attack must know which request was answered
+and how. Requests are plain dicts, encoded with kio's schemas rather than the broker's own; a field
+that a dict omits gets its default or the smallest value of its type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 class Refused(ConnectionError):
-    """The broker has answered with an error."""
+    """The broker returned an error."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"error code {code}")
@@ -39,20 +39,20 @@ class Refused(ConnectionError):
 
 
 def request_bytes(api: int, version: int, correlation_id: int, **values: Any) -> bytes:
-    """A request as it goes over the wire, its size in front."""
+    """Encode a request with its size prefix."""
     return request_of(b"verify", api, version, correlation_id, values)
 
 
 def request_of(
     client_id: bytes, api: int, version: int, correlation_id: int, values: dict[str, Any]
 ) -> bytes:
-    """Such a request of another client."""
+    """Encode such a request of another client."""
     body, is_flexible = encoded_body(api, version, values)
     return request_frame(client_id, api, version, correlation_id, body, is_flexible=is_flexible)
 
 
 def encoded_body(api: int, version: int, values: dict[str, Any]) -> tuple[bytes, bool]:
-    """(the body of a request, whether its header is flexible)."""
+    """Return (the body of a request, whether its header is flexible)."""
     request: Any = _request_schema(api, version)
     body = io.BytesIO()
     entity_writer(request)(body, build_entity(request, values))
@@ -60,9 +60,9 @@ def encoded_body(api: int, version: int, values: dict[str, Any]) -> tuple[bytes,
 
 
 def answer_of(api: int, version: int, answer: bytes, correlation_id: int) -> Any:
-    """The entity in an answer without its size.
+    """Decode a response without its size prefix.
 
-    Raises ConnectionError if it answers another request, ValueError where bytes are left over.
+    Raises ConnectionError if it answers another request, ValueError if bytes are left over.
     """
     is_flexible = response_schema(api, version).__flexible__
     body = answer_body(answer, api, correlation_id, is_flexible=is_flexible)
@@ -70,10 +70,10 @@ def answer_of(api: int, version: int, answer: bytes, correlation_id: int) -> Any
 
 
 def decoded_body(api: int, version: int, body: bytes) -> Any:
-    """The entity in an answer's body. Raises ValueError where bytes are left over."""
+    """Decode a response body. Raises ValueError if bytes are left over."""
     entity, size = entity_reader(response_schema(api, version))(body, 0)
     if size != len(body):
-        raise ValueError(f"{len(body) - size} bytes are left over after the answer")
+        raise ValueError(f"{len(body) - size} bytes are left over after the response")
     return entity
 
 
@@ -98,21 +98,21 @@ class KafkaWire:
         self._connection.close()
 
     def call(self, api: int, version: int, **values: Any) -> Any:
-        """Ask and wait for the answer. Raises OSError if the connection breaks."""
+        """Send a request and wait for the response. Raises OSError if the connection breaks."""
         body, is_flexible = encoded_body(api, version, values)
         answer = self._connection.call(api, version, body, is_flexible=is_flexible)
         return decoded_body(api, version, answer)
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         self._connection.send(data)
 
     def receive(self) -> bytes:
-        """One answer without its size. Raises ConnectionResetError where there is none."""
+        """Receive one response without its size prefix. Raises ConnectionResetError at the end."""
         return self._connection.receive()
 
     def is_closed(self) -> bool:
-        """Whether the broker closes the connection without another answer."""
+        """Return whether the broker closes the connection without another response."""
         try:
             self.receive()
         except ConnectionResetError:
@@ -131,13 +131,13 @@ class KafkaWire:
         _check(made.topics[0].error_code)
 
     def new_producer(self) -> tuple[int, int]:
-        """(producer id, epoch). Raises Refused."""
+        """Return (producer id, epoch). Raises Refused."""
         made = self.call(INIT_PRODUCER_ID, 1, transaction_timeout=1000)
         _check(made.error_code)
         return int(made.producer_id), int(made.producer_epoch)
 
     def produce(self, topic: str, partition: int, batch: bytes) -> int:
-        """Write with acks=all; the base offset. Raises Refused."""
+        """Produce with acks=all; returns the base offset. Raises Refused."""
         data = {"name": topic, "partition_data": [{"index": partition, "records": batch}]}
         done = self.call(PRODUCE, 7, acks=-1, timeout=5000, topic_data=[data])
         answer = done.responses[0].partition_responses[0]
@@ -145,7 +145,7 @@ class KafkaWire:
         return int(answer.base_offset)
 
     def fetch(self, topic: str, partition: int, offset: int) -> tuple[bytes, int]:
-        """(batches from `offset` on, high watermark). Raises Refused."""
+        """Return (batches from `offset` on, high watermark). Raises Refused."""
         part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 4 << 20}
         found = self.call(
             FETCH,
@@ -159,7 +159,7 @@ class KafkaWire:
         return bytes(answer.records or b""), int(answer.high_watermark)
 
     def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """Store a group's progress. Raises Refused."""
+        """Commit a group's offset. Raises Refused."""
         part = {"partition_index": partition, "committed_offset": offset}
         topics = [{"name": topic, "partitions": [part]}]
         done = self.call(
@@ -173,7 +173,7 @@ class KafkaWire:
         _check(done.topics[0].partitions[0].error_code)
 
     def committed(self, group: str, topic: str, partition: int) -> int:
-        """A group's progress, -1 without. Raises Refused."""
+        """Return a group's committed offset, or -1. Raises Refused."""
         found = self.call(
             OFFSET_FETCH,
             2,
@@ -186,7 +186,7 @@ class KafkaWire:
         return int(answer.committed_offset)
 
     def all_committed(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
-        """A group's progress in `topics` (name -> partitions). Raises Refused."""
+        """Return a group's committed offsets in `topics` (name -> partitions). Raises Refused."""
         asked = [
             {"name": name, "partition_indexes": tuple(range(count))}
             for name, count in topics.items()
@@ -206,13 +206,13 @@ class KafkaWire:
         _check(done.responses[0].error_code)
 
     def find_coordinator(self, group: str) -> None:
-        """Ask for the group's coordinator, which makes the internal topic. Raises Refused."""
+        """Find the group's coordinator, which creates the internal topic. Raises Refused."""
         _check(self.call(FIND_COORDINATOR, 0, key=group).error_code)
 
 
 _request_schema = cache(load_request_schema)
 response_schema = cache(load_response_schema)
-"""kio's, which goes through the importer each time."""
+"""Load kio's class; uncached, this goes through the importer each time."""
 _hints_of = cache(typing.get_type_hints)  # half of the work of a request
 _fields_of = cache(dataclasses.fields)
 
@@ -223,7 +223,7 @@ def _check(code: Any) -> None:
 
 
 def _least(hint: Any) -> Any:
-    """The least value of a type."""
+    """Return the smallest value of a type."""
     if typing.get_origin(hint) in {typing.Union, UnionType}:
         return None
     if typing.get_origin(hint) is tuple:
@@ -237,7 +237,7 @@ def _least(hint: Any) -> Any:
 
 
 def build_entity(cls: Any, values: dict[str, Any]) -> Any:
-    """An entity of kio's class `cls`; what `values` leaves out gets its default or least value."""
+    """Build an entity of kio's class `cls`; omitted fields get their default or smallest value."""
     hints = _hints_of(cls)
     arguments: dict[str, Any] = {}
     for field in _fields_of(cls):

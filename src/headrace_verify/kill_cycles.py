@@ -1,14 +1,13 @@
-"""kill -9: a writer under load is killed at a random moment, again and again, in one folder.
+"""kill -9: a writer under load is killed at random moments, repeatedly in one folder.
 
-Proves what survives the death of the process (the page cache lives on), and no more than that.
-Each cycle forks a writer, which recovers the folder, reports every ledger's length and SHA-256,
-and then appends, creates, seals and deletes until it is killed. One in SPAWN_EVERY is no fork but
-a new interpreter, which is killed as it was started. Every request is reported through
-a pipe before it is made and again when it is acknowledged; the parent holds the reports against
-its own model, byte for byte.
+Tests survival of a process crash (the page cache survives), nothing more. Each cycle forks a writer
+that recovers the folder, reports every ledger's length and SHA-256, and then appends, creates,
+seals and deletes until it is killed. One in SPAWN_EVERY is not a fork but a new interpreter, which
+is killed like the others. Every request is reported through a pipe before it is made and again when
+it is acknowledged; the parent compares the reports with its own model, byte for byte.
 """
 
-# ruff: noqa: SLF001 - a recovered store is looked at from within
+# ruff: noqa: SLF001 - inspects a recovered store's private state
 
 from __future__ import annotations
 
@@ -48,14 +47,14 @@ def _now_s() -> float:
 
 
 class Model:
-    """What the parent knows: requests made and acknowledgements seen."""
+    """The parent's knowledge: requests made and acknowledgements received."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, Expected] = {}
         self.acknowledgements = 0
         self.kills = 0
         self.spawned = 0
-        """How many of the killed were interpreters of their own."""
+        """How many of the killed were separate interpreters."""
         self.wrong: list[str] = []
 
     def take(self, message: bytes, generation: int, reported: dict[int, tuple[int, bytes]]) -> None:
@@ -70,13 +69,15 @@ class Model:
             return
         if kind == CREATING:
             if ledger in self.ledgers and self.ledgers[ledger].is_created:
-                self.wrong.append(f"id {ledger} was given out again")
+                self.wrong.append(f"id {ledger} was allocated twice")
             self.ledgers[ledger] = Expected()
             return
         expected = self.ledgers[ledger]
         if kind == APPEND:
             if len(expected.data) != first:
-                self.wrong.append(f"ledger {ledger}: position {first}, not {len(expected.data)}")
+                self.wrong.append(
+                    f"ledger {ledger}: position {first}, expected {len(expected.data)}"
+                )
             expected.data += payload(ledger, first, second, generation)
             expected.boundaries.add(first + second)
             return
@@ -97,7 +98,7 @@ class Model:
     def _compare(self, reported: dict[int, tuple[int, bytes]]) -> None:
         for ledger in reported:
             if ledger not in self.ledgers:
-                self.wrong.append(f"ledger {ledger} was never made")
+                self.wrong.append(f"ledger {ledger} was never created")
         for ledger, expected in list(self.ledgers.items()):
             if ledger not in reported:
                 if expected.is_created and not expected.is_deleting:
@@ -105,15 +106,17 @@ class Model:
                 del self.ledgers[ledger]
                 continue
             if expected.is_deleted:
-                self.wrong.append(f"ledger {ledger} is back from deletion")
+                self.wrong.append(f"ledger {ledger} reappeared after its deletion")
             end, digest = reported[ledger]
             if end < expected.acknowledged:
-                self.wrong.append(f"ledger {ledger}: {expected.acknowledged} became {end}")
+                self.wrong.append(
+                    f"ledger {ledger}: {expected.acknowledged} acknowledged, {end} remain"
+                )
             if end not in expected.boundaries:
                 self.wrong.append(f"ledger {ledger} ends inside an append, at {end}")
             if hashlib.sha256(expected.data[:end]).digest() != digest:
-                self.wrong.append(f"ledger {ledger} holds other bytes than were appended")
-            # What recovery has brought back stays.
+                self.wrong.append(f"ledger {ledger} holds bytes that were not appended")
+            # What recovery has restored must stay.
             del expected.data[end:]
             expected.boundaries = {at for at in expected.boundaries if at <= end}
             expected.acknowledged = end
@@ -123,12 +126,12 @@ class Model:
 def run_kill_cycles(
     count: int, seed: int, folder: Path, goes_on: Callable[[], bool] = lambda: True
 ) -> Model:
-    """Kill the writer `count` times and once let it end; the model says what was wrong."""
+    """Kill the writer `count` times, then let it end once; the model reports problems."""
     rng = seeded(seed)
     model = Model()
     for cycle in range(count + 1):
         is_last = cycle == count or not goes_on()
-        # A third die while they recover or just behind it.
+        # A third die during recovery or just after it.
         delay = rng.choice((0.0, 0.01, 0.02)) + rng.random() * 0.03
         if is_last:
             delay = 30.0
@@ -165,7 +168,7 @@ def _spawn(folder: Path, generation: int, writer: int) -> subprocess.Popen[bytes
 
 
 def main() -> None:
-    """A writer in an interpreter of its own; it ends when it is killed, or nobody listens."""
+    """Run a writer in its own interpreter; it ends when it is killed or its pipe is closed."""
     folder, generation, pipe = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     asyncio.run(_write_until_killed(folder, generation, pipe, is_last=False))
 
@@ -183,7 +186,7 @@ def _run_cycle(
     os.close(writer)
     reported: dict[int, tuple[int, bytes]] = {}
     is_ready = False
-    # An interpreter's own start is no part of what is attacked.
+    # The interpreter's start-up is not under test.
     deadline = _now_s() + (START_TIMEOUT_S if is_spawned else delay)
     buffered = b""
     while True:
@@ -208,7 +211,7 @@ def _run_cycle(
     os.close(reader)
     stuck = _await_end(pid)
     if stuck is not None:
-        model.wrong.append(f"writer {pid} closed its pipe and did not end: {stuck}")
+        model.wrong.append(f"writer {pid} closed its pipe but did not exit: {stuck}")
     if process is not None:
         process.wait()
     else:
@@ -218,9 +221,9 @@ def _run_cycle(
 
 
 def _await_end(pid: int) -> str | None:
-    """Wait until a child has ended, not for ever; else where it stands, and it is killed.
+    """Wait until a child has exited, with a time-out; then return its threads' states, and kill it.
 
-    Its pipe is closed when all of its threads have let go of their files: then it ends at once,
+    Its pipe is closed when all of its threads have released their files: then it exits immediately,
     unless the kernel or a debugger holds it.
     """
     child = os.pidfd_open(pid)
@@ -235,7 +238,7 @@ def _await_end(pid: int) -> str | None:
 
 
 def _where(pid: int) -> str:
-    """What each thread of a process waits for, as the kernel tells it."""
+    """Return what each thread of a process waits for, according to the kernel."""
     told = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
@@ -243,7 +246,7 @@ def _where(pid: int) -> str:
             told.append(f"{(task / 'comm').read_text().strip()} {state}")
             told.append((task / "wchan").read_text().strip() or "running")
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has exited meanwhile
     return " ".join(told) or "no thread is left"
 
 

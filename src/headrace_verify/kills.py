@@ -1,4 +1,4 @@
-"""Attack: kill -9 of the process that has the store open (not power loss: its page cache lives)."""
+"""Attack: kill -9 of the process that has the store open (the page cache survives)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CYCLES_PER_FOLDER = 40
 
 
 def run_kills(task: Task) -> None:
-    """Fork a writer, kill it at random, recover: again and again in one folder, then in the next.
+    """Fork a writer, kill it at random, recover: repeatedly in one folder, then in the next.
 
-    With `runs_max`, that many kills.
+    With `runs_max`, this many kills.
     """
     if not hasattr(os, "fork"):
         task.skip("this system has no fork")

@@ -1,9 +1,9 @@
-"""Attack: a partition's log against a plain model of what it promises producers and readers.
+"""Attack: a partition's log against a plain model of its guarantees to producers and readers.
 
-Invariants: the log is the real one, over a store on a modelled disk; the model is a list.
-Producers retry what they sent up to eight batches ago, run through the end of their sequences, and
-send times that go up and down; readers ask for every offset and for times. Ledgers roll, and the
-process dies and comes back.
+Invariants: the log is the real one, over a store on a modelled disk; the model is a list. Producers
+retry batches up to eight batches back, wrap their sequences, and send non-monotonic timestamps;
+readers look up every offset and various times. Ledgers roll, and the process is killed and
+restarted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SESSIONS = 3
 TURNS = 60
 PRODUCERS = 3
 WINDOW = 5
-"""How many batches back a retry is known (Kafka's contract with idempotent producers)."""
+"""How many batches back a retry is recognised (Kafka's contract with idempotent producers)."""
 SEQUENCE_END = 2**31
 _FIRST_SEQUENCES = (0, SEQUENCE_END - 7, SEQUENCE_END - 40)
 _TOPIC_ID = UUID(int=43)
@@ -46,7 +46,7 @@ class _Sent(NamedTuple):
 
 
 class _Model:
-    """What was acknowledged."""
+    """The acknowledged records."""
 
     def __init__(self, rng: Any) -> None:
         self.rng = rng
@@ -56,7 +56,7 @@ class _Model:
         self.next_sequence = list(_FIRST_SEQUENCES)
 
     def new_batch(self, producer: int) -> bytes:
-        """Its next batch, with times of any order."""
+        """Return its next batch, with timestamps in any order."""
         count = self.rng.choice((1, 1, 2, 5))
         records = [
             Record(0, self.rng.randrange(1, 3_000_000), None, self.rng.randbytes(size))
@@ -70,7 +70,7 @@ class _Model:
         )
 
     def accept(self, producer: int, batch: bytes, base_offset: int, times: list[int]) -> None:
-        """It was acknowledged there."""
+        """Record that it was acknowledged at this offset."""
         sequence = self.next_sequence[producer]
         self.sent[producer].append(_Sent(batch, base_offset))
         self.next_sequence[producer] = (sequence + len(times)) % SEQUENCE_END
@@ -78,14 +78,14 @@ class _Model:
 
 
 def run_log(task: Task) -> None:
-    """Log after log."""
+    """Test one log after the other."""
     logging.getLogger("headrace").setLevel(logging.CRITICAL)
     while task.goes_on():
         seed = task.seed + task.runs
         try:
             wrong = asyncio.run(_life(task, seed))
         except (HeadraceError, AssertionError, OSError) as error:
-            wrong = [f"the log did not do as it was asked: {error!r}"]
+            wrong = [f"the log failed a valid request: {error!r}"]
         task.runs += 1
         for text in wrong:
             task.wrong(text, seed=seed)
@@ -107,7 +107,7 @@ async def _life(task: Task, seed: int) -> list[str]:
             assert log.ready is not None
             await log.ready.wait()
             wrong = await _session(task, log, store, model, is_first=session == 0)
-            await asyncio.sleep(0.005)  # so that seals are through, mostly
+            await asyncio.sleep(0.005)  # so that seals have mostly finished
         finally:
             await tasks.close()
             await abandon(store)
@@ -131,7 +131,7 @@ async def _session(
         base_offset = await _append(log, batch)
         task.checked += 1
         if base_offset != len(model.records):
-            return [f"offset {base_offset} was given where {len(model.records)} is next"]
+            return [f"offset {base_offset} was assigned, expected {len(model.records)}"]
         model.accept(producer, batch, base_offset, _times(batch))
         draw = rng.random()
         wrong = []
@@ -163,7 +163,8 @@ async def _append(log: PartitionLog, batch: bytes) -> int:
 
 
 async def _retries(log: PartitionLog, model: _Model, producer: int) -> list[str]:
-    """The last five are known, older ones are refused; none is appended again."""
+    """Retry: the last five batches are recognised, older ones are rejected; none is appended
+    again."""
     sent = model.sent[producer]
     for back, one in enumerate(reversed(sent[-8:]), 1):
         try:
@@ -172,12 +173,12 @@ async def _retries(log: PartitionLog, model: _Model, producer: int) -> list[str]
             offset = "refused"
         expected = one.base_offset if back <= WINDOW else "refused"
         if offset != expected:
-            return [f"a retry {back} batches back gave {offset} instead of {expected}"]
+            return [f"a retry {back} batches back returned {offset}, expected {expected}"]
     return []
 
 
 async def _gap(log: PartitionLog, model: _Model, producer: int) -> list[str]:
-    """A batch that leaves one out is refused."""
+    """Skip a batch: the next one is rejected."""
     sequence = model.next_sequence[producer]
     model.next_sequence[producer] = (sequence + 1) % SEQUENCE_END
     batch = model.new_batch(producer)
@@ -186,18 +187,18 @@ async def _gap(log: PartitionLog, model: _Model, producer: int) -> list[str]:
         offset = await _append(log, batch)
     except OutOfOrderSequence:
         return []
-    return [f"sequence {sequence} was left out, and what follows was appended at {offset}"]
+    return [f"sequence {sequence} was skipped, but the following batch was appended at {offset}"]
 
 
 async def _times_asked(log: PartitionLog, store: FileLedgerStore, model: _Model) -> list[str]:
-    """The first record at or behind a time, and the one with the largest of all."""
+    """Look up the first record at or after a time, and the one with the largest timestamp."""
     records = model.records
     for time_ms in (0, *model.rng.choices(records, k=4), max(records) + 1):
         expected = next((at for at, found in enumerate(records) if found >= time_ms), -1)
         found = await log.reader.offset_of_time(time_ms)
         if found.offset != expected:
-            return [f"time {time_ms} gives offset {found.offset}, and {expected} is the first"]
+            return [f"time {time_ms} returns offset {found.offset}, expected {expected}"]
     largest = await log.reader.offset_of_max_timestamp()
     if largest.offset != records.index(max(records)):
-        return [f"the largest time is said to be at {largest.offset}"]
+        return [f"the largest timestamp is reported at {largest.offset}"]
     return []

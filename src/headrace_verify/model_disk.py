@@ -1,7 +1,7 @@
-"""A disk in memory that keeps an account of every operation, in one order, with acknowledgements.
+"""An in-memory disk that keeps an account of every operation, in order, with acknowledgements.
 
-What a power loss may leave is built from the account by `power_loss`. A sync is two operations,
-its start and its end: only what was written before the start is durable at the end.
+`power_loss` derives the possible states after a power loss from the account. A sync is two
+operations, its start and its end: only what was written before the start is durable at the end.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class ModelDisk:
     ) -> None:
         self.operations: list[tuple[Any, ...]] = []
         self.sync_turns = sync_turns
-        """Turns of the loop between the start and the end of a sync in a thread."""
+        """Loop iterations between the start and the end of a sync in a thread."""
         self._has_threads = has_threads
-        """Real threads, with syncs that last: checkpoints run while appends go on."""
+        """Real threads, with syncs that take time: checkpoints run while appends continue."""
         self._mutex = threading.RLock()
         self.fault: Callable[[str, str], int | None] = lambda action, path: None
-        """May raise on ("write", "sync" or "sync folder", path), or say how much is written of what
-        fails then."""
+        """May raise on ("write", "sync" or "sync folder", path), or return how much is written of a
+        failing write."""
         self.are_failed_syncs_dropped = False
-        """A failed sync throws away what it should have written; the page cache still shows it."""
+        """A failed sync discards what it should have written; the page cache still shows it."""
         self.was_read: set[int] = set()
-        """The inodes whose bytes anybody has asked for."""
+        """The inodes whose bytes were read."""
         self._paths: dict[int, str] = {}
         self.inodes: list[bytearray] = []
         self.names: dict[str, dict[str, int]] = {"": {}}
@@ -51,7 +51,7 @@ class ModelDisk:
             self.names = {folder: dict(names) for folder, names in image.names.items()}
 
     def note(self, *operation: Any) -> None:
-        """Put an event of the test (an append, an acknowledgement) into the account."""
+        """Add an event of the test (an append, an acknowledgement) to the account."""
         self.operations.append(operation)
 
     def image(self) -> Image:
@@ -73,7 +73,7 @@ class ModelDisk:
         return len(data)
 
     def is_cached(self, fd: int, size: int, position: int, /) -> bool:
-        return False  # a socket takes nothing from it
+        return False  # unused by sockets
 
     def pwrite(self, fd: int, data: Any, position: int, /) -> int:
         inode = self._open[fd]
@@ -92,7 +92,7 @@ class ModelDisk:
         return self.pwrite(fd, b"".join(parts), position)
 
     def begin_sync(self, fd: int, /) -> None:
-        """Nothing of which a crash must leave more."""
+        """Discard operations that no crash state depends on."""
 
     def write_back(self, fd: int, position: int, size: int, /) -> None:
         """As above."""
@@ -215,7 +215,7 @@ class ModelDisk:
     def run_deferred(
         self, function: Callable[[], Any]
     ) -> tuple[Any, builtins.list[tuple[Any, ...]]]:
-        """Run `function`; its syncs have begun then, and the caller says when they end."""
+        """Run `function`, after which its syncs have started; the caller decides when they end."""
         ends: builtins.list[tuple[Any, ...]] = []
         self._deferred = ends
         try:
@@ -225,7 +225,7 @@ class ModelDisk:
 
 
 class Image:
-    """A state of a disk: contents and names."""
+    """A disk state: contents and names."""
 
     def __init__(self, inodes: list[bytes], names: dict[str, dict[str, int]]) -> None:
         self.inodes = inodes
@@ -233,7 +233,7 @@ class Image:
 
 
 class TurnExecutor(Executor):
-    """No thread: the result, and the end of a sync, come some turns of the loop later."""
+    """Simulates threads: the result, and the end of a sync, arrive some loop iterations later."""
 
     def __init__(self, disk: ModelDisk, turns: int) -> None:
         self._disk = disk

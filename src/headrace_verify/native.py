@@ -1,7 +1,7 @@
-"""Small C sources of ours, compiled on the spot for LD_PRELOAD.
+"""Compiles our small C sources at run time, for LD_PRELOAD.
 
-Invariants: knows compilers, not what a library is for. Where none is installed, what needs
-one is left out and named.
+Invariants: knows compilers, not the purpose of a library. Without a compiler, attacks that need one
+are skipped and reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def find_compiler() -> str | None:
 
 
 def compile_library(compiler: str, source: Path, target: Path, *libraries: str) -> str | None:
-    """Make a shared object of a source: None if that went well, else what was wrong."""
+    """Compile a source into a shared object; returns None on success, else the error."""
     command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(target), str(source), *libraries]
     try:
         done = subprocess.run(  # noqa: S603 - a compiler that was looked up, on our own source

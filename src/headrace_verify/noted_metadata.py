@@ -1,7 +1,7 @@
-"""Metadata in memory whose every change is an event of a disk's account.
+"""In-memory metadata whose every change is an event of a disk's account.
 
-Invariants: a change counts at one instant, as SQLite's commit does, some turns of the loop
-after it was asked for and before it is answered.
+Invariants: a change takes effect at one instant, like SQLite's commit, some loop iterations after
+the request and before the response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Facts = dict[str, "Entry"]
 
 
 class NotedMetadata(MemoryMetadataStore):
-    """A session that notes ("facts", all of them) in the account of `disk`."""
+    """A session that records ("facts", all facts) in the account of `disk`."""
 
     def __init__(self, disk: ModelDisk, facts: Facts) -> None:
         self._facts = MemoryMetadata()
@@ -31,7 +31,7 @@ class NotedMetadata(MemoryMetadataStore):
 
     @property
     def facts(self) -> Facts:
-        """All of them, as they are now."""
+        """All current facts."""
         return self._facts.entries
 
     async def put(
@@ -57,6 +57,6 @@ class NotedMetadata(MemoryMetadataStore):
         await self._note()
 
     async def _note(self) -> None:
-        # Its dict is replaced by each change, never changed: this one stays as it is.
+        # Each change replaces the dict and never mutates it, so this reference stays valid.
         self._disk.note("facts", self._facts.entries)
         await asyncio.sleep(0)

@@ -1,10 +1,10 @@
-"""Self-proof: known bugs are planted, one at a time, and each must be found.
+"""Self-test: known bugs are planted, one at a time, and each must be found.
 
-Invariants: a harness that nobody has seen fail proves nothing. A planted bug names the
-attack that must find it; it is found if that attack reports a violation within its quick budget.
+Invariants: a harness that has never failed proves nothing. A planted bug names the attack that must
+find it; it is found if that attack reports a violation within its quick budget.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from headrace_verify.store_bugs import Patch
 
 BUDGET_S = 45.0
-"""Of processor time, for one bug."""
+"""Processor time per bug."""
 
 
 class Planted(NamedTuple):
-    """A bug, its number in the list of kinds, and the attack that must find it."""
+    """A bug, its number in the list, and the attack that must find it."""
 
     number: int
     attack: str
@@ -42,7 +42,7 @@ class Planted(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the bug does, in words."""
+        """A description of the bug."""
         return self.plant.__name__.replace("_", " ")
 
 
@@ -190,14 +190,14 @@ PLANTED = (
 
 
 def chosen(words: str) -> Sequence[Planted]:
-    """The bugs of a number, or whose name holds the words; all of them for `all`."""
+    """The bugs with a number, or whose name contains the text; all of them for `all`."""
     if words.isdigit():
         return [bug for bug in PLANTED if bug.number == int(words)]
     return choose(PLANTED, words)
 
 
 def is_found(bug: Planted, attacks: dict[str, Attack], seed: int, folder: Path) -> Task:
-    """Run the bug's attack on the spoiled process; it should report a violation."""
+    """Run the bug's attack on the patched process; it should report a violation."""
     task = Task(bug.attack, seed, BUDGET_S, folder, now_s=work_s)
     task.stop_at_first = True
     task.planted = bug.name
@@ -210,5 +210,5 @@ def is_found(bug: Planted, attacks: dict[str, Attack], seed: int, folder: Path) 
         try:
             attacks[bug.attack].run(task)
         except (HeadraceError, AssertionError, OSError) as error:
-            task.wrong(f"not even the attack's own folder holds: {error!r}", seed=seed)
+            task.wrong(f"even the attack's initial folder is invalid: {error!r}", seed=seed)
     return task

@@ -1,4 +1,4 @@
-"""Attack: the power goes, at any operation of the disk, and again while recovery runs."""
+"""Attack: power loss at any disk operation, and again during recovery."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _WAYS = ("inline", "thread", "real threads")
 class _Case(NamedTuple):
     profile: str
     way: str
-    """Who syncs: the loop, a modelled thread, or real threads (no two runs alike)."""
+    """Who syncs: the loop, a modelled thread, or real threads (which are not reproducible)."""
     is_faulty: bool
-    """Whether syncs fail and writes tear before the power goes."""
+    """Whether syncs fail and writes tear before the power loss."""
 
 
 CASES = [
@@ -40,17 +40,17 @@ CASES = [
 
 
 def run_power(task: Task) -> None:
-    """A sound disk that loses its power."""
+    """A healthy disk that loses power."""
     _explore(task, [case for case in CASES if not case.is_faulty])
 
 
 def run_power_faults(task: Task) -> None:
-    """A disk that fails, and then loses its power."""
+    """A disk that fails, and then loses power."""
     _explore(task, [case for case in CASES if case.is_faulty])
 
 
 def _explore(task: Task, cases: list[_Case]) -> None:
-    """Explore case after case, each with a seed of its own."""
+    """Explore case after case, each with its own seed."""
     if task.stop_at_first:
         cases = [case for case in cases if case.profile == "posix-strict"]
     for number, case in enumerate(itertools.cycle(cases)):
@@ -60,11 +60,11 @@ def _explore(task: Task, cases: list[_Case]) -> None:
         task.runs += 1
     left = {f"{case.profile}, {case.way}" for case in cases[task.runs :]}
     if left:
-        task.skip(f"no time for {', '.join(sorted(left))}")
+        task.skip(f"out of time for {', '.join(sorted(left))}")
 
 
 def run_case(task: Task, case: _Case, seed: int) -> None:
-    """One recorded workload, and the states that a loss of power may leave of it."""
+    """One recorded workload, and the states that a power loss may leave of it."""
     settings: dict[str, Any] = {"turns": 25, "generations": 2, "recovery_share": 0.01}
     if case.is_faulty:
         settings = {"turns": 60, "generations": 2, "recovery_share": 0.0}
@@ -74,7 +74,7 @@ def run_case(task: Task, case: _Case, seed: int) -> None:
     sync_turns = 3 if case.way == "thread" else 0
     inline_ns = wal_sync.INLINE_SYNC_NS if case.way == "inline" else -1
     replay = {"seed": seed, **case._asdict()}
-    # How much a segment lags behind the log: not at all, some appends, up to the checkpoint.
+    # How far a segment lags behind the log: not at all, some appends, up to the checkpoint.
     small_bytes = seeded(seed).choice((0, 600, segment_write_buffer.SMALL_BYTES))
     with (
         patched(wal_sync, "INLINE_SYNC_NS", inline_ns),
@@ -94,7 +94,7 @@ def run_case(task: Task, case: _Case, seed: int) -> None:
                 )
             )
         except (HeadraceError, AssertionError, OSError) as error:
-            task.wrong(f"the store does not run on what it recovered: {error!r}", **replay)
+            task.wrong(f"the store does not run on the recovered state: {error!r}", **replay)
             return
     task.checked += report.states
     task.add(f"states {case.profile}", report.states)

@@ -1,9 +1,9 @@
-"""Attack: the power goes under a whole broker: topics, groups, producer ids, its ledgers.
+"""Attack: power loss of a whole broker: topics, groups, producer ids, ledgers.
 
-Invariants: one workload, one oracle and one crash model, with two recorders. `power-broker`
-records the ledgers' files at the disk seam and takes metadata for durable at one instant before it
-is answered, so it needs nothing, is quick, and is the same for the same seed. `power-files` records
-a real process, so that SQLite's files are cut at the same instant as the ledgers'.
+Invariants: one workload, one oracle and one crash model, with two recorders. `power-broker` records
+the ledger files at the disk interface and assumes that metadata becomes durable at one instant
+before the response, so it needs no tools, is quick, and is deterministic per seed. `power-files`
+records a real process, so that SQLite's files are truncated at the same instant as the ledgers'.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ LIVES = 2
 TURNS = 22
 OPERATIONS_PER_LIFE = 60
 OPERATIONS_PER_PROCESS = 30
-"""Fewer where SQLite is opened for each state, which takes five times as long."""
+"""Fewer when SQLite is opened for each state, which takes five times as long."""
 OPERATIONS_AGAIN = 8
-"""Of an opening, at which power is lost again."""
+"""Operations of an opening at which power is lost again."""
 RECOVERY_SHARE = 0.02
 _DEPTH_KEEPS = ("none", "prefix", "subset", "all")
 _PROCESS_TIMEOUT_S = 60
@@ -72,7 +72,7 @@ _METADATA = "metadata.sqlite"
 
 
 class SeededRandomness(FixedSalt):
-    """Ids by seed, so that a run is the same again."""
+    """Ids by seed, so that a run is reproducible."""
 
     def __init__(self, seed: str) -> None:
         self._rng = seeded(seed)
@@ -83,19 +83,19 @@ class SeededRandomness(FixedSalt):
 
 
 class State:
-    """What a loss of power has left."""
+    """The state after a power loss."""
 
     def __init__(self, image: Image, facts: Facts, scratch: Path | None) -> None:
         self.image = image
         self.facts = facts
         """The metadata, if there is no `scratch`."""
         self.scratch = scratch
-        """Where SQLite's files of the image are put to be opened."""
+        """The folder in which SQLite's files of the image are opened."""
         self.producer_id_last = -1
-        """The last that was given out before the power went."""
+        """The last ledger id allocated before the power loss."""
 
     async def metadata(self, disk: ModelDisk) -> MetadataStore:
-        """The metadata of this state, opened."""
+        """Open the metadata of this state."""
         if self.scratch is None:
             return NotedMetadata(disk, self.facts)
         for old in self.scratch.iterdir():
@@ -142,31 +142,32 @@ class Opened:
 
 
 class Oracle(Protocol):
-    """What a workload knows of the broker that it was run on."""
+    """What a workload knows of the broker that it ran on."""
 
     producer_id_last: int
     version: int
 
     def step(self, note: tuple[Any, ...]) -> None:
-        """Take one note."""
+        """Process one note."""
         ...
 
     async def violations(self, node: Node) -> list[str]:
-        """What the broker that was opened again holds and may not hold, or lacks."""
+        """Return what the reopened broker holds but must not, or lacks."""
         ...
 
 
 async def examine(state: State, oracle: Oracle) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Open the state and hold it against the oracle; what is wrong, and the opening's account."""
+    """Open the state and compare it with the oracle; returns the problems, and the opening's
+    account."""
     try:
         async with asyncio.timeout(_EXAMINE_TIMEOUT_S):
             async with Opened(state, f"again {oracle.version}") as opened:
                 account = list(opened.disk.operations)
                 return await oracle.violations(opened.node), account
     except HeadraceError as error:
-        return [f"the broker does not open what is left: {error!r}"], []
+        return [f"the broker does not open the remaining state: {error!r}"], []
     except Exception as error:  # noqa: BLE001 - whatever it is, a broker must open every state
-        return [f"a fault of the broker, {type(error).__name__}: {error}"], []
+        return [f"internal error of the broker, {type(error).__name__}: {error}"], []
 
 
 class Walk:
@@ -185,9 +186,9 @@ class Walk:
         self._seen: set[int] = set()
 
     async def run(self, account: list[tuple[Any, ...]], rng: Random) -> None:
-        """Lose power at operations, the first start's among them."""
+        """Lose power at operations, including those of the first start."""
         loss = PowerLoss(self._before.image, self.profile)
-        # Of a long account a part, by chance: the next seed visits others.
+        # A random sample of a long account: the next seed visits others.
         visits = OPERATIONS_PER_LIFE if self._before.scratch is None else OPERATIONS_PER_PROCESS
         share = visits / max(1, len(account))
         for index, operation in enumerate(account):
@@ -230,7 +231,7 @@ class Walk:
     async def _lose_power_again(
         self, state: State, account: list[tuple[Any, ...]], where: str
     ) -> None:
-        """While the state is opened: recovery, and the collection of what nobody needs."""
+        """Lose power while the state is opened: recovery, and the deletion of orphans."""
         loss, facts = PowerLoss(state.image, self.profile), state.facts
         rng = seeded(where)
         for index, operation in enumerate(account):
@@ -241,14 +242,14 @@ class Walk:
                 continue
             for image in loss.states(rng, _DEPTH_KEEPS):
                 again = State(image, facts, None)
-                await self._examine(again, f"{where}, then while it was opened, at {index}")
+                await self._examine(again, f"{where}, then while opening, at {index}")
 
 
-# --- recorded at the disk seam ---------------------------------------------------------------
+# --- recorded at the disk interface ----------------------------------------------------------
 
 
 def run_power_broker(task: Task) -> None:
-    """Life after life on a modelled disk."""
+    """Run lives on a modelled disk."""
     run_cases(task, _modelled)
 
 
@@ -273,20 +274,21 @@ AnyOracle = TypeVar("AnyOracle", bound=Oracle)
 
 
 class Workload(NamedTuple, Generic[AnyOracle]):
-    """What is done to a broker in each of its lives, and what is known of it."""
+    """The workload of each life of a broker, and what is known of it."""
 
     oracle: AnyOracle
-    """Of a broker that has done nothing yet."""
+    """The oracle of an unused broker."""
     live: Callable[[Opened, str, int], Awaitable[None]]
-    """Does the work of a life, by a seed and the number of the life."""
+    """Run the work of a life, given a seed and the number of the life."""
     recovered: Callable[[Node, AnyOracle, State], Awaitable[AnyOracle]]
-    """What must hold from now on of a broker that was opened again, by what was known before."""
+    """Return what must hold of a reopened broker, given what was known before."""
 
 
 async def run_lives(
     task: Task, seed: int, profile: str, sync_turns: int, workload: Workload[AnyOracle]
 ) -> None:
-    """Lose power at each step of a life, and begin the next one with what one of them left."""
+    """Lose power at each step of a life, and begin the next one with one of the resulting
+    states."""
     rng = seeded(seed)
     state, oracle = State(NEW_DISK, {}, None), workload.oracle
     for life in range(LIVES):
@@ -308,10 +310,10 @@ async def run_lives(
 
 
 def run_power_files(task: Task) -> None:
-    """A real process, its SQLite files and its ledgers' files in one account."""
+    """A real process, with its SQLite and ledger files in one account."""
     recorder = compile_recorder(task.folder)
     if isinstance(recorder, str):
-        task.skip_all(f"{recorder}; so SQLite's files were not cut")
+        task.skip_all(f"{recorder}; so SQLite's files were not truncated")
         return
 
     async def explore(task: Task, seed: int, profile: str, sync_turns: int) -> None:
@@ -342,7 +344,7 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
 
 
 def record_process(recorder: Path, place: Path, image: Image, words: list[str]) -> RecordReader:
-    """Let a broker live on `image` in a process of its own. Raises RecordUnsound."""
+    """Run a broker on `image` in a separate process. Raises RecordUnsound."""
     root, record = place / "root", place / "record"
     for folder, names in sorted(image.names.items()):
         (root / folder).mkdir(parents=True, exist_ok=True)
@@ -359,23 +361,21 @@ def record_process(recorder: Path, place: Path, image: Image, words: list[str]) 
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise RecordUnsound("the recorded broker does not end") from error
+        raise RecordUnsound("the recorded broker does not exit") from error
     if done.returncode:
         raise RecordUnsound(f"the recorded broker failed: {done.stderr[-800:]}")
     reader = RecordReader(root, image)
     reader.read(record.read_bytes())
     differences = reader.differences()
     if differences:
-        raise RecordUnsound(
-            f"the record does not add up to these files: {', '.join(differences[:5])}"
-        )
+        raise RecordUnsound(f"the record does not match these files: {', '.join(differences[:5])}")
     shutil.rmtree(place)
     return reader
 
 
 def run_cases(task: Task, explore: Callable[[Task, int, str, int], Any]) -> None:
-    """Explore case after case, each with a seed, a profile and a way to sync of its own."""
-    # Ledgers are collected thousands of times now.
+    """Explore case after case, each with its own seed, profile and way to sync."""
+    # Ledgers are garbage-collected thousands of times from now on.
     logging.getLogger("headrace").setLevel(logging.CRITICAL)
     with small_settings():
         while task.goes_on():
@@ -387,11 +387,11 @@ def run_cases(task: Task, explore: Callable[[Task, int, str, int], Any]) -> None
                 try:
                     asyncio.run(explore(task, seed, profile, sync_turns))
                 except RecordUnsound:
-                    if task.planted:  # nobody has found the bug by that
+                    if task.planted:  # not the way to find the bug
                         return
                     raise
                 except (HeadraceError, AssertionError, OSError) as error:
-                    task.wrong(f"the broker did not live: {error!r}", seed=seed, profile=profile)
+                    task.wrong(f"the broker did not run: {error!r}", seed=seed, profile=profile)
             task.runs += 1
     if task.runs < 2:
-        task.skip(f"no time for {PROFILES[1]}")
+        task.skip(f"out of time for {PROFILES[1]}")

@@ -1,9 +1,9 @@
-"""Which states a power loss may leave on a disk, after the account of a ModelDisk.
+"""The states that a power loss may leave on a disk, derived from the account of a ModelDisk.
 
-Two profiles. `posix-strict`: a name is durable after a sync of its folder, no sooner.
-`ext4-like`: names are journaled in order, and a sync of a file brings its name along. In both,
-bytes are durable after a sync that began when they were written; the rest may be there in part,
-in any order, cut into sectors.
+Two profiles. `posix-strict`: a name is durable only after a sync of its folder. `ext4-like`: names
+are journaled in order, and a sync of a file includes its name. In both, bytes are durable after a
+sync that began when they were written; the rest may be partially present, in any order, in units of
+sectors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEEPS = ("none", "all", "prefix", "suffix", "subset", "garbage", "sizes", "names
 class _File:
     def __init__(self) -> None:
         self.durable = bytearray()
-        self.pending: list[tuple[int, tuple[Any, ...]]] = []  # (index of the operation, it)
+        self.pending: list[tuple[int, tuple[Any, ...]]] = []  # (index of the operation, operation)
         self.is_wal = False
 
     def sync(self, start: int) -> None:
@@ -43,7 +43,7 @@ class _Folder:
 
 
 class PowerLoss:
-    """Walks an account; `states` gives what a loss of power at this point may leave."""
+    """Walks an account; `states` yields what a power loss at this point may leave."""
 
     def __init__(self, before: Image, profile: str) -> None:
         self._profile = profile
@@ -62,7 +62,7 @@ class PowerLoss:
         self._index = 0
 
     def step(self, operation: tuple[Any, ...]) -> None:
-        """Take the next operation of the account."""
+        """Process the next operation of the account."""
         kind = operation[0]
         index = self._index
         self._index += 1
@@ -108,7 +108,7 @@ class PowerLoss:
                 self._durable_folders.add(name)
 
     def states(self, rng: Random, keeps: tuple[str, ...] = KEEPS) -> Iterator[Image]:
-        """States that a loss of power now may leave."""
+        """Yield the states that a power loss may leave now."""
         for keep in keeps:
             yield self._state(keep, rng)
 
@@ -129,7 +129,7 @@ class PowerLoss:
         ]
         pending.sort(key=lambda item: item[0])
         if self._profile == "ext4-like" and keep != "none":
-            # One journal: what is kept is a prefix of all.
+            # One journal: a prefix of all operations is kept.
             cut = len(pending) if keep == "all" else rng.randint(0, len(pending))
             kept = {index for index, _operation in pending[:cut]}
         elif keep != "none":
@@ -184,13 +184,13 @@ class PowerLoss:
         for operation in pieces:
             apply_to_content(content, operation)
         if keep == "garbage" and pieces and rng.random() < 0.8:
-            # A sector that was on its way holds noise, or what an earlier write had brought.
+            # A sector being written holds noise, or the contents of an earlier write.
             _kind, _inode, position, data = rng.choice(
                 [piece for piece in pieces if piece[0] == "write"] or [("write", 0, 0, b"")]
             )
             size = len(data)
             if file.is_wal:
-                # The WAL does not even trust the rest of a sector that is written to. Segments
+                # The WAL does not trust even the rest of a sector that is being written. Segments
                 # do: docs/FORMAT.md names that assumption.
                 size = min(SECTOR, len(content) - position // SECTOR * SECTOR)
                 position = position // SECTOR * SECTOR

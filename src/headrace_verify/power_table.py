@@ -1,7 +1,7 @@
-"""Attack: the power goes while a table is written in transactions and compacted.
+"""Attack: power loss while a table is written in transactions and compacted.
 
 Invariants: one worker writes to one partition of a compacted topic, so every state of the log is a
-prefix of what it wrote. The clock stands still: no tombstone or marker may go.
+prefix of what it wrote. The clock stands still: no tombstone or marker may be removed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TableOracle:
         self.version = 0
 
     def step(self, note: tuple[Any, ...]) -> None:
-        """Take one note."""
+        """Process one note."""
         self.version += 1
         match note:
             case ("table made",):
@@ -77,7 +77,7 @@ class TableOracle:
         return found
 
     async def violations(self, node: Node) -> list[str]:
-        """What the broker that was opened again holds, against what it may hold."""
+        """Compare the reopened broker's contents with what it may hold."""
         topic = node.topics.by_name.get(TABLE)
         if topic is None:
             return ["the table is lost"] if self.is_made else []
@@ -85,21 +85,23 @@ class TableOracle:
         await log.wait_loaded()
         end_offset = log.high_watermark
         if end_offset < self.acknowledged:
-            return [f"{self.acknowledged} acknowledged, {end_offset} left"]
+            return [f"{self.acknowledged} acknowledged, {end_offset} remain"]
         if end_offset not in self.boundaries:
             return [f"the table ends inside an append, at {end_offset}"]
         rows, ends = await _read(node, log)
         wrong = []
         sent = {row[0]: row for row in self.rows}
-        wrong += [f"{row} was never sent" for row in rows if sent.get(row[0]) != row]
+        wrong += [f"{row} was not sent" for row in rows if sent.get(row[0]) != row]
         found = TableOracle()
         found.rows, found.ends = rows, ends
         if found.latest(end_offset) != self.latest(end_offset):
-            wrong.append(f"the table is {found.latest(end_offset)}, not {self.latest(end_offset)}")
+            wrong.append(
+                f"the table is {found.latest(end_offset)}, expected {self.latest(end_offset)}"
+            )
         return wrong
 
     async def after_recovery(self, node: Node) -> TableOracle:
-        """What was recovered must be there for ever."""
+        """Require the recovered rows from now on."""
         oracle = TableOracle()
         topic = node.topics.by_name.get(TABLE)
         if topic is None:
@@ -115,7 +117,7 @@ class TableOracle:
 
 
 def _is_committed(offset: int, producer: int, ends: list[tuple[int, int, bool]]) -> bool:
-    """Whether the first marker of the producer after `offset` is a commit."""
+    """Whether the producer's first marker after `offset` is a commit."""
     return next((end[2] for end in ends if end[1] == producer and end[0] > offset), False)
 
 
@@ -158,7 +160,7 @@ class _Writer:
             self._note("table made")
         self._log = self._node.topics.get(TABLE).require_log(0)
         await self._log.wait_loaded()
-        for producer in (1, 2):  # what the life before has left open
+        for producer in (1, 2):  # transactions left open by the previous life
             await self._end(producer, is_commit=False)
         for turn in range(turns):
             draw = self._rng.random()
@@ -190,7 +192,7 @@ class _Writer:
             self._sequences[producer] += 1
         while (appended := self._log.append(batch, check_batch(batch))) is None:
             await self._ready()
-        # Nothing is written to the disk before the next turn of the loop.
+        # Nothing is written to the disk before the next loop iteration.
         self._note("table row", appended.base_offset, producer, key, stored)
         await self._answered(appended.completion)
 
@@ -220,7 +222,7 @@ class _Writer:
 
 
 def run_power_table(task: Task) -> None:
-    """Life after life on a modelled disk."""
+    """Run lives on a modelled disk."""
     with patched(compactor, "DELETE_DELAY_NS", 0), patched(compactor, "PAUSE_S", 0):
         run_cases(task, _explore)
 

@@ -1,4 +1,4 @@
-"""The installed command as a process: started, killed, started again on the same ports."""
+"""The installed command as a process: started, killed, restarted on the same ports."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 READY_TIMEOUT_S = 150
-"""It takes a second; on a machine that is overloaded, half a minute and more."""
+"""A start takes a second; on an overloaded machine, half a minute and more."""
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_us() -> Callable[[], None] | None:
-    """What a child does first, on Linux: a harness that dies leaves no broker behind."""
+    """A child's parent-death signal on Linux: a dying harness leaves no broker running."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)
@@ -32,13 +32,13 @@ def die_with_us() -> Callable[[], None] | None:
 
 
 def addresses_in(text: str) -> list[tuple[str, int]]:
-    """The addresses in `HOST:PORT,HOST:PORT...`."""
+    """Parse the addresses in `HOST:PORT,HOST:PORT...`."""
     parts = (one.rpartition(":") for one in text.split(","))
     return [(host, int(port)) for host, _, port in parts]
 
 
 class RealBroker:
-    """`headrace serve` on one folder, or what `launch` names in its place."""
+    """`headrace serve` on one folder, or the command that `launch` returns instead."""
 
     def __init__(
         self, folder: Path, options: Sequence[str] = (), launch: Sequence[str] = ()
@@ -47,14 +47,14 @@ class RealBroker:
         self._options = options
         self._launch = launch
         self.environment: dict[str, str] = {}
-        """Beside that of this process."""
+        """In addition to that of this process."""
         self.log_path = folder / "broker.log"
         self.log_level = "warning"
         self.address = ("127.0.0.1", 0)
-        """Where it listens; the port is its own from the first start on."""
+        """The Kafka address; the port is fixed from the first start on."""
         self._http = "127.0.0.1:0"
         self.addresses: list[tuple[str, int]] = []
-        """Where it listens by its last start; of workers, each one's."""
+        """The Kafka addresses of its last start; one per worker."""
         self.http_addresses: list[tuple[str, int]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._prepare = die_with_us()
@@ -64,11 +64,11 @@ class RealBroker:
     def command() -> list[str]:
         """The installed script beside the interpreter, or else the module."""
         script = Path(sys.executable).with_name("headrace")
-        # Always through this interpreter: a shim in front of it would take the kill.
+        # Always through this interpreter: a wrapper in front of it would receive the kill.
         return [sys.executable, str(script)] if script.exists() else _MODULE
 
     def start(self) -> float:
-        """Start and wait until it is ready; the seconds it took. Raises Fatal."""
+        """Start and wait until it is ready; returns the seconds it took. Raises Fatal."""
         clock = SystemClock()
         begun_ns = clock.now_ns()
         command = [
@@ -103,7 +103,7 @@ class RealBroker:
             process.wait()
             raise Fatal(f"the broker does not start: {self.last_words()}")
         ready: dict[str, Any] = json.loads(line)
-        # Workers tell all of theirs, at ports that follow each other.
+        # Workers report all of theirs, at consecutive ports.
         self.addresses = addresses_in(ready["kafka"])
         self.http_addresses = addresses_in(ready["http"])
         self.address, self._http = self.addresses[0], ready["http"].partition(",")[0]
@@ -111,28 +111,29 @@ class RealBroker:
 
     @property
     def pid(self) -> int | None:
-        """The process, None while there is none."""
+        """The process; None while it is not running."""
         return None if self._process is None else self._process.pid
 
     @property
     def http_address(self) -> tuple[str, int]:
-        """Where it serves HTTP, once it is ready."""
+        """The HTTP address, once it is ready."""
         host, _, port = self._http.rpartition(":")
         return host, int(port)
 
     def listen(
         self, host: str, kafka_port: int, http_port: int, http_host: str | None = None
     ) -> None:
-        """Let it listen there, from its next start on; `http_host`: if that is another one."""
+        """Set its addresses from the next start on; `http_host` if it differs."""
         self.address, self._http = (host, kafka_port), f"{http_host or host}:{http_port}"
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process has ended by itself."""
+        """Whether its process has exited on its own."""
         return self._process is not None and self._process.poll() is not None
 
     def terminate(self, timeout_s: float = 40) -> int:
-        """Ask it to end, as an operator would; its exit code, -9 if it had to be killed."""
+        """Request a stop, as an operator would; returns the exit code, -9 if it had to be
+        killed."""
         process = self._process
         if process is None:
             return 0

@@ -1,8 +1,8 @@
-"""The process that `power-files` records: a whole broker, its faces included, and its workload.
+"""The process that `power-files` records: a complete broker with its servers, and its workload.
 
-Invariants: it is started with the recorder preloaded and notes what it asks and is told
-through it, in the same order as its file operations. Its WAL files are small, so that a state of
-its disk is; all else is as `headrace serve` starts it.
+Invariants: started with the recorder preloaded; records requests and responses through it, in order
+with its file operations. Its WAL files are small, to keep disk states small; everything else is as
+`headrace serve` starts it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def _live(root: Path, seed: int, life: int, turns: int) -> None:
     note("opened")
     has_quick_groups(nodes[0])
     await run_broker_life(nodes[0], note, f"{seed} {life}", turns, life)
-    await asyncio.sleep(_SETTLE_S)  # what goes on behind the answers, and SQLite's checkpoint
+    await asyncio.sleep(_SETTLE_S)  # background work after the responses, and SQLite's checkpoint
     note("closing")
     await broker.stop()
 
@@ -64,9 +64,9 @@ def _plant(name: str) -> None:
 
 
 def main() -> None:
-    """Live once."""
+    """Run one life."""
     root, seed, life, turns, sync_turns = Path(sys.argv[1]), *map(int, sys.argv[2:6])
-    if sys.argv[6]:  # this attack is to be seen finding a bug
+    if sys.argv[6]:  # this attack must find a bug
         _plant(sys.argv[6])
     if sync_turns:
         wal_sync.INLINE_SYNC_NS = -1

@@ -1,9 +1,9 @@
 """The account of a real process: each operation on its folder's files, and its notes, in order.
 
-Invariants: `recorder.c` records, loaded into the process by LD_PRELOAD; here it is compiled
-and its record is read into the operations that `power_loss` understands. So SQLite's files are cut
-at the same instant as the ledgers'. A record that does not add up to the files as they are in the
-end is refused: a call that went past the recorder would make every verdict worthless.
+Invariants: `recorder.c`, loaded into the process by LD_PRELOAD, records; this module compiles it
+and parses its record into the operations that `power_loss` understands. So SQLite's files are
+truncated at the same instant as the ledgers'. A record that does not reproduce the final files is
+rejected: a system call that bypassed the recorder would invalidate every verdict.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headrace_verify.native import COMPILERS, compile_library, find_compiler
 HEAD = struct.Struct("<IiqIBBH")  # as `struct record` of recorder.c
 SOURCE = Path(__file__).with_name("recorder.c")
 _NOT_KEPT = ("-shm",)
-"""SQLite's index of its journal, in shared memory: whoever opens the file first makes it anew."""
+"""SQLite's WAL index, in shared memory: the first process that opens the file recreates it."""
 
 
 class RecordUnsound(Fatal):
-    """What was recorded proves nothing."""
+    """The record is unusable."""
 
 
 def compile_recorder(folder: Path) -> Path | str:
@@ -35,10 +35,10 @@ def compile_recorder(folder: Path) -> Path | str:
         return "the recorder of real processes needs Linux (LD_PRELOAD)"
     compiler = find_compiler()
     if compiler is None:
-        return f"no C compiler here ({', '.join(COMPILERS)}): real processes are not recorded"
+        return f"no C compiler found ({', '.join(COMPILERS)}): real processes are not recorded"
     built = folder / "recorder.so"
     wrong = compile_library(compiler, SOURCE, built, "-ldl", "-lpthread")
-    return built if wrong is None else f"{compiler} does not compile the recorder: {wrong}"
+    return built if wrong is None else f"{compiler} cannot compile the recorder: {wrong}"
 
 
 def recording(recorder: Path, root: Path, record: Path) -> dict[str, str]:
@@ -52,7 +52,7 @@ def recording(recorder: Path, root: Path, record: Path) -> dict[str, str]:
 
 
 def without(image: Image, ending: str) -> Image:
-    """The same without the files whose names end so."""
+    """Return it without the files with these suffixes."""
     return Image(
         image.inodes,
         {
@@ -63,20 +63,20 @@ def without(image: Image, ending: str) -> Image:
 
 
 class RecordReader:
-    """Turns a record into operations, and keeps the files as they must look at its end."""
+    """Turns a record into operations, and tracks the expected final files."""
 
     def __init__(self, root: Path, before: Image) -> None:
-        """`before`: what the folder held when the process began."""
+        """`before`: the folder's contents when the process began."""
         self.operations: list[tuple[Any, ...]] = []
         self.inodes = [bytearray(data) for data in before.inodes]
         self.names = {folder: dict(names) for folder, names in before.names.items()}
         self._root = str(root)
         self._open: dict[int, int | str] = {}
-        """What a descriptor stands for: an inode, or the path of a folder."""
+        """What a descriptor refers to: an inode, or the path of a folder."""
         self._syncs: dict[int, tuple[int | str, int]] = {}
 
     def read(self, data: bytes) -> list[tuple[Any, ...]]:
-        """The operations of a whole record. Raises RecordUnsound."""
+        """Parse the operations of a whole record. Raises RecordUnsound."""
         at = 0
         while at + HEAD.size <= len(data):
             size, fd, number, path_size, kind, is_new, _zero = HEAD.unpack_from(data, at)
@@ -85,7 +85,7 @@ class RecordReader:
             rest = data[at + path_size : at + size]
             at += size
             if at > len(data):
-                break  # killed while it was written
+                break  # killed while writing it
             self._take(chr(kind), fd, number, bool(is_new), path, rest)
         return self.operations
 
@@ -103,7 +103,7 @@ class RecordReader:
         elif kind in "RUM":
             self._renamed(kind, self._relative(path), rest.decode())
         else:
-            raise RecordUnsound(f"the recorder cannot follow this process: it calls {path}")
+            raise RecordUnsound(f"the recorder does not support this process: it calls {path}")
 
     def _relative(self, path: str) -> str:
         return os.path.normpath(path)[len(self._root) :].strip("/")
@@ -166,13 +166,13 @@ class RecordReader:
             new_folder, new_name = split(self._relative(new))
             if new_folder != folder:
                 raise RecordUnsound(
-                    "the recorder cannot follow this process: it moves between folders"
+                    "the recorder does not support this process: it moves files between folders"
                 )
             self.operations.append(("rename", folder, name, new_name))
             self.names[folder][new_name] = self.names[folder].pop(name)
 
     def differences(self) -> list[str]:
-        """Where the record does not add up to the files that are there."""
+        """Return the differences between the record and the actual files."""
         wrong = []
         for folder, names in self.names.items():
             place = Path(self._root, folder)

@@ -1,8 +1,8 @@
-"""The report of a run: one folder with everything that somebody else needs to judge it.
+"""The report of a run: one folder with everything that others need to judge it.
 
-Invariants: `report.json` says what was tried, on what machine, with which seed, what was
-skipped and why; each violation has a file of its own with what brings it up again. The chart is
-drawn only where matplotlib is installed, and the report says so if it is not.
+Invariants: `report.json` says what was tested, on what machine, with which seed, what was skipped
+and why; each violation has its own file with what is needed to reproduce it. The chart needs
+matplotlib; without it, the report says so.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def summary(seed: int, outcomes: list[Outcome], proofs: list[Proof]) -> dict[str
 
 
 def has_held(outcomes: list[Outcome], proofs: list[Proof]) -> bool:
-    """Whether the run is a success: something was checked, and nothing was wrong."""
+    """Whether the run succeeded: something was checked, and there was no violation."""
     return bool(outcomes or proofs) and all(
         [
             *(one.held for one in outcomes),
@@ -86,7 +86,7 @@ def word_of(outcome: Outcome) -> str:
 
 
 def write_report(folder: Path, report: dict[str, Any]) -> list[str]:
-    """Write the folder; the names of its files."""
+    """Write the folder; returns the names of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     names = []
     for attack in report["attacks"]:
@@ -103,7 +103,7 @@ def write_report(folder: Path, report: dict[str, Any]) -> list[str]:
 
 
 def load_pyplot() -> Any:
-    """Matplotlib's pyplot, which draws into files; None where it is not installed."""
+    """Matplotlib's pyplot with a file backend; None if it is not installed."""
     try:
         matplotlib = importlib.import_module("matplotlib")
         matplotlib.use("Agg")
@@ -113,7 +113,7 @@ def load_pyplot() -> Any:
 
 
 def _draw(path: Path, report: dict[str, Any]) -> bool:
-    """A bar for each attack; False without matplotlib."""
+    """Draw a bar for each attack; returns False without matplotlib."""
     pyplot = load_pyplot()
     if pyplot is None:
         return False

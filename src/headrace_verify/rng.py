@@ -1,6 +1,6 @@
-"""Seeded chance: one number decides a whole run.
+"""Seeded random numbers: one seed determines a whole run.
 
-Invariants: every draw of an attack comes from here, so that a seed replays it.
+Invariants: every random draw of an attack comes from here, so that a seed replays it.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ Chance = Random
 
 
 def seeded(seed: int | str) -> Random:
-    """A generator of its own for `seed`; the same in every process."""
+    """A separate generator for `seed`; the same in every process."""
     return Random(seed)  # noqa: S311 - reproducible on purpose, no secret comes from it

@@ -1,10 +1,10 @@
-"""A random workload on a store, and the model that says what any recovery may bring back.
+"""A random workload on a store, and the model of what any recovery may restore.
 
-Payloads are self-describing: ledger, position and generation decide every byte, so data of
-another place or of an earlier life is never mistaken for the right one.
+Payloads are self-describing: ledger, position and generation determine every byte, so data of
+another place or an earlier life is never mistaken for the right one.
 """
 
-# ruff: noqa: SLF001 - the store is looked at from within, and polled
+# ruff: noqa: SLF001 - inspects and polls the store's private state
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _patterns: dict[tuple[int, int], bytes] = {}
 
 
 class StillClock:
-    """Syncs take no time, so the store syncs in the loop unless it is told not to."""
+    """Syncs take no time, so the store syncs in the loop unless set otherwise."""
 
     def now_ms(self) -> int:
         return 0
@@ -65,12 +65,12 @@ async def open_store(disk: ModelDisk) -> FileLedgerStore:
 
 
 async def abandon(store: FileLedgerStore) -> None:
-    """Leave the store as a killed process does."""
+    """Abandon the store as a killed process does."""
     await store._tasks.close()
     store._maintenance._thread.shutdown()
     store._commit._sync.close()
     store._threads.shutdown()
-    await asyncio.sleep(0)  # what a thread handed back last
+    await asyncio.sleep(0)  # a thread's last result
 
 
 class Expected:
@@ -86,12 +86,12 @@ class Expected:
         self.is_deleting = False
         self.is_deleted = False
         self.lingering = b""
-        """What failed may come back until its positions are given out again, not later."""
+        """Failed appends may reappear until their positions are reused, not later."""
         self.lingering_boundaries: set[int] = set()
 
 
 class Oracle:
-    """What has been asked for and what has been acknowledged, up to some point of the account."""
+    """Requests and acknowledgements, up to some point of the account."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, Expected] = {}
@@ -107,7 +107,7 @@ class Oracle:
         elif kind == "append":
             for other in self.ledgers.values():
                 other.lingering = b""
-            assert len(expected.data) == note[2], "the store gave another position"
+            assert len(expected.data) == note[2], "the store returned another position"
             expected.data += note[3]
             expected.boundaries.add(len(expected.data))
         elif kind == "acknowledged":
@@ -128,10 +128,10 @@ class Oracle:
             expected.is_deleted = True
 
     def violations(self, store: FileLedgerStore) -> list[str]:
-        """What recovery brought back against what it may."""
+        """Compare what recovery restored with what it may restore."""
         found: dict[int, Any] = {info.ledger: info for info in store.list()}
         wrong = [
-            f"ledger {number} was never made" for number in found if number not in self.ledgers
+            f"ledger {number} was never created" for number in found if number not in self.ledgers
         ]
         for number, expected in self.ledgers.items():
             info = found.get(number)
@@ -140,7 +140,7 @@ class Oracle:
                     wrong.append(f"ledger {number} is lost")
                 continue
             if expected.is_deleted:
-                wrong.append(f"ledger {number} is back from deletion")
+                wrong.append(f"ledger {number} reappeared after its deletion")
             wrong += self._ledger_violations(store, info, expected)
         return wrong
 
@@ -148,21 +148,23 @@ class Oracle:
         number = info.ledger
         wrong = []
         if info.end < expected.acknowledged:
-            wrong.append(f"ledger {number}: {expected.acknowledged} acknowledged, {info.end} left")
+            wrong.append(
+                f"ledger {number}: {expected.acknowledged} acknowledged, {info.end} remain"
+            )
         try:
             data = bytes(store.read_cached(number, 0, 1 << 30))
         except DataCorrupt as error:
             return [f"ledger {number}: {error}"]
         if expected.lingering and info.end > len(expected.data):
             if data != expected.lingering[: info.end]:
-                wrong.append(f"ledger {number} holds bytes that nobody appended")
+                wrong.append(f"ledger {number} holds bytes that were not appended")
             if info.end not in expected.lingering_boundaries:
                 wrong.append(f"ledger {number} ends inside a failed append, at {info.end}")
             return wrong
         if info.end not in expected.boundaries:
             wrong.append(f"ledger {number} ends inside an append, at {info.end}")
         if data != expected.data[: info.end]:
-            wrong.append(f"ledger {number} holds other bytes than were appended")
+            wrong.append(f"ledger {number} holds bytes that were not appended in order")
         if expected.is_sealed and not info.is_sealed:
             wrong.append(f"ledger {number} lost its seal")
         if info.is_sealed and info.footer != expected.footer:
@@ -171,7 +173,7 @@ class Oracle:
 
     @staticmethod
     def after_recovery(store: FileLedgerStore) -> Oracle:
-        """What was recovered is durable: it must be there for ever."""
+        """Require what was recovered from now on: it is durable."""
         oracle = Oracle()
         for info in store.list():
             expected = oracle.ledgers[info.ledger] = Expected()
@@ -187,7 +189,7 @@ class Oracle:
 async def run_workload(
     store: FileLedgerStore, disk: ModelDisk, seed: int, turns: int, generation: int
 ) -> None:
-    """Random appends, creations, seals and deletions; everything is noted in the account."""
+    """Random appends, creations, seals and deletions, all recorded in the account."""
     rng = seeded(seed)
     open_ledgers = [info.ledger for info in store.list() if not info.is_sealed]
     waiting: list[Any] = []
@@ -226,7 +228,7 @@ async def run_workload(
             flush_ms = None if rng.random() < 0.8 else rng.choice((0, 1, 50))
             disk.note("append", ledger, position, data)
             given, completion = store.append(ledger, [data], size, flush_ms)
-            assert given == position, "positions follow each other"
+            assert given == position, "positions must be consecutive"
             if flush_ms is None:
                 completion.then(acknowledge, (ledger, position + size))
             waiting.append(completion)
@@ -244,7 +246,7 @@ async def run_workload(
 async def run_faulty_workload(
     store: FileLedgerStore, disk: ModelDisk, seed: int, turns: int, generation: int
 ) -> None:
-    """Appends on a disk that fails now and then: syncs, and writes that stop halfway."""
+    """Appends on a disk with occasional faults: failing syncs and partial writes."""
     rng = seeded(seed)
     disk.note("creating", store._catalog.next_ledger)
     first = await store.create()
@@ -298,4 +300,4 @@ async def run_faulty_workload(
         if store._commit.outage is None:
             return
         await asyncio.sleep(0.002)
-    raise AssertionError("the disk works again, and the store's outage does not end")
+    raise AssertionError("the disk works again, but the store's outage does not end")

@@ -1,6 +1,7 @@
-"""Self-proof, what its modes share: a bug is named, and planted in a broker before it starts.
+"""The shared part of the modes' self-tests: a bug is chosen by name and planted before a broker
+starts.
 
-Invariants: each mode has its `bugs` module with its own `BUGS`; here is no bug.
+Invariants: each mode has a `bugs` module with its own `BUGS`; this module has none.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class Named(Protocol):
-    """A bug, as far as it is chosen."""
+    """A bug that can be chosen."""
 
     @property
     def name(self) -> str:
-        """What it does, in words."""
+        """A description of the bug."""
 
 
 B = TypeVar("B", bound=Named)
 
 
 def choose(bugs: Sequence[B], words: str) -> Sequence[B]:
-    """The bugs whose name holds the words; all of them for `all`."""
+    """The bugs whose name contains the text; all of them for `all`."""
     return bugs if words == "all" else [bug for bug in bugs if words.lower() in bug.name]
 
 
 def spoiled_launch(mode: str, bug: str) -> tuple[str, ...]:
-    """The start of a command line as that of `headrace`, with a bug of a mode planted."""
+    """The start of a command line like `headrace`, with one of a mode's bugs planted."""
     return (sys.executable, "-m", "headrace_verify.spoiled", mode, bug)

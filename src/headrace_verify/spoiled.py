@@ -1,6 +1,6 @@
 """A broker with a planted bug: `python -m headrace_verify.spoiled MODE BUG serve ...`.
 
-Invariants: for self-proof alone; the installed command has no way to plant anything.
+Invariants: for self-tests only; the installed command cannot plant bugs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Bugs planted in the store, each a small patch: the attacks must find every one of them.
 
-Invariants: a patch changes one function of the running process and nothing on disk. The
-numbers are those of the list that `headrace verify crash --list` prints.
+Invariants: a patch changes one function of the running process and nothing on disk. The numbers are
+those that `headrace verify crash --list` prints.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 

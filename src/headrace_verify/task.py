@@ -1,7 +1,7 @@
-"""One attack while it runs: its budget, what it has checked, what it has found.
+"""One running attack: its budget, its checks and its findings.
 
-Invariants: an attack counts every check it makes, names what it left out and why, and
-gives every violation what is needed to see it again. Nothing here knows what is attacked.
+Invariants: an attack counts every check, names what it skipped and why, and gives every violation
+what is needed to reproduce it. Nothing here knows what is attacked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VIOLATIONS_KEPT = 20
-"""Of one attack: the rest is counted."""
+"""Per attack: the rest is only counted."""
 
 
 def _wall_s() -> float:
@@ -25,7 +25,7 @@ def _wall_s() -> float:
 
 
 def work_s() -> float:
-    """Processor time of this process and of the children it has waited for.
+    """Processor time of this process and its finished children.
 
     For budgets that mean the same on a busy machine.
     """
@@ -33,23 +33,23 @@ def work_s() -> float:
 
 
 class Violation(NamedTuple):
-    """A promise that did not hold."""
+    """A violated guarantee."""
 
     what: str
     replay: dict[str, Any]
-    """What brings it up again: the seed and the place."""
+    """How to reproduce it: the seed and the place."""
 
 
 class Attack(NamedTuple):
-    """One way to attack a promise."""
+    """One way to attack a guarantee."""
 
     name: str
     promise: str
-    """What must hold, in words."""
+    """A description of the guarantee."""
     unit: str
-    """What is counted."""
+    """The unit of its count."""
     share: int
-    """Its part of the whole time."""
+    """Its share of the total time."""
     run: Callable[[Task], None]
 
 
@@ -69,14 +69,14 @@ class Task:
         on_progress: Callable[[Task], None] | None = None,
         now_s: Callable[[], float] | None = None,
     ) -> None:
-        """`now_s`: what its time is measured by; the wall's clock if None."""
+        """`now_s`: the clock for its time; None: the wall clock."""
         self.name = name
         self.seed = seed
         self.folder = folder
         self.runs_max = runs_max
         self.flips_max = flips_max
         self.is_exhaustive = is_exhaustive
-        """Whether every case is wanted, however long it takes."""
+        """Whether to run every case, however long it takes."""
         self.stop_at_first = False
         self.checked = 0
         self.runs = 0
@@ -84,9 +84,9 @@ class Task:
         self.violations: list[Violation] = []
         self.skipped: list[str] = []
         self.is_impossible = False
-        """This machine lacks what the attack needs."""
+        """Report that this machine lacks what the attack needs."""
         self.planted = ""
-        """The name of the bug to be found, for processes that are started."""
+        """The name of the bug to find, for child processes."""
         self.figures: dict[str, Any] = {}
         self._on_progress = on_progress
         self._now_s = now_s or _wall_s
@@ -95,12 +95,12 @@ class Task:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """The time since its start."""
         return self._now_s() - self._begun_s
 
     @property
     def fraction(self) -> float:
-        """How much of its time is over."""
+        """The fraction of its time that has passed."""
         return min(1.0, self.seconds / self._seconds) if self._seconds else 1.0
 
     def goes_on(self) -> bool:
@@ -114,33 +114,33 @@ class Task:
         return self.runs == 0 or self.seconds < self._seconds
 
     def is_out_of_time(self) -> bool:
-        """Whether a run should end early: never if a number of runs was asked for."""
+        """Whether a run should end early: never if a number of runs was requested."""
         return self.runs_max is None and self.runs > 0 and self.seconds >= self._seconds
 
     def add(self, figure: str, count: int = 1) -> None:
-        """Count something worth telling."""
+        """Add to a counter of the report."""
         self.figures[figure] = self.figures.get(figure, 0) + count
 
     def wrong(self, what: str, **replay: Any) -> None:
-        """A promise did not hold."""
+        """Report a violation."""
         self.violation_count += 1
         if len(self.violations) < VIOLATIONS_KEPT:
             self.violations.append(Violation(what, {"attack": self.name, **replay}))
 
     def skip(self, why: str) -> None:
-        """Something was left out."""
+        """Report that something was skipped."""
         if why not in self.skipped:
             self.skipped.append(why)
 
     def skip_all(self, why: str) -> None:
-        """The attack cannot be made here; it is said, and no failure."""
+        """Report that the attack cannot run here; this is not a failure."""
         self.is_impossible = True
         self.skip(why)
 
 
 @contextmanager
 def patched(target: Any, name: str, value: Any) -> Iterator[None]:
-    """Give `target` another attribute for a while."""
+    """Replace an attribute of `target` within the context."""
     before = getattr(target, name)
     setattr(target, name, value)
     try:

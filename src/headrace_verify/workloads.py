@@ -1,8 +1,8 @@
-"""What clients do in a run: one table for the simulation and for the black box.
+"""The clients' workloads of a run: one table for the simulation and the black-box runs.
 
-Invariants: plain values. A workload names its topics and their settings, and who works on them:
-roles of the simulation, kinds of clients of the black box. Those that are `always` there make the
-history worth judging; of the others a seed draws some.
+Invariants: plain values. A workload names its topics and their settings, and its clients: roles in
+the simulation, kinds of clients in black-box runs. Those in `always` take part in every run, so
+that the history is worth checking; a seed draws some of the others.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Workload(NamedTuple):
     sometimes: tuple[str, ...]
     """Roles that a seed may add."""
     isolation: int = 0
-    """Of readers, also of the last look; 1: committed transactions alone."""
+    """The isolation level of readers, also in the final reads; 1: read_committed."""
     configs: dict[str, dict[str, str]] = {}  # noqa: RUF012 - a default that nobody changes
-    """Topic -> settings of its own."""
+    """Topic -> its own settings."""
     clients: tuple[str, ...] = ()
-    """Of the black box, beside those of every run."""
+    """Additional black-box clients."""
 
 
 WORKLOADS: Final = {

@@ -132,7 +132,7 @@ def test_a_broker_that_is_alone_holds_whatever_happens_to_it_and_to_its_disk():
     assert set(DISK_FAULTS) & set(done)
 
 
-def test_mischief_is_done_where_the_seed_wants_it_and_nowhere_else():
+def test_fault_points_are_hit_only_where_the_seed_enables_them():
     scenario = draw_scenario(12, 20.0)._replace(schedule=())
     calm = simulate(scenario._replace(points=()))
     assert (calm.held, calm.fault_points) == (True, {})
@@ -142,7 +142,7 @@ def test_mischief_is_done_where_the_seed_wants_it_and_nowhere_else():
     assert set(odd.fault_points) == set(points)
 
 
-def test_a_long_run_that_has_missed_a_point_of_mischief_is_no_proof():
+def test_a_long_run_that_missed_a_fault_point_is_no_proof():
     from headrace_verify.simulation.explore import RUNS_FOR_ALL_POINTS, Outcome
     from headrace_verify.simulation.fault_points import POINTS
 

@@ -1,7 +1,7 @@
-"""Judges a history: every checker over the same facts, and one verdict.
+"""Checks a history: runs every checker over the same facts, and returns one verdict.
 
-Invariants: checkers are pure functions from facts to anomalies, each in linear time. A
-checker that nobody has seen fail is a toy: `tests/property/verify` plants every kind.
+Invariants: checkers are pure functions from facts to anomalies, each in linear time.
+`tests/property/verify` plants every kind of anomaly, because an untested checker proves nothing.
 """
 
 from __future__ import annotations
@@ -89,26 +89,26 @@ CHECKERS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
     share_ends,
 )
 KEPT = 20
-"""Anomalies of one kind that are kept in full; the rest is counted."""
+"""How many anomalies of one kind are kept in full; the rest is only counted."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What the checkers say."""
+    """The checkers' results."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """Kind -> how many."""
     anomalies: list[Anomaly] = field(default_factory=list)
     excused: dict[str, int] = field(default_factory=dict)
-    """What a client is known to do by itself -> how often it did."""
+    """Known client behaviour -> how often it occurred."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether no anomaly was found."""
         return not self.counts
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Convert to plain values."""
         return {
             "counts": self.counts,
             "excused": self.excused,
@@ -117,7 +117,7 @@ class Verdict:
 
 
 def judge(facts: Facts) -> Verdict:
-    """Ask every checker."""
+    """Run every checker."""
     verdict = Verdict()
     for checker in CHECKERS:
         for anomaly in checker(facts):
@@ -129,14 +129,14 @@ def judge(facts: Facts) -> Verdict:
 
 
 def judge_history(events: Iterable[Event]) -> Verdict:
-    """Gather, then ask every checker."""
+    """Gather the facts, then run every checker."""
     with without_collector():
         return judge(gather(events))
 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Facts are a tree of many small things: looking for cycles in them takes half of the time."""
+    """Facts are a tree of many small objects: cycle collection would take half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

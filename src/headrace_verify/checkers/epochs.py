@@ -1,8 +1,9 @@
-"""Checkers of leader epochs: they only grow along a log, and each has one owner who acknowledges.
+"""Checkers of leader epochs: they never decrease along a log, and only one node acknowledges in
+each.
 
-Invariants: pure; sorted, then linear. A batch carries the epoch under which its leader has
-stored it. Who acknowledged counts only where a send was answered at its first try: the answer to a
-later one may come from a successor who has found the record.
+Invariants: pure; sorted, then linear. A batch carries the leader epoch under which it was stored.
+Acknowledging nodes count only for sends that succeeded at the first attempt: a later response may
+come from a successor that found the record.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def epoch_regress(facts: Facts) -> Iterator[Anomaly]:
-    """A batch of an older leader epoch behind one of a newer."""
+    """A batch of an older leader epoch after one of a newer epoch."""
     for (topic, number), partition in facts.partitions.items():
         highest = -1
         for first, (_, epoch, at_ns) in sorted(partition.epochs.items()):
             if epoch < highest:
-                what = f"offset {first} is of epoch {epoch}, behind one of epoch {highest}"
+                what = f"offset {first} has epoch {epoch}, after one with epoch {highest}"
                 yield Anomaly("epoch regressed", what, at_ns, topic, number)
             highest = max(highest, epoch)
 
 
 def two_acknowledging_owners(facts: Facts) -> Iterator[Anomaly]:
-    """Two nodes that have acknowledged appends of one partition in one leader epoch."""
+    """Two nodes that acknowledged appends to one partition in one leader epoch."""
     for (topic, number), partition in facts.partitions.items():
         if not partition.epochs:
             continue
@@ -41,11 +42,9 @@ def two_acknowledging_owners(facts: Facts) -> Iterator[Anomaly]:
                 continue
             place = bisect_right(firsts, send.offset) - 1
             if place < 0 or send.offset >= batches[place][1][0]:
-                continue  # not there: that is for others to say
+                continue  # missing: another checker's responsibility
             epoch = batches[place][1][1]
             owner = owners.setdefault(epoch, send.by)
             if owner != send.by:
-                what = (
-                    f"epoch {epoch}: {send.by} has stored offset {send.offset}, and {owner} others"
-                )
+                what = f"epoch {epoch}: {send.by} stored offset {send.offset}, and {owner} others"
                 yield Anomaly("two owners in one epoch", what, send.ended_ns, topic, number)

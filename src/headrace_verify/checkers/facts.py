@@ -1,10 +1,11 @@
-"""A history, taken apart once: what each partition, each group and each transaction has seen.
+"""Parses a history once into facts about each partition, group and transaction.
 
-Invariants: pure; one pass, constant work for each event and each polled record; it judges
-nothing, it only notes what clashes. Every checker reads from here.
-How it works: the order of a partition is the values seen at its offsets by acknowledged sends and
-by polls (holes are allowed: markers). A value has one number above 0 in the whole history; 0 means
-that a record's bytes were not those of any value.
+Invariants: pure; one pass, with constant work per event and per polled record. It only records
+clashes and judges nothing. Every checker reads from here.
+
+How it works: the order of a partition is the values at its offsets, according to acknowledged sends
+and polls (holes are allowed: markers). A value has a unique number above 0 in the whole history; 0
+means that a record's bytes match no value.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ if TYPE_CHECKING:
     from headrace_verify.history import Event
 
 OPEN = ""
-"""The outcome of what has not ended."""
+"""The outcome of an operation that has not completed."""
 
 
 class Anomaly(NamedTuple):
-    """Something that must not be in a history."""
+    """An event that must not occur in a history."""
 
     kind: str
     what: str
-    """In words, with offsets and values."""
+    """A description, with offsets and values."""
     at_ns: int
-    """When it showed."""
+    """When it was observed."""
     topic: str = ""
     partition: int = -1
 
@@ -63,27 +64,27 @@ class Send:
     process: str
     invoked_ns: int
     number: int
-    """The producer's own order in this partition."""
+    """The position in the producer's own order in this partition."""
     may_repeat: bool
-    """A producer that tries again without a sequence may write twice."""
+    """A producer that retries without sequence numbers may write twice."""
     transaction: str | None
     source: tuple[str, int, int] | None = None
-    """Topic, partition and offset of the record that this one is a copy of."""
+    """Topic, partition and offset of the record that was copied."""
     due_ns: int = 0
-    """Not to be seen before; 0: at once."""
+    """Must not be read before this time; 0: no delay."""
     may_expire: bool = False
     expires_ns: int = 0
-    """Not to be delivered after that; 0: it is not known, or it does not expire."""
+    """Must not be delivered after this time; 0: unknown, or it does not expire."""
     outcome: str = OPEN
     ended_ns: int = 0
     offset: int = -1
     is_read: bool = False
     by: str = ""
-    """The node that has stored it, where that is certain."""
+    """The node that stored it, if known for certain."""
 
 
 class Clash(NamedTuple):
-    """Two reads that do not go together, or one of what should not be there."""
+    """Two contradictory reads, or one of a record that should not exist."""
 
     offset: int
     value: int
@@ -94,46 +95,46 @@ class Clash(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """What is known of one partition."""
+    """What is known about one partition."""
 
     sends: dict[int, Send] = field(default_factory=dict)
     acknowledged: dict[int, int] = field(default_factory=dict)
-    """Offset -> the first value that was acknowledged there."""
+    """Offset -> the first value acknowledged at it."""
     values: dict[int, int] = field(default_factory=dict)
-    """Offset -> the first value that was read there."""
+    """Offset -> the first value read at it."""
     places: dict[int, int] = field(default_factory=dict)
-    """Value -> the first offset it was read at."""
+    """Value -> the first offset at which it was read."""
     read_end: int = 0
-    """Behind the highest offset that anybody read."""
+    """The end of the highest offset read."""
     read_end_ns: int = 0
     clashes: list[Clash] = field(default_factory=list)
     """Two values at one offset."""
     repeats: list[Clash] = field(default_factory=list)
     """One value at two offsets."""
     strangers: list[Clash] = field(default_factory=list)
-    """Values that nobody had sent to this partition."""
+    """Values that were not sent to this partition."""
     damaged: list[Clash] = field(default_factory=list)
-    """Records whose bytes are those of no value."""
+    """Records whose bytes match no value."""
     final_end: int = -1
-    """Where the last read of everything ended; -1 if there was none."""
+    """The end of the final read; -1 if there was none."""
     final_ns: int = 0
     marks: list[tuple[int, int, int, str]] = field(default_factory=list)
-    """(since, until, least end of the log, how it is known)."""
+    """(since, until, minimum log end, source)."""
     ends: list[tuple[int, int, int]] = field(default_factory=list)
-    """(since, until, high watermark) as listed."""
+    """(since, until, high watermark) from ListOffsets."""
     starts: list[tuple[int, int, int]] = field(default_factory=list)
-    """(since, until, log start offset) as listed."""
+    """(since, until, log start offset) from ListOffsets."""
     epochs: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """First offset of a batch -> (behind its last one, leader epoch, when it was read)."""
+    """Base offset of a batch -> (its end offset, leader epoch, when it was read)."""
 
     def acknowledge(self, offset: int, value: int, at_ns: int) -> None:
-        """A producer was told that `value` is at `offset`."""
+        """Record an acknowledgement of `value` at `offset`."""
         known = self.acknowledged.setdefault(offset, value)
         if known != value:
             self.clashes.append(Clash(offset, value, known, at_ns))
 
     def see(self, offset: int, value: int, at_ns: int) -> None:
-        """Somebody has read `value` at `offset`."""
+        """Record a read of `value` at `offset`."""
         known = self.values.get(offset)
         if known == value:
             return
@@ -158,24 +159,24 @@ class Partition:
 
 @dataclass(slots=True)
 class Poll:
-    """What one poll brought of one topic."""
+    """One poll's records of one topic."""
 
     process: str
     since_ns: int
     at_ns: int
     topic: str
     records: list[list[int]]
-    """[partition, offset, value] in the order of delivery."""
+    """[partition, offset, value] in delivery order."""
     group: str | None
     transaction: str | None
     is_final: bool
     watermarks: dict[str, int] | None
-    """High watermark by partition, if the answer told it."""
+    """High watermark by partition, if the response had it."""
 
 
 @dataclass(slots=True)
 class Ownership:
-    """A member has got partitions, or has given them up."""
+    """A member's partitions were assigned or revoked."""
 
     at_ns: int
     process: str
@@ -188,7 +189,7 @@ class Ownership:
 
 @dataclass(slots=True)
 class Commit:
-    """A group's progress was to be stored."""
+    """A request to commit a group's offset."""
 
     invoked_ns: int
     process: str
@@ -203,7 +204,7 @@ class Commit:
 
 @dataclass(slots=True)
 class CommittedRead:
-    """A group's progress was looked up."""
+    """A read of a group's committed offset."""
 
     since_ns: int
     at_ns: int
@@ -213,23 +214,23 @@ class CommittedRead:
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction: what it sent and what it read."""
+    """One transaction: its sends and reads."""
 
     name: str
     sends: list[tuple[str, int, Send]] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
     outcome: str = OPEN
-    """`commit`, `abort`, or open: nobody knows."""
+    """`commit`, `abort`, or open: unknown."""
     asked_ns: int = 0
-    """When it was first asked to commit; 0: never, or not noted."""
+    """When a commit was first requested; 0: never, or not recorded."""
     begun_ns: int = 0
-    """0: not noted; else that it was asked to commit is noted, too."""
+    """0: not recorded; else commit requests are recorded, too."""
     instance: str = ""
-    """Of a producer: see `Init`."""
+    """The producer's instance: see `Init`."""
 
 
 class Init(NamedTuple):
-    """An instance of a producer has got its epoch, which fences the others of its id."""
+    """A producer instance got its epoch, which fences the other instances of its id."""
 
     since_ns: int
     at_ns: int
@@ -259,31 +260,31 @@ class Facts:
     committed: list[CommittedRead] = field(default_factory=list)
     transactions: dict[str, Transaction] = field(default_factory=dict)
     inits: dict[str, Init] = field(default_factory=dict)
-    """Instance -> how it began, in order of time."""
+    """Instance -> its Init events, in order of time."""
     deliveries: list[Event] = field(default_factory=list)
-    """Share groups: acquired and settled, in order of time."""
+    """Share groups: acquisitions and settlements, in order of time."""
     copiers: set[str] = field(default_factory=set)
     """Groups that commit their offsets in the transactions that write the copies."""
     drained: dict[str, int] = field(default_factory=dict)
-    """Group -> when it was seen to have read everything."""
+    """Group -> when it was found to have read everything."""
     drained_upto: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
     """Share group -> topic, partition and end of what it has finished."""
     dead: dict[tuple[str, str, int, int], dict[tuple[int, int], DeadLetter]] = field(
         default_factory=dict
     )
-    """Share group, topic, partition and offset of the origin -> copies by their own place."""
+    """Share group, topic, partition and offset of the origin -> copies by their own position."""
     with_dead_letters: set[str] = field(default_factory=set)
-    """Share groups whose dead letters were read."""
+    """Share groups whose dead letter topics were read."""
     harms: Harms = field(default_factory=Harms)
     is_calendar_set: bool = False
-    """Whether calendars jump in this run: then nothing is early."""
+    """Whether wall clocks jump in this run: then early deliveries are not judged."""
     clients: dict[str, str] = field(default_factory=dict)
-    """Process -> what kind of client it is."""
+    """Process -> its kind of client."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Operation and kind -> how many."""
+    """Operation and kind -> count."""
 
     def partition(self, topic: str, number: int) -> Partition:
-        """The facts of one partition."""
+        """Return the facts of one partition."""
         found = self.partitions.get((topic, number))
         if found is None:
             found = self.partitions[topic, number] = Partition()
@@ -332,7 +333,7 @@ class _Gatherer:
             return
         found = partition.sends.get(value)
         if found is None:
-            return  # the history was cut off in front
+            return  # the beginning of the history is missing
         found.outcome, found.ended_ns = kind, at_ns
         if kind == OK and event["offset"] >= 0:
             offset = found.offset = event["offset"]
@@ -466,7 +467,7 @@ class _Gatherer:
 
 
 def gather(events: Iterable[Event]) -> Facts:
-    """Take a history apart. The events come in the order of their times."""
+    """Parse a history. Events are in order of their times."""
     gatherer = _Gatherer()
     actions: dict[str, Any] = gatherer.actions
     counts = gatherer.facts.counts

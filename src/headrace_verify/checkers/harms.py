@@ -1,7 +1,7 @@
-"""When nodes were harmed in a run, as its history says.
+"""When faults affected nodes in a run, according to its history.
 
-Invariants: pure. A cut or a client's death harms no node: who owns a partition goes on with all it
-knows, or another one does in a new leader epoch.
+Invariants: pure. A network cut or a client's death does not affect a node's state: the partition's
+owner keeps its in-memory state, or another node takes over in a new leader epoch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ NEVER_NS = 2**63
 
 
 class Harms:
-    """Spans of time in which what a node keeps in memory may have been lost."""
+    """Time spans in which a node's in-memory state may have been lost."""
 
     def __init__(self) -> None:
         self._spans: list[list[int]] = []
         self._open: dict[str, list[list[int]]] = {}
 
     def note(self, event: Event) -> None:
-        """A fault has begun, or is healed."""
+        """Record that a fault began, or was healed."""
         kind = event["fault"]
         if kind in HARMLESS:
             return
@@ -37,5 +37,5 @@ class Harms:
             self._open[kind].pop(0)[1] = event["t"]
 
     def is_whole(self, since_ns: int, until_ns: int) -> bool:
-        """Whether no node was harmed in that time."""
+        """Whether no node was affected in that time."""
         return all(end < since_ns or begin > until_ns for begin, end in self._spans)

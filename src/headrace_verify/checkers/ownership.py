@@ -1,8 +1,8 @@
-"""Checkers of groups: one owner of a partition at a time, and old generations have no say.
+"""Checkers of groups: one owner of a partition at a time, and old generations are rejected.
 
-Invariants: pure; linear in events. A member that was away does not know that it has lost its
-partitions, so an overlap alone proves nothing: what proves it is two owners in one generation, or a
-commit that was accepted from somebody whose partition had been given to another before it began.
+Invariants: pure; linear in events. A disconnected member does not know that it has lost its
+partitions, so an overlap alone is no violation. Violations are two owners in one generation, and an
+accepted commit of a member whose partition had been assigned to another before it began.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def two_owners(facts: Facts) -> Iterator[Anomaly]:
-    """A partition that two members got in one generation."""
+    """A partition assigned to two members in one generation."""
     owners: dict[tuple[str, int, str, int], str] = {}
     for change in facts.ownerships:
         if not change.is_assigned or change.group is None or change.generation < 0:
@@ -28,13 +28,13 @@ def two_owners(facts: Facts) -> Iterator[Anomaly]:
             if owner != change.member:
                 what = (
                     f"generation {change.generation} of group {change.group}: {owner} and"
-                    f" {change.member} own it"
+                    f" {change.member} both own it"
                 )
                 yield Anomaly("two owners", what, change.at_ns, topic, number)
 
 
 class _Owned:
-    """Who was given a partition last, and when each process was."""
+    """The last owner of a partition, and when each process owned it."""
 
     def __init__(self) -> None:
         self.owner = ""
@@ -42,7 +42,7 @@ class _Owned:
 
 
 def commits_of_former_owners(facts: Facts) -> Iterator[Anomaly]:
-    """An accepted commit that began after its partition had been given to another member."""
+    """An accepted commit that began after its partition had been assigned to another member."""
     owned: dict[tuple[str, str, int], _Owned] = {}
     changes = iter(facts.ownerships)
     change = next(changes, None)
@@ -57,9 +57,9 @@ def commits_of_former_owners(facts: Facts) -> Iterator[Anomaly]:
             if state is None or state.owner in {"", commit.process}:
                 continue
             if commit.process not in state.given_ns:
-                continue  # it never claimed to own it
+                continue  # it never claimed ownership
             what = f"{commit.process} committed {offset} for group {commit.group}, after"
-            what += f" {state.owner} had got the partition"
+            what += f" {state.owner} had been assigned the partition"
             yield Anomaly("former owner's commit", what, commit.ended_ns, topic, number)
 
 
@@ -78,7 +78,7 @@ def _note(owned: dict[tuple[str, str, int], _Owned], change: Ownership) -> None:
 
 
 def commits_of_old_generations(facts: Facts) -> Iterator[Anomaly]:
-    """An accepted commit of a generation that an assignment of a newer one precedes."""
+    """An accepted commit of a generation after an assignment of a newer one."""
     newest: dict[str, int] = {}
     changes = iter(facts.ownerships)
     change = next(changes, None)

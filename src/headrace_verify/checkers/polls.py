@@ -1,6 +1,6 @@
-"""Checkers of what a consumer sees: nothing left out, nothing going back.
+"""Checkers of a consumer's polls: no skips, no steps backwards.
 
-Invariants: pure and linear. A step is measured in known offsets, so holes are no skips.
+Invariants: pure and linear. A step is measured in known offsets, so holes are not skips.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Steps:
-    """Judges the step from one offset of a partition to the next that was polled."""
+    """Check the step from one polled offset of a partition to the next."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -35,25 +35,26 @@ class _Steps:
 
 
 REVIVED = "fetched while given up"
-"""What librdkafka does by itself; told, and held against nobody (see `_is_revived`)."""
+"""Known librdkafka behaviour: reported, but not a violation (see `_is_revived`)."""
 REVIVES = "librdkafka-member"
 _Place = tuple[str, str, int]
 """Process, topic, partition."""
 
 
 class _Read:
-    """How far a process has read one partition since it got it."""
+    """How far a process has read one partition since its assignment."""
 
     __slots__ = ("first", "last", "polls")
 
     def __init__(self, first: int) -> None:
         self.first = self.last = first
         self.polls = 0
-        """How many have brought something of it."""
+        """How many polls returned records of it."""
 
 
 def poll_steps(facts: Facts) -> Iterator[Anomaly]:
-    """Steps within a poll (internal) and from one poll of a consumer to its next (external)."""
+    """Check steps within a poll (internal) and between consecutive polls of a consumer
+    (external)."""
     steps = _Steps(facts)
     reads: dict[_Place, _Read] = {}
     ownerships = iter(facts.ownerships)
@@ -93,7 +94,7 @@ def _of_poll(
             missed = steps.skipped(topic, number, before, offset)
             if missed < 0:
                 continue
-            what, kind = f"{what}, and {missed} lies between", "poll skip"
+            what, kind = f"{what}, skipping {missed}", "poll skip"
         is_revived = where == "external" and _is_revived(facts, poll, number, offset, reads[place])
         kind = REVIVED if is_revived else f"{where} {kind}"
         yield Anomaly(kind, what, poll.at_ns, topic, number)
@@ -104,13 +105,13 @@ def _of_poll(
 
 
 def _is_revived(facts: Facts, poll: Poll, number: int, offset: int, read: _Read) -> bool:
-    """Whether librdkafka (2.16.0) has shown what it had fetched of a partition it did not own.
+    """Whether librdkafka (2.16.0) returned records fetched while it did not own the partition.
 
-    An answer to ListOffsets that comes after the partition was given up makes it ask again and
-    fetch from there, assigned or not. What lies in its queue when the partition is assigned again
-    may reach the application before the queue is cut off; then it begins where the group stands.
-    So: the first poll since the assignment began at the log's start, which is what it asks for, and
-    the second begins where the group's progress was, or at the start if there was none.
+    A ListOffsets response that arrives after the partition was revoked makes it retry and fetch
+    from there, assigned or not. The records in its queue when the partition is assigned again may
+    reach the application before the queue is purged; then it starts at the group's committed
+    offset. So the first poll since the assignment began at the log start, where it fetches from,
+    and the second at the committed offset, or at the log start if there was none.
     """
     if facts.clients.get(poll.process) != REVIVES or read.polls != 1:
         return False
@@ -127,7 +128,7 @@ def _is_revived(facts: Facts, poll: Poll, number: int, offset: int, read: _Read)
 
 
 def precommitted_reads(facts: Facts) -> Iterator[Anomaly]:
-    """A transaction that polls what it has itself sent."""
+    """A transaction that polls its own records."""
     for transaction in facts.transactions.values():
         own = {(topic, number, send.value) for topic, number, send in transaction.sends}
         for poll in transaction.polls:

@@ -1,7 +1,7 @@
-"""Checkers of what only moves forward: high watermark, log start, a group's committed progress.
+"""Checkers of values that never decrease: high watermark, log start offset, committed offsets.
 
-Invariants: pure; sorted, then linear. What was known before a read began must show in it;
-what happened meanwhile may.
+Invariants: pure; sorted, then linear. A read must reflect what was known before it began; it may
+reflect what happened during it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER_NS = 1 << 63
 
 
 def high_watermark_regress(facts: Facts) -> Iterator[Anomaly]:
-    """An end of the log below what was acknowledged, read or listed before it was asked for."""
+    """A log end below what was acknowledged, read or listed before the request."""
     for (topic, number), partition in facts.partitions.items():
         if not partition.ends:
             continue
@@ -62,9 +62,10 @@ class _Progress:
 
 
 def committed_regress(facts: Facts) -> Iterator[Anomaly]:
-    """A group's progress read as a value that an acknowledged commit had replaced before.
+    """A group's committed offset was read as a value that an acknowledged commit had already
+    replaced.
 
-    Commits of one generation only go forward here, so this is a regress of progress.
+    Commits of one generation only move forward here, so this is a regression.
     """
     places: dict[tuple[str, str, int], _Progress] = {}
     for commit in facts.commits:
@@ -79,7 +80,7 @@ def committed_regress(facts: Facts) -> Iterator[Anomaly]:
                 places[key].reads.append((read, offset))
     for (group, topic, number), progress in places.items():
         for read, offset, latest in _stale(progress):
-            what = f"group {group} had committed {latest}, and {offset} was found"
+            what = f"group {group} had committed {latest}, but {offset} was found"
             yield Anomaly("committed regressed", what, read.at_ns, topic, number)
 
 
@@ -88,10 +89,10 @@ def _began_later(one: tuple[int, int, int], other: tuple[int, int, int]) -> tupl
 
 
 def _stale(progress: _Progress) -> Iterator[tuple[CommittedRead, int, int]]:
-    """(read, what it found, what had been acknowledged).
+    """Yield (read, its result, the offset acknowledged before).
 
-    A commit is replaced once another began after its end, and had ended when the read began. One
-    whose end is unknown may take effect at any time, so it is never replaced.
+    A commit is replaced if another began after its end and had ended when the read began. A commit
+    with an unknown end may take effect at any time, so it is never replaced.
     """
     ended = sorted(
         (commit.ended_ns, commit.invoked_ns, offset)

@@ -1,7 +1,8 @@
-"""How each message of a share group has ended: sent = acknowledged + pending + delayed + dead +
-expired, and a copy in the dead letter topic for each dead one.
+"""The outcome of each message of a share group: sent = acknowledged + pending + delayed + dead +
+expired, with a copy in the dead letter topic for each dead message.
 
-Invariants: pure and linear. What was given up without a member's doing is known from its copy.
+Invariants: pure and linear. Messages that the broker gave up without a member's request are known
+from their copies.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ ACKNOWLEDGED, DEAD, EXPIRED, PENDING, DELAYED = (
     "acknowledged", "dead", "expired", "pending", "delayed",
 )  # fmt: skip
 IN_DOUBT = "in doubt"
-"""A settlement without an answer: acknowledged or dead."""
+"""A settlement without a response: acknowledged or dead."""
 STATES = (ACKNOWLEDGED, DEAD, EXPIRED, PENDING, DELAYED, IN_DOUBT)
 
 
 def _state(
     facts: Facts, name: str, group: ShareHistory, message: Message, send: Send | None
 ) -> str:
-    """What became of a message that is in the log."""
+    """The outcome of a message in the log."""
     if (name, *message) in facts.dead:
         return DEAD
     settled = group.settled.get(message)
@@ -42,10 +43,10 @@ def _state(
 
 
 def count_messages(facts: Facts) -> dict[str, dict[str, int]]:
-    """Share group -> `sent`, and how many of that are in each state.
+    """Share group -> `sent`, and how many of these are in each state.
 
-    Sent: acknowledged to its producer, or in the log though no answer came; not what was cancelled.
-    Of the topics that the group was drained of.
+    Sent: acknowledged to its producer, or in the log without an acknowledgement; not cancelled
+    messages. Counts the topics that the group was drained of.
     """
     groups, _ = gather_shares(facts)
     found = {}
@@ -66,11 +67,11 @@ def count_messages(facts: Facts) -> dict[str, dict[str, int]]:
 
 
 def share_ends(facts: Facts) -> Iterator[Anomaly]:
-    """Messages that never ended, and dead letters that are lost, twice there, or wrong.
+    """Messages without an outcome, and dead letters that are lost, duplicated or wrong.
 
-    Events: `drained` with group and `upto`, the ends of logs of which nothing is left, and `dead`
-    if the group has dead letters that were read; `dead` with group, topic, part, offset and value
-    of the origin, `at`: [partition, offset] of the copy, `reason`.
+    Events: `drained` with group and `upto`, the log ends up to which nothing is left, and `dead` if
+    the group has dead letters that were read; `dead` with group, topic, part, offset and value of
+    the origin, `at`: [partition, offset] of the copy, `reason`.
     """
     groups, _ = gather_shares(facts)
     for name, group in groups.items():
@@ -81,7 +82,7 @@ def share_ends(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _never_settled(facts: Facts, name: str, group: ShareHistory) -> Iterator[Anomaly]:
-    """With calendars that jump, what was given back may be due much later."""
+    """With jumping wall clocks, returned messages may become due much later."""
     if facts.is_calendar_set:
         return
     for topic, number, end in facts.drained_upto.get(name, ()):
@@ -100,7 +101,7 @@ def _lost_dead_letters(facts: Facts, name: str, group: ShareHistory) -> Iterator
         topic, number, offset = message
         if how == "accept" or message in group.maybe_over or (name, *message) in facts.dead:
             continue
-        what = f"group {name}: offset {offset} was given up ({how}), and has no copy"
+        what = f"group {name}: offset {offset} was given up ({how}), but has no copy"
         yield Anomaly("dead letter lost", what, at_ns, topic, number)
 
 
@@ -115,8 +116,8 @@ def _wrong_dead_letters(facts: Facts, groups: dict[str, ShareHistory]) -> Iterat
             yield Anomaly("dead letter twice", f"{what} has copies at {listed}", *at)
         value = partition.values.get(offset)
         if value is not None and any(copy.value != value for copy in copies.values()):
-            yield Anomaly("dead letter changed", f"{what} is not what its copy holds", *at)
+            yield Anomaly("dead letter changed", f"{what} differs from its copy", *at)
         group = groups.get(name)
         if group is not None and (topic, number, offset) in group.sure:
-            said = f"{what} was acknowledged, and has a copy: {first.reason}"
+            said = f"{what} was acknowledged, but has a copy: {first.reason}"
             yield Anomaly("dead letter of an acknowledged message", said, *at)

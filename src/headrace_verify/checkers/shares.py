@@ -1,14 +1,15 @@
-"""Checkers of share groups: who holds a message, in which order, and that each comes to an end.
+"""Checkers of share groups: who holds a message, in which order, and that each is settled.
 
-Invariants: pure; linear in deliveries, but for a logarithm. The one judgement for the simulation
-and for the black box.
-How it works: a member acquires messages and settles each: `accept`, `release` (again, please),
-`reject` or `dead` (never again), `renew` (longer, please). That it held a message is certain from
-the answer that brought it until it asked for a settlement that was accepted: a lock may end at any
-time (its time, a takeover, a connection that breaks), and then the settlement is refused. What
-another member was given between two such moments, from its question to its answer, was given twice.
-A settlement whose message is finished is accepted whoever asks; so nothing is certain of a message
-that another one may just have finished. How each message ended is judged in `share_ends`.
+Invariants: pure; linear in deliveries, except for a logarithm. Used by the simulation and by
+black-box runs.
+
+How it works: a member acquires messages and settles each: `accept`, `release` (redeliver), `reject`
+or `dead` (never redeliver), `renew` (extend the lock). It certainly held a message from the
+response that delivered it until its request for a settlement that was accepted: a lock may end at
+any time (time-out, takeover, broken connection), and then the settlement is rejected. If the
+message was delivered to another member, from request to response, between two such moments, it was
+held twice. A settlement of a finished message is accepted from anyone, so nothing is certain of a
+message that another member may just have finished. `share_ends` checks how each message ended.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ FINAL = ("accept", "reject", "dead")
 RENEW = "renew"
 GIVEN_UP_FROM = 10
 """Deliveries after which a message may have been given up without its members' knowledge: half of
-the limit that the groups of a simulated run have. Those of the black box have dead letters."""
+the limit of the groups in a simulated run. Those of black-box runs have dead letters."""
 Message = tuple[str, int, int]
 """Topic, partition, offset."""
 
 
 class Delivery(NamedTuple):
-    """A message came to a member: between `since_ns` and `at_ns`."""
+    """A message was delivered to a member: between `since_ns` and `at_ns`."""
 
     since_ns: int
     at_ns: int
@@ -43,13 +44,13 @@ class Delivery(NamedTuple):
     message: Message
     key: str | None
     is_loose: bool = False
-    """A library may have got it long before it gave it to its application."""
+    """A library may have received it long before it passed it to its application."""
     lock_ns: int = 0
-    """How long it is the member's, whatever becomes of connections; 0: no one knows."""
+    """How long the member holds it, regardless of connections; 0: unknown."""
 
 
 class _Hold(NamedTuple):
-    """A member held a message for certain."""
+    """A time in which a member certainly held a message."""
 
     from_ns: int
     upto_ns: int
@@ -57,7 +58,7 @@ class _Hold(NamedTuple):
 
 
 class _Release(NamedTuple):
-    """A message was given back, to come again after a while."""
+    """A message was released for redelivery after a delay."""
 
     since_ns: int
     at_ns: int
@@ -66,37 +67,38 @@ class _Release(NamedTuple):
 
 
 class ShareHistory:
-    """What the members of one share group were given, and what they did with it."""
+    """What the members of one share group received, and how they settled it."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.settled: dict[Message, tuple[int, int, str]] = {}
-        """Finished for certain -> (asked at, answered at, how)."""
+        """Certainly finished -> (requested at, answered at, how)."""
         self.maybe_over: set[Message] = set()
-        """Perhaps finished: no answer came, it may have expired, or it may have been given up."""
+        """Perhaps finished: no response arrived, it may have expired, or it may have been given
+        up."""
         self.sure: set[Message] = set()
-        """Accepted while its lock cannot have ended: that has finished it, nothing else did."""
+        """Accepted while its lock cannot have ended: this settlement finished it."""
         self._long_over: set[Message] = set()
-        """Perhaps finished before the settlement that is noted."""
+        """Perhaps finished before the recorded settlement."""
         self._current: dict[tuple[Message, str], Delivery] = {}
         self._holds: dict[Message, list[_Hold]] = {}
         self._keyed: dict[tuple[str, int, str], list[_Hold]] = {}
-        """Topic, partition, key -> holds, if the group keeps the order of keys."""
+        """Topic, partition, key -> holds, if the group preserves key order."""
         self._released: dict[Message, list[_Release]] = {}
         self._doubts: dict[Message, int] = {}
-        """Settlements for good that are under way."""
+        """Pending final settlements."""
         self._asked: dict[tuple[Message, str], int] = {}
-        """When a member asked to end its delivery, and was not refused."""
+        """When a member requested the end of its delivery, and was not rejected."""
         self._locked: dict[Message, Delivery] = {}
         """The latest delivery whose lock has a known end."""
         self._lock_ends: dict[tuple[Message, str], int] = {}
         self._hasty: list[tuple[Delivery, Delivery, int]] = []
-        """A delivery, the next one, and when the lock of the first would have ended."""
+        """A delivery, the next one, and when the first one's lock would have ended."""
 
     # --- gathering ---------------------------------------------------------------------------
 
     def acquired(self, facts: Facts, event: Event) -> Iterator[Anomaly]:
-        """Take note of messages that a member was given."""
+        """Record messages that a member received."""
         keys: dict[tuple[int, str], int] = {}
         is_loose, lock_ns = bool(event.get("loose")), event.get("lock", 0) * 1_000_000
         member, since_ns, at_ns = event["member"], event["since"], event["t"]
@@ -112,7 +114,7 @@ class ShareHistory:
             if may_expire or (deliveries and deliveries[0] >= GIVEN_UP_FROM):
                 self.maybe_over.add(message)
             if ordered_key is not None and keys.setdefault((number, ordered_key), offset) != offset:
-                what = f"key {key} came twice in one answer, at {offset} and before"
+                what = f"key {key} occurs twice in one response, at {offset} and before"
                 yield Anomaly("key twice in flight", what, at_ns, event["topic"], number)
 
     def _look_at_lock(self, delivery: Delivery) -> None:
@@ -129,7 +131,7 @@ class ShareHistory:
             self._lock_ends[message, delivery.member] = delivery.since_ns + delivery.lock_ns
 
     def settled_by(self, event: Event) -> None:
-        """Take note of a settlement, as it was asked for or as it was answered."""
+        """Record a settlement's request or response."""
         since_ns, kind, how = event["since"], event["k"], event["how"]
         is_noted = "op" in event and kind != INVOKE
         for number, offset in event["recs"]:
@@ -152,7 +154,8 @@ class ShareHistory:
                 self.maybe_over.add(message)
 
     def _renewed(self, place: tuple[Message, str], event: Event) -> None:
-        """A lock ends later from now on; or earlier, if fewer time was asked for than is left."""
+        """Record a new lock end: later, or earlier if the renewal is shorter than the remaining
+        time."""
         known = self._lock_ends.get(place)
         if known is None or event["k"] == FAIL:
             return
@@ -166,7 +169,7 @@ class ShareHistory:
         in_doubt = message in self.maybe_over or self._doubts.get(message, 0) > 0
         is_sure = message not in self.settled and not in_doubt
         if delivery is not None and is_sure and not delivery.is_loose:
-            # Of what is over, any settlement is accepted.
+            # For finished messages, any settlement is accepted.
             hold = _Hold(delivery.at_ns, since_ns, delivery)
             self._holds.setdefault(message, []).append(hold)
             if delivery.key is not None:
@@ -183,13 +186,13 @@ class ShareHistory:
             self._released.setdefault(message, []).append(release)
 
     def finish(self) -> None:
-        """Nothing more comes: what is under way stays in doubt."""
+        """End of the history: pending settlements stay in doubt."""
         self.maybe_over.update(message for message, count in self._doubts.items() if count > 0)
 
-    # --- judging -----------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------
 
     def held_twice(self, dead: set[Message]) -> Iterator[Anomaly]:
-        """Two members at once; `dead`: given up without a member's doing, so nothing is certain."""
+        """Held by two members at once; `dead`: given up by the broker, so nothing is certain."""
         for holds in (*self._holds.values(), *self._keyed.values()):
             holds[:] = [hold for hold in holds if hold.delivery.message not in dead]
             holds.sort(key=lambda hold: hold.from_ns)
@@ -199,20 +202,20 @@ class ShareHistory:
             topic, number, offset = delivery.message
             hold = _held_during(self._holds.get(delivery.message, []), delivery)
             if hold is not None:
-                what = f"offset {offset} was given to {delivery.member} while"
+                what = f"offset {offset} was delivered to {delivery.member} while"
                 what += f" {hold.delivery.member} held it"
                 yield Anomaly("held twice", what, delivery.at_ns, topic, number)
             if delivery.key is None:
                 continue
             hold = _held_during(self._keyed.get((topic, number, delivery.key), []), delivery)
             if hold is not None and hold.delivery.message != delivery.message:
-                what = f"key {delivery.key} was given to {delivery.member} at {offset} while"
+                what = f"key {delivery.key} was delivered to {delivery.member} at {offset} while"
                 what += f" {hold.delivery.member} held {hold.delivery.message[2]} of it"
                 yield Anomaly("key twice in flight", what, delivery.at_ns, topic, number)
 
     def out_of_order(self, dead: set[Message]) -> Iterator[Anomaly]:
-        """A message of a key that came before an earlier one of it was finished. When those in
-        `dead` were, nobody knows."""
+        """A message of a key that was delivered before an earlier one was finished. For those in
+        `dead`, the time is unknown."""
         unknown = dead | self.maybe_over | self._long_over
         finished: dict[tuple[str, int, str], dict[int, int]] = {}
         for delivery in self.deliveries:
@@ -236,12 +239,15 @@ class ShareHistory:
             offsets, most = latest.get((topic, number, delivery.key), ([], []))
             at = bisect_left(offsets, offset)
             if at and most[at - 1] > delivery.at_ns:
-                what = f"offset {offset} of key {delivery.key} came before an earlier one was done"
+                what = (
+                    f"offset {offset} of key {delivery.key} was delivered before an"
+                    " earlier one was finished"
+                )
                 yield Anomaly("key out of order", what, delivery.at_ns, topic, number)
 
     def after_the_end(self) -> Iterator[Anomaly]:
-        """A delivery of what was finished. It is durable when it is answered: no takeover, and no
-        loss of power, brings it again."""
+        """A delivery of a finished message. A settlement is durable when it is acknowledged: no
+        takeover and no power loss may redeliver the message."""
         for delivery in self.deliveries:
             settled = self.settled.get(delivery.message)
             if settled is not None and not delivery.is_loose and delivery.since_ns > settled[1]:
@@ -250,9 +256,10 @@ class ShareHistory:
                 yield Anomaly("delivered after its end", what, delivery.at_ns, topic, number)
 
     def at_the_wrong_time(self, facts: Facts) -> Iterator[Anomaly]:
-        """Before it is due, before its back-off or its lock has ended, or after it has expired.
+        """Delivered before it is due, before its back-off or lock has ended, or after it has
+        expired.
 
-        Where calendars jump nothing of that is known.
+        Not checked if wall clocks jump.
         """
         if facts.is_calendar_set:
             return
@@ -276,12 +283,12 @@ class ShareHistory:
                 yield Anomaly("delivered early", what, *at)
             late_ns = delivery.since_ns - send.expires_ns - CALENDAR_NS
             if send.expires_ns and late_ns > 0 and not delivery.is_loose:
-                what = f"offset {offset} was asked for {late_ns // 1_000_000} ms after it expired"
+                what = f"offset {offset} was requested {late_ns // 1_000_000} ms after it expired"
                 yield Anomaly("delivered when expired", what, *at)
         yield from self._before_a_lock_has_ended(facts)
 
     def _before_a_lock_has_ended(self, facts: Facts) -> Iterator[Anomaly]:
-        """Only in one tenure of one broker: locks are not stored, so a takeover ends them."""
+        """Only within one tenure of one broker: locks are not stored, so a takeover ends them."""
         tenures: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for first, second, end_ns in self._hasty:
             topic, number, offset = first.message
@@ -292,13 +299,16 @@ class ShareHistory:
             is_one = any(low <= span[0] and span[1] <= high for low, high in tenures[place])
             if is_one and facts.harms.is_whole(*span):
                 early_ms = (end_ns - second.at_ns) // 1_000_000
-                what = f"offset {offset} was given to {second.member} {early_ms} ms before the lock"
+                what = (
+                    f"offset {offset} was delivered to {second.member} {early_ms} ms"
+                    " before the lock"
+                )
                 what += f" of {first.member} could end"
                 yield Anomaly("lock ended early", what, second.at_ns, topic, number)
 
 
 def _held_during(holds: list[_Hold], delivery: Delivery) -> _Hold | None:
-    """The hold in which a delivery was, from its question to its answer. `holds` are sorted."""
+    """The hold that covers a delivery, from its request to its response. `holds` are sorted."""
     place = bisect_right(holds, delivery.since_ns, key=lambda hold: hold.from_ns)
     hold = holds[place - 1] if place else None
     is_in = hold is not None and delivery.at_ns <= hold.upto_ns and hold.delivery != delivery
@@ -306,8 +316,8 @@ def _held_during(holds: list[_Hold], delivery: Delivery) -> _Hold | None:
 
 
 def _tenures(facts: Facts, topic: str, number: int) -> Iterator[tuple[int, int]]:
-    """Spans of time in which one broker served a partition under one leader epoch, for certain:
-    from the first acknowledgement to the last invocation of what was written under it."""
+    """Time spans in which one broker certainly served a partition under one leader epoch: from the
+    first acknowledgement to the last invocation of writes under it."""
     partition = facts.partition(topic, number)
     spans: dict[int, tuple[int, int]] = {}
     for first, (end, epoch, _) in partition.epochs.items():
@@ -321,7 +331,7 @@ def _tenures(facts: Facts, topic: str, number: int) -> Iterator[tuple[int, int]]
 
 
 def gather_shares(facts: Facts) -> tuple[dict[str, ShareHistory], list[Anomaly]]:
-    """The histories of all share groups, and what clashes within one answer."""
+    """Build the histories of all share groups, and the clashes within one response."""
     groups: dict[str, ShareHistory] = {}
     clashes: list[Anomaly] = []
     for event in facts.deliveries:
@@ -339,10 +349,10 @@ def share_deliveries(facts: Facts) -> Iterator[Anomaly]:
     """Held twice, keys twice in flight or out of order, at the wrong time, after the end.
 
     Events: `acquire` with group, member, `ordered`, topic and `recs` of [partition, offset, value,
-    key, deliveries]; `lock` (ms), if the messages are the member's for so long; `loose`, if the
-    member's library may have got them earlier. `settle` with group, member, how, topic, `recs` of
-    [partition, offset], `delay` (ms) where a release waits, `lock` (ms) of a renewal; if it is
-    noted when it is asked for, too, `op`. Both have `since`.
+    key, deliveries]; `lock` (ms) if the member holds the messages that long; `loose` if the
+    member's library may have received them earlier. `settle` with group, member, how, topic, `recs`
+    of [partition, offset], `delay` (ms) of a delayed release, `lock` (ms) of a renewal; `op` if the
+    request is recorded, too. Both have `since`.
     """
     groups, clashes = gather_shares(facts)
     yield from clashes

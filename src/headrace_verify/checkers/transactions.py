@@ -1,8 +1,9 @@
-"""Checkers of transactions: all or nothing, and no cycles among them.
+"""Checkers of transactions: atomicity, and no cycles among them.
 
 Invariants: pure; linear in events and edges.
+
 How it works: transactions are ordered by who has read what another wrote; a cycle of these is G1c
-(Adya). The order of writes is not judged: transactions of Kafka's protocol may interleave in one
+(Adya). The order of writes is not checked: transactions of Kafka's protocol may interleave in one
 partition one way and in another the other way (G0), and do not exclude each other (G2).
 """
 
@@ -21,14 +22,15 @@ NEVER_NS = 1 << 63
 
 
 def torn_transactions(facts: Facts) -> Iterator[Anomaly]:
-    """A transaction of which a part was read, and a part, at or below what was read, by nobody."""
+    """A transaction with a part that was read, and another, below the highest read offset, that was
+    not."""
     for transaction in facts.transactions.values():
         read = [send for _, _, send in transaction.sends if send.is_read]
         if not read or transaction.outcome == "abort":
             continue  # an aborted one that was read is an aborted read
         for topic, number, send in transaction.sends:
             partition = facts.partitions[topic, number]
-            # What was acknowledged lies before the end of a later read of everything.
+            # Acknowledged records lie before the end of a later full read.
             is_below = 0 <= send.offset < partition.read_end or (
                 send.outcome == OK
                 and send.ended_ns < partition.final_ns
@@ -41,7 +43,7 @@ def torn_transactions(facts: Facts) -> Iterator[Anomaly]:
 
 
 def dirty_reads(facts: Facts) -> Iterator[Anomaly]:
-    """A value that a poll has brought before its transaction was asked to commit, if ever."""
+    """A value that a poll returned before a commit of its transaction was requested, if ever."""
     if not any(one.asked_ns or one.begun_ns for one in facts.transactions.values()):
         return
     for poll in facts.polls:
@@ -53,13 +55,13 @@ def dirty_reads(facts: Facts) -> Iterator[Anomaly]:
             asked_ns = transaction.asked_ns or (NEVER_NS if transaction.begun_ns else 0)
             if asked_ns and poll.at_ns < asked_ns:
                 what = f"{poll.process} read value {value} at offset {offset} before its"
-                what += f" transaction {send.transaction} was asked to commit"
+                what += f" transaction {send.transaction} was requested to commit"
                 yield Anomaly("dirty read", what, poll.at_ns, poll.topic, number)
 
 
 def zombie_commits(facts: Facts) -> Iterator[Anomaly]:
-    """A commit that was asked for once another instance had fenced the transaction's own, and that
-    was accepted."""
+    """An accepted commit that was requested after another instance had fenced the transaction's
+    own."""
     by_id: dict[str, list[Init]] = {}
     for init in facts.inits.values():
         by_id.setdefault(init.id, []).append(init)
@@ -81,15 +83,15 @@ def _began(init: Init) -> int:
 
 
 _Source = tuple[str, int, int]
-"""Topic, partition and offset of a record that was copied."""
+"""Topic, partition and offset of a copied record."""
 
 
 def copies(facts: Facts) -> Iterator[Anomaly]:
-    """Records copied in transactions that commit their offsets: each once, and none left out.
+    """Records copied in transactions that commit their offsets: each once, none missing.
 
-    A copy's send names the record it is of. What a group of copiers was found to have committed
-    has been copied into each topic that the group writes; a copy that was read is the only one of
-    its record in its topic.
+    A copy's send names the record that it copies. All records below a copier group's committed
+    offset must be copied to each topic that the group writes; a copy that was read is the only one
+    of its record in its topic.
     """
     found: dict[tuple[_Source, str], int] = {}
     for (topic, number), partition in facts.partitions.items():
@@ -112,13 +114,13 @@ def copies(facts: Facts) -> Iterator[Anomaly]:
         for offset in facts.partition(topic, number).values:
             for target in targets.get(group, ("",)) if offset < end else ():
                 if ((topic, number, offset), target) not in found:
-                    what = f"group {group} has committed {end}, and offset {offset} has no copy"
+                    what = f"group {group} has committed {end}, but offset {offset} has no copy"
                     what += f" in {target}" if target else ""
                     yield Anomaly("copy lost", what, at_ns, topic, number)
 
 
 def _targets(facts: Facts) -> dict[str, dict[str, None]]:
-    """Group of copiers -> the topics that it copies into."""
+    """Group of copiers -> the topics that it copies to."""
     targets: dict[str, dict[str, None]] = {}
     for commit in facts.commits:
         if commit.transaction is None or commit.transaction not in facts.transactions:
@@ -130,7 +132,8 @@ def _targets(facts: Facts) -> dict[str, dict[str, None]]:
 
 
 def copies_in_order(facts: Facts) -> Iterator[Anomaly]:
-    """Copies of one partition's records, in the order of these in each partition they went to."""
+    """Copies of one partition's records must be in the same order in each partition they went
+    to."""
     for (topic, number), partition in facts.partitions.items():
         last: dict[tuple[str, int], int] = {}
         copied = [
@@ -153,7 +156,7 @@ def _offset_of(copy: tuple[int, Send]) -> int:
 
 
 def dirty_cycles(facts: Facts) -> Iterator[Anomaly]:
-    """Transactions that have read from each other, all the way round."""
+    """Transactions that have read from each other in a cycle."""
     if not facts.transactions:
         return
     for cycle in _cycles(_edges(facts)):
@@ -162,7 +165,7 @@ def dirty_cycles(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _edges(facts: Facts) -> dict[str, dict[str, None]]:
-    """Transaction -> those that have read what it wrote."""
+    """Transaction -> those that have read its writes."""
     edges: dict[str, dict[str, None]] = {name: {} for name in facts.transactions}
     for transaction in facts.transactions.values():
         for poll in transaction.polls:

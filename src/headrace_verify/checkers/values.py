@@ -1,6 +1,6 @@
-"""Checkers of what is stored: each value once, at its offset, as it was sent, and for good.
+"""Checkers of stored values: each once, at its offset, unchanged, and durable.
 
-Invariants: pure and linear. Definitions after Jepsen's Kafka workload, and our own.
+Invariants: pure and linear. Definitions follow Jepsen's Kafka workload, with additions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 CALENDAR_NS = 1_000_000
-"""A broker's calendar counts whole milliseconds."""
+"""A broker's wall clock has millisecond resolution."""
 LATE_NS = 10_000_000_000
-"""How late a delayed message may be, in a cluster that has just been healed."""
+"""How late a delayed message may be in a cluster that has just been healed."""
 
 
 def inconsistent_offsets(facts: Facts) -> Iterator[Anomaly]:
-    """Two values seen at one offset, by readers or by acknowledgements."""
+    """Two values at one offset, according to reads or acknowledgements."""
     for (topic, number), partition in facts.partitions.items():
         for clash in partition.clashes:
             what = f"offset {clash.offset} holds value {clash.value} and value {clash.other}"
@@ -36,7 +36,7 @@ def inconsistent_offsets(facts: Facts) -> Iterator[Anomaly]:
 
 
 def duplicates(facts: Facts) -> Iterator[Anomaly]:
-    """One value at two offsets; not of a producer that may try again without a sequence."""
+    """One value at two offsets; not for producers that may retry without sequence numbers."""
     for (topic, number), partition in facts.partitions.items():
         for clash in partition.repeats:
             send = partition.sends.get(clash.value)
@@ -46,7 +46,7 @@ def duplicates(facts: Facts) -> Iterator[Anomaly]:
 
 
 def misplaced(facts: Facts) -> Iterator[Anomaly]:
-    """A value that is stored, but not at the offset that was acknowledged."""
+    """A value that is stored, but not at the acknowledged offset."""
     for (topic, number), partition in facts.partitions.items():
         for send in partition.sends.values():
             if send.outcome != OK or not send.is_read or send.offset < 0:
@@ -54,36 +54,36 @@ def misplaced(facts: Facts) -> Iterator[Anomaly]:
             place = partition.places[send.value]
             if place != send.offset and partition.values.get(send.offset) != send.value:
                 what = (
-                    f"value {send.value} was acknowledged at offset {send.offset},"
-                    f" and is at {place}"
+                    f"value {send.value} was acknowledged at offset {send.offset}, but is at"
+                    f" {place}"
                 )
                 yield Anomaly("misplaced", what, send.ended_ns, topic, number)
 
 
 def lost_writes(facts: Facts) -> Iterator[Anomaly]:
-    """Acknowledged, at or below the highest offset read by anybody, read by nobody."""
+    """Acknowledged, below the highest offset read, but never read."""
     yield from _unread(facts, "lost write", is_below=True)
 
 
 def unseen(facts: Facts) -> Iterator[Anomaly]:
-    """Acknowledged, behind all that was read when everything was read at the end."""
+    """Acknowledged, but after the end of the final read."""
     yield from _unread(facts, "unseen", is_below=False)
 
 
 def _unread(facts: Facts, kind: str, *, is_below: bool) -> Iterator[Anomaly]:
     for (topic, number), partition in facts.partitions.items():
         if not is_below and partition.final_end < 0:
-            continue  # nobody has read to the end: there is always something under way
+            continue  # no final read: later records may still be unread
         for send in partition.sends.values():
             if send.outcome != OK or send.is_read:
                 continue
             if send.transaction is not None and not _is_committed(facts, send.transaction):
                 continue
-            if send.offset < 0:  # nobody has said where, or it was to come later: somewhere
+            if send.offset < 0:  # unknown offset, or a delayed message: it may be at any offset
                 ready_ns = send.ended_ns
                 if send.due_ns:
                     if facts.is_calendar_set:
-                        continue  # it may be due much later
+                        continue  # it may become due much later
                     asked_ns = 0
                     if send.transaction is not None:
                         asked_ns = facts.transactions[send.transaction].asked_ns
@@ -97,7 +97,7 @@ def _unread(facts: Facts, kind: str, *, is_below: bool) -> Iterator[Anomaly]:
 
 
 def unseen_by_group(facts: Facts) -> Iterator[Anomaly]:
-    """A group that has read everything has polled each offset that was there at its beginning."""
+    """A group that has read everything has polled each offset that existed at its start."""
     if not facts.drained:
         return
     seen: dict[tuple[str, str, int], set[int]] = {}
@@ -111,30 +111,30 @@ def unseen_by_group(facts: Facts) -> Iterator[Anomaly]:
         for offset, value in partition.acknowledged.items():
             send = partition.sends[value]
             if offset not in offsets and send.ended_ns < until_ns and send.is_read:
-                what = f"group {group} has passed over offset {offset}"
+                what = f"group {group} skipped offset {offset}"
                 yield Anomaly("unseen by group", what, until_ns, topic, number)
 
 
 def vanished(facts: Facts) -> Iterator[Anomaly]:
-    """Read by somebody, and behind the end when everything was read: it was shown too early."""
+    """A record that was read, but is after the end of the final read: it was visible too early."""
     for (topic, number), partition in facts.partitions.items():
         end, since_ns = partition.final_end, partition.final_ns
         if 0 <= end < partition.read_end and partition.read_end_ns <= since_ns:
             last = partition.read_end - 1
-            what = f"offset {last} was read, and at the end the log ends at {end}"
+            what = f"offset {last} was read, but finally the log ends at {end}"
             yield Anomaly("vanished", what, partition.read_end_ns, topic, number)
 
 
 def strangers(facts: Facts) -> Iterator[Anomaly]:
-    """A value that nobody had sent to this partition of this topic."""
+    """A value that was not sent to this partition of this topic."""
     for (topic, number), partition in facts.partitions.items():
         for clash in partition.strangers:
-            what = f"offset {clash.offset} holds value {clash.value}, which nobody sent there"
+            what = f"offset {clash.offset} holds value {clash.value}, which was not sent there"
             yield Anomaly("stranger", what, clash.at_ns, topic, number)
 
 
 def early(facts: Facts) -> Iterator[Anomaly]:
-    """A delayed value that was read before its time."""
+    """A delayed value that was read before its delivery time."""
     if facts.is_calendar_set:
         return
     for poll in facts.polls:
@@ -147,19 +147,19 @@ def early(facts: Facts) -> Iterator[Anomaly]:
 
 
 def changed_bytes(facts: Facts) -> Iterator[Anomaly]:
-    """A record whose bytes are not those that were sent."""
+    """A record whose bytes differ from those sent."""
     for (topic, number), partition in facts.partitions.items():
         for clash in partition.damaged:
-            what = f"the bytes at offset {clash.offset} are those of no value"
+            what = f"the bytes at offset {clash.offset} match no value"
             yield Anomaly("changed bytes", what, clash.at_ns, topic, number)
 
 
 def aborted_reads(facts: Facts) -> Iterator[Anomaly]:
-    """A read of a value whose writer is known to have failed."""
+    """A read of a value whose send has certainly failed."""
     for (topic, number), partition in facts.partitions.items():
         for send in partition.sends.values():
             if send.is_read and (send.outcome == FAIL or _is_aborted(facts, send.transaction)):
-                what = f"value {send.value} was read, and its sending had failed"
+                what = f"value {send.value} was read, although its send failed"
                 yield Anomaly("aborted read", what, send.ended_ns, topic, number)
 
 
@@ -172,7 +172,7 @@ def _is_committed(facts: Facts, name: str) -> bool:
 
 
 def non_monotonic_sends(facts: Facts) -> Iterator[Anomaly]:
-    """Acknowledged sends of one producer to one partition, in its order, going back."""
+    """Acknowledged sends of one producer to one partition whose offsets decrease."""
     for (topic, number), partition in facts.partitions.items():
         last: dict[str, int] = {}
         for send in partition.sends.values():  # in the order of invocation
@@ -187,7 +187,7 @@ def non_monotonic_sends(facts: Facts) -> Iterator[Anomaly]:
 
 
 def known_offsets(facts: Facts, partition: Partition) -> list[int]:
-    """All offsets that a reader should meet, in order: not those of transactions that failed."""
+    """All offsets that a reader should see, in order: without those of failed transactions."""
     offsets = set(partition.values)
     for offset, value in partition.acknowledged.items():
         name = partition.sends[value].transaction
@@ -197,7 +197,7 @@ def known_offsets(facts: Facts, partition: Partition) -> list[int]:
 
 
 def above_the_high_watermark(facts: Facts) -> Iterator[Anomaly]:
-    """A poll that brought what lies at or behind the high watermark of the same answer."""
+    """A poll that returned records at or after the high watermark of the same response."""
     for poll in facts.polls:
         if poll.watermarks is not None:
             yield from _above(poll, poll.watermarks)

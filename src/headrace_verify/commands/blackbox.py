@@ -1,6 +1,7 @@
-"""`headrace verify blackbox`: real brokers and clients under faults, and what the judge says.
+"""`headrace verify blackbox`: real brokers and clients under faults, and the checkers' verdict.
 
-Invariants: the run is in `headrace_verify.blackbox`; here are options, a line, tables.
+Invariants: the run is in `headrace_verify.blackbox`; this module has the options, the progress line
+and the tables.
 """
 
 from __future__ import annotations
@@ -30,38 +31,42 @@ QUICK_S = 8.0
 
 
 @click.command(
-    epilog="Examples:\n\n  headrace verify blackbox --time 60s --seed 7 --report ./blackbox\n\n"
-    "  headrace verify blackbox --only kill --only pause\n\n"
-    "  headrace verify blackbox --target cluster --time 5m   # needs a Java runtime\n\n"
-    "  headrace verify blackbox --planted all   # does it see bugs at all?"
+    epilog="Examples:\n\n  headrace verify blackbox --time 60s --seed 7 --report"
+    " ./blackbox\n\n  headrace verify blackbox --only kill --only pause\n\n  headrace"
+    " verify blackbox --target cluster --time 5m   # needs a Java runtime\n\n"
+    "  headrace verify blackbox --planted all   # check that it finds bugs"
 )
-@click.option("--time", "seconds", type=Duration(), help="Of load and faults.  [default: 60s]")
+@click.option(
+    "--time", "seconds", type=Duration(), help="Duration of load and faults.  [default: 60s]"
+)
 @click.option(
     "--target",
     type=click.Choice(["single", "workers", "cluster"]),
     default="single",
     show_default=True,
-    help="One broker; the workers of one machine; three brokers, four bookies, three ZooKeepers.",
+    help="A single broker; a worker cluster; or three brokers, four bookies and three ZooKeepers.",
 )
-@click.option("--quick", is_flag=True, help="Fewer clients, 8 s: what `make test` runs.")
+@click.option("--quick", is_flag=True, help="Fewer clients, 8 s: the profile of `make test`.")
 @click.option(
-    "--with-archive", is_flag=True, help="Archive a topic to Iceberg meanwhile; Spark, 2 GB."
+    "--with-archive", is_flag=True, help="Also archive a topic to Iceberg; needs Spark and 2 GB."
 )
 @click.option(
     "--load",
     type=click.FloatRange(0.01, 4),
     default=1.0,
     show_default=True,
-    help="Of producers, in parts of their usual rate: less for a run of hours.",
+    help="Producers' rate as a fraction of the usual: lower it for runs of hours.",
 )
 @click.option(
     "--clients",
     "parts",
     multiple=True,
     metavar="PART",
-    help="The clients of this part alone; may be repeated.",
+    help="Run only the clients of this part; repeatable.",
 )
-@click.option("--only", multiple=True, metavar="FAULT", help="This kind alone; may be repeated.")
+@click.option(
+    "--only", multiple=True, metavar="FAULT", help="Inject only this kind of fault; repeatable."
+)
 @mode_options("Same seed, same faults.")
 @click.pass_context
 def blackbox(
@@ -75,9 +80,9 @@ def blackbox(
     only: tuple[str, ...],
     asked: Asked,
 ) -> None:
-    """Real clients against a real broker that is killed, frozen, cut off and starved.
+    """Test real clients and brokers under kills, pauses, network faults and slow or full disks.
 
-    Every operation is written down, and checkers judge the history. The exit code is 0 only if
+    Every operation is recorded, and checkers verify the history. The exit code is 0 only if
     something was checked and nothing was wrong.
     """
     from headrace_verify.blackbox.all_parts import NAMES
@@ -87,10 +92,10 @@ def blackbox(
     kinds = kinds_of(target)
     unknown = [kind for kind in only if kind not in kinds]
     if unknown:
-        raise click.UsageError(f"no fault {unknown[0]!r}: choose from {', '.join(kinds)}")
+        raise click.UsageError(f"unknown fault {unknown[0]!r}: choose from {', '.join(kinds)}")
     strange = [part for part in parts if part not in NAMES]
     if strange:
-        raise click.UsageError(f"no part {strange[0]!r}: choose from {', '.join(NAMES)}")
+        raise click.UsageError(f"unknown part {strange[0]!r}: choose from {', '.join(NAMES)}")
     if seconds is None:
         seconds = QUICK_S if quick else 60.0
     plan = Plan(seconds, asked.seed, quick, None, only, target, with_archive, load, parts)
@@ -116,7 +121,7 @@ class BlackBox:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._folder = folder
-        """Keeps the history; also where no report was asked for, as evidence of a failure."""
+        """Keep the history, even if no report was requested, as evidence of a failure."""
         self.has_held = True
 
     def run(self, show: Progress) -> Outcome:
@@ -126,7 +131,7 @@ class BlackBox:
         outcome = run_blackbox(self._plan, self._folder, show)
         self.has_held = outcome.held
         if not outcome.held:
-            say(f"what happened is kept in {self._folder}")
+            say(f"the history is kept in {self._folder}")
         return outcome
 
     def as_json(self, outcome: Outcome) -> dict[str, Any]:
@@ -170,7 +175,7 @@ class BlackBox:
 
 
 def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]:
-    """What asks for the same run."""
+    """The arguments that repeat the run."""
     arguments = ["-m", "headrace.cli.main", "verify", "blackbox", "--target", plan.target]
     arguments += ["--seed", str(plan.seed)]
     arguments += ["--time", f"{plan.seconds:g}s"]
@@ -184,9 +189,9 @@ def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]
 
 
 def _make_ready(plan: Any) -> None:
-    """Fetch and build what the run starts: in a network of its own nothing can be fetched.
+    """Download and build what the run needs, because its network namespace has no internet access.
 
-    Raises JavaMissing, JarUnavailable, JarCorrupt for what it cannot do without.
+    Raises JavaMissing, JarUnavailable, JarCorrupt for required parts.
     """
     from headrace_verify.blackbox.crew import LANGUAGES, find_program
     from headrace_verify.blackbox.targets import CLUSTER
@@ -195,29 +200,32 @@ def _make_ready(plan: Any) -> None:
     if plan.target == CLUSTER:
         from headrace.dev_cluster.parts import find_parts
 
-        line.show(0, "BookKeeper and ZooKeeper are made ready")
+        line.show(0, "preparing BookKeeper and ZooKeeper")
         find_parts()
     if plan.with_archive:
         from headrace.java.installation import find_java_home
         from headrace.java.jars import cache_folder, ensure_jars
         from headrace.pipeline.jars import PINNED
 
-        line.show(0, "Spark's jars are made ready")
+        line.show(0, "preparing Spark's jars")
         find_java_home(cache_folder())
         ensure_jars(PINNED)
     for language in () if plan.is_quick else LANGUAGES:
-        line.show(0, f"clients in {language} are made ready")
+        line.show(0, f"preparing clients in {language}")
         find_program(language)
     line.end()
 
 
 def _in_own_network() -> bool:
-    """Whether nothing is left to do for a network of the run's own."""
+    """Whether everything is ready for a network namespace."""
     from headrace_verify.blackbox import fabric
 
     why = None if fabric.is_inside() else fabric.why_not()
     if why is not None:
-        say(f"no network of its own, so nodes share loopback and fewer faults are done: {why}")
+        say(
+            "no network namespace, so nodes share the loopback interface and fewer faults"
+            f" are injected: {why}"
+        )
     return fabric.is_inside() or why is not None
 
 
@@ -268,16 +276,16 @@ def _show(report: dict[str, Any]) -> None:
         where = f"{anomaly['topic']}-{anomaly['partition']}: " if anomaly["topic"] else ""
         say(f"VIOLATION: {anomaly['kind']}: {where}{anomaly['what']}")
     for kind, count in report["counts"].items():
-        say(f"{kind}: {count} in all")
+        say(f"{kind}: {count} in total")
     if report["archive"] is not None:
         archive = report["archive"]
         say(
-            f"archive: {archive['kills']} kills, {archive['archived']:,} of {archive['stored']:,}"
-            " records in the table"
+            f"archive: {archive['kills']} kills, {archive['archived']:,} of"
+            f" {archive['stored']:,} records in the table"
         )
     say(
-        f"{report['events']:,} events, {report['records_read']:,} records read, judged in"
-        f" {report['judged_s']} s; replay: {report['replay']}"
+        f"{report['events']:,} events, {report['records_read']:,} records read, checked"
+        f" in {report['judged_s']} s; replay: {report['replay']}"
     )
     say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
 

@@ -1,7 +1,7 @@
-"""What all ways to attack have in common: `Mode`, and how one is run, listed and proved.
+"""The common part of all verify modes: the `Mode` protocol, and how a mode is run and listed.
 
-Invariants: knows no mode by name. A mode says what it attacks with, and prints its own tables; the
-options that all share, the progress line, the report and the exit code are here.
+Invariants: knows no mode by name. A mode describes its attacks and prints its own tables; this
+module has the shared options, the progress line, the report and the exit code.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 Progress = Callable[[float, str], None]
-"""How far a run is (0 to 1), and a word on it."""
+"""A run's progress (0 to 1), and a short text."""
 
 
 class Outcome(Protocol):
-    """What a run came to."""
+    """The result of a run."""
 
     @property
     def held(self) -> bool:
@@ -41,11 +41,11 @@ class Proof(NamedTuple):
 
     is_found: bool
     by: str
-    """What has found it, in words."""
+    """A description of what found it."""
 
 
 def proof_of(found: Sequence[str]) -> Proof:
-    """A proof by what a run has reported of a bug."""
+    """Build a proof from a run's findings about a bug."""
     return Proof(bool(found), found[0] if found else "")
 
 
@@ -53,29 +53,29 @@ class Mode(Protocol):
     """One way to attack an installation, with the settings of one run."""
 
     def run(self, show: Progress, /) -> Any:
-        """Attack; an Outcome. Raises click.UsageError, HeadraceError."""
+        """Run it. Raises click.UsageError, HeadraceError."""
 
     def as_json(self, outcome: Any, /) -> dict[str, Any]:
         """The whole report as plain values."""
 
     def write_report(self, folder: Path, outcome: Any, report: dict[str, Any], /) -> Sequence[str]:
-        """Write the folder; the names of its files."""
+        """Write the folder; returns the names of its files."""
 
     def print_report(self, report: dict[str, Any], /) -> None:
-        """Tables and lines for people."""
+        """Print tables and lines for people."""
 
     def print_list(self, *, as_json: bool) -> None:
-        """What it attacks, what it promises, and its planted bugs."""
+        """Print the attacks, the guarantees, and the planted bugs."""
 
     def choose(self, words: str, /) -> Sequence[Named]:
-        """The planted bugs that these words name; all of them for `all`."""
+        """The planted bugs that match these words; all of them for `all`."""
 
     def find(self, bug: Any, show: Progress, /) -> Proof:
-        """Plant one of them, and look for it."""
+        """Plant one of them, and check that it is found."""
 
 
 class Asked(NamedTuple):
-    """The options that every mode has."""
+    """The options of every mode."""
 
     seed: int
     report: Path | None
@@ -85,17 +85,23 @@ class Asked(NamedTuple):
 
 
 def mode_options(seed: str | None = "Same seed, same run.") -> Callable[[Any], Any]:
-    """Adds them to a command, which gets them as `asked`.
+    """Add them to a command, which gets them as `asked`.
 
-    `seed` is the help of --seed; None: the mode has no chance in it.
+    `seed` is the help text of --seed; None: the mode uses no randomness.
     """
     options = (
         click.option(
-            "--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report."
+            "--report",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Write a report to this folder.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
-        click.option("--list", "is_list", is_flag=True, help="List attacks and planted bugs."),
-        click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it."),
+        click.option("--list", "is_list", is_flag=True, help="List the attacks and planted bugs."),
+        click.option(
+            "--planted",
+            metavar="BUG",
+            help="Plant a bug (words or `all`) and check that it is found.",
+        ),
     )
 
     def decorate(command: Any) -> Any:
@@ -123,7 +129,7 @@ def mode_options(seed: str | None = "Same seed, same run.") -> Callable[[Any], A
 
 
 def perform(mode: Mode, asked: Asked) -> int:
-    """Do what was asked for; the exit code. Raises click.UsageError, HeadraceError."""
+    """Run the requested action; returns the exit code. Raises click.UsageError, HeadraceError."""
     if asked.is_list:
         mode.print_list(as_json=asked.as_json)
         return OK
@@ -146,7 +152,7 @@ def perform(mode: Mode, asked: Asked) -> int:
 
 
 def _prove(mode: Mode, words: str, *, as_json: bool) -> int:
-    """Plant bugs, one run each; every one must be found."""
+    """Plant bugs, one per run; every one must be found."""
     bugs = mode.choose(words)
     if not bugs:
         raise click.UsageError(f"no planted bug {words!r}: see --list")

@@ -1,6 +1,6 @@
-"""`headrace verify security`: a table of attacks, each drawn from a published vulnerability.
+"""`headrace verify security`: attacks modelled on published vulnerabilities.
 
-Invariants: the run is in `headrace_verify.security`; here are options and a table.
+Invariants: the run is in `headrace_verify.security`; this module has the options and a table.
 """
 
 from __future__ import annotations
@@ -25,14 +25,22 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="Examples:\n\n  headrace verify security --seed 7 --report ./security\n\n"
-    "  headrace verify security --only names\n\n"
-    "  headrace verify security --planted all   # does it see holes at all?"
+    "  headrace verify security --only names\n\n  headrace verify security --planted"
+    " all   # check that it finds holes"
 )
 @click.option(
-    "--time", "seconds", type=Duration(), help="In all, at least; most cases just end.  [60s]"
+    "--time",
+    "seconds",
+    type=Duration(),
+    help="Minimum total time; most cases have a fixed length.  [60s]",
 )
-@click.option("--quick", is_flag=True, help="What `make test` runs.")
-@click.option("--only", multiple=True, metavar="WORDS", help="Cases so named; may be repeated.")
+@click.option("--quick", is_flag=True, help="The profile of `make test`.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="WORDS",
+    help="Run only cases whose name contains this; repeatable.",
+)
 @mode_options("Same seed, same attacks.")
 @click.pass_context
 def security(
@@ -42,7 +50,7 @@ def security(
     only: tuple[str, ...],
     asked: Asked,
 ) -> None:
-    """Attacks on a real broker: names, rights, settings, bombs, HTTP, secrets, files, its source.
+    """Attack a real broker: names, permissions, settings, bombs, HTTP, secrets, files, source code.
 
     The exit code is 0 only if something was checked and nothing was wrong.
     """
@@ -54,7 +62,7 @@ def security(
 
 
 class Security:
-    """See Mode: the wire's run and tables, with cases of its own."""
+    """See Mode: the wire mode's run and tables, with its own cases."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

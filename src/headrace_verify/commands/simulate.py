@@ -1,6 +1,7 @@
-"""`headrace verify simulate`: clusters in one process, under simulated time.
+"""`headrace verify simulate`: clusters in one process, in simulated time.
 
-Invariants: the runs are in `headrace_verify.simulation`; here are options, a line, a table.
+Invariants: the runs are in `headrace_verify.simulation`; this module has the options, the progress
+line and a table.
 """
 
 from __future__ import annotations
@@ -28,32 +29,35 @@ QUICK_RUNS = 8
 
 
 @click.command(
-    epilog="Examples:\n\n  headrace verify simulate --time 5m --seed 7 --report ./simulation\n\n"
-    "  headrace verify simulate --replay ./simulation/seed-12.json\n\n"
-    "  headrace verify simulate --planted all   # does it see bugs at all?"
+    epilog="Examples:\n\n  headrace verify simulate --time 5m --seed 7 --report"
+    " ./simulation\n\n  headrace verify simulate --replay"
+    " ./simulation/seed-12.json\n\n  headrace verify simulate --planted all   # check"
+    " that it finds bugs"
 )
-@click.option("--time", "seconds", type=Duration(), help="Real time, in all.  [default: 60s]")
-@click.option("--runs", type=click.IntRange(1), help="So many seeds, however long it takes.")
-@click.option("--hours", type=click.FloatRange(0, min_open=True), help="So many simulated hours.")
+@click.option("--time", "seconds", type=Duration(), help="Total real time.  [default: 60s]")
+@click.option("--runs", type=click.IntRange(1), help="Run this many seeds, however long it takes.")
+@click.option(
+    "--hours", type=click.FloatRange(0, min_open=True), help="Run this many simulated hours."
+)
 @click.option(
     "--failures",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="End after so many seeds that were not clean.",
+    help="Stop after this many failed seeds.",
 )
 @click.option(
     "--workload",
     type=click.Choice(list(WORKLOADS)),
     default=LOG,
     show_default=True,
-    help="What the clients do.",
+    help="The clients' workload.",
 )
-@click.option("--quick", is_flag=True, help="What `make test` runs.")
+@click.option("--quick", is_flag=True, help="The profile of `make test`.")
 @click.option(
-    "--replay", type=click.Path(dir_okay=False, path_type=Path), help="A failed run, once more."
+    "--replay", type=click.Path(dir_okay=False, path_type=Path), help="Replay a failed run."
 )
-@mode_options("Of the first run.")
+@mode_options("Seed of the first run.")
 @click.pass_context
 def simulate(
     ctx: click.Context,
@@ -66,7 +70,7 @@ def simulate(
     replay: Path | None,
     asked: Asked,
 ) -> None:
-    """Clusters of brokers as they are, over a simulated network, metadata, bookies and time.
+    """Run unmodified brokers over a simulated network, metadata store, bookies and clock.
 
     The exit code is 0 only if something was done and nothing was wrong.
     """
@@ -99,7 +103,7 @@ class Simulation:
             )
 
     def _keep(self, failure: Failure) -> None:
-        """Write a failure down at once: the run may last for hours."""
+        """Write a failure's files immediately, because the run may last for hours."""
         from headrace_verify.simulation.report import write_failure
 
         if self._folder is not None:
@@ -143,13 +147,13 @@ class Simulation:
 def _show(report: dict[str, Any]) -> None:
     print_table(("fault", "done"), list(report["faults"].items()))
     click.echo()
-    print_table(("mischief", "done"), list(report["mischief"].items()))
+    print_table(("fault point", "hits"), list(report["mischief"].items()))
     for found in report["failures"]:
         _show_failure(found)
     for point in report["mischief_missed"]:
-        say(f"VIOLATION: {point!r} was never done: this was no proof of it")
+        say(f"VIOLATION: {point!r} was never hit: this run did not test it")
     for seed in report["unstable_seeds"]:
-        say(f"VIOLATION: seed {seed}: another trace the second time")
+        say(f"VIOLATION: seed {seed}: the replay gave a different trace")
     say(
         f"{report['runs']} runs, {report['simulated_hours']} simulated hours"
         f" ({report['broker_hours']} broker-hours), {report['simulated_per_real']} times real time,"
@@ -165,8 +169,9 @@ def _show_failure(found: dict[str, Any]) -> None:
         say(f"VIOLATION: seed {found['seed']}: {anomaly['kind']}: {anomaly['what']}")
     needed = found["faults_needed"]
     say(
-        f"seed {found['seed']}: it takes {len(needed)} faults (trace {found['trace']})"
-        f" and {', '.join(found['points_needed']) or 'no fault_points'}:"
+        f"seed {found['seed']}: reproduced by {len(needed)} faults (trace"
+        f" {found['trace']}) and"
+        f" {', '.join(found['points_needed']) or 'no fault points'}:"
     )
     for fault in needed:
         say(f"  {fault['at_s']} s: {fault['kind']} for {fault['lasts_s']} s at {fault['target']}")
@@ -196,7 +201,7 @@ def _list() -> None:
 
     print_table(("fault",), [(kind,) for kind in KINDS])
     click.echo()
-    print_table(("mischief",), [(point,) for point in POINTS])
+    print_table(("fault point",), [(point,) for point in POINTS])
     click.echo()
     rows = [(bug.number, bug.name, ", ".join(bug.faults) or "all") for bug in BUGS]
     print_table(("no.", "planted bug", "faults"), rows)

@@ -1,6 +1,7 @@
-"""`headrace verify soak`: brokers under mixed load for long, and what grows meanwhile.
+"""`headrace verify soak`: brokers under mixed load for hours, checked for growth.
 
-Invariants: the run is in `headrace_verify.soak`; here are options, a line, a table.
+Invariants: the run is in `headrace_verify.soak`; this module has the options, the progress line and
+a table.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ DEFAULT_S = 3600.0
 
 
 @click.command(
-    epilog="Examples:\n\n  headrace verify soak --time 1h --report ./soak\n\n"
-    "  headrace verify soak --quick\n\n"
-    "  headrace verify soak --target cluster --time 1h   # needs a Java runtime\n\n"
-    "  headrace verify soak --planted all   # does it see leaks at all?"
+    epilog="Examples:\n\n  headrace verify soak --time 1h --report ./soak\n\n  headrace"
+    " verify soak --quick\n\n  headrace verify soak --target cluster --time 1h   #"
+    " needs a Java runtime\n\n  headrace verify soak --planted all   # check that it"
+    " finds leaks"
 )
 @click.option(
     "--target",
     type=click.Choice(["broker", "workers", "cluster"]),
     default="broker",
     show_default=True,
-    help="One broker, two workers of a machine, or two brokers over a ZooKeeper and three bookies.",
+    help="A single broker, two workers of a worker cluster, or two brokers with a"
+    " ZooKeeper and three bookies.",
 )
-@click.option("--time", "seconds", type=Duration(), help="Under load.  [default: 1h]")
-@click.option("--quick", is_flag=True, help="What `make test` runs: coarse leaks alone.")
-@mode_options("Of the clients' chance.")
+@click.option("--time", "seconds", type=Duration(), help="Duration of the load.  [default: 1h]")
+@click.option("--quick", is_flag=True, help="The profile of `make test`: detects only large leaks.")
+@mode_options("Seed of the clients' random choices.")
 @click.pass_context
 def soak(
     ctx: click.Context,
@@ -50,9 +52,9 @@ def soak(
     quick: bool,
     asked: Asked,
 ) -> None:
-    """Mixed load for hours: memory, descriptors, tasks, disk and latency must not grow.
+    """Run mixed load for hours: memory, descriptors, tasks, disk use and latency must not grow.
 
-    The exit code is 0 only if something was looked at and nothing was wrong.
+    The exit code is 0 only if something was measured and nothing was wrong.
     """
     from headrace_verify.soak.run import Plan
 
@@ -120,8 +122,9 @@ def _show(report: dict[str, Any]) -> None:
         say(f"VIOLATION: {what}")
     load = report["load"]
     say(
-        f"{load.get('acknowledged', 0):,} records acknowledged, {load.get('read_again', 0):,} read"
-        f" again, {report['probe_rounds']:,} rounds of the probe, {report['looks']} looks"
+        f"{load.get('acknowledged', 0):,} records acknowledged,"
+        f" {load.get('read_again', 0):,} read again, {report['probe_rounds']:,} rounds of"
+        f" the probe, {report['looks']} samples"
     )
     what = f"{report['target']}, seed {report['seed']}, version {report['version']}"
     say(f"{what}: {report['verdict']}")
@@ -138,10 +141,10 @@ def _list() -> None:
     )
     click.echo()
     print_table(
-        ("is given back behind the load", "but for"),
+        ("is released after the load", "except"),
         [(one.name, one.more_max) for one in returns()],
     )
-    say(f"what belongs to nothing is gone from a cluster within {LEFT_S_MAX} s")
+    say(f"orphaned objects are deleted from a cluster within {LEFT_S_MAX} s")
     click.echo()
     print_table(
         ("planted bug", "in", "found by"), [(bug.name, bug.target, bug.says) for bug in BUGS]

@@ -1,6 +1,6 @@
-"""A run that is told to end: what was done until then is reported.
+"""Stopping a run early: the checks made until then are reported.
 
-Invariants: knows signals, no run.
+Invariants: knows signals, but no runs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def told_to_end() -> Iterator[Callable[[], bool]]:
-    """Yields what says whether Ctrl-C or SIGTERM came: what was done until then is reported.
+    """Yield a function that returns whether Ctrl-C or SIGTERM was received, so that a run ends
+    early.
 
-    The second time, they do what they always do.
+    A second signal has its default effect.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     came: list[int] = []
 
     def note(number: int, _frame: object) -> None:
         came.append(number)
-        say("told to end: finishing what has begun")
+        say("stopping: finishing the current steps")
         restore()
 
     def restore() -> None:

@@ -1,6 +1,7 @@
-"""`headrace verify upgrade`: data of other versions opens with this one, and is right.
+"""`headrace verify upgrade`: opens data of other versions with this one, and verifies it.
 
-Invariants: the run is in `headrace_verify.upgrade`; here are options, a line, a table.
+Invariants: the run is in `headrace_verify.upgrade`; this module has the options, the progress line
+and a table.
 """
 
 from __future__ import annotations
@@ -27,18 +28,20 @@ COMMITS = 5
 
 
 @click.command(
-    epilog="Examples:\n\n  headrace verify upgrade --report ./upgrade\n\n"
-    "  headrace verify upgrade --commits 20   # folders that older commits write\n\n"
-    "  headrace verify upgrade --planted all   # does it see changes at all?"
+    epilog="Examples:\n\n  headrace verify upgrade --report ./upgrade\n\n  headrace verify"
+    " upgrade --commits 20   # also folders written by older commits\n\n  headrace"
+    " verify upgrade --planted all   # check that it finds incompatible changes"
 )
-@click.option("--quick", is_flag=True, help="What `make test` runs: no older commits.")
-@click.option("--from", "named", multiple=True, metavar="COMMIT", help="This one; repeatable.")
+@click.option("--quick", is_flag=True, help="The profile of `make test`: no older commits.")
+@click.option(
+    "--from", "named", multiple=True, metavar="COMMIT", help="Check only this one; repeatable."
+)
 @click.option(
     "--commits",
     type=click.IntRange(0),
-    help="So many of the history.  [default: 5]",
+    help="This many commits of the history.  [default: 5]",
 )
-@click.option("--write-golden", is_flag=True, help="Make the golden set of this version anew.")
+@click.option("--write-golden", is_flag=True, help="Regenerate the golden set of this version.")
 @mode_options(None)
 @click.pass_context
 def upgrade(
@@ -49,7 +52,7 @@ def upgrade(
     write_golden: bool,
     asked: Asked,
 ) -> None:
-    """Open what every released version has written: read it, go on with it, refuse what is newer.
+    """Open data written by every released version: read it, append to it, and reject newer formats.
 
     The exit code is 0 only if something was checked and nothing was wrong.
     """
@@ -75,8 +78,8 @@ class Upgrade:
 
         plan = Plan((*self._named, *older.commits(self._commits)))
         if self._commits and not plan.commits:
-            say("skipped: older commits: there is no git, or no history")
-        logging.getLogger("headrace").setLevel(logging.CRITICAL)  # refusing is what this is about
+            say("skipped: older commits: git or the repository's history is not available")
+        logging.getLogger("headrace").setLevel(logging.CRITICAL)  # rejection is the expected result
         return run_upgrade(plan, show)
 
     def as_json(self, outcome: Outcome) -> dict[str, Any]:
@@ -139,7 +142,7 @@ def _write_golden() -> None:
     except RequestInvalid as error:
         raise CommandFailed(str(error)) from error
     for why in skipped:
-        say(f"left out: {why}")
+        say(f"skipped: {why}")
     say(f"{path}: {path.stat().st_size:,} bytes")
 
 

@@ -1,6 +1,7 @@
-"""`headrace verify`: attack this installation on this machine, and say what held.
+"""`headrace verify`: attacks this installation on this machine, and reports what was violated.
 
-Invariants: the attacks are in `headrace_verify`; here are options, a progress line, a table.
+Invariants: the attacks are in `headrace_verify`; this module has the options, the progress line and
+a table.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class _Line:
-    """What runs now, on stderr. It has no thread, because attacks fork."""
+    """The running attack, on stderr. Has no thread, because attacks fork."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
@@ -58,14 +59,14 @@ class _Line:
             self._task = self._progress.add_task("", total=1.0, state="")
 
     def begin(self, title: str) -> None:
-        """Name what begins."""
+        """Start the line of an attack."""
         self._title = title
         if self._is_shown:
             self._progress.update(self._task, description=title, completed=0, state="")
             self._progress.refresh()
 
     def show(self, task: Task) -> None:
-        """Say how far it is."""
+        """Update the progress."""
         done = task.fraction
         if task.runs_max:
             done = task.runs / task.runs_max
@@ -77,14 +78,14 @@ class _Line:
             self._elsewhere.show(done, f"{self._title}: {state}")
 
     def end(self) -> None:
-        """Take it away."""
+        """Clear the line."""
         if self._is_shown:
             self._progress.stop()
 
 
 @click.group()
 def verify() -> None:
-    """Attack Headrace on this machine: every promise has a test that tries to break it."""
+    """Attack Headrace on this machine: every guarantee has a test that tries to break it."""
 
 
 verify.add_command(blackbox)
@@ -96,18 +97,24 @@ verify.add_command(security)
 
 
 @verify.command(
-    epilog="Examples:\n\n  headrace verify crash --quick\n\n  headrace verify crash --time 10m"
-    " --report ./verify\n\n  headrace verify crash --only flips --all\n\n"
-    "  headrace verify crash --planted all   # does it see bugs at all?"
+    epilog="Examples:\n\n  headrace verify crash --quick\n\n  headrace verify crash --time"
+    " 10m --report ./verify\n\n  headrace verify crash --only flips --all\n\n"
+    "  headrace verify crash --planted all   # check that it finds bugs"
 )
 @click.option(
-    "--time", "seconds", type=Duration(), default="60s", show_default=True, help="In all."
+    "--time", "seconds", type=Duration(), default="60s", show_default=True, help="Total time."
 )
 @click.option("--runs", type=click.IntRange(1), help="Runs of each attack, instead of a time.")
-@click.option("--flips", type=click.IntRange(1), help="Flips (or torn tail bytes), likewise.")
-@click.option("--all", "is_exhaustive", is_flag=True, help="Every bit of the small folder: long.")
+@click.option(
+    "--flips",
+    type=click.IntRange(1),
+    help="Number of bit flips (or torn tail bytes), instead of a time.",
+)
+@click.option(
+    "--all", "is_exhaustive", is_flag=True, help="Flip every bit of the small folder: takes long."
+)
 @click.option("--quick", is_flag=True, help="The profile of `make test`: a minute.")
-@click.option("--only", multiple=True, metavar="ATTACK", help="This attack alone; may be repeated.")
+@click.option("--only", multiple=True, metavar="ATTACK", help="Run only this attack; repeatable.")
 @mode_options("Same seed, same attacks.")
 @click.pass_context
 def crash(
@@ -120,27 +127,27 @@ def crash(
     only: tuple[str, ...],
     asked: Asked,
 ) -> None:
-    """Crashes and damage: kill -9, power loss, torn files, flipped bits, failing disks.
+    """Test crashes and damage: kill -9, power loss, torn files, flipped bits, failing disks.
 
-    The exit code is 0 only if something was checked and every promise held.
+    The exit code is 0 only if something was checked and no guarantee was violated.
     """
     from headrace_verify.crash import BY_NAME, Plan
 
     unknown = [name for name in only if name not in BY_NAME]
     if unknown:
-        raise click.UsageError(f"no attack {unknown[0]!r}: choose from {', '.join(BY_NAME)}")
+        raise click.UsageError(f"unknown attack {unknown[0]!r}: choose from {', '.join(BY_NAME)}")
     plan = Plan(seconds, asked.seed, runs, flips, quick, is_exhaustive, only)
     ctx.exit(perform(Crash(plan), asked))
 
 
 class Attacked(NamedTuple):
-    """What came of all attacks."""
+    """The results of all attacks."""
 
     outcomes: list[Outcome]
 
     @property
     def held(self) -> bool:
-        """Whether each attack has checked something, and every promise held."""
+        """Whether each attack has checked something, and none found a violation."""
         from headrace_verify.report import has_held
 
         return has_held(self.outcomes, [])
@@ -153,12 +160,12 @@ class Crash:
         self._plan = plan
 
     def run(self, _show: Progress) -> Attacked:
-        """See Mode. Attacks fork, so the progress line is one without a thread."""
+        """See Mode. Attacks fork, so the progress line has no thread."""
         from headrace_verify.crash import run_attacks
 
-        logging.getLogger("headrace").setLevel(logging.CRITICAL)  # failing is what this is about
+        logging.getLogger("headrace").setLevel(logging.CRITICAL)  # failure is the expected result
         line = _Line()
-        # A long run that is told to end still reports what it has checked.
+        # A long run that is stopped still reports its checks.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             return Attacked(

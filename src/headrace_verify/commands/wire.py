@@ -1,6 +1,7 @@
-"""`headrace verify wire`: abuse of every listener, and what it did to everybody else.
+"""`headrace verify wire`: abuse of every listener, and its effect on other clients.
 
-Invariants: the run is in `headrace_verify.wire`; here are options, a line, a table.
+Invariants: the run is in `headrace_verify.wire`; this module has the options, the progress line and
+a table.
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ QUICK_S = 4.0
 
 @click.command(
     epilog="Examples:\n\n  headrace verify wire --time 30s --seed 7 --report ./wire\n\n"
-    "  headrace verify wire --only bombs\n\n"
-    "  headrace verify wire --planted all   # does it see bugs at all?"
+    "  headrace verify wire --only bombs\n\n  headrace verify wire --planted all   #"
+    " check that it finds bugs"
 )
-@click.option("--time", "seconds", type=Duration(), help="In all, about.  [default: 30s]")
-@click.option("--quick", is_flag=True, help="What `make test` runs.")
-@click.option("--only", multiple=True, metavar="WORDS", help="Cases so named; may be repeated.")
+@click.option("--time", "seconds", type=Duration(), help="Approximate total time.  [default: 30s]")
+@click.option("--quick", is_flag=True, help="The profile of `make test`.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="WORDS",
+    help="Run only cases whose name contains this; repeatable.",
+)
 @mode_options("Same seed, same abuse.")
 @click.pass_context
 def wire(
@@ -42,7 +48,7 @@ def wire(
     only: tuple[str, ...],
     asked: Asked,
 ) -> None:
-    """Hostile clients on every listener of a real broker, while a good one is measured.
+    """Run hostile clients against every listener of a real broker, while a good client is measured.
 
     The exit code is 0 only if something was checked and nothing was wrong.
     """
@@ -67,10 +73,10 @@ class Wire:
         return run_wire(self._plan, show)
 
     def check_cases(self) -> None:
-        """Raises click.UsageError where the plan names none."""
+        """Raises click.UsageError if the plan names no case."""
         if not self._plan.cases():
             only = " or ".join(self._plan.only)
-            raise click.UsageError(f"no case is named {only!r}: see --list")
+            raise click.UsageError(f"no case matches {only!r}: see --list")
 
     def as_json(self, outcome: Outcome) -> dict[str, Any]:
         """See Mode."""

@@ -1,7 +1,7 @@
-"""A client that asks every broker for everything that is no record: ids, topics, coordinators.
+"""A client that sends metadata requests to every broker: ids, topics, coordinators.
 
-Invariants: as in `workload`. Whatever is answered will do; that it is answered matters, and
-that what is given out once is not given out again.
+Invariants: as in `workload`. Any response is accepted; the broker must respond, and must not
+allocate an id twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOPIC_EXISTS = 36
 
 
 async def take_producer_id(wire: Wire) -> int:
-    """A new producer id. Raises OSError, TimeoutError, Refused."""
+    """Return a new producer id. Raises OSError, TimeoutError, Refused."""
     made = await wire.call(INIT_PRODUCER_ID, 1, transaction_timeout=1000)
     check(made.error_code)
     return int(made.producer_id)
@@ -48,11 +48,11 @@ async def _make_a_topic_again(wire: Wire) -> int:
 
 
 REQUESTS = (take_producer_id, _ask_for_topics, _ask_for_a_coordinator, _make_a_topic_again)
-"""Each takes a connection and gives a producer id, or -1."""
+"""Each connects and returns a producer id, or -1."""
 
 
 async def run_asker(context: Context) -> None:
-    """Ask one broker after the other."""
+    """Query one broker after the other."""
     routes = context.routes()
     given: dict[int, None] = {}
     while not context.over.is_set():
@@ -61,7 +61,7 @@ async def run_asker(context: Context) -> None:
         try:
             found = await ask(await routes.at(address))
             if found in given:
-                context.journal.problem(f"an id given out twice: producer id {found}")
+                context.journal.problem(f"an id allocated twice: producer id {found}")
             elif found >= 0:
                 given[found] = None
         except (OSError, TimeoutError) as error:

@@ -1,10 +1,10 @@
-"""A simulated bookie: a model of what it stores, and the server that speaks its protocol.
+"""A simulated bookie: a model of its storage, and a server that speaks its protocol.
 
-Invariants: `BookieStore` is pure: entries and fences, what of them is synced, what a loss
-of power takes. The server answers an add or a fence only once it is synced; whatever ends it takes
-what was not, or perhaps a part of it. Frames are BookKeeper's (`storage/bookkeeper/wire.py`); of
-them the least is looked at, since the client's encoder and decoder are what is tried.
-Source: BookKeeper 4.17, `BookieProtoEncoding`, `BookieImpl.fenceLedger`, `ReadEntryProcessor`.
+Invariants: `BookieStore` is pure: entries and fences, which of them are synced, what a power loss
+discards. The server acknowledges an add or a fence only once it is synced; a crash discards all or
+part of the rest. Frames are BookKeeper's (`storage/bookkeeper/wire.py`); the server decodes as
+little as possible, since the client's encoder and decoder are under test. Source: BookKeeper 4.17,
+`BookieProtoEncoding`, `BookieImpl.fenceLedger`, `ReadEntryProcessor`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Ledger:
 
 
 class BookieStore:
-    """What one bookie keeps: on its disk, and what it knows beside that until the next sync."""
+    """The state of one bookie: on disk, and in memory until the next sync."""
 
     def __init__(self) -> None:
         self._ledgers: dict[int, _Ledger] = {}
@@ -61,7 +61,7 @@ class BookieStore:
         """(ledger, entry, bytes) in the journal's order; entry -1: the ledger is fenced."""
 
     def add(self, ledger: int, entry: int, data: bytes, *, is_recovery: bool) -> int:
-        """The code of the answer, which must wait for a sync if it is OK."""
+        """Return the response code; OK must be delayed until a sync."""
         found = self._ledgers.setdefault(ledger, _Ledger())
         if found.is_fenced and not is_recovery:
             return FENCED
@@ -70,14 +70,14 @@ class BookieStore:
         return OK
 
     def fence(self, ledger: int) -> None:
-        """Refuse ordinary adds from now on; the answer must wait for a sync."""
+        """Reject ordinary adds from now on; the response must be delayed until a sync."""
         found = self._ledgers.setdefault(ledger, _Ledger())
         if not found.is_fenced:
             found.is_fenced = True
             self._unsynced.append((ledger, -1, b""))
 
     def read(self, ledger: int, entry: int) -> tuple[int, bytes]:
-        """(code, the entry's bytes); `LAST_ADD_CONFIRMED` asks for the last."""
+        """Return (code, the entry's bytes); `LAST_ADD_CONFIRMED` requests the last entry."""
         found = self._ledgers.get(ledger)
         if found is None:
             return NO_LEDGER, b""
@@ -87,7 +87,7 @@ class BookieStore:
         return (NO_ENTRY, b"") if data is None else (OK, data)
 
     def sync(self, count: int) -> None:
-        """The first `count` of what is not synced is on disk."""
+        """Mark the first `count` unsynced writes as synced."""
         for ledger, entry, data in self._unsynced[:count]:
             found = self._durable.setdefault(ledger, _Ledger())
             if entry < 0:
@@ -98,11 +98,11 @@ class BookieStore:
 
     @property
     def unsynced_count(self) -> int:
-        """How much a loss of power may take."""
+        """The number of writes that a power loss may discard."""
         return len(self._unsynced)
 
     def crash(self, kept: int) -> None:
-        """Lose what is not synced, but for the first `kept` writes."""
+        """Discard the unsynced writes except the first `kept`."""
         self.sync(kept)
         self._unsynced.clear()
         self._ledgers = {}
@@ -119,18 +119,18 @@ class BookieServer:
         self.name = name
         self.store = store
         self.slow_s = 0.0
-        """A fault: each sync takes up to so much longer."""
+        """A fault: each sync takes up to this much longer."""
         self._loop = loop
         self._random = random
         self._waiting: list[tuple[Any, bytes]] = []
         self._is_syncing = False
 
     async def listen(self) -> None:
-        """Take clients."""
+        """Listen for clients."""
         await self._loop.create_server(lambda: _Client(self), self.name, PORT)
 
     def request(self, client: _Client, frame: memoryview) -> None:
-        """Carry one frame out."""
+        """Process one frame."""
         (header,) = _HEAD.unpack_from(frame)
         operation, flags = header >> 16 & 0xFF, header & 0xFFFF
         if operation == ADD:
@@ -216,7 +216,7 @@ class _Client(asyncio.Protocol):
         self._transport = None
 
     def send(self, answer: bytes) -> None:
-        """Unless it is gone."""
+        """Send, unless the connection is closed."""
         if self._transport is not None:
             self._transport.write(answer)
 

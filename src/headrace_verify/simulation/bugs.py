@@ -1,11 +1,12 @@
-"""Self-proof: bugs planted in the brokers of a simulated cluster, each of which must be found.
+"""Self-test: bugs planted in the brokers of a simulated cluster, each of which must be found.
 
-Invariants: a bug is a small patch of this process, taken back afterwards. Each names the
-kinds of faults that it takes (all, if it says none), so that a quick search meets it; the seeds are
-as for any run. A run that finds nothing but a stuck client has found it as well: so would a user.
+Invariants: a bug is a small patch of this process, reverted afterwards. Each names the kinds of
+faults that expose it (all, if it names none), so that a short search finds it; the seeds are as for
+any run. A run that finds only a stuck client has found the bug as well: a user would notice it,
+too.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 
@@ -57,36 +58,36 @@ if TYPE_CHECKING:
 
 SECONDS = 60.0
 SEEDS_MAX = 40
-"""A bug that so many seeds do not find counts as not found."""
+"""A bug counts as not found after this many seeds."""
 
 
 class Bug(NamedTuple):
-    """A bug, its number in the list of kinds, and the faults that it takes."""
+    """A bug, its number in the list, and the faults that expose it."""
 
     number: int
     plant: Callable[[Patch], None]
     faults: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
-    """Clients that must be there, beside those of the seed."""
+    """Required clients, in addition to the seed's."""
     is_lone: bool = False
-    """Whether it is one of a broker that is alone, over files of its own."""
+    """Whether it is a bug of a standalone broker with its own files."""
     points: tuple[str, ...] = ()
-    """Points of faults, if there must be any: then no others."""
+    """Fault points, if it needs any: then only these."""
     shows: tuple[str, ...] = ()
-    """Anomalies of which one must be seen; none: whatever is not clean will do."""
+    """Anomalies of which one must be found; none: any problem counts."""
     workload: str = LOG
 
     @property
     def name(self) -> str:
-        """What the bug does, in words."""
+        """A description of the bug."""
         return self.plant.__name__.replace("_", " ")
 
 
 class Found(NamedTuple):
-    """What the search for a bug has come to."""
+    """The result of the search for a bug."""
 
     result: Result | None
-    """The first run that was not clean."""
+    """The first run with a problem."""
     seeds: int
 
 
@@ -98,13 +99,13 @@ def keep_a_session_safe_while_its_connection_is_broken(patch: Patch) -> None:
 
 
 def take_what_one_server_answers_for_the_leaders_word(patch: Patch) -> None:
-    """Signs of life are pings, as most clients of ZooKeeper send them."""
+    """Keep-alives are pings, as most ZooKeeper clients send them."""
     ping = wire.Request(PING, b"", lambda _answer: None).frame(wire.BEAT_XID)
     patch(wire, "beat", lambda: ping)
 
 
 def take_over_without_a_fence(patch: Patch) -> None:
-    """Nor is the session asked: a broker that wakes would step down before it writes anything."""
+    """Nor is the session checked: a resumed broker would step down before it writes anything."""
 
     def unfenced(ledger: int, entry: int, _key: bytes) -> bytes:
         return read_frame(ledger, entry)
@@ -157,7 +158,7 @@ def ignore_that_the_session_is_lost(patch: Patch) -> None:
 
 
 def answer_before_the_session_is_looked_at(patch: Patch) -> None:
-    """The session is looked at now and then alone, as if answers had no gate."""
+    """The session is only checked periodically, as if responses were not gated."""
     begin = KafkaFace.__init__
 
     def open_to_all(self: Any, *arguments: Any) -> None:
@@ -325,7 +326,7 @@ BUGS = (
     Bug(
         38,
         keep_the_lock_of_a_cancelled_request,
-        ("pause-client",),  # the lock goes with its broker
+        ("pause-client",),  # the lock is lost with its broker
         roles=("asker",) * 4,
         points=("request cancelled", "producer ids used up"),
     ),
@@ -399,14 +400,14 @@ BUGS = (
 
 
 def chosen(words: str) -> Sequence[Bug]:
-    """The bugs of a number, or whose name holds the words; all of them for `all`."""
+    """The bugs with a number, or whose name contains the text; all of them for `all`."""
     if words.isdigit():
         return [bug for bug in BUGS if bug.number == int(words)]
     return choose(BUGS, words)
 
 
 def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None = None) -> Found:
-    """Run seeds with the bug in place until one run is not clean."""
+    """Run seeds with the bug in place until one run has a problem."""
     with ExitStack() as patches:
 
         def patch(target: Any, name: str, value: Any) -> None:

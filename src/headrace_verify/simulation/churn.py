@@ -1,8 +1,8 @@
-"""Topics that come, are written and read, go, and come again under their old names.
+"""Topics that are created, written, read, deleted, and recreated under the same names.
 
-Invariants: as in `workload`. A name is left alone once an answer of its life was lost: what
-comes late would land in the next topic of that name, which is no fault of the brokers. Histories
-tell the lives apart: `name#life`.
+Invariants: as in `workload`. A name is not reused after a response of its life was lost, because a
+delayed request would affect the next topic of that name, which is not a broker's fault. Histories
+distinguish the lives: `name#life`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def make_topic(
     partitions: int,
     configs: dict[str, str] | None = None,
 ) -> bool | None:
-    """Until it is there; as `until_done` says."""
+    """Wait until it exists; result as in `until_done`."""
 
     async def make(wire: Wire) -> None:
         await create_topic(wire, name, partitions, configs)
@@ -76,9 +76,10 @@ async def make_topic(
 async def until_done(
     context: Context, routes: Routes, ask: Callable[[Wire], Coroutine[Any, Any, None]], known: int
 ) -> bool | None:
-    """Make or delete a topic: whether the first answer came; None at the end of the run.
+    """Create or delete a topic; returns whether the first response arrived; None at the end of the
+    run.
 
-    `known` says that an earlier try has done it.
+    `known`: an earlier attempt has already done it.
     """
     tries = 0
 
@@ -91,14 +92,14 @@ async def until_done(
             if error.code not in {known, OVERTAKEN}:
                 raise
             if error.code == OVERTAKEN:
-                raise Refused(TIMED_OUT) from None  # a change that others overtook: once more
+                raise Refused(TIMED_OUT) from None  # superseded by a concurrent change: retry
         return True
 
     return tries == 1 if await until_answered(context, routes, None, one) else None
 
 
 async def run_churn(context: Context) -> None:
-    """Topics that come, are written and read, go, and come again."""
+    """Create, write, read, delete and recreate topics."""
     routes, sender = context.routes(), Sender(context)
     number, life = 1, 0
     while not context.over.is_set():
@@ -111,20 +112,21 @@ async def run_churn(context: Context) -> None:
             break
         if not is_sure or context.rng.random() < 0.2:
             number += 1
-        if context.rng.random() < 0.5:  # else again at once, while not all brokers have heard
+        # else recreate immediately, before all brokers know of the deletion
+        if context.rng.random() < 0.5:
             await context.pause(8 / context.rate_per_s)
     routes.drop()
 
 
 class _Life(NamedTuple):
-    """One topic of a name, and what the history calls it."""
+    """One topic of a name, and its label in the history."""
 
     name: str
     label: str
 
 
 async def _live(context: Context, routes: Routes, sender: Sender, topic: _Life) -> bool:
-    """Make, use and delete it: whether every answer came. Raises Refused."""
+    """Create, use and delete it; returns whether every response arrived. Raises Refused."""
     is_made = await make_topic(context, routes, topic.name, 2)
     if is_made is None:
         return False
@@ -134,7 +136,7 @@ async def _live(context: Context, routes: Routes, sender: Sender, topic: _Life) 
 
 
 async def _use(context: Context, routes: Routes, sender: Sender, topic: _Life) -> bool:
-    """Write and read: whether every answer came."""
+    """Write and read; returns whether every response arrived."""
     name, label = topic
     is_sure = True
     written: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""A Kafka client of a simulated host: connections, routes, one request at a time on each.
+"""A Kafka client of a simulated host: connections, routing, one request at a time on each.
 
-Invariants: no retries of its own, nothing hidden: whoever asks decides what an error means.
-Requests and answers are kio's, as `verify/kafka_wire` builds them.
+Invariants: no retries of its own and nothing hidden: the caller decides what an error means.
+Requests and responses are kio's, as `verify/kafka_wire` builds them.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from headrace_verify.kafka_wire import (
 
 TIMEOUT_S = 5.0
 RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 19, 44, 51, 56, 74, 75, 88}
-"""Kafka's codes that ask for another try, perhaps elsewhere; 44, a full disk, is final for an
-application, but these clients try on until there is room."""
+"""Kafka's retriable codes; 44, a full disk, is final for an application, but these clients retry
+until there is space."""
 LEADER_NOT_AVAILABLE = 5
 CLIENT_ID = b"verify"
 KNOWN_MAX = 4_096
-"""Bodies of requests, and of answers, that are kept as they were encoded."""
+"""Cached bodies of encoded requests and responses."""
 
 
 _requests: dict[tuple[int, int, str], tuple[bytes, bool]] = {}
 
 
 def _encoded(api: int, version: int, values: dict[str, Any]) -> tuple[bytes, bool]:
-    """As `encoded_body`. Clients send the same requests repeatedly, and kio is slow: cached."""
+    """As `encoded_body`. Clients repeat requests, and kio is slow: cached."""
     if api == PRODUCE:
         return encoded_body(api, version, values)
     key = api, version, repr(values)
@@ -47,18 +47,18 @@ def _encoded(api: int, version: int, values: dict[str, Any]) -> tuple[bytes, boo
 
 
 _decoded = lru_cache(KNOWN_MAX)(decoded_body)
-"""Entities cannot be changed, so they may be shared."""
+"""Entities are immutable, so they may be shared."""
 
 
 class Leader(NamedTuple):
-    """A partition, whose leader is meant."""
+    """A partition, for requests to its leader."""
 
     topic: str
     part: int
 
 
 class Coordinator(NamedTuple):
-    """A group or a transactional id, whose coordinator is meant."""
+    """A group or a transactional id, for requests to its coordinator."""
 
     group: str
     is_of_transactions: bool = False
@@ -71,7 +71,8 @@ class Wire:
         self._connection = connection
 
     async def call(self, api: int, version: int, **values: Any) -> Any:
-        """Ask, and wait for the answer. Raises OSError, TimeoutError: then the wire is done for."""
+        """Send a request and wait for the response. On OSError or TimeoutError the connection is
+        unusable."""
         body, is_flexible = _encoded(api, version, values)
         answered = self._connection.ask(api, version, body, is_flexible=is_flexible)
         timer = asyncio.get_running_loop().call_later(TIMEOUT_S, _give_up, answered)
@@ -92,7 +93,7 @@ def _give_up(answer: asyncio.Future[bytes]) -> None:
 
 
 class Routes:
-    """The connections of one client, and whom to ask for what."""
+    """One client's connections, and the routing of requests."""
 
     def __init__(self, addresses: list[tuple[str, int]], random: Any) -> None:
         self._addresses = addresses
@@ -100,10 +101,10 @@ class Routes:
         self._wires: dict[tuple[str, int], Wire] = {}
         self._nodes: dict[Leader | Coordinator, tuple[str, int]] = {}
         self.made = 0
-        """How many connections were made."""
+        """The number of connections created."""
 
     async def wire(self, of: Leader | Coordinator | None = None) -> Wire:
-        """The connection to whoever is in charge; without `of`, to any broker.
+        """The connection to the leader or coordinator; without `of`, to any broker.
 
         Raises OSError, TimeoutError, Refused.
         """
@@ -120,7 +121,7 @@ class Routes:
         return await self._to(node)
 
     def place_of(self, of: Leader | Coordinator) -> str:
-        """The name of whoever was in charge when that was last asked."""
+        """The name of the leader or coordinator at the last lookup."""
         return self._nodes.get(of, ("", 0))[0]
 
     async def at(self, address: tuple[str, int]) -> Wire:
@@ -153,17 +154,17 @@ class Routes:
         return str(told.host), int(told.port)
 
     def failed(self, error: Exception) -> bool:
-        """Draw the conclusions from an error; whether another try makes sense."""
+        """Update the routes after an error; returns whether a retry makes sense."""
         self._nodes.clear()
         if isinstance(error, Refused):
             if error.code in RETRIABLE and self._random.random() < 0.3:
-                self.drop()  # perhaps the broker that was asked knows old things
+                self.drop()  # the broker's metadata may be stale
             return error.code in RETRIABLE
         self.drop()
         return True
 
     def drop(self) -> None:
-        """Close and forget everything."""
+        """Close everything and clear the routes."""
         wires, self._wires = self._wires, {}
         self._nodes.clear()
         for wire in wires.values():

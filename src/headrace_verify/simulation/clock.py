@@ -1,6 +1,6 @@
-"""Time and chance of a simulated host: the twins of `runtime/clock` and `runtime/randomness`.
+"""Clock and randomness of a simulated host: the twins of `runtime/clock` and `runtime/randomness`.
 
-Invariants: time comes from the loop, chance from the seed; nothing else does.
+Invariants: time comes only from the loop, randomness only from the seed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from headrace_verify.simulation.loop import SimulatedLoop
 
 EPOCH_MS = 1_750_000_000_000
-"""What the calendar says when a run begins."""
+"""The wall clock at the start of a run."""
 
 
 class SimulatedClock:
-    """See Clock: of one machine, whose calendar may be set."""
+    """See Clock: one machine's, whose wall clock may be set."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         self.skew_ms = 0
-        """How far the calendar is off."""
+        """The error of the wall clock."""
 
     def now_ms(self) -> int:
         """See Clock."""

@@ -1,7 +1,7 @@
-"""A simulated cluster: brokers as they are, over simulated bookies, metadata and network.
+"""A simulated cluster: unmodified brokers over simulated bookies, metadata and network.
 
-Invariants: knows the lives of brokers and bookies and how they end; not when. Each is a host
-with lives. A broker whose start fails is started again after a while, as a supervisor would.
+Invariants: knows how brokers and bookies start and stop, not when. Each is a host with several
+lives. A broker whose start fails is restarted after a while, as a supervisor would.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class SimulatedBroker:
         self.node: Node | None = None
         self.zookeeper: ZooKeeper | None = None
         self.is_wanted = False
-        """Whether it should run: else it stays down when it ends."""
+        """Whether it should run: otherwise it is not restarted."""
         self.machine: Machine = LoneMachine(cluster) if cluster.is_lone else ClusterMachine(cluster)
         self._cluster = cluster
         self._broker: Broker | None = None
 
     @property
     def is_up(self) -> bool:
-        """Whether it has come up, and lives."""
+        """Whether it has started and is alive."""
         return self.node is not None
 
     def start(self) -> None:
-        """Begin a life."""
+        """Start a life."""
         self.is_wanted = True
         if self.host is not None:
             return
@@ -110,7 +110,7 @@ class SimulatedBroker:
         self.node = node
 
     def stop(self) -> None:
-        """SIGTERM: it hands over and ends by itself."""
+        """SIGTERM: it hands over its partitions and exits."""
         self.is_wanted = False
         host, broker = self.host, self._broker
         if host is None or broker is None or self.node is None:
@@ -134,7 +134,8 @@ class SimulatedBroker:
                 self.start()
 
     def end(self, *, is_told: bool) -> None:
-        """It is dead, at once; whether the others are told (else: the machine is)."""
+        """Kill it immediately; whether peers see their connections closed (otherwise the machine
+        lost power)."""
         host, self.host = self.host, None
         self.node = self.zookeeper = self._broker = None
         self.is_wanted = False
@@ -161,7 +162,7 @@ class SimulatedBookie:
         self._session = 0
 
     def start(self) -> None:
-        """Begin a life, and be registered."""
+        """Start a life, and register."""
         cluster = self._cluster
         if self.host is not None:
             return
@@ -182,7 +183,7 @@ class SimulatedBookie:
                 cluster.ensemble.create(path, b"", 0, is_made_up=True)
 
     def end(self, *, is_told: bool) -> None:
-        """Dead; what was not synced is lost, but for a part of it. Its session ends at once."""
+        """Kill it; unsynced data is lost except for a part. Its session ends immediately."""
         host, self.host = self.host, None
         self.server = None
         if host is None:
@@ -197,7 +198,7 @@ class SimulatedBookie:
 
 
 class Cluster:
-    """All of it."""
+    """The whole cluster."""
 
     def __init__(
         self, seed: str, loop: SimulatedLoop, brokers: int, bookies: int, quorum: Quorum
@@ -205,12 +206,12 @@ class Cluster:
         self.seed = seed
         self.loop = loop
         self.is_lone = not bookies
-        """Whether it is one broker, over files of its own."""
+        """Whether it is a standalone broker with its own files."""
         self.quorum = quorum
         self.network = loop.network = Network(loop, seeded(f"{seed} network"))
         self.ensemble = Ensemble(loop)
         self.hosts: list[Host] = []
-        """All lives, the dead ones too: see Host.tasks."""
+        """All lives, including dead ones: see Host.tasks."""
         self.failed_starts = 0
         self.brokers = [SimulatedBroker(number, self) for number in range(1, brokers + 1)]
         self.bookies = [SimulatedBookie(number, self) for number in range(1, bookies + 1)]
@@ -219,7 +220,7 @@ class Cluster:
         """Of ZooKeeper."""
 
     def call_outside(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Have something done by nobody in particular: the host that asks may end by it."""
+        """Run something on behalf of no host: the calling host may die from it."""
         self.loop.call_soon(function, *arguments, context=OUTSIDE)
 
     def start(self) -> None:
@@ -233,11 +234,11 @@ class Cluster:
             broker.start()
 
     def ready(self) -> Sequence[SimulatedBroker]:
-        """The brokers that are up."""
+        """The running brokers."""
         return [broker for broker in self.brokers if broker.is_up]
 
     async def ask_owner(self, topic: str, part: int, ask: Ask) -> Any:
-        """See `workload.Context.ask_owner`: as the owner's HTTP face would, in its process."""
+        """See `workload.Context.ask_owner`: like the owner's HTTP server, in its process."""
         for broker in self.ready():
             node, host = broker.node, broker.host
             assert node is not None
@@ -266,7 +267,7 @@ class Cluster:
             return await answer
 
     async def wait_up(self, within_s: float) -> bool:
-        """Wait until all brokers are up; whether they are."""
+        """Wait until all brokers are up; returns whether they are."""
         end_s = self.loop.now_s + within_s
         while len(self.ready()) < len(self.brokers):
             if self.loop.now_s >= end_s:

@@ -1,9 +1,9 @@
-"""Bugs of transactions, share groups and timers, planted as those of `bugs`.
+"""Bugs of transactions, share groups and timers, planted like those of `bugs`.
 
-Invariants: as in `bugs`: small patches of this process, taken back afterwards.
+Invariants: as in `bugs`: small patches of this process, reverted afterwards.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace_verify.store_bugs import Patch
 
 LOST_OF = 7
-"""One marker in so many is lost."""
+"""One marker in this many is lost."""
 AGAIN_S = 0.7
 EARLY_MS = 300
 
@@ -45,7 +45,7 @@ def lose_a_marker(patch: Patch) -> None:
 
 
 def write_a_marker_twice(patch: Patch) -> None:
-    """The second one comes when its producer may have begun its next transaction."""
+    """The second one arrives when its producer may have begun its next transaction."""
     write = MarkerWriter.write
 
     async def eager(self: Any, marker: Any, partitions: Any) -> Any:

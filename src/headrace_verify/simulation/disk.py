@@ -1,8 +1,8 @@
-"""The disk of a simulated machine: what it is told, how long that takes, and how it loses power.
+"""The disk of a simulated machine: its operations, their durations, and power loss.
 
-Invariants: `verify/model_disk` with simulated time. A sync in a thread ends later, unless
-the process that asked has died meanwhile; one in the loop only says that it took long. Bytes
-outlive the process; what outlives a loss of power is drawn from the account by `verify/power_loss`.
+Invariants: `verify/model_disk` with simulated time. A sync in a thread ends later, unless the
+calling process has died meanwhile; one in the loop only accounts for its duration. Bytes survive
+the process; `verify/power_loss` derives from the account what survives a power loss.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 SYNC_MIN_S, SYNC_MAX_S = 0.000_05, 0.003
 LATE_MAX_S = 0.3
-"""Of a thread that gets no processor."""
+"""Of a thread that is not scheduled."""
 FULL_BYTES = 1 << 30
 _LOCK_HOLDER = b"1\n"
 
 
 class SimulatedDisk(ModelDisk):
-    """One disk between two losses of power."""
+    """One disk between two power losses."""
 
     def __init__(self, image: Image, loop: SimulatedLoop, random: Random) -> None:
         super().__init__(image)
         self.operations = _Account(self)
         self.before = image
         self.slow_s = 0.0
-        """A fault: each sync takes up to so much longer."""
+        """A fault: each sync takes up to this much longer."""
         self.is_full = False
-        """A fault: there is no room."""
+        """A fault: the disk is full."""
         self.failing_syncs = 0.0
-        """A fault: this share of the syncs fails."""
+        """A fault: this fraction of the syncs fails."""
         self.are_names_meant = False
-        """Whether it is the syncs of folders, too."""
+        """Whether syncs of folders fail, too."""
         self.spent_ns = 0
         """How long the loop itself has waited for syncs."""
         self.cut_after = -1
-        """The power goes after so many operations; -1: it does not."""
+        """Lose power after this many operations; -1: do not."""
         self.on_cut: Callable[[], None] = lambda: None
         self._loop = loop
         self._random = random
@@ -63,7 +63,7 @@ class SimulatedDisk(ModelDisk):
         return None
 
     def done(self) -> None:
-        """An operation was put into the account."""
+        """Count an operation of the account."""
         if self.cut_after > 0:
             self.cut_after -= 1
             if self.cut_after == 0:
@@ -71,7 +71,7 @@ class SimulatedDisk(ModelDisk):
                 self.on_cut()
 
     def sync_s(self) -> float:
-        """How long the next sync takes."""
+        """The duration of the next sync."""
         random = self._random.random
         return SYNC_MIN_S + random() ** 3 * SYNC_MAX_S + random() * self.slow_s
 
@@ -82,7 +82,7 @@ class SimulatedDisk(ModelDisk):
             self.spent_ns += int(self.sync_s() * 1e9)
 
     def pwrite(self, fd: int, data: Any, position: int, /) -> int:
-        """See Disk. Which process holds the lock is no part of a seed."""
+        """See Disk. Which process holds the lock does not depend on the seed."""
         if self._paths[fd].endswith("/lock"):
             data = _LOCK_HOLDER
         return super().pwrite(fd, data, position)
@@ -96,7 +96,7 @@ class SimulatedDisk(ModelDisk):
         return _Threads(self, self._loop)
 
     def after_power_loss(self) -> tuple[Image, Facts]:
-        """What a loss of power now may leave: of the files, and of the metadata."""
+        """A possible state after a power loss now: the files, and the metadata."""
         profile = self._random.choice(PROFILES)
         loss, facts = PowerLoss(self.before, profile), None
         for operation in self.operations:
@@ -108,7 +108,7 @@ class SimulatedDisk(ModelDisk):
 
 
 class _Account(list[tuple[Any, ...]]):
-    """The operations of a disk, which hears of each."""
+    """The operations of a disk, which is notified of each."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class _Account(list[tuple[Any, ...]]):
 
 
 class _Threads(Executor):
-    """Threads that are none: it is done at once; that it is done, and durable, comes later."""
+    """Simulated threads: work is done immediately; its completion and durability come later."""
 
     def __init__(self, disk: SimulatedDisk, loop: SimulatedLoop) -> None:
         self._disk = disk
@@ -153,7 +153,8 @@ class _Threads(Executor):
 
 
 class DiskClock:
-    """See Clock: a machine's, on which syncs in the loop take time, though the loop's stands."""
+    """See Clock: a machine's clock, which includes syncs in the loop, while the loop's own stands
+    still."""
 
     def __init__(self, clock: SimulatedClock, disk: SimulatedDisk) -> None:
         self._clock = clock

@@ -1,9 +1,9 @@
-"""The simulated ZooKeeper servers' tree: nodes, sessions that expire, watches.
+"""The tree of the simulated ZooKeeper servers: nodes, sessions that expire, watches.
 
-Invariants: one tree that all servers share, which never lies and never lags, but for a server that
-is cut off from the others: it has a copy. ZooKeeper's own consensus is not what is tried here. How
-requests and events travel is `zookeeper`'s. Sources:
-ZooKeeper 3.9, `DataTree`, `WatchManager`, `ZooKeeperServer.processConnectRequest`.
+Invariants: one tree that all servers share and that is always consistent and current, except for a
+partitioned server, which has a copy. ZooKeeper's own consensus is not under test. `zookeeper`
+delivers requests and events. Sources: ZooKeeper 3.9, `DataTree`, `WatchManager`,
+`ZooKeeperServer.processConnectRequest`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEQUENCE_DIGITS = 10
 
 
 class Change(NamedTuple):
-    """A part of a multi."""
+    """One operation of a multi."""
 
     kind: int
     """`CREATE`, `SET` or `DELETE`"""
@@ -40,15 +40,15 @@ class Watcher(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether its server is no more."""
+        """Whether its server has stopped."""
         ...
 
     def tell(self, event: Event) -> None:
-        """Pass an event on, before whatever is answered later."""
+        """Deliver an event, before any later response."""
         ...
 
     def cut(self) -> None:
-        """The session is over, or goes on over another connection."""
+        """The session has ended, or moved to another connection."""
         ...
 
 
@@ -63,11 +63,11 @@ class _Stored:
         self.owner = owner
         self.changed_zxid = zxid
         self.created_count = 0
-        """Nodes that were ever made below it: the next sequential one's number."""
+        """Nodes ever created below it: the next sequential node's number."""
 
 
 class Conflict(Exception):
-    """A node is not as it was expected to be."""
+    """A node does not have the expected state."""
 
     def __init__(self, path: str, code: int, index: int = 0) -> None:
         super().__init__(path)
@@ -75,7 +75,7 @@ class Conflict(Exception):
 
 
 class Tree:
-    """Nodes, as they can be read."""
+    """The readable nodes."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, _Stored] = {"": _Stored(b"", 0, 0)}
@@ -83,7 +83,7 @@ class Tree:
         self.zxid = 0
 
     def copied(self) -> Tree:
-        """As it is now, for good."""
+        """A snapshot of the tree."""
         tree = Tree()
         tree.nodes = {path: copy(node) for path, node in self.nodes.items()}
         tree.children = {path: dict(names) for path, names in self.children.items()}
@@ -98,7 +98,7 @@ class Tree:
         return NodeState(node.value, node.version, node.owner, node.changed_zxid)
 
     def stat(self, path: str) -> Stat | None:
-        """A node's figures; times are of no interest."""
+        """A node's stat; times are not modelled."""
         node = self.nodes.get(path)
         if node is None:
             return None
@@ -118,33 +118,33 @@ class Tree:
         )
 
     def names(self, path: str) -> list[str] | None:
-        """The names right below."""
+        """The names of its children."""
         found = self.children.get(path)
         return None if found is None else list(found)
 
 
 class Ensemble(Tree):
-    """A tree that changes, sessions, watches."""
+    """The mutable tree, with sessions and watches."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__()
         self._loop = loop
         self.timed_out: set[int] = set()
-        """Sessions that were ended because nothing was heard of them."""
+        """Sessions that have expired."""
         self.heard_s: dict[int, float] = {}
-        """Session -> when it last gave a sign of life."""
+        """Session -> when it last sent anything."""
         self._timeout_s: dict[int, float] = {}
         self._last_session = 0
         self._connections: dict[int, Watcher] = {}
-        """Session -> over which connection it goes; no other may speak for it."""
+        """Session -> its connection; no other may act for it."""
         self._trees: dict[Watcher, dict[str, None]] = {}
         self._one_shots: dict[tuple[str, str], dict[Watcher, None]] = {}
-        """(`node` or `children`, path) -> who is told once."""
+        """(`node` or `children`, path) -> connections to notify once."""
 
     # --- sessions ----------------------------------------------------------------------------
 
     def begin(self, timeout_ms: int) -> int:
-        """A new session."""
+        """Create a session."""
         self._last_session += 1
         session = self._last_session
         self._timeout_s[session] = timeout_ms / 1000
@@ -153,7 +153,7 @@ class Ensemble(Tree):
         return session
 
     def attach(self, session: int, connection: Watcher) -> None:
-        """The session goes over this connection from now on; a former one is cut."""
+        """Move the session to this connection; the previous one is closed."""
         former = self._connections.get(session)
         self._connections[session] = connection
         if former is not None and former is not connection:
@@ -161,14 +161,14 @@ class Ensemble(Tree):
             former.cut()
 
     def speaks_for(self, session: int, connection: Watcher) -> bool:
-        """Whether a request that comes over the connection is to be served; a sign of life."""
+        """Whether to serve a request on this connection; also renews the session."""
         if session not in self.heard_s or self._connections.get(session) is not connection:
             return False
         self.heard_s[session] = self._loop.now_s
         return True
 
     def is_alive(self, session: int) -> bool:
-        """Whether the session lives; if so, it is prolonged."""
+        """Whether the session is alive; if so, it is renewed."""
         if session not in self.heard_s:
             return False
         self.heard_s[session] = self._loop.now_s
@@ -186,14 +186,14 @@ class Ensemble(Tree):
             self._loop.call_at(end_s + 0.001, self._look, session, context=OUTSIDE)
 
     def forget_since(self, sessions: Sequence[int], since_s: float) -> None:
-        """What was heard of them since then was lost on its way to the leader."""
+        """Forget renewals since then: they were lost on the way to the leader."""
         for session in sessions:
             if self.heard_s.get(session, 0.0) > since_s:
                 self.heard_s[session] = since_s
                 self._look(session)
 
     def expire(self, session: int) -> None:
-        """Whatever belonged to the session goes."""
+        """Delete everything that belongs to the session."""
         if self.heard_s.pop(session, None) is None:
             return
         for path in [path for path, node in self.nodes.items() if node.owner == session]:
@@ -205,7 +205,7 @@ class Ensemble(Tree):
             connection.cut()
 
     def forget(self, connection: Watcher) -> None:
-        """A connection is over: nothing is told there any more."""
+        """Forget a closed connection's watches."""
         self._trees.pop(connection, None)
         for told in self._one_shots.values():
             told.pop(connection, None)
@@ -213,7 +213,7 @@ class Ensemble(Tree):
     # --- the tree ----------------------------------------------------------------------------
 
     def create(self, path: str, value: bytes, session: int, *, is_made_up: bool = False) -> None:
-        """A new node; with `is_made_up` those above it, too. Raises Conflict."""
+        """Create a node; with `is_made_up`, also its missing parents. Raises Conflict."""
         if path in self.nodes:
             raise Conflict(path, wire.NODE_EXISTS)
         parent, _, name = path.rpartition("/")
@@ -232,7 +232,7 @@ class Ensemble(Tree):
         self._fire_parent(parent)
 
     def put(self, path: str, value: bytes, version: int) -> int:
-        """A new value. Raises Conflict."""
+        """Set a value. Raises Conflict."""
         node = self._expect(path, version)
         node.value, node.changed_zxid = value, self.zxid
         node.version += 1
@@ -240,7 +240,7 @@ class Ensemble(Tree):
         return node.version
 
     def delete(self, path: str, version: int) -> None:
-        """No more node. Raises Conflict."""
+        """Delete a node. Raises Conflict."""
         self._expect(path, version)
         if self.children[path]:
             raise Conflict(path, wire.NOT_EMPTY)
@@ -261,12 +261,12 @@ class Ensemble(Tree):
         self._fire_parent(parent)
 
     def change(self, one: Change, session: int) -> str | Stat | None:
-        """Carry out one change; what a server answers. Raises Conflict."""
+        """Apply one change; returns the server's answer. Raises Conflict."""
         self.zxid += 1
         return self._change(one, session)
 
     def multi(self, parts: Sequence[Change], session: int) -> list[str | Stat | None]:
-        """All or none. Raises Conflict with the index of the part that does not fit."""
+        """Apply all or none. Raises Conflict with the index of the failing operation."""
         self._check(parts)
         self.zxid += 1
         return [self._change(part, session) for part in parts]
@@ -288,7 +288,7 @@ class Ensemble(Tree):
         return path
 
     def _check(self, parts: Sequence[Change]) -> None:
-        """Play the parts on versions alone."""
+        """Check the operations on versions only."""
         versions: dict[str, int | None] = {}
 
         def now(path: str) -> int | None:
@@ -317,15 +317,15 @@ class Ensemble(Tree):
     # --- watches -----------------------------------------------------------------------------
 
     def watch_tree(self, path: str, watcher: Watcher) -> None:
-        """Tell of all that happens at and below `path`."""
+        """Notify of everything at and below `path`."""
         self._trees.setdefault(watcher, {})[path] = None
 
     def watch_once(self, kind: str, path: str, watcher: Watcher) -> None:
-        """Tell of the next change of the `node`, or of its `children`."""
+        """Notify of the next change of the `node`, or of its `children`."""
         self._one_shots.setdefault((kind, path), {})[watcher] = None
 
     def _fire(self, kind: int, path: str) -> None:
-        """A connection is told once of an event, however many of its watches that meets."""
+        """Notify each connection once per event, however many of its watches match."""
         told = {
             watcher: None
             for watcher, roots in self._trees.items()

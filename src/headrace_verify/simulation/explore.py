@@ -1,8 +1,8 @@
-"""Many seeds, one after another; each that fails is replayed and shrunk.
+"""Runs many seeds, one after another; replays and shrinks each that fails.
 
-Invariants: the only real clock is the one that says when time is up. A failure counts as
-understood once the same scenario has given the same trace again; its faults are then taken out, by
-halves first, as long as some kind of what was found stays.
+Invariants: the only real clock decides when time is up. A failure is reproducible if the same
+scenario gives the same trace again; its faults are then removed, by halves first, as long as one of
+the found kinds remains.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ RUN_S = 60.0
 T = TypeVar("T")
 
 REPLAY_EVERY = 100
-"""One clean run in so many is done twice, and its trace compared."""
+"""One clean run in this many is repeated, and its trace compared."""
 SHRINK_RUNS_MAX = 90
 
 
 RUNS_FOR_ALL_POINTS = 50
-"""So many runs must have hit every point of faults."""
+"""After this many runs, every fault point must have been hit."""
 
 
 @dataclass(slots=True)
 class Failure:
-    """A run that was not clean."""
+    """A run with a problem."""
 
     result: Result
     is_replayed: bool
     """Whether the same scenario gave the same trace again."""
     shrunk: tuple[Fault, ...]
-    """The faults that it takes."""
+    """The faults that are needed to reproduce it."""
     points: tuple[str, ...]
-    """The points of faults that it takes."""
+    """The fault points that are needed to reproduce it."""
     shrink_runs: int
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What has come of many runs."""
+    """The result of many runs."""
 
     seed: int
     runs: int = 0
@@ -65,24 +65,24 @@ class Outcome:
     fault_points: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     unstable: list[int] = field(default_factory=list)
-    """Seeds that gave another trace the second time."""
+    """Seeds whose second run gave another trace."""
 
     @property
     def held(self) -> bool:
-        """Whether something was done, faults among it, and nothing was wrong."""
+        """Whether something was done, including faults, and nothing was wrong."""
         is_something = self.operations > 0 and bool(self.faults)
         return is_something and not self.failures and not self.unstable and not self.missed
 
     @property
     def missed(self) -> list[str]:
-        """The points of faults that were never hit, though there were runs enough."""
+        """The fault points that were never hit, once there were enough runs."""
         return (
             [] if self.runs < RUNS_FOR_ALL_POINTS else sorted(set(POINTS) - set(self.fault_points))
         )
 
 
 class Limits(NamedTuple):
-    """When enough was tried: whichever comes first, and after too many failures."""
+    """When to stop: whichever comes first, and after too many failures."""
 
     seconds: float | None = None
     """Of real time."""
@@ -92,7 +92,7 @@ class Limits(NamedTuple):
     failures: int = 3
 
     def part(self, outcome: Outcome) -> float:
-        """How much of it is done; 1 and more: all."""
+        """The fraction that is done; 1 and more: all."""
         wanted = (self.seconds, self.runs, self.hours)
         done = (outcome.real_s, outcome.runs, outcome.simulated_s / 3600)
         return max((is_ / of for is_, of in zip(done, wanted, strict=True) if of), default=1.0)
@@ -106,9 +106,10 @@ def explore(
     is_over: Callable[[], bool] = lambda: False,
     workload: str = LOG,
 ) -> Outcome:
-    """Run seeds from `seed` on until a limit is met, or `is_over` between two of them.
+    """Run seeds from `seed` on until a limit is reached, or `is_over` returns true between two of
+    them.
 
-    `on_failure` is told of each at once.
+    `on_failure` is called for each immediately.
     """
     clock = SystemClock()
     begun_ns = clock.now_ns()
@@ -150,7 +151,7 @@ def _run_one(outcome: Outcome, scenario: Scenario) -> None:
 
 
 def understand(result: Result) -> Failure:
-    """Replay a failure, and find the faults that it takes."""
+    """Replay a failure, and find the faults needed to reproduce it."""
     again = simulate(result.scenario)
     is_replayed = again.trace == result.trace
     runs = 0
@@ -174,7 +175,8 @@ def understand(result: Result) -> Failure:
 
 
 def shrink(faults: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> tuple[T, ...]:
-    """A smaller list that fails as well: delta debugging, by halves, quarters, single faults."""
+    """Find a smaller list that fails as well: delta debugging, by halves, quarters, single
+    faults."""
     found = tuple(faults)
     parts = 2
     while found:

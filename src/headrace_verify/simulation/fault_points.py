@@ -1,9 +1,9 @@
-"""Points at which a simulated run may do what is legal and rare, as its seed says.
+"""Points at which a simulated run may do something rare but legal, depending on its seed.
 
-Invariants: pure. Whoever stands for the outside world (loop, network, metadata, bookies)
-asks at a point whether it should misbehave; `nudges` asks on behalf of the brokers' own choices.
-Each point has a chance of its own, so that one can be left out without changing the others. What is
-done there must be allowed at any time, on a sound machine too: it is no fault, needs no healing.
+Invariants: pure. The simulated environment (loop, network, metadata, bookies) asks at a point
+whether to misbehave; `nudges` asks on behalf of the brokers' own choices. Each point has its own
+random numbers, so that one can be disabled without changing the others. The effects must be legal
+at any time, on a healthy machine too: they are not faults and need no healing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEAMS = {
     "add of a bookie fails": 0.003,
     "request cancelled": 0.01,
 }
-"""What the outside world may do, and how often it does when it is asked."""
+"""What the environment may do, and with what probability."""
 NUDGES = {
     "ledger rolled": 1.0,
     "ledger cached no more": 1.0,
@@ -39,10 +39,10 @@ NUDGES = {
     "sweep early": 0.5,
     "producer ids used up": 1.0,
 }
-"""What a broker may do of its own accord at any moment."""
+"""What a broker may do on its own at any moment."""
 POINTS = {**SEAMS, **NUDGES}
 QUIET_CHANCE = 0.2
-"""Seeds at which nothing of this happens."""
+"""Seeds without any fault points."""
 
 
 class FaultPoints:
@@ -51,11 +51,11 @@ class FaultPoints:
     def __init__(self, seed: str, points: Sequence[str]) -> None:
         self._chances = {point: seeded(f"{seed} {point}") for point in points}
         self.hits: dict[str, int] = {}
-        """Point -> how often it was done."""
+        """Point -> number of hits."""
         self.is_over = False
 
     def does(self, point: str) -> bool:
-        """Whether to misbehave here and now."""
+        """Decide whether to misbehave here and now."""
         rng = self._chances.get(point)
         if rng is None or self.is_over or rng.random() >= POINTS[point]:
             return False
@@ -63,7 +63,8 @@ class FaultPoints:
         return True
 
     def strength(self, point: str) -> float:
-        """How much of it: 0 to 1, small ones more often. To be asked where `does` said so."""
+        """Return how much: 0 to 1, small values more often. Call it only after `does` returned
+        true."""
         return self._chances[point].random() ** 2
 
 

@@ -1,7 +1,7 @@
-"""Carries out the faults of a schedule on a simulated cluster, and heals them.
+"""Applies the faults of a schedule to a simulated cluster, and heals them.
 
-Invariants: acts from outside, on hosts, links and clocks alone. A fault that has no effect
-(its target is down already) is not counted.
+Invariants: acts only from outside, on hosts, links and clocks. A fault without effect (for example,
+its target is already down) is not counted.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from headrace_verify.simulation.loop import Host
 
 FORWARD_JUMP_MAX_MS = 300_000
-"""Retention would rightly drop records behind a larger jump forward."""
+"""After a larger jump forward, retention would rightly delete records."""
 SLOW_MAX_S = 1.5
 CUT_OPERATIONS_MAX = 40
 FREEZE_CALLBACKS_MAX = 60
 
 
 class Faults:
-    """Of one run."""
+    """The faults of one run."""
 
     def __init__(self, cluster: Cluster, clients: Sequence[Host], topics: Iterable[str]) -> None:
-        """`topics`: those that last."""
+        """`topics`: those that are not deleted."""
         self._cluster = cluster
         self._clients = clients
         self.done: dict[str, int] = {}
-        """Kind -> how many had an effect."""
+        """Kind -> number of faults with an effect."""
         self._healing: dict[int, Callable[[], None]] = {}
         self._operator = Operator(cluster, topics)
 
     def plan(self, schedule: Sequence[Fault], begin_s: float) -> None:
-        """Have them begin when their time comes."""
+        """Schedule them."""
         for number, fault in enumerate(schedule):
             self._cluster.loop.call_at(begin_s + fault.at_s, self._begin, number, fault)
 
@@ -57,7 +57,7 @@ class Faults:
             heal()
 
     def heal_all(self) -> None:
-        """End whatever is still under way."""
+        """End all active faults."""
         for number in list(self._healing):
             self._heal(number)
 
@@ -91,7 +91,7 @@ class Faults:
         return self._harm_link(fault, broker)
 
     def _pause(self, host: Host | None, callbacks: int = 0) -> Callable[[], None] | None:
-        """Stop a host now, or after so many more callbacks: between any two awaits."""
+        """Stop a host now, or after this many more callbacks: between any two awaits."""
         if host is None or host.is_paused or host.callbacks_left >= 0:
             return None
         host.is_paused = callbacks == 0
@@ -117,7 +117,7 @@ class Faults:
         if zookeeper is None or host is None or not zookeeper.session_id:
             return None
         if kind == "expire":
-            # Never before its time: a broker may rely on what it was promised.
+            # Never earlier than its time: a broker may rely on its session time-out.
             links = _both_ways(broker.name, *PLACES)
             self._cluster.network.block(links)
             return lambda: self._cluster.network.unblock(links)
@@ -125,7 +125,7 @@ class Faults:
         return _nothing if any(cut) else None
 
     def _harm_server(self, fault: Fault, how: str) -> Callable[[], None] | None:
-        """Of ZooKeeper, and never more than one at a time: it needs a majority."""
+        """Affects ZooKeeper servers, never more than one at a time: they need a majority."""
         server = self._cluster.servers[fault.target % len(self._cluster.servers)]
         servers = self._cluster.servers
         if any(one.host is None or one.host.is_paused or one.copy for one in servers):
@@ -143,7 +143,7 @@ class Faults:
         kind, name = fault.kind, broker.name
         client = self._clients[fault.other % len(self._clients)].name
         server = PLACES[fault.other % len(PLACES)]
-        bookie = server  # of a broker that is alone: nobody
+        bookie = server  # of a standalone broker: none
         if cluster.bookies:
             bookie = cluster.bookies[fault.other % len(cluster.bookies)].name
         other = cluster.brokers[fault.other % len(cluster.brokers)].name
@@ -192,7 +192,7 @@ def _end_broker(broker: SimulatedBroker, fault: Fault) -> Callable[[], None] | N
     if fault.kind == "stop":
         broker.stop()
     elif fault.kind == "power" and isinstance(machine, LoneMachine) and fault.strength > 0.2:
-        # In the middle of what it does with its disk.
+        # In the middle of a disk operation.
         machine.disk.on_cut = lambda: broker.end(is_told=False)
         machine.disk.cut_after = int(fault.strength * CUT_OPERATIONS_MAX)
     else:
@@ -202,7 +202,7 @@ def _end_broker(broker: SimulatedBroker, fault: Fault) -> Callable[[], None] | N
         if isinstance(machine, LoneMachine):
             machine.disk.cut_after = -1
         if broker.host is not None:
-            broker.is_wanted = True  # it is still on its way down
+            broker.is_wanted = True  # it is still shutting down
         else:
             broker.start()
 
@@ -227,7 +227,7 @@ def _harm_disk(broker: SimulatedBroker, how: str, strength: float) -> Callable[[
 
 
 def _jump(broker: SimulatedBroker, strength: float) -> Callable[[], None]:
-    """The calendar is set, up to four days back or some minutes forward, and later put right."""
+    """Set the wall clock, up to four days back or some minutes forward, and correct it later."""
     if strength < 0.5:
         broker.clock.skew_ms = -int(DAY_MS * 2 * (0.5 - strength) * 4)
     else:

@@ -1,7 +1,7 @@
-"""The last look: progress after healing, all that is stored, and once more after a loss of power.
+"""The final checks: progress after healing, all stored records, and again after a power loss.
 
-Invariants: asks as any client would. Bounds are simulated time: a cluster that is whole
-again, but for what stays broken, has no reason to refuse.
+Invariants: uses requests that any client could send. Bounds are simulated time: a healed cluster,
+except for what stays broken, has no reason to reject requests.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from headrace_verify.simulation.run import Run
 
 REGAINED_S = 130.0
-"""Longer than a bookie that failed again and again stays in quarantine."""
+"""Longer than the quarantine of a bookie that failed repeatedly."""
 PROGRESS_S = 60.0
-"""A new record is taken in each partition within so long, and all of it can be read."""
+"""Within this time, each partition must accept a new record, and all records must be readable."""
 
 
 async def look_at_everything(run: Run, context: workload.Context) -> None:
@@ -47,7 +47,7 @@ async def look_at_everything(run: Run, context: workload.Context) -> None:
 
 
 async def _have_all_bookies(run: Run) -> bool:
-    """Whether each ledger that is written has a bookie that runs in each slot, or gets one soon."""
+    """Check that each open ledger has a running bookie in each slot, or gets one soon."""
     cluster = run.cluster
     running = sum(bookie.host is not None for bookie in cluster.bookies)
     if running < cluster.quorum.ensemble:
@@ -56,8 +56,8 @@ async def _have_all_bookies(run: Run) -> bool:
     while lacking := _lacking_bookies(run):
         if run.loop.now_s >= end_s:
             run.journal.problem(
-                f"copies: {running} bookies run, and ledgers {lacking} lack one {REGAINED_S:.0f} s"
-                " later"
+                f"copies: {running} bookies run, but ledgers {lacking} still lack one after"
+                f" {REGAINED_S:.0f} s"
             )
             return False
         await asyncio.sleep(1.0)
@@ -87,7 +87,7 @@ async def _look(run: Run, context: workload.Context, sender: workload.Sender, wh
                 await _read(context, routes, topic, part)
         except TimeoutError:
             context.journal.problem(
-                f"no progress: {when} {topic}-{part} takes and gives nothing within"
+                f"no progress: {when} {topic}-{part} accepts and returns nothing within"
                 f" {PROGRESS_S:.0f} s: {_why(run, topic, part)}"
             )
             routes.drop()
@@ -98,8 +98,7 @@ async def _look(run: Run, context: workload.Context, sender: workload.Sender, wh
                 await _ask_everything(context, routes, address)
         except TimeoutError:
             context.journal.problem(
-                f"no answer: {when} {address[0]} leaves a request without one for"
-                f" {PROGRESS_S:.0f} s"
+                f"no answer: {when} {address[0]} does not answer a request for {PROGRESS_S:.0f} s"
             )
             routes.drop()
             return False
@@ -110,7 +109,7 @@ async def _look(run: Run, context: workload.Context, sender: workload.Sender, wh
 async def _ask_everything(
     context: workload.Context, routes: Routes, address: tuple[str, int]
 ) -> None:
-    """Have one broker answer what goes through its locks and rooms: none may be taken for good."""
+    """Send one broker requests that need its locks and quotas: none may be held forever."""
     for ask in REQUESTS:
         while True:
             try:
@@ -141,7 +140,7 @@ async def _write(
 
 
 async def _read(context: workload.Context, routes: Routes, topic: str, part: int) -> None:
-    """Everything, from the first offset to the last."""
+    """Read everything, from the first offset to the last."""
 
     async def all_of_it(wire: Wire) -> None:
         since_ns = context.journal.now_ns
@@ -170,7 +169,7 @@ async def _read(context: workload.Context, routes: Routes, topic: str, part: int
 
 
 def _why(run: Run, topic: str, part: int) -> str:
-    """What the brokers say of the partition."""
+    """Describe what each broker knows about the partition."""
     said = []
     for broker in run.cluster.ready():
         node = broker.node

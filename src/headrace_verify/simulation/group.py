@@ -1,7 +1,7 @@
-"""A member of a consumer group, by hand: the classic protocol, with every step noted.
+"""A consumer group member that implements the classic protocol, with every step recorded.
 
-Invariants: as in `workload`. A member that was stopped for a while does not know that it is
-over, and commits all the same: the broker must refuse.
+Invariants: as in `workload`. A member that was stopped for a while does not know that it was
+removed, and commits anyway: the broker must reject it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Member:
         self.positions: dict[tuple[str, int], int] = {}
 
     async def coordinator(self) -> Wire:
-        """The connection to the coordinator. Raises OSError, TimeoutError."""
+        """Return the connection to the coordinator. Raises OSError, TimeoutError."""
         return await self.routes.wire(Coordinator(GROUP))
 
     async def join(self) -> None:
@@ -76,24 +76,24 @@ class Member:
         journal, place = self._context.journal, self.routes.place_of(Coordinator(GROUP))
         journal.generations[place] = max(journal.generations.get(place, 0), generation)
         self.positions = await note_committed(self._context, wire, places)
-        self.generation = generation  # not before: without its partitions it has no say
+        self.generation = generation  # not before: without an assignment, it owns nothing
 
     async def heartbeat(self) -> None:
-        """Raises Refused when the group moves on."""
+        """Raises Refused if the group rebalances."""
         wire = await self.coordinator()
         place = self.routes.place_of(Coordinator(GROUP))
         newest = self._context.journal.generations.get(place, 0)
         check(await self._beat(wire, self.generation))
         if newest <= self.generation:
             return
-        # While it loads, a coordinator says to everybody that all is well, as Kafka's does. So it
-        # has to take this one once more, between two questions that it answers only when it has.
+        # While it loads, a coordinator accepts all heartbeats, as Kafka's does. So it must accept
+        # this one again, between two requests that it answers only when it has loaded.
         is_loaded = await self._is_loaded(wire)
         code = await self._beat(wire, self.generation)
         if is_loaded and not code and await self._is_loaded(wire):
             self._context.journal.problem(
-                f"heartbeat after its end: {place} had told of generation {newest}, and takes one"
-                f" of {self.id} in generation {self.generation}"
+                f"heartbeat after its end: {place} had sent generation {newest}, and accepts"
+                f" one of {self.id} in generation {self.generation}"
             )
         check(code)
 
@@ -108,7 +108,7 @@ class Member:
         return int(told.error_code) == 0
 
     async def poll(self) -> None:
-        """Read on in each partition."""
+        """Continue reading each partition."""
         for (topic, part), position in list(self.positions.items()):
             since_ns = self._context.journal.now_ns
             wire = await self.routes.wire(Leader(topic, part))
@@ -118,7 +118,7 @@ class Member:
                 note_poll(self._context, since_ns, topic, part, found.records, group=GROUP)
 
     async def commit(self) -> None:
-        """Store how far it has read. Raises OSError, TimeoutError, Refused."""
+        """Commit its positions. Raises OSError, TimeoutError, Refused."""
         journal, name = self._context.journal, self._context.name
         wire = await self.coordinator()
         positions = dict(self.positions)
@@ -151,12 +151,12 @@ class Member:
         check(code)
 
     async def leave(self) -> None:
-        """Say good-bye. Raises OSError, TimeoutError."""
+        """Leave the group. Raises OSError, TimeoutError."""
         wire = await self.coordinator()
         await wire.call(LEAVE_GROUP, 1, group_id=GROUP, member_id=self.id)
 
     def lost(self, error: Exception) -> bool:
-        """Draw the conclusions from an error; False if it must not be."""
+        """React to an error; returns False if the error must not occur."""
         if isinstance(error, Refused) and error.code in FENCED_CODES:
             if error.code == UNKNOWN_MEMBER:
                 self.id = ""
@@ -168,7 +168,7 @@ class Member:
 async def note_committed(
     context: Context, wire: Wire, places: list[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
-    """Where the group is to go on, noted too. Raises OSError, TimeoutError, Refused."""
+    """Fetch the group's committed offset, and record it. Raises OSError, TimeoutError, Refused."""
     since_ns = context.journal.now_ns
     positions: dict[tuple[str, int], int] = {}
     if places:
@@ -186,7 +186,7 @@ async def note_committed(
 
 
 async def run_member(context: Context) -> None:
-    """Join, read, commit, be overtaken, begin anew."""
+    """Join, read, commit, be fenced, start over."""
     member = Member(context)
     while not context.over.is_set():
         try:

@@ -1,7 +1,7 @@
-"""The history of a simulated run, in memory, in the format of `verify/history`.
+"""The in-memory history of a simulated run, in the format of `verify/history`.
 
-Invariants: as `History`, but for one thread and simulated time. Every event goes into the
-run's trace, whose hash tells whether two runs were the same.
+Invariants: as `History`, but for one thread and simulated time. Every event goes into the run's
+trace, whose hash tells whether two runs were the same.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """All that the clients of one run have done."""
+    """Everything that the clients of one run have done."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         self.events: list[Event] = []
         self.problems: list[str] = []
-        """What must not be and no checker of histories sees."""
+        """Violations that no history checker detects."""
         self.trace = 0
         """A checksum of all events so far."""
         self.generations: dict[str, int] = {}
-        """Broker -> the newest generation of the group that it has told a member of."""
+        """Broker -> the newest group generation that it has sent to a member."""
         self.ends: dict[tuple[str, int], int] = {}
-        """Partition -> the largest end of its log that any client was told of."""
+        """Partition -> the largest log end reported to any client."""
         self.outcomes: dict[str, str] = {}
-        """Transaction -> how it has certainly ended."""
+        """Transaction -> its outcome, if certain."""
         self.halves: dict[str, tuple[str, int, str]] = {}
-        """Half message -> topic, partition, and how it has certainly ended."""
+        """Half message -> topic, partition, and its outcome, if certain."""
         self.is_calendar_set = False
-        """Whether brokers' calendars differ at times: what they do by them is not judged then."""
+        """Whether brokers' wall clocks differ at times: then what depends on them is not
+        checked."""
         self.tables: list[Table] = []
-        """What the clients of compacted topics know of them."""
+        """The expected contents of compacted topics, according to their clients."""
         self._ops: dict[str, int] = {}
 
     @property
@@ -52,7 +53,7 @@ class Journal:
         return int(self._loop.now_s * 1_000_000_000)
 
     def write(self, process: str, kind: str, operation: str, /, **fields: Any) -> None:
-        """Put down an event."""
+        """Record an event."""
         event = {"t": self.now_ns, "p": process, "k": kind, "f": operation, **fields}
         self.events.append(event)
         if operation == "transaction" and kind == OK:
@@ -60,17 +61,17 @@ class Journal:
         self.trace = zlib.crc32(repr(event).encode(), self.trace)
 
     def invoke(self, process: str, operation: str, /, **fields: Any) -> int:
-        """Put down an invocation; the number that its end must bring as `op`."""
+        """Record an invocation; returns the number that its completion must carry as `op`."""
         op = self._ops[process] = self._ops.get(process, 0) + 1
         self.write(process, INVOKE, operation, op=op, **fields)
         return op
 
     def note_end(self, topic: str, part: int, end: int) -> None:
-        """A client was told that the log goes that far."""
+        """Record a log end that was reported to a client."""
         self.ends[topic, part] = max(self.ends.get((topic, part), 0), end)
 
     def problem(self, what: str) -> None:
-        """Something must not be."""
+        """Record a violation."""
         if len(self.problems) < 50:
             self.problems.append(f"{self._loop.now_s:.3f} s: {what}")
         self.trace = zlib.crc32(what.encode(), self.trace)

@@ -1,10 +1,10 @@
-"""An event loop whose time is simulated: it jumps to the next timer instead of waiting for it.
+"""An event loop with simulated time: it jumps to the next timer instead of waiting for it.
 
-Invariants: knows callbacks and hosts, not what they do; touches no socket and no clock.
-Every callback belongs to the host in whose context it was scheduled (none: the world outside). A
-host that has died runs nothing any more, not even a `finally`; one that is paused runs it all
-later. A turn costs at least a microsecond, so that a loop that spins does not stop time. Nothing
-left to do while somebody still waits is a deadlock, and said.
+Invariants: knows callbacks and hosts, not what they do; uses no socket and no clock. Every callback
+belongs to the host in whose context it was scheduled (none: the outside world). A dead host's
+callbacks never run, not even a `finally`; a paused host's run later. An iteration costs at least a
+microsecond, so that a spinning loop does not stop time. If nothing is scheduled but the run is not
+complete, that is a deadlock, and reported.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ BEGIN_S = 1_000.0
 LATE_MAX_S = 0.5
 """How late a timer may be."""
 TURNS_WITHOUT_TIME_MAX = 200_000
-"""So many turns within a millisecond are no progress, but a loop that spins."""
+"""This many iterations within a second mean a spinning loop."""
 
 
 class Deadlock(Fatal):
-    """Nothing is scheduled, and somebody waits."""
+    """Nothing is scheduled, but the run is not complete."""
 
 
 class Host:
@@ -58,43 +58,43 @@ class Host:
         self.is_alive = True
         self.is_paused = False
         self.callbacks_left = -1
-        """After so many more callbacks it is paused, wherever its work stands then; -1: not."""
+        """Pause after this many more callbacks, in whatever state its work is; -1: do not."""
         self.held: list[Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
-        """All tasks that were ever begun here and may be under way: a dead host's are kept until
-        the run ends, lest the garbage collector run what they would do at their end."""
+        """All tasks that may be pending: a dead host's are kept until the run ends, because the
+        garbage collector would otherwise run their `finally` blocks."""
         context = copy_context()
         context.run(HOST.set, self)
         self.context: Context = context
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call something as this host."""
+        """Call a function as this host."""
         return self.context.copy().run(function, *arguments)
 
 
 HOST: ContextVar[Host | None] = ContextVar("HOST", default=None)
 OUTSIDE = Context()
-"""The context of what belongs to no host: it must not end with whoever has caused it."""
+"""The context of the outside world: it must not end with the host that caused it."""
 
 
 def context_of(host: Host | None) -> Context:
-    """Where a callback of the host is to run."""
+    """The host of a callback."""
     return OUTSIDE if host is None else host.context
 
 
 class Arrival(asyncio.TimerHandle):
-    """What comes over the network: a real loop looks for it before it looks at its timers."""
+    """Network input: a real loop polls it before its timers."""
 
 
 def _order_on_waking(handle: Handle) -> int:
-    """As a real loop that was stopped goes on: its turn, what has come meanwhile, its timers."""
+    """The order in which a stopped real loop resumes: its iteration, network input, its timers."""
     if isinstance(handle, Arrival):
         return 1
     return 2 if isinstance(handle, asyncio.TimerHandle) else 0
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """See the module. `network` answers `create_connection` and `create_server`."""
+    """See the module. `network` implements `create_connection` and `create_server`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.network: Network | None = None
         self._ready: deque[Handle]
         self._scheduled: list[tuple[float, int, TimerHandle]]
-        """Timers of one moment run in the order in which they were set: a heap alone forgets it."""
+        """Timers with equal times run in the order in which they were set; a heap alone does not
+        keep it."""
         self._clock_resolution = TURN_S
         self._stuck_since = (BEGIN_S, 0)
         self.fault_points = FaultPoints("", ())
@@ -118,7 +119,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *arguments: Any, context: Context | None = None
     ) -> TimerHandle:
-        """See asyncio; a host's timer may be late, as on a machine that has much to do."""
+        """See asyncio; a host's timer may be late, as on a busy machine."""
         if HOST.get() is not None and self.fault_points.does("timer late"):
             when += self.fault_points.strength("timer late") * LATE_MAX_S
         return self._push(asyncio.TimerHandle(when, callback, arguments, self, context))
@@ -126,7 +127,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def deliver_at(
         self, when: float, callback: Any, *arguments: Any, context: Context | None = None
     ) -> TimerHandle:
-        """As `call_at`, at that time exactly: what comes over the network."""
+        """As `call_at`, but at exactly that time: network input."""
         return self._push(Arrival(when, callback, arguments, self, context))
 
     def _push(self, timer: TimerHandle) -> TimerHandle:
@@ -142,7 +143,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         now_s = self.now_s + TURN_S
         if not ready and not self._stopping:  # type: ignore[attr-defined] # asyncio's own
             if not scheduled:
-                raise Deadlock("nothing is scheduled, and the run has not ended: a deadlock")
+                raise Deadlock("nothing is scheduled, but the run has not ended: a deadlock")
             now_s = max(now_s, scheduled[0][0])
         self.now_s = now_s
         self._check_progress(now_s)
@@ -177,10 +178,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if now_s - since_s > 1.0:
             self._stuck_since = (now_s, self.turns)
         elif self.turns - turns > TURNS_WITHOUT_TIME_MAX:
-            raise Deadlock(f"{TURNS_WITHOUT_TIME_MAX} turns within a second: something spins")
+            raise Deadlock(f"{TURNS_WITHOUT_TIME_MAX} iterations within a second: the loop spins")
 
     def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
-        """Cancelled timers leave when their time comes; many at once are swept out."""
+        """Cancelled timers are removed when they are due; many at once are purged."""
         super()._timer_handle_cancelled(handle)  # type: ignore[misc]
         if self._timer_cancelled_count > 1_000:  # type: ignore[has-type]
             self._timer_cancelled_count = 0
@@ -196,7 +197,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- hosts -------------------------------------------------------------------------------
 
     def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> Any:  # type: ignore[override]
-        """See asyncio; the host remembers it."""
+        """See asyncio; the host keeps a reference."""
         task = super().create_task(coro, **options)
         context = options.get("context")
         host = HOST.get() if context is None else context.get(HOST)
@@ -207,13 +208,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return task
 
     def resume(self, host: Host) -> None:
-        """A paused host goes on with what it has missed."""
+        """Resume a paused host with the callbacks that it missed."""
         host.is_paused, host.callbacks_left = False, -1
         held, host.held = host.held, []
         self._ready.extend(sorted(held, key=_order_on_waking))
 
     def bury(self, hosts: Sequence[Host]) -> None:
-        """The run is over: end what is left of all hosts, with no consequence whatsoever."""
+        """End the run: cancel all remaining tasks of all hosts, without side effects."""
         for host in hosts:
             host.is_alive = False
         self.set_exception_handler(lambda _loop, _context: None)
@@ -227,7 +228,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         asyncio._set_running_loop(self)  # noqa: SLF001 - for what asks at its end
         try:
             for host in hosts:
-                while host.tasks:  # its end may begin others, which are the host's, too
+                # its cancellation may start others, which belong to the host, too
+                while host.tasks:
                     task = host.tasks.pop(0)
                     if not task.done():
                         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
@@ -237,16 +239,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)  # noqa: SLF001
             self.close()
 
-    # --- what there is no real thing for -------------------------------------------------------
+    # --- not simulated -----------------------------------------------------------------------
 
     def _process_events(self, event_list: Any) -> None:
         """There are no sockets."""
 
     def _write_to_self(self) -> None:
-        """There is no other thread to be woken by."""
+        """There are no other threads."""
 
     def run_in_executor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:  # type: ignore[override]
-        """Threads are not simulated: it is done at once, and its result comes a turn later."""
+        """Threads are not simulated: the work is done immediately, and its result comes an
+        iteration later."""
         future = self.create_future()
 
         def finish() -> None:
@@ -273,7 +276,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 def _close(coroutine: Any) -> None:
     frame = getattr(coroutine, "cr_frame", None)
-    # What a task that never began was to wait for would be said to have been forgotten.
+    # A coroutine of a task that never started would be reported as never awaited.
     parts = [] if frame is None else [part for part in frame.f_locals.values() if iscoroutine(part)]
     for one in (coroutine, *parts):
         for _ in range(5):

@@ -1,8 +1,8 @@
-"""The machines that simulated brokers run on: what there is to a broker beside its process.
+"""The machines that simulated brokers run on: everything of a broker outside its process.
 
-Invariants: knows how the parts are put together, as `server/assemble` does, but for HTTP. A
-machine outlives its broker's lives; what it keeps is decided by how a life has ended. A machine of
-a cluster keeps nothing; one that is alone has the broker's files and its metadata.
+Invariants: knows how to assemble the parts, as `server/assemble` does, except for HTTP. A machine
+outlives its broker's lives; how a life has ended decides what it keeps. A machine of a cluster
+keeps nothing; that of a standalone broker has its files and its metadata.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ COMPACTION_INTERVAL_MS = 3_000
 
 
 class Machine(Protocol):
-    """Where a broker's lives are spent."""
+    """Where a broker's lives run."""
 
     async def open(self, broker: SimulatedBroker) -> tuple[Broker, Node]:
-        """Begin a life: all parts but the faces. Raises HeadraceError, OSError."""
+        """Start a life: all parts but the network servers. Raises HeadraceError, OSError."""
         ...
 
     def lost_power(self) -> None:
-        """What was not durable is gone."""
+        """Discard what was not durable."""
         ...
 
 
@@ -70,7 +70,7 @@ def _randomness(cluster: Cluster, broker: SimulatedBroker) -> SimulatedRandomnes
 
 
 class ClusterMachine:
-    """Of a broker that keeps everything with ZooKeeper and bookies."""
+    """Of a broker that keeps everything in ZooKeeper and bookies."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -98,11 +98,11 @@ class ClusterMachine:
         return life, node
 
     def lost_power(self) -> None:
-        """See Machine: there is nothing here."""
+        """See Machine: it has no state."""
 
 
 class LoneMachine:
-    """Of a broker that is alone: its files and its metadata are on one disk."""
+    """Of a standalone broker: its files and its metadata are on one disk."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -124,7 +124,7 @@ class LoneMachine:
             randomness=randomness,
         )
         life = Broker(store.close)
-        if self._metadata is not None:  # of the life before: the process died, its file is there
+        if self._metadata is not None:  # of the previous life: the process died, its file exists
             self._facts = self._metadata.facts
         metadata = self._metadata = NotedMetadata(self.disk, self._facts)
         life.on_stop(metadata.close)

@@ -1,9 +1,9 @@
-"""The simulated network: connections that keep their order, and links that fail.
+"""The simulated network: connections that preserve order, and links that fail.
 
-Invariants: bytes between hosts, nothing of what is in them. A connection is two pipes; what
-is sent on one arrives in order, each piece after a delay of its own draw. A blocked link holds
-everything back, as TCP does, and lets it go when it heals. A host's connections end with it: the
-other side is told at once (the process died) or when it next asks (the machine lost its power).
+Invariants: transports bytes between hosts and ignores their content. A connection is two pipes;
+what is sent on one arrives in order, each piece after its own random delay. A blocked link holds
+everything back, as TCP does, and delivers it when it heals. A host's connections end with it: the
+peer is notified immediately (the process died) or when it next sends (the machine lost power).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DELAY_MIN_S, DELAY_MAX_S = 0.000_05, 0.000_6
 SLOW_CHANCE, SLOW_MAX_S = 0.01, 0.02
-"""Now and then a message takes much longer than others."""
+"""Occasionally, a message takes much longer than others."""
 
 
 class Transport(asyncio.Transport):
@@ -39,7 +39,7 @@ class Transport(asyncio.Transport):
         self._is_lost = False
         self._is_reading_paused = False
         self._is_read = False
-        """Whether what comes is handed on; before, it waits as in a socket that nobody reads."""
+        """Whether input is delivered; before, it is buffered as in a socket that is not read."""
         self._received: list[bytes | None] = []
         self.has_vanished = False
 
@@ -79,7 +79,7 @@ class Transport(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """See asyncio; everything is taken."""
+        """See asyncio; accepts everything."""
 
     def is_closing(self) -> bool:
         """See asyncio."""
@@ -114,13 +114,13 @@ class Transport(asyncio.Transport):
             self._lose_soon(None)
 
     def abort(self) -> None:
-        """See asyncio: the other side is told that the connection was reset."""
+        """See asyncio: the peer sees a connection reset."""
         if not self._is_lost:
             self._is_closing = True
             self._tell_reset()
             self._lose_soon(None)
 
-    # --- the network's side ------------------------------------------------------------------
+    # --- network side ------------------------------------------------------------------------
 
     def _tell_reset(self) -> None:
         assert self.other is not None
@@ -130,15 +130,15 @@ class Transport(asyncio.Transport):
         self._network.loop.call_soon(self.lose, error, context=context_of(self.host))
 
     def abort_unborn(self) -> None:
-        """Whoever wanted this connection has given up meanwhile."""
+        """The caller has given up on this connection meanwhile."""
         self._is_lost = self._is_closing = True
         self._tell_reset()
 
     def begin(self, protocol: Any) -> None:
-        """Tell whoever is to read here of the connection; what has come already follows."""
+        """Notify the protocol of the connection; buffered input follows."""
         self.protocol = protocol
         protocol.connection_made(self)
-        # A turn later, as asyncio does; where nothing waits there is nothing to be later.
+        # An iteration later, as asyncio does; without buffered input there is nothing to delay.
         if self._received:
             self._network.loop.call_soon(self._begin_reading, context=context_of(self.host))
         else:
@@ -155,7 +155,7 @@ class Transport(asyncio.Transport):
             self.deliver(data)
 
     def deliver(self, data: bytes | None) -> None:
-        """Bytes have come; None: the other side sends no more."""
+        """Receive bytes; None: the peer sends no more."""
         if self._is_lost:
             return
         if self._is_reading_paused or not self._is_read:
@@ -167,34 +167,34 @@ class Transport(asyncio.Transport):
             self.close()
 
     def lose(self, error: Exception | None) -> None:
-        """The connection is over on this side."""
+        """End the connection on this side."""
         if self._is_lost:
             return
         self._is_lost = self._is_closing = True
         self._network.forget(self)
-        if self.protocol is not None:  # else: reset before whoever wanted it has heard of it
+        if self.protocol is not None:  # else: reset before the caller was notified
             self.protocol.connection_lost(error)
 
     def vanish(self, *, is_told: bool) -> None:
-        """The host of this end is no more."""
+        """The host of this end has died."""
         self._is_lost = self._is_closing = self.has_vanished = True
         self._network.forget(self)
         if is_told:
             self._tell_reset()
 
     def _refuse(self) -> None:
-        """The other machine answers again, and knows nothing of this connection."""
+        """The peer's machine is back, and does not know this connection."""
         assert self.other is not None
         self.other.pipe.send(self.host, self.lose, ConnectionResetError("unknown to the peer"))
 
     def reset(self) -> None:
-        """Somebody on the way has cut the connection: both sides are told."""
+        """The connection was cut on the way: both sides are notified."""
         self._tell_reset()
         self._lose_soon(ConnectionResetError("reset on the way"))
 
 
 class Server:
-    """What `create_server` gives."""
+    """The result of `create_server`."""
 
     def __init__(
         self, network: Network, factory: Any, host: Host | None, address: tuple[str, int]
@@ -210,22 +210,22 @@ class Server:
         return self.address
 
     async def start_serving(self) -> None:
-        """It does already."""
+        """Already serving."""
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         self._network.servers.pop(self.address, None)
 
     def is_serving(self) -> bool:
-        """Whether somebody would be taken."""
+        """Whether a connection would be accepted."""
         return self._network.servers.get(self.address) is self
 
     async def wait_closed(self) -> None:
-        """At once."""
+        """Returns immediately."""
 
 
 class Network:
-    """All links. A place is the name of a host, whatever its life."""
+    """All links. A place is the name of a host, regardless of its life."""
 
     def __init__(self, loop: SimulatedLoop, random: Random) -> None:
         self.loop = loop
@@ -235,7 +235,7 @@ class Network:
         self.blocked: dict[tuple[str, str], int] = {}
         self.slow: dict[tuple[str, str], float] = {}
         self.dark: set[str] = set()
-        """Machines without power: nothing there even refuses."""
+        """Machines without power: connections to them time out instead of being refused."""
         self._transports: dict[Transport, None] = {}
         self.is_over = False
         self.messages = 0
@@ -244,11 +244,11 @@ class Network:
     # --- links -------------------------------------------------------------------------------
 
     def is_blocked(self, link: tuple[str, str]) -> bool:
-        """Whether nothing gets through at the moment."""
+        """Whether the link is blocked."""
         return link in self.blocked or (bool(self.dark) and not self.dark.isdisjoint(link))
 
     def delay_s(self, link: tuple[str, str]) -> float:
-        """A draw for one message."""
+        """Draw the delay of one message."""
         random = self._random.random
         delay_s = DELAY_MIN_S + random() * DELAY_MAX_S
         if random() < SLOW_CHANCE:
@@ -256,12 +256,12 @@ class Network:
         return delay_s + self.slow.get(link, 0.0) * random()
 
     def block(self, links: Sequence[tuple[str, str]]) -> None:
-        """Hold everything back on these links; may be done more than once."""
+        """Block these links; may be nested."""
         for link in links:
             self.blocked[link] = self.blocked.get(link, 0) + 1
 
     def unblock(self, links: Sequence[tuple[str, str]]) -> None:
-        """Take one block away."""
+        """Remove one block."""
         for link in links:
             count = self.blocked.pop(link) - 1
             if count:
@@ -269,11 +269,11 @@ class Network:
         self._release()
 
     def power_off(self, name: str) -> None:
-        """What is sent there is not even refused."""
+        """Connections to this machine are not even refused from now on."""
         self.dark.add(name)
 
     def power_on(self, name: str) -> None:
-        """The machine answers again: connections of its former life are refused."""
+        """The machine is back: connections of its previous life are reset."""
         self.dark.discard(name)
         self._release()
 
@@ -286,7 +286,7 @@ class Network:
                 pipe.release()
 
     def reset(self, one: str, other: str) -> int:
-        """Cut the connections between two places; how many there were."""
+        """Cut the connections between two places; returns their number."""
         found = [
             transport
             for transport in self._transports
@@ -297,20 +297,20 @@ class Network:
         return len(found)
 
     def end(self, host: Host, *, is_told: bool) -> None:
-        """All that belonged to a host goes with it."""
+        """Remove everything that belonged to a host."""
         for address in [key for key, server in self.servers.items() if server.host is host]:
             del self.servers[address]
         for transport in [one for one in self._transports if one.host is host]:
             transport.vanish(is_told=is_told)
 
     def forget(self, transport: Transport) -> None:
-        """A connection has ended on one side."""
+        """Remove a connection that has ended on one side."""
         self._transports.pop(transport, None)
 
     # --- connections -------------------------------------------------------------------------
 
     def listen(self, factory: Any, name: str, port: int) -> Server:
-        """A server at a place. Raises OSError if there is one."""
+        """Listen at a place. Raises OSError if it is in use."""
         address = (name, port)
         if address in self.servers:
             raise OSError(f"{address} is in use")
@@ -318,7 +318,7 @@ class Network:
         return server
 
     async def connect(self, factory: Any, name: str, port: int) -> tuple[Transport, Any]:
-        """A connection from the host that asks. Raises ConnectionRefusedError."""
+        """Connect from the calling host. Raises ConnectionRefusedError."""
         host = HOST.get()
         source = "world" if host is None else host.name
         there, back = Pipe(self, source, name), Pipe(self, name, source)
@@ -340,7 +340,7 @@ class Network:
             mine.other, theirs.other = theirs, mine
             self._transports[theirs] = None
             theirs.protocol = server.factory()
-            # The kernel takes it, even where the process is stopped.
+            # The kernel accepts it, even if the process is stopped.
             self.loop.call_soon(theirs.begin, theirs.protocol, context=context_of(server.host))
             back.send(host, reply, True)
 
@@ -348,7 +348,7 @@ class Network:
         if not await answer:
             raise ConnectionRefusedError(f"nobody listens at {name}:{port}")
         if mine.is_closing():
-            raise ConnectionResetError(f"{name}:{port} has reset the connection at once")
+            raise ConnectionResetError(f"{name}:{port} reset the connection immediately")
         protocol = factory()
         self._transports[mine] = None
         mine.begin(protocol)

@@ -1,10 +1,10 @@
 """Nudges: brokers of a simulated run do early, or again, what they may do at any moment.
 
-Invariants: as the broker's own host, through the functions that do it anyway: nothing is
-done that the broker could not have come to by itself. `fault_points` says which, and counts.
+Invariants: runs on the broker's own host, through its regular functions: nothing happens that the
+broker could not do by itself. `fault_points` decides which, and counts.
 """
 
-# ruff: noqa: SLF001 - a nudge sets off from outside what the broker's own timers would
+# ruff: noqa: SLF001 - a nudge triggers from outside what the broker's own timers would
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from headrace_verify.simulation.fault_points import FaultPoints
 
 EVERY_S = 4.0
-"""On average, for each broker."""
+"""Mean interval for each broker."""
 CANCEL_AWAITS = 6
-"""A cancelled request has come this far at most."""
+"""The number of awaits after which a request is cancelled, at most."""
 _REQUESTS = {api.name for api in APIS.values()}
 
 
 class Nudges:
-    """Of one run."""
+    """The nudges of one run."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._cluster = cluster
         self._rng = rng
 
     def start(self) -> None:
-        """Nudge from now on."""
+        """Start nudging."""
         for broker in self._cluster.brokers:
             self._cluster.call_outside(self._wait, broker)
 
@@ -63,7 +63,7 @@ class Nudges:
 
 
 async def _do(node: Node, point: str, draw: int) -> None:
-    """Whatever it meets is met by those who do it without being nudged."""
+    """Errors are ignored here: the code that runs without nudges reports them."""
     try:
         await _do_it(node, point, draw)
     except HeadraceError:
@@ -111,7 +111,7 @@ async def _nudge_log(node: Node, log: PartitionLog, point: str) -> None:
 
 
 def let_requests_be_cancelled(face: KafkaFace, fault_points: FaultPoints) -> None:
-    """Some of this broker's requests are cancelled at one of their awaits, as by its end."""
+    """Cancel some of this broker's requests at one of their awaits, as at its shutdown."""
     spawn = face._tasks.spawn
 
     def spawn_cut_short(work: Coroutine[Any, Any, Any], name: str) -> None:
@@ -130,7 +130,7 @@ async def _cut_short(work: Coroutine[Any, Any, Any], awaits: int) -> None:
 
 @coroutine
 def _steps(work: Coroutine[Any, Any, Any], awaits: int) -> Generator[Any, None, None]:
-    """Go through `work`; when it waits for the n-th time, its task is cancelled."""
+    """Run `work`; at its n-th wait, cancel its task."""
     error: BaseException | None = None
     while True:
         try:

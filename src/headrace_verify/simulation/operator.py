@@ -1,7 +1,7 @@
-"""An operator beside a simulated cluster: loses a fact of it, and has it rebuilt.
+"""An operator of a simulated cluster: loses some metadata, and rebuilds it.
 
-Invariants: loses only what `headrace cluster repair` promises to rebuild, of topics that no client
-deletes; runs it as that command would, as a host of its own, until it has succeeded.
+Invariants: loses only what `headrace cluster repair` guarantees to rebuild, of topics that no
+client deletes; runs it as that command would, as a separate host, until it has succeeded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETRY_S = 1.0
 
 
 class Operator:
-    """Of one run."""
+    """The operator of one run."""
 
     def __init__(self, cluster: Cluster, topics: Iterable[str]) -> None:
         """`topics`: those that no client deletes."""
@@ -48,7 +48,7 @@ class Operator:
         self._repairs = 0
 
     def lose_chain(self, fault: Fault, broker: SimulatedBroker) -> Callable[[], None] | None:
-        """Delete a chain that names ledgers, and kill `broker` as well half of the times."""
+        """Delete a chain that names ledgers; in half of the cases, also kill `broker`."""
         chains = self._chains()
         if not chains:
             return None
@@ -66,7 +66,7 @@ class Operator:
         return heal
 
     def _chains(self) -> list[str]:
-        """The paths of all chains with ledgers, of topics that last."""
+        """The paths of all non-empty chains of permanent topics."""
         nodes, found = self._cluster.ensemble.nodes, []
         for name in self._lasting:
             node = nodes.get(ROOT + path_of_key(TOPICS + name))
@@ -96,7 +96,7 @@ class Operator:
                 if await self._repair_once():
                     return
             except HeadraceError:
-                pass  # no bookie that has the records, or a change in between
+                pass  # no available bookie has the records, or a concurrent change
             await asyncio.sleep(RETRY_S)
 
     async def _repair_once(self) -> bool:
@@ -113,7 +113,7 @@ class Operator:
             store = await BookKeeperLedgerStore.open(zookeeper, settings, clock, randomness)
             try:
                 repairer = ChainRepairer(store, metadata, clock)
-                # Trimmed ledgers that the sweep has half deleted leave gaps; a loss is found later.
+                # Trimmed ledgers that are partially deleted leave gaps; a loss is found later.
                 done = await repairer.repair(await store.records(), accept_loss=True)
             finally:
                 await store.close()

@@ -1,7 +1,7 @@
-"""One direction of a simulated connection: what is sent arrives in order, or when a link heals.
+"""One direction of a simulated connection: data arrives in order, or when a link heals.
 
-Invariants: carries calls from one place to another; what they bring is for others. Each
-piece takes a delay of its own draw and comes behind those before it.
+Invariants: transports calls from one place to another and ignores their content. Each piece has its
+own random delay and arrives after earlier ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace_verify.simulation.network import Network
 
 HELD_UP_MAX_S = 3.0
-"""For so long `hold_up` may do so."""
+"""The maximum delay of `hold_up`."""
 
 
 class Pipe:
@@ -32,7 +32,8 @@ class Pipe:
         self.is_closed = False
 
     def send(self, host: Host | None, deliver: Callable[..., None], *arguments: Any) -> None:
-        """Have `deliver` called at the other end, by `host`, behind all that was sent before."""
+        """Have `deliver` called at the other end, by `host`, after everything that was sent
+        before."""
         if self.is_closed:
             return
         if self.held or self._network.is_blocked(self.link):
@@ -43,7 +44,7 @@ class Pipe:
         self._post(deliver, arguments, host)
 
     def hold_up(self, point: str) -> None:
-        """Where there is mischief at the point, what is sent next comes late, and all behind it."""
+        """If the fault point hits, the next data is late, and so is everything after it."""
         fault_points = self._network.loop.fault_points
         if fault_points.does(point):
             late_s = fault_points.strength(point) * HELD_UP_MAX_S

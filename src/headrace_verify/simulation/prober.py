@@ -1,9 +1,9 @@
-"""A client that asks any broker for what an owner alone may answer, whoever metadata names.
+"""A client that sends any broker requests that only an owner may answer, regardless of metadata.
 
-Responsibilities: as in `workload`. A refusal is right at any time; an answer has to be as new as
-what any client knew when it was asked for. So a broker that was frozen, and does not know yet that
-another one has taken over, is asked in the moment in which it wakes. For that, a connection has to
-be open: one is kept in reserve for each question that remains without an answer.
+Responsibilities: as in `workload`. A rejection is always legal; an answer must be at least as
+recent as what any client knew when the request was sent. So a broker that was frozen, and does not
+know yet that another one has taken over, is queried at the moment it resumes. That needs an open
+connection: one is kept in reserve for each unanswered request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RESERVE = 4
 RATE_FACTOR = 4
-"""It asks so much more often than others do: most of what it asks for is refused."""
+"""It sends requests this much more often than others: most are rejected."""
 
 
 async def _probe_ends(context: Context, wire: Wire) -> None:
@@ -39,7 +39,7 @@ async def _probe_ends(context: Context, wire: Wire) -> None:
 
 
 async def _probe_records(context: Context, wire: Wire) -> None:
-    """Fetch of every partition where its log ended. Raises OSError, TimeoutError."""
+    """Fetch from the log end of every partition. Raises OSError, TimeoutError."""
     known = {place: context.journal.ends.get(place, 0) for place in context.places}
     asked = [
         {
@@ -63,7 +63,8 @@ async def _probe_records(context: Context, wire: Wire) -> None:
 def _compare(context: Context, place: tuple[str, int], known: int, told: int) -> None:
     if told < known:
         context.journal.problem(
-            f"an older end: {place[0]}-{place[1]} is said to end at {told}, and had {known} records"
+            f"an older end: {place[0]}-{place[1]} is reported to end at {told}, but had"
+            f" {known} records"
         )
 
 
@@ -76,7 +77,7 @@ PROBES = (_probe_ends, _probe_records, _probe_progress)
 
 
 class _Reserve:
-    """Open connections to every broker, so that one that does not answer can be asked again."""
+    """Open connections to every broker, so that one that does not answer can be queried again."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -101,7 +102,7 @@ class _Reserve:
         return routes, await routes.at(address)
 
     def give_back(self, address: tuple[str, int], routes: Routes) -> None:
-        """The connection is as good as before."""
+        """Return a connection that is still usable."""
         self._routes[address].insert(0, routes)
 
     def drop(self) -> None:
@@ -112,7 +113,7 @@ class _Reserve:
 
 
 async def run_prober(context: Context) -> None:
-    """Ask one broker after the other."""
+    """Query one broker after the other."""
     reserve = _Reserve(context)
     while not context.over.is_set():
         address = context.rng.choice(context.addresses)
@@ -122,7 +123,7 @@ async def run_prober(context: Context) -> None:
             routes, wire = await reserve.take(address)
             await probe(context, wire)
         except Refused:
-            pass  # it is not the owner, or says that it is not sure
+            pass  # it is not the owner, or reports that it is not sure
         except (OSError, TimeoutError):
             if routes is not None:
                 routes.drop()

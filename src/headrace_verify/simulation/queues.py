@@ -1,9 +1,9 @@
 """Queue clients of a simulated run: senders of delayed and half messages, members of share groups.
 
-Invariants: as in `workload`. What only HTTP offers (cancel, settle half messages) is asked of the
-partition's owner inside its process, by `Context.ask_owner`: an answer that does not come leaves
-things in doubt. Members know nothing of each other; a connection that fails is dropped with its
-session, and what was held on it is forgotten.
+Invariants: as in `workload`. Functions that only HTTP offers (cancel, settle half messages) run in
+the partition owner's process, through `Context.ask_owner`; without an answer, their effect is in
+doubt. Members know nothing of each other. A broken connection ends its session, and the messages
+held on it are forgotten.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ HALF_GROUP = "shop"
 SETTLE_TRIES = 20
 KINDS = ("plain",) * 5 + ("delayed",) * 3 + ("half",) * 2 + ("expiring",)
 DRAIN_WITHIN_S, QUIET_S = 150.0, 8.0
-"""Nothing came for so long, longer than locks and back-offs: there is nothing left."""
+"""Drained if nothing arrived for this long, longer than locks and back-offs."""
 
 
 # --- senders ---------------------------------------------------------------------------------
 
 
 class _Message(NamedTuple):
-    """One message that was sent."""
+    """One sent message."""
 
     topic: str
     part: int
@@ -66,7 +66,7 @@ class _Message(NamedTuple):
 
 
 class QueueSender:
-    """Sends batches of an idempotent producer, and decides what becomes of half messages."""
+    """Sends batches of an idempotent producer, and settles half messages."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -79,7 +79,7 @@ class QueueSender:
         self._undecided: list[_Message] = []
 
     async def run(self) -> None:
-        """Until the run is over."""
+        """Run until the end of the run."""
         context = self._context
         made = await until_answered(context, self.routes, None, new_producer)
         self._producer = made
@@ -92,15 +92,15 @@ class QueueSender:
                 elif draw < 0.5 and self._undecided:
                     await self._decide(self._undecided.pop(0))
             except Refused as error:
-                context.journal.problem(f"{context.name}: a sound batch was refused: {error}")
+                context.journal.problem(f"{context.name}: a valid batch was rejected: {error}")
                 break
             await context.pause(1 / context.rate_per_s)
         for message in self._undecided:
-            self._note(FAIL, message.id, "abort")  # nobody asks for a commit
+            self._note(FAIL, message.id, "abort")  # no commit is requested
         self.routes.drop()
 
     async def _send(self, kind: str) -> None:
-        """One batch. Raises Refused."""
+        """Send one batch. Raises Refused."""
         context = self._context
         topic, part = place = context.rng.choice(context.places)
         count = 1 if kind in {"half", "delayed"} else context.rng.choice((1, 1, 3))
@@ -142,7 +142,7 @@ class QueueSender:
         (self._undecided if kind == "half" else self._delayed).extend(messages)
 
     def _new(self, kind: str, topic: str, part: int) -> tuple[_Message, Headers]:
-        """A message that is about to be sent, and its headers."""
+        """A message to be sent, with its headers."""
         context = self._context
         self._count += 1
         name, now_ns = f"{context.name}-{self._count}", context.journal.now_ns
@@ -181,7 +181,7 @@ class QueueSender:
             context.journal.write(context.name, FAIL, "send", **fields)
 
     async def _decide(self, message: _Message) -> None:
-        """Commit, roll back, or let the checks run out."""
+        """Commit, roll back, or wait until the checks are exhausted."""
         context = self._context
         draw = context.rng.random()
         if draw > 0.85:
@@ -199,7 +199,7 @@ class QueueSender:
         for _ in range(SETTLE_TRIES):
             try:
                 outcome = await context.ask_owner(message.topic, message.part, settle)
-            except RecordStateInvalid:  # the checks ran out before, and it was rolled back
+            except RecordStateInvalid:  # the checks were exhausted before, and it was rolled back
                 outcome = None
             except (HeadraceError, OSError, TimeoutError):
                 await context.pause(RETRY_S)
@@ -223,9 +223,9 @@ async def run_queue_sender(context: Context) -> None:
 
 
 async def check_audit(context: Context, *, is_calendar_set: bool) -> None:
-    """Each half message whose outcome is known is listed with it, by its partition's owner.
+    """Check that the partition's owner lists each half message with its known outcome.
 
-    A calendar that is set by more than a day has outcomes forgotten.
+    Outcomes are forgotten if the wall clock is set by more than a day.
     """
     listed: dict[tuple[str, int], dict[str, int]] = {}
     for topic, part in context.places:
@@ -248,14 +248,16 @@ async def check_audit(context: Context, *, is_calendar_set: bool) -> None:
             continue
         if (outcome == COMMITTED) != (how == "commit") or outcome < 0:
             said = {-1: "unknown", 0: "pending", ROLLED_BACK: "rolled back"}.get(outcome, outcome)
-            context.journal.problem(f"half message: {name} ended with {how}, and is {said}")
+            context.journal.problem(
+                f"half message: {name} ended with {how}, but is reported as {said}"
+            )
 
 
 # --- members of share groups -----------------------------------------------------------------
 
 
 class ShareMember:
-    """One member, by hand: one share session for each broker."""
+    """One member, with one share session per broker."""
 
     def __init__(self, context: Context, group: str, *, is_draining: bool = False) -> None:
         self._context = context
@@ -272,7 +274,7 @@ class ShareMember:
         self.received = 0
 
     async def poll(self, topic: str, part: int) -> None:
-        """Receive of one partition, and settle. Raises OSError, TimeoutError, Refused."""
+        """Receive from one partition, and settle. Raises OSError, TimeoutError, Refused."""
         journal, name = self._context.journal, self._context.name
         wire = await self.routes.wire(Leader(topic, part))
         if topic not in self._topics:
@@ -313,7 +315,7 @@ class ShareMember:
 
     @property
     def _member(self) -> str:
-        """A new one with each set of connections: what a former one held is not this one's."""
+        """A new one for each set of connections: it does not hold what its predecessor held."""
         return f"{self.id}-{self._lives}"
 
     def _session(self, wire: Wire) -> dict[str, Any]:
@@ -335,7 +337,7 @@ class ShareMember:
         ranges: list[tuple[int, int, int]],
         known: set[int],
     ) -> None:
-        """Settle what was acquired of one partition, most of it. Raises as `poll`."""
+        """Settle most of what was acquired from one partition. Raises as `poll`."""
         rng, journal = self._context.rng, self._context.journal
         kinds: dict[int, int] = {}
         for first, last, _ in ranges:
@@ -348,7 +350,7 @@ class ShareMember:
                 elif draw < 0.9:
                     kinds[offset] = RELEASE
                 elif draw < 0.95:
-                    kinds[offset] = REJECT  # the others stay until their lock ends
+                    kinds[offset] = REJECT  # the others are held until their lock ends
         if not kinds:
             return
         if not self._is_draining and rng.random() < 0.3:
@@ -376,7 +378,7 @@ class ShareMember:
                     )  # fmt: skip
 
     def lost(self, error: Exception) -> bool:
-        """A connection has failed, or an answer was an error: begin anew, as another member."""
+        """After a broken connection or an error response: start over, as another member."""
         known = self.routes.failed(error)
         is_session = isinstance(error, Refused) and error.code in SESSION_CODES
         self.routes.drop()
@@ -386,15 +388,15 @@ class ShareMember:
 
 
 REFUSED_CODES = {121}
-"""INVALID_RECORD_STATE: nothing of the request counts."""
+"""INVALID_RECORD_STATE: the whole request had no effect."""
 SESSION_CODES = {100, 122, 123, 133}
-"""The topic is not known yet; the share session is not, is further, or there are too many."""
+"""The topic or the share session is unknown, its epoch differs, or there are too many sessions."""
 
 
 def _acquired(
     data: bytes, ranges: list[tuple[int, int, int]]
 ) -> list[tuple[int, int, str | None, int]]:
-    """(offset, value, key, deliveries) of the records in the ranges."""
+    """Yield (offset, value, key, deliveries) of the records in the ranges."""
     found = []
     for start, header in iterate_headers(data):
         if header.is_control:
@@ -414,7 +416,8 @@ async def _run_member(context: Context, group: str) -> None:
         try:
             await member.poll(topic, part)
             if context.rng.random() < 0.02:
-                member.lost(ConnectionResetError())  # it leaves with all that it holds
+                # it closes its session with everything that it holds
+                member.lost(ConnectionResetError())
         except (OSError, TimeoutError) as error:
             if not member.lost(error):
                 context.journal.problem(f"{context.name}: share fetch refused: {error!r}")
@@ -425,12 +428,12 @@ async def _run_member(context: Context, group: str) -> None:
 
 
 async def run_share_member(context: Context) -> None:
-    """A member of the group that delivers in any order."""
+    """A member of the unordered group."""
     await _run_member(context, "shared")
 
 
 async def run_ordered_member(context: Context) -> None:
-    """A member of the group that keeps the order of keys."""
+    """A member of the group that preserves key order."""
     await _run_member(context, "ordered")
 
 
@@ -455,7 +458,7 @@ async def set_groups_up(context: Context, routes: Routes) -> None:
 
 
 async def drain(context: Context) -> None:
-    """Accept all that is left, in every group, and note that nothing is."""
+    """Accept all remaining messages in every group, and record that none is left."""
     for group in QUEUE_GROUPS:
         member = ShareMember(context, group, is_draining=True)
         try:

@@ -1,6 +1,6 @@
 """The report of simulated runs: a summary, and a file for each failure that replays it.
 
-Invariants: everything that somebody else needs to judge it, as JSON.
+Invariants: contains everything that others need to judge the runs, as JSON.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _failure(failure: Failure) -> dict[str, Any]:
 
 
 def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list[str]:
-    """Write the folder; the names of its files."""
+    """Write the folder; returns the names of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ["report.json"]
     (folder / names[0]).write_text(json.dumps(report, indent=2) + "\n")
@@ -90,7 +90,7 @@ def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list
 
 
 def write_failure(folder: Path, failure: Failure) -> list[str]:
-    """Write what replays one failure, and its history; the names of the files."""
+    """Write the files to replay one failure, and its history; returns their names."""
     folder.mkdir(parents=True, exist_ok=True)
     result = failure.result
     stem = f"seed-{result.scenario.seed}"
@@ -102,7 +102,8 @@ def write_failure(folder: Path, failure: Failure) -> list[str]:
 
 
 def read_scenario(path: Path, *, is_shrunk: bool) -> Scenario:
-    """The scenario of a failure's file, with all faults or those needed. Raises RequestInvalid."""
+    """Load the scenario of a failure's file, with all faults or those needed. Raises
+    RequestInvalid."""
     try:
         found = json.loads(path.read_text())
         values = found["scenario"]

@@ -1,10 +1,10 @@
-"""One simulated run: a cluster, clients, faults, healing, the last look, the verdict.
+"""One simulated run: a cluster, clients, faults, healing, final checks, the verdict.
 
-Invariants: the seed and the list of faults decide everything; no real clock, no real chance.
-After the last fault everything is healed but what the seed leaves broken for good (a broker, a
-bookie: the rest must do). Then a new record must be taken in every partition within a bound of
-simulated time, everything be readable from the first offset to the last, and once more after all
-brokers and bookies have lost their power together.
+Invariants: the seed and the list of faults determine everything; no real clock, no real randomness.
+After the last fault everything is healed except what the seed leaves broken permanently (a broker,
+a bookie: the rest must suffice). Then every partition must accept a new record within a bound of
+simulated time, everything must be readable from the first offset to the last, and again after all
+brokers and bookies have lost power together.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from headrace_verify.simulation.schedule import Fault
 
 LONE_SHARE = 0.2
-"""Of the seeds: one broker over files of its own."""
+"""The fraction of seeds with a standalone broker."""
 PROBER_SHARE = TABLE_SHARE = 0.6
 UP_WITHIN_S = 60.0
 SETTLE_S = 20.0
-"""After healing and before the last look: sessions end, partitions move."""
+"""After healing and before the final checks: sessions end, partitions move."""
 QUORUMS = (
     (3, Quorum(3, 3, 2)),
     (3, Quorum(3, 2, 2)),
@@ -65,36 +65,37 @@ QUORUMS = (
     (4, Quorum(4, 3, 2)),
     (5, Quorum(3, 3, 2)),
 )
-"""Bookies, and what each ledger gets."""
+"""Bookies, and the replication of each ledger."""
 
 SAID_ALOUD = {"lose-chain": "ledger chain", "disk-full": "the disk is full"}
-"""Fault -> what brokers must say of it as an error."""
+"""Fault -> the error that brokers must log about it."""
 
 log = logging.getLogger(__name__)
 
 
 class Scenario(NamedTuple):
-    """What a seed decides beside chance itself."""
+    """The parameters that a seed determines."""
 
     seed: int
     seconds: float
     brokers: int
     bookies: int
-    """None: one broker over files of its own."""
+    """None: a standalone broker."""
     quorum: Quorum
     roles: tuple[str, ...]
     rate_per_s: float
     is_broken_for_good: bool
     schedule: tuple[Fault, ...]
     points: tuple[str, ...] = ()
-    """Where it may misbehave: see `fault_points`."""
+    """Enabled fault points: see `fault_points`."""
     workload: str = LOG
 
 
 def draw_scenario(
     seed: int, seconds: float, *, is_lone: bool | None = None, workload: str = LOG
 ) -> Scenario:
-    """The scenario of a seed, which also says whether it is one broker alone unless it is said."""
+    """The scenario of a seed, which also decides whether it is a standalone broker unless that is
+    given."""
     rng, work = seeded(f"simulation {seed}"), WORKLOADS[workload]
     if is_lone is None:
         is_lone = seeded(f"simulation {seed} lone").random() < LONE_SHARE
@@ -120,7 +121,7 @@ def draw_scenario(
 
 
 class Result(NamedTuple):
-    """What has come of a run."""
+    """The result of a run."""
 
     scenario: Scenario
     verdict: Verdict
@@ -132,7 +133,7 @@ class Result(NamedTuple):
     operations: int
     faults: dict[str, int]
     fault_points: dict[str, int]
-    """Point -> how often it was hit."""
+    """Point -> number of hits."""
     events: list[Any]
     log_lines: list[str]
 
@@ -143,7 +144,7 @@ class Result(NamedTuple):
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of what was found."""
+        """The kinds of problems."""
         found = set(self.verdict.counts)
         return found | {_kind_of(problem) for problem in self.problems}
 
@@ -172,7 +173,7 @@ _ROLES: dict[str, Callable[[workload.Context], Coroutine[Any, Any, None]]] = {
 
 
 class Run:
-    """The parts of one run, put together."""
+    """The assembled parts of one run."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -192,16 +193,16 @@ class Run:
         self.loop.set_exception_handler(self._failed)
 
     def _failed(self, _loop: Any, context: dict[str, Any]) -> None:
-        """A callback has raised. (What is told of tasks comes whenever they are collected.)"""
+        """Report an exception in a callback. (Those of tasks depend on garbage collection.)"""
         if "handle" in context:
             self.journal.problem(f"callback failed: {context.get('exception')!r}")
 
     async def play(self) -> None:
-        """From the start to the last look."""
+        """Run from the start to the final checks."""
         scenario, loop, cluster = self.scenario, self.loop, self.cluster
         cluster.start()
         if not await cluster.wait_up(UP_WITHIN_S):
-            self.journal.problem("not up: the brokers do not come up at the start")
+            self.journal.problem("not up: the brokers do not start")
             return
         over = asyncio.Event()
         contexts = [self._context(number, host, over) for number, host in enumerate(self.hosts, 1)]
@@ -230,7 +231,7 @@ class Run:
         over.set()
         done, late = await asyncio.wait(tasks, timeout=workload.RETRY_S + 60)
         for task in late:
-            self.journal.problem(f"stuck: {task.get_name()} does not come to its end")
+            self.journal.problem(f"stuck: {task.get_name()} does not end")
         for task in done:
             if task.exception() is not None:
                 self.journal.problem(f"client failed: {task.get_name()}: {task.exception()!r}")
@@ -253,13 +254,13 @@ class Run:
             routes.drop()
 
     async def _empty_queues(self, maker: workload.Context) -> None:
-        """Have all that is delayed come, and all that came be acknowledged; look at the audit."""
+        """Wait until all delayed messages are delivered and acknowledged; check the audit."""
         await asyncio.sleep(DELAY_MS_MAX / 1000)
         await drain(maker._replace(name="drain", over=asyncio.Event()))
         await check_audit(maker, is_calendar_set=self.journal.is_calendar_set)
 
     def _break_for_good(self) -> None:
-        """Liveness: a core is healed, the rest stays as it is for ever."""
+        """Liveness: heal all but what stays broken permanently."""
         cluster, rng = self.cluster, seeded(f"simulation {self.scenario.seed} broken")
         if not self.scenario.is_broken_for_good:
             return
@@ -293,7 +294,7 @@ class Run:
         return task
 
     def result(self, log_lines: list[str]) -> Result:
-        """What has come of it."""
+        """Collect the result."""
         network, events = self.cluster.network, self.journal.events
         return Result(
             self.scenario,
@@ -312,7 +313,7 @@ class Run:
 
 
 class _Lines(logging.Handler):
-    """Keeps the last lines of the log, with simulated time; errors are problems."""
+    """Keeps the last log lines, with simulated time; errors count as problems."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(logging.WARNING)
@@ -351,9 +352,9 @@ def _quiet(run: Run) -> Iterator[_Lines]:
 
 
 def simulate(scenario: Scenario) -> Result:
-    """Play a scenario to its end; the same one gives the same result in every process."""
+    """Run a scenario to its end; the same one gives the same result in every process."""
     collects = gc.isenabled()
-    gc.disable()  # what a dead host has left must not end in the middle of another's turn
+    gc.disable()  # the remains of a dead host must not be finalized in another host's iteration
     run = Run(scenario)
     try:
         with _quiet(run) as lines:

@@ -1,8 +1,8 @@
-"""The faults of a simulated run: an explicit list, drawn before it and apart from all other chance.
+"""The faults of a simulated run: an explicit list, drawn in advance with separate random numbers.
 
-Invariants: pure. A fault can be taken out without changing the others, which is what
-shrinking does. Each seed leaves a random half of the kinds out (swarm testing), so that those that
-are left meet more often. Every fault ends; what is left broken for good is drawn apart.
+Invariants: pure. A fault can be removed without changing the others, which shrinking relies on.
+Each seed leaves out a random half of the kinds (swarm testing), so that the remaining ones coincide
+more often. Every fault ends; what stays broken permanently is drawn separately.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
 
 FIRST_AT_S = 6.0
-"""The cluster has come up, and clients are at work."""
+"""The cluster has started, and clients are at work."""
 GAP_S = 9.0
-"""On average, between the beginnings of two faults."""
+"""Mean time between the starts of two faults."""
 DAY_MS = 86_400_000
 
 BROKER_FAULTS = ("crash", "power", "stop", "pause")
 FREEZE_FAULTS = ("freeze",)
-"""As `pause`, in the middle of the broker's work."""
+"""Like `pause`, in the middle of the broker's work."""
 SESSION_FAULTS = ("expire", "drop-session", "cut-session", "cut-session-half")
 SERVER_FAULTS = (
     "zookeeper-crash",
@@ -32,13 +32,13 @@ SERVER_FAULTS = (
     "cut-server",
     "zookeeper-alone",
 )
-"""Of one of ZooKeeper's servers (`alone`: it is cut off from the others), or of a broker's way
-there."""
+"""Affects one of ZooKeeper's servers (`alone`: partitioned from the others), or a broker's link to
+it."""
 LINK_FAULTS = ("cut-broker", "cut-bookie", "cut-bookie-half", "cut-client", "slow", "reset")
 BOOKIE_FAULTS = ("bookie-crash", "bookie-power", "bookie-pause", "bookie-slow")
 OTHER_FAULTS = ("clock", "pause-client")
 FACT_FAULTS = ("lose-chain",)
-"""Of the metadata: deleted from outside, and rebuilt by an operator when the fault is healed."""
+"""Metadata that is deleted from outside, and rebuilt by an operator when the fault is healed."""
 DISK_FAULTS = ("disk-slow", "disk-full", "disk-sync")
 CLUSTER_KINDS = (
     *BROKER_FAULTS,
@@ -51,7 +51,7 @@ CLUSTER_KINDS = (
     *SERVER_FAULTS,
 )
 LONE_KINDS = (*BROKER_FAULTS, "cut-client", "slow", "reset", *OTHER_FAULTS, *DISK_FAULTS)
-"""Of a broker that is alone."""
+"""For a standalone broker."""
 KINDS = (*CLUSTER_KINDS, *DISK_FAULTS)
 _LASTS_MAX_S = {
     "crash": 8.0,
@@ -85,21 +85,22 @@ _LASTS_MAX_S = {
 }
 
 _LASTS_MIN_S = {"expire": 6.5, "freeze": 4.0, "zookeeper-alone": 5.0}
-"""About as long as a session lives without a sign of life, or longer."""
+"""About the session time-out, or longer."""
 
 
 class Fault(NamedTuple):
-    """One fault: when it begins, how long it lasts, whom it meets, how strong it is."""
+    """One fault: when it begins, how long it lasts, its target, its strength."""
 
     at_s: float
     kind: str
     lasts_s: float
     target: int
-    """Which broker, bookie or client, modulo how many there are."""
+    """The broker, bookie or client, modulo their number."""
     other: int
     """The other end of a link, likewise."""
     strength: float
-    """0 to 1: of a delay, a jump; above 0.5 a half cut meets what comes back."""
+    """0 to 1: the size of a delay or a jump; above 0.5 a one-way cut affects the reverse
+    direction."""
 
     @property
     def ends_s(self) -> float:
@@ -108,7 +109,7 @@ class Fault(NamedTuple):
 
 
 def draw_schedule(seed: int, seconds: float, kinds: Sequence[str] = CLUSTER_KINDS) -> list[Fault]:
-    """The faults of a run, in the order of their beginnings; all begin before its end."""
+    """The faults of a run, in the order of their starts; all begin before its end."""
     rng = seeded(f"simulation {seed} faults")
     chosen = [kind for kind in kinds if rng.random() < 0.5] or [rng.choice(list(kinds))]
     gap_s = GAP_S * rng.choice((0.3, 1.0, 1.0, 2.0))
@@ -123,7 +124,7 @@ def draw_schedule(seed: int, seconds: float, kinds: Sequence[str] = CLUSTER_KIND
 
 def _draw(rng: Random, at_s: float, kind: str) -> Fault:
     most_s = _LASTS_MAX_S.get(kind, 0.0)
-    # Short ones and long ones alike: what matters is on which side of a time-out they end.
+    # Short and long ones alike: what matters is whether they outlast a time-out.
     lasts_s = most_s * rng.random() ** 2 + _LASTS_MIN_S.get(kind, 0.0)
     return Fault(
         round(at_s, 4),

@@ -1,9 +1,9 @@
 """A compacted topic: one client writes values and tombstones of a few keys, and reads them all.
 
 Invariants: as in `workload`. The client is the topic's only writer, and each batch is acknowledged
-before the next, so at each look it knows what must be there: of every key the latest record, at
-its offset; a tombstone for as long as `delete.retention.ms` at least, if brokers' calendars agree;
-and nothing that it has not written. What was left of older records is compaction's to say.
+before the next, so each read has known contents: the latest record of every key, at its offset;
+tombstones for at least `delete.retention.ms`, if brokers' wall clocks agree; and nothing that it
+has not written. Which older records remain is up to compaction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEYS: Final = 8
 TOMBSTONE_SHARE: Final = 0.25
 RETENTION_S: Final = 15.0
 RATE_FACTOR: Final = 4
-"""It writes so much more often than others do: ledgers have to be sealed to be compacted."""
+"""It writes this much more often than others do: ledgers must be sealed to be compacted."""
 LOOKS_SHARE: Final = 0.1
 CONFIGS: Final = {
     "cleanup.policy": "compact",
@@ -38,7 +38,7 @@ CONFIGS: Final = {
 
 
 class Written(NamedTuple):
-    """A record, as it was acknowledged."""
+    """An acknowledged record."""
 
     key: bytes
     value: bytes | None
@@ -46,10 +46,10 @@ class Written(NamedTuple):
 
 
 class Table:
-    """What its only client knows of the topic."""
+    """What the topic's only client knows of it."""
 
     def __init__(self, topic: str, *, is_calendar_set: bool = False) -> None:
-        """`is_calendar_set`: brokers whose calendars differ may remove tombstones at any time."""
+        """`is_calendar_set`: brokers whose wall clocks differ may remove tombstones at any time."""
         self.topic = topic
         self._tombstones_stay_s = 0.0 if is_calendar_set else RETENTION_S
         self.written: dict[int, Written] = {}
@@ -57,22 +57,22 @@ class Table:
         self.latest: dict[bytes, int] = {}
         """The offset of each key's newest record."""
         self.doubtful: set[tuple[bytes, bytes | None]] = set()
-        """Of the last batch, if it was never answered."""
+        """Of the last batch, if it was not acknowledged."""
 
     @property
     def end(self) -> int:
-        """Behind the last acknowledged record."""
+        """The end offset of the last acknowledged record."""
         return max(self.written, default=-1) + 1
 
     def acknowledged(self, offset: int, records: list[Record], now_s: float) -> None:
-        """A batch was stored there."""
+        """Record a stored batch."""
         for at, record in enumerate(records, offset):
             assert record.key is not None
             self.written[at] = Written(record.key, record.value, now_s)
             self.latest[record.key] = at
 
     def problems(self, found: list[Record], now_s: float) -> list[str]:
-        """What is wrong with all that was read at a time."""
+        """Return the problems of a full read that began at this time."""
         problems: list[str] = []
         seen: dict[bytes, int] = {}
         before = -1
@@ -80,7 +80,7 @@ class Table:
             known = self.written.get(record.offset)
             is_known = known is not None and (known.key, known.value) == (record.key, record.value)
             if not is_known and (record.key, record.value) not in self.doubtful:
-                problems.append(f"another record: {record.offset} holds {record}, not {known}")
+                problems.append(f"another record: {record.offset} holds {record}, expected {known}")
             if record.offset <= before:
                 problems.append(f"out of order: {record.offset} after {before}")
             before = record.offset
@@ -95,12 +95,12 @@ class Table:
             if key in seen:
                 problems.append(f"an older value: of {key!r} {seen[key]} is read, not {offset}")
             elif not is_removable:
-                problems.append(f"a lost key: {key!r} at {offset}, {newest}, is not there")
+                problems.append(f"a lost key: {key!r} at {offset}, {newest}, is missing")
         return problems
 
 
 async def run_table(context: Context) -> None:
-    """Write and look."""
+    """Write and read."""
     routes = context.routes()
     table = Table(f"{context.name}-table", is_calendar_set=context.journal.is_calendar_set)
     context.journal.tables.append(table)
@@ -120,7 +120,7 @@ async def run_table(context: Context) -> None:
         try:
             offset = await until_answered(context, routes, Leader(table.topic, 0), ask)
         except Refused as error:
-            context.journal.problem(f"{context.name}: a sound batch was refused: {error}")
+            context.journal.problem(f"{context.name}: a valid batch was rejected: {error}")
             break
         if offset is None:
             table.doubtful = {(record.key or b"", record.value) for record in records}
@@ -140,7 +140,7 @@ def _record(context: Context, number: int) -> Record:
 
 
 async def look_at_table(context: Context, routes: Routes, table: Table) -> None:
-    """Read all of it, and compare."""
+    """Read everything, and compare."""
 
     async def read(wire: Wire) -> list[Record]:
         found: list[Record] = []

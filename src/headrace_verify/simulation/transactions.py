@@ -1,9 +1,9 @@
 """Transactional clients of a simulated run: producers, and copiers that commit what they read.
 
-Invariants: as in `workload`. Each client uses the older flow or that of KIP-890, as its seed says.
-A transaction is `commit` or `abort` in the history only if its coordinator has said so, or if no
-commit was ever asked for; else it may be either. Copiers share one transactional id, so each that
-begins fences the others.
+Invariants: as in `workload`. Each client uses the older flow or that of KIP-890, depending on its
+seed. A transaction is `commit` or `abort` in the history only if its coordinator has confirmed it,
+or if no commit was ever requested; else it may be either. Copiers share one transactional id, so
+each new one fences the others.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 COPIES, COPIERS = "copies", "copiers"
 TIMEOUTS_MS = (3_000, 6_000, 10_000)
 FENCED_CODES = {47, 48, 49, 67, 90, 120}
-"""Another instance uses the id, or the transaction has timed out: begin anew."""
+"""Another instance uses the id, or the transaction has timed out: start over."""
 COMMIT_SHARE, ABORT_SHARE = 0.7, 0.2
-"""Of the transactions; the others are left open until they time out."""
+"""The fraction of transactions that end; the others are left open until they time out."""
 SLOW_SHARE, SLOW_S = 0.1, 4.0
-"""Of the transactions: those that take so long, some of them longer than they may."""
+"""The fraction of transactions that last this long, some beyond their time-out."""
 
 
 class Over(Exception):
-    """The run has ended in the middle of it."""
+    """The run ended before it completed."""
 
 
 class Transactor:
@@ -59,7 +59,7 @@ class Transactor:
         self._offsets_op: int | None = None
         self._count = 0
         self.name = ""
-        """Of the transaction that is open, in the history."""
+        """The id of the open transaction in the history."""
 
     @property
     def is_ready(self) -> bool:
@@ -84,7 +84,7 @@ class Transactor:
         return await self._ask(Coordinator(self._id, True), api, version, **values)
 
     async def begin_life(self) -> None:
-        """Get a producer id, or its next epoch; end what was open. Raises Refused, Over."""
+        """Get a producer id, or its next epoch; ends an open transaction. Raises Refused, Over."""
         self._producer = None
         made = await self._ask_coordinator(
             INIT_PRODUCER_ID,
@@ -143,11 +143,11 @@ class Transactor:
         self._sender.end(OK, topic, part, values, offset)
 
     def new_values(self, topic: str, part: int, count: int, **fields: Any) -> list[int]:
-        """Values that are about to be sent in the transaction."""
+        """Values to be sent in the transaction."""
         return self._sender.begin(topic, part, count, txn=self.name, **fields)
 
     async def commit_offsets(self, offsets: dict[tuple[str, int], int]) -> None:
-        """Have a group's progress committed with the transaction. Raises Refused, Over."""
+        """Commit a group's offsets with the transaction. Raises Refused, Over."""
         journal, name = self._context.journal, self._context.name
         offs = [[topic, part, offset] for (topic, part), offset in offsets.items()]
         self._offsets_op = journal.invoke(
@@ -184,12 +184,12 @@ class Transactor:
         self.forget(OK if how == "commit" else FAIL)
 
     def fail(self) -> None:
-        """Nobody has asked for a commit, and nobody will."""
+        """No commit was requested, and none will be."""
         self._note(FAIL, "abort")
         self.forget(FAIL)
 
     def forget(self, outcome: str) -> None:
-        """What has become of the transaction is known, or never will be (INFO)."""
+        """Record the transaction's outcome, or that it will stay unknown (INFO)."""
         for topic, part, values, offset in self._sent:
             if offset < 0:
                 self._sender.end(INFO, topic, part, values)
@@ -206,7 +206,7 @@ class Transactor:
 
 
 def _codes(found: Any) -> list[int]:
-    """Every error code of an answer."""
+    """Every error code in a response."""
     code = getattr(found, "error_code", None)
     if code is not None:
         return [int(code)]
@@ -265,7 +265,9 @@ async def _run(context: Context, name: str, work: Any) -> None:
             if isinstance(error, Over):
                 break
             if error.code not in FENCED_CODES:
-                context.journal.problem(f"{context.name}: sound transaction refused: {error}")
+                context.journal.problem(
+                    f"{context.name}: a valid transaction was rejected: {error}"
+                )
                 break
             transactor._producer = None  # noqa: SLF001 - of this module
             await context.pause(RETRY_S)
@@ -274,7 +276,7 @@ async def _run(context: Context, name: str, work: Any) -> None:
 
 
 async def run_transactional(context: Context) -> None:
-    """Transactions over several partitions, under an id of its own."""
+    """Transactions over several partitions, under a separate id."""
     await _run(context, context.name, _work)
 
 
@@ -282,7 +284,7 @@ async def run_transactional(context: Context) -> None:
 
 
 async def run_copier(context: Context) -> None:
-    """Read committed records, write a copy of each, and commit how far it has read, as one."""
+    """Read committed records, write a copy of each, and commit the positions, atomically."""
     positions: dict[tuple[str, int], int] = {}
 
     async def copy(context: Context, transactor: Transactor, was_asked: list[bool]) -> None:
@@ -300,7 +302,7 @@ async def run_copier(context: Context) -> None:
 
 
 async def _committed(context: Context, transactor: Transactor) -> dict[tuple[str, int], int]:
-    """Where the group stands once no commit is under way. Raises Refused, Over."""
+    """Return the group's committed offset once no commit is pending. Raises Refused, Over."""
     places = [place for place in context.places if place[0] != COPIES]
     since_ns = context.journal.now_ns
     topics = [{"name": topic, "partition_indexes": (part,)} for topic, part in places]
@@ -326,7 +328,8 @@ async def _committed(context: Context, transactor: Transactor) -> dict[tuple[str
     offs = [[topic, part, offset] for (topic, part), offset in found.items()]
     context.journal.write(context.name, OK, "committed", since=since_ns, group=COPIERS, offs=offs)
     owned = [list(place) for place in places]
-    context.journal.write(context.name, OK, "assign", parts=owned)  # it reads from here, by hand
+    # it assigns its partitions manually
+    context.journal.write(context.name, OK, "assign", parts=owned)
     return {place: max(offset, 0) for place, offset in found.items()}
 
 
@@ -336,7 +339,8 @@ async def _copy(
     positions: dict[tuple[str, int], int],
     was_asked: list[bool],
 ) -> bool:
-    """One transaction; whether it is sure that its positions count. Raises Refused, Over."""
+    """One transaction; returns whether its offsets are certainly committed. Raises Refused,
+    Over."""
     transactor.begin()
     moved: dict[tuple[str, int], int] = {}
     for (topic, part), position in positions.items():

@@ -1,8 +1,8 @@
-"""Looks into the brokers at every step: what no client can see and must hold all the same.
+"""Checks broker-internal invariants at every step, which no client can see.
 
-Invariants: reads, and changes nothing. One tenure of a partition (topic, number, leader
-epoch) belongs to one life of one broker; in a tenure the high watermark does not go back, and does
-not pass the end of the log. A broker never thinks a session safe that has ended for its silence.
+Invariants: reads, and changes nothing. One tenure of a partition (topic, number, leader epoch)
+belongs to one life of one broker; in a tenure the high watermark never decreases, and never exceeds
+the end of the log. A broker never considers an expired session valid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVERY_S = 0.1
 
 
 class Watch:
-    """Of one run."""
+    """The checks of one run."""
 
     def __init__(self, cluster: Cluster, journal: Journal) -> None:
         self._cluster = cluster
@@ -29,7 +29,7 @@ class Watch:
         self.looks = 0
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start checking."""
         self._cluster.call_outside(self._look)
 
     def _look(self) -> None:
@@ -43,7 +43,7 @@ class Watch:
             for topic in node.topics.by_id.values():
                 for number, log in topic.logs:
                     if node.ownership.is_mine(topic, number) and log.is_loaded:
-                        # Alone there are no epochs, but for its lives.
+                        # A standalone broker has no epochs except its lives.
                         epoch = broker.life if self._cluster.is_lone else log.leader_epoch
                         key = topic.id, number, epoch
                         self._check(key, (broker.name, broker.life), log)
@@ -54,7 +54,7 @@ class Watch:
             return
         session = zookeeper.session
         if session.is_safe(broker.clock.now_ns(), session.timeout_ms // MARGIN):
-            self._journal.problem(f"{broker.name} thinks a session safe that is over")
+            self._journal.problem(f"{broker.name} considers an expired session valid")
 
     def _check(self, key: tuple[Any, int, int], life: tuple[str, int], log: Any) -> None:
         owner = self._tenures.setdefault(key, life)
@@ -69,5 +69,5 @@ class Watch:
                 f" from {self._marks[key]}"
             )
         if mark > log.end_offset:
-            self._journal.problem(f"high watermark beyond the end: {log.name} at {mark}")
+            self._journal.problem(f"high watermark after the end: {log.name} at {mark}")
         self._marks[key] = mark

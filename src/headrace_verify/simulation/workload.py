@@ -1,8 +1,8 @@
-"""What clients do in a simulated run: write, read, look.
+"""The clients of a simulated run: they write, read and query.
 
-Invariants: each client is a host of its own with a chance of its own, so that one can be cut
-off, stopped for a while or left out without changing the others. Every operation goes into the
-journal; an error in an answer is certain only if Kafka says that trying again is of no use.
+Invariants: each client is a separate host with its own random numbers, so that one can be cut off,
+stopped for a while or left out without changing the others. Every operation goes into the journal;
+an error response is certain only if Kafka defines it as not retriable.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ CONFIGS = {
     "segment.bytes": "16384",
     "message.timestamp.after.max.ms": str(2**63 - 1),
 }
-"""Ledgers roll often; what is deleted by age is older than any run takes, so nothing may go."""
+"""Ledgers roll often; retention is longer than any run, so no record may be deleted."""
 OVERTAKEN_SHARE = 0.05
-"""Of the batches of idempotent producers: behind them the producer takes its next epoch."""
+"""Of idempotent producers' batches: after these, the producer takes its next epoch."""
 CERTAIN = {10, 45, 47, 87}
-"""Codes that say that nothing was stored, and never will be."""
+"""Codes that mean that nothing was stored, and never will be."""
 
 
 Ask = Callable[["Node", "Topic"], Coroutine[Any, Any, Any]]
@@ -55,7 +55,7 @@ AskOwner = Callable[[str, int, Ask], Coroutine[Any, Any, Any]]
 
 
 class Context(NamedTuple):
-    """What a client is given."""
+    """The dependencies of a client."""
 
     name: str
     number: int
@@ -67,23 +67,23 @@ class Context(NamedTuple):
     over: asyncio.Event
     rate_per_s: float
     isolation: int = 0
-    """Of readers; 1: committed transactions alone."""
+    """The readers' isolation level; 1: read_committed."""
     owners: AskOwner | None = None
 
     async def ask_owner(self, topic: str, part: int, ask: Ask) -> Any:
-        """What `ask(node, topic)` returns or raises in the process of the partition's owner.
+        """Run `ask(node, topic)` in the process of the partition's owner, and return its result.
 
-        Raises OSError if there is none, TimeoutError if nobody knows what came of it.
+        Raises OSError if there is no owner, TimeoutError if the result is unknown.
         """
         assert self.owners is not None
         return await self.owners(topic, part, ask)
 
     def routes(self) -> Routes:
-        """Connections of its own."""
+        """Create separate connections."""
         return Routes(list(self.addresses), self.rng)
 
     async def pause(self, seconds: float) -> None:
-        """Wait for so long on average, or until the run is over."""
+        """Wait for this long on average, or until the end of the run."""
         try:
             async with asyncio.timeout(self.rng.expovariate(1 / seconds)):
                 await self.over.wait()
@@ -97,7 +97,8 @@ async def until_answered(
     of: Any,
     ask: Callable[[Wire], Coroutine[Any, Any, Any]],
 ) -> Any:
-    """Ask until there is an answer; None at the end of the run. Raises Refused for good."""
+    """Repeat until there is an answer; None at the end of the run. Raises Refused if it is
+    final."""
     while not context.over.is_set():
         try:
             return await ask(await routes.wire(of))
@@ -119,7 +120,7 @@ def encoded(
     *,
     is_transactional: bool = False,
 ) -> bytes:
-    """A batch of these values."""
+    """Build a batch of these values."""
     now_ms = context.clock.now_ms()
     return encode_batch(
         [Record(0, now_ms, None, value_bytes(value)) for value in values],
@@ -131,7 +132,7 @@ def encoded(
 
 
 async def produce(wire: Wire, topic: str, part: int, batch: bytes) -> int:
-    """Write with acks=all; the base offset. Raises Refused."""
+    """Produce with acks=all; returns the base offset. Raises Refused."""
     data = {"name": topic, "partition_data": [{"index": part, "records": batch}]}
     done = await wire.call(PRODUCE, 7, acks=-1, timeout=5000, topic_data=[data])
     answer = done.responses[0].partition_responses[0]
@@ -140,14 +141,14 @@ async def produce(wire: Wire, topic: str, part: int, batch: bytes) -> int:
 
 
 class Sender:
-    """Gives out values and notes what becomes of them."""
+    """Allocates values and records their outcomes."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._count = 0
 
     def begin(self, topic: str, part: int, count: int, **more: Any) -> list[int]:
-        """New values, invoked."""
+        """Allocate values, and record their invocation."""
         values = []
         for _ in range(count):
             self._count += 1
@@ -158,7 +159,7 @@ class Sender:
         return values
 
     def end(self, kind: str, topic: str, part: int, values: list[int], offset: int = -1) -> None:
-        """What has become of them."""
+        """Record their outcome."""
         if kind == OK:
             self._context.journal.note_end(topic, part, offset + len(values))
         for at, value in enumerate(values):
@@ -169,7 +170,7 @@ class Sender:
 
 
 async def run_idempotent(context: Context) -> None:
-    """Each batch until it is acknowledged; now and then one that was, once more."""
+    """Send each batch until it is acknowledged; occasionally, retry an acknowledged one."""
     routes, sender = context.routes(), Sender(context)
     producer: tuple[int, int] | None = await until_answered(context, routes, None, new_producer)
     sequences = dict.fromkeys(context.places, 0)
@@ -186,7 +187,8 @@ async def run_idempotent(context: Context) -> None:
 
         try:
             if before is not None and context.rng.random() < 0.1:
-                # Acknowledged some time ago, perhaps by another owner: nothing may come of it.
+                # Acknowledged some time ago, perhaps by another owner: the retry must have no
+                # effect.
                 again = await until_answered(context, routes, Leader(topic, part), before[0])
                 if again is not None:
                     sender.end(OK, topic, part, before[1], again)
@@ -208,7 +210,7 @@ async def run_idempotent(context: Context) -> None:
                 last.clear()
         except Refused as error:
             sender.end(INFO, topic, part, values)
-            context.journal.problem(f"{context.name}: a sound batch was refused: {error}")
+            context.journal.problem(f"{context.name}: a valid batch was rejected: {error}")
             break
         await context.pause(count / context.rate_per_s)
     routes.drop()
@@ -222,7 +224,7 @@ async def _overtake(
     producer: tuple[int, int],
     sequence: int,
 ) -> None:
-    """The producer's next epoch writes; what comes from its last one after that must be refused."""
+    """Write with the producer's next epoch; later batches of the previous one must be rejected."""
 
     async def write(values: list[int], epoch: int, first: int) -> int | None:
         batch = encoded(context, values, (producer[0], epoch), first)
@@ -245,20 +247,20 @@ async def _overtake(
     sender.end(INFO, *place, values)
     if offset is not None:
         context.journal.problem(
-            f"former epoch's batch: {place[0]}-{place[1]} has taken one of epoch {producer[1]} of"
-            f" producer {producer[0]} at {offset}, behind one of the next epoch"
+            f"former epoch's batch: {place[0]}-{place[1]} accepted one of epoch {producer[1]}"
+            f" of producer {producer[0]} at {offset}, after one of the next epoch"
         )
 
 
 async def new_producer(wire: Wire) -> tuple[int, int]:
-    """A producer id and its first epoch. Raises Refused."""
+    """Return a producer id and its first epoch. Raises Refused."""
     made = await wire.call(INIT_PRODUCER_ID, 1, transaction_timeout=1000)
     check(made.error_code)
     return int(made.producer_id), int(made.producer_epoch)
 
 
 async def run_plain(context: Context) -> None:
-    """Each batch once; what is not answered is in doubt for ever."""
+    """Send each batch once; unanswered ones stay in doubt."""
     routes, sender = context.routes(), Sender(context)
     while not context.over.is_set():
         topic, part = context.rng.choice(context.places)
@@ -286,19 +288,19 @@ async def run_plain(context: Context) -> None:
 
 
 class Fetched(NamedTuple):
-    """What a fetch has brought."""
+    """The result of a fetch."""
 
     records: list[tuple[int, int]]
-    """(offset, value); of committed transactions alone, if these were asked for."""
+    """(offset, value); only of committed transactions with read_committed."""
     high_watermark: int
     next_offset: int
-    """Where to go on: behind markers and aborted records, too."""
+    """The next offset, after markers and aborted records."""
 
 
 async def fetch(
     wire: Wire, topic: str, part: int, offset: int, wait_ms: int = 0, *, isolation: int = 0
 ) -> Fetched:
-    """What there is from `offset` on. Raises Refused."""
+    """Fetch from `offset` on. Raises Refused."""
     answer = await _fetch(wire, topic, part, offset, wait_ms, isolation)
     records, next_offset = consumed(
         bytes(answer.records or b""),
@@ -312,7 +314,7 @@ async def fetch(
 
 
 async def fetch_batches(wire: Wire, topic: str, part: int, offset: int) -> bytes:
-    """Whole batches from that which holds `offset` on. Raises Refused."""
+    """Fetch whole batches, from the one that holds `offset` on. Raises Refused."""
     answer = await _fetch(wire, topic, part, offset, 0, 0)
     return bytes(answer.records or b"")
 
@@ -339,9 +341,9 @@ async def _fetch(
 def consumed(
     data: bytes, offset: int, aborted: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], int]:
-    """([(offset, value)], the next offset) of batches, as a consumer takes them.
+    """Return ([(offset, value)], the next offset) of batches, as a consumer decodes them.
 
-    `aborted`: (first offset, producer) of transactions whose records are left out, each up to its
+    `aborted`: (first offset, producer) of transactions whose records are skipped, each up to its
     producer's next marker.
     """
     records: list[tuple[int, int]] = []
@@ -362,7 +364,7 @@ def consumed(
 
 
 async def run_reader(context: Context) -> None:
-    """Every partition from its beginning, with what the answers say of the high watermark."""
+    """Read every partition from its start, and record the high watermarks of the responses."""
     routes = context.routes()
     positions = dict.fromkeys(context.places, 0)
     owned = [list(place) for place in context.places]
@@ -394,7 +396,7 @@ def note_poll(
     hw: int | None = None,
     **fields: Any,
 ) -> None:
-    """A poll that has brought records."""
+    """Record a poll that returned records."""
     recs = [[part, offset, value] for offset, value in records]
     if hw is not None:
         fields["hw"] = {str(part): hw}
@@ -404,7 +406,7 @@ def note_poll(
 
 
 async def run_observer(context: Context) -> None:
-    """Looks at where logs begin and end."""
+    """Query where logs begin and end."""
     routes = context.routes()
     while not context.over.is_set():
         topic, part = context.rng.choice(context.places)
@@ -417,7 +419,8 @@ async def run_observer(context: Context) -> None:
 
 
 async def note_ends(context: Context, wire: Wire, topic: str, part: int) -> tuple[int, int]:
-    """(log start offset, high watermark), noted too. Raises OSError, TimeoutError, Refused."""
+    """Return and record (log start offset, high watermark). Raises OSError, TimeoutError,
+    Refused."""
     since_ns = context.journal.now_ns
     found = []
     for timestamp in (EARLIEST, LATEST):

@@ -1,10 +1,10 @@
-"""Simulated ZooKeeper servers: they speak its protocol to the client that ships.
+"""Simulated ZooKeeper servers, which speak its protocol to the production client.
 
-Invariants: each server is a host with lives, which may be stopped, killed or cut off; what they
-serve is one `Ensemble`, or a copy where one is cut off from the others. Of the protocol what
-`runtime/zookeeper_wire` sends is understood; another request breaks the connection. A session
-belongs to one connection at a time. Events go out before the answers to what was asked behind them.
-A former connection's requests are not carried out.
+Invariants: each server is a host with lives, which may be stopped, killed or partitioned; they
+serve one `Ensemble`, or a copy while partitioned. They implement what `runtime/zookeeper_wire`
+sends; any other request closes the connection. A session belongs to one connection at a time;
+requests of a previous connection are not executed. Events are sent before the responses to requests
+that came after them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PORT: Final = 2181
 SERVERS: Final = 3
 PLACES: Final = tuple(f"z{number}" for number in range(1, SERVERS + 1))
 HALF_TICK_S: Final = 1.0
-"""So often a server tells its leader of whom it has heard."""
+"""How often a server reports its clients' activity to the leader."""
 PING: Final = 11
-"""A request that our client does not send, since it passes no leader."""
+"""A request that our client does not send."""
 _READS: Final = (wire.GET, wire.EXISTS, wire.CHILDREN, wire.READ_MANY)
 _PASSWORD: Final = b"simulated".ljust(16)
 
@@ -41,7 +41,7 @@ _PASSWORD: Final = b"simulated".ljust(16)
 async def connect(
     cluster: Cluster, clock: Clock, timeout_ms: int, whose: str, root: str = ""
 ) -> ZooKeeper:
-    """The client that ships, of the host that asks; `whose` seeds its chance."""
+    """The production client, on the calling host; `whose` seeds its random numbers."""
     options = ZooKeeperOptions(
         ",".join(f"{place}:{PORT}" for place in PLACES),
         timeout_ms,
@@ -60,12 +60,12 @@ class SimulatedServer:
         self.life = 0
         self.host: Host | None = None
         self.copy: Tree | None = None
-        """What it serves while it is cut off from the other servers."""
+        """What it serves while it is partitioned from the other servers."""
         self.clients: dict[_Client, None] = {}
         self._cluster = cluster
 
     def start(self) -> None:
-        """Begin a life."""
+        """Start a life."""
         cluster = self._cluster
         if self.host is not None:
             return
@@ -84,7 +84,7 @@ class SimulatedServer:
         await cluster.loop.create_server(lambda: _Client(cluster, self, host), self.name, PORT)
 
     def end(self, *, is_told: bool) -> None:
-        """Dead; the others serve what it served."""
+        """Kill it; the others continue to serve its state."""
         host, self.host = self.host, None
         if host is None:
             return
@@ -94,7 +94,7 @@ class SimulatedServer:
             self._cluster.network.power_off(self.name)
 
     def leave(self, unheard_s: float) -> None:
-        """Be cut off from the others, but not from clients; what was heard of them in the last
+        """Partition it from the other servers, but not from clients; client activity of the last
         `unheard_s` has not reached the leader."""
         ensemble = self._cluster.ensemble
         self.copy = ensemble.copied()
@@ -102,7 +102,7 @@ class SimulatedServer:
         ensemble.forget_since(sessions, self._cluster.loop.now_s - unheard_s)
 
     def come_back(self) -> None:
-        """Part from all clients, and serve what the others serve."""
+        """Disconnect all clients, and serve the shared state again."""
         self.copy = None
         for client in list(self.clients):
             client.cut()
@@ -120,9 +120,9 @@ class _Client(asyncio.Protocol):
         self._received = b""
         self.session = 0
         self._is_held_up = False
-        """Whether a request waits for the leader, and those behind it as well."""
+        """Whether a request waits for the leader, and the later ones with it."""
         self._events: list[Event] = []
-        """To be told, before anything else is said."""
+        """Events to send before anything else."""
 
     # --- asyncio.Protocol --------------------------------------------------------------------
 
@@ -159,9 +159,9 @@ class _Client(asyncio.Protocol):
     def tell(self, event: Event) -> None:
         """See Watcher."""
         if self._server.copy is not None:
-            return  # its server has not heard of it
+            return  # its server has not learned of it yet
         self._events.append(event)
-        # A server that is stopped tells of it when it goes on.
+        # A stopped server sends it when it resumes.
         self._loop.call_soon(self._flush, context=context_of(self._host))
 
     def cut(self) -> None:
@@ -224,7 +224,7 @@ class _Client(asyncio.Protocol):
             self._ensemble.expire(self.session)
 
     def _take_alone(self, copy: Tree, request: Reader) -> None:
-        """Reads are answered; the rest waits for a leader, and what comes behind it."""
+        """Reads are answered; other requests wait for a leader, and later ones with them."""
         if not self.session or self._is_held_up:
             return
         xid, kind = request.number(), request.number()
@@ -246,7 +246,7 @@ class _Client(asyncio.Protocol):
         (session,) = request.take(wire.LONG)
         ensemble = self._ensemble
         is_refused = self._loop.fault_points.does("metadata server refuses")
-        if is_refused or zxid > ensemble.zxid:  # it has yet to hear of what the client knows
+        if is_refused or zxid > ensemble.zxid:  # it is behind the state that the client has seen
             self._end()
             return
         if session and not ensemble.is_alive(session):
@@ -259,13 +259,13 @@ class _Client(asyncio.Protocol):
         self._write(head + wire.data(_PASSWORD) + b"\0")
 
     def _end_soon(self) -> None:
-        """What was written arrives first."""
+        """Deliver what was written first."""
         if self._transport is not None:
             self._transport.close()
             self._transport = None
 
     def _answer(self, kind: int, request: Reader) -> bytes:
-        """Carry out one request; the body of its answer. Raises Conflict, BrokenAnswer."""
+        """Execute one request; returns the body of its response. Raises Conflict, BrokenAnswer."""
         ensemble = self._ensemble
         if kind in {PING, wire.CLOSE}:
             return b""
@@ -352,6 +352,6 @@ def _change(kind: int, request: Reader) -> Change:
     value = request.value()
     if kind == wire.SET:
         return Change(kind, path, value, version=request.number())
-    for _ in range(request.number()):  # rights, which nobody checks here
+    for _ in range(request.number()):  # permissions, which are not checked here
         request.number(), request.text(), request.text()
     return Change(wire.CREATE, path, value, request.number())

@@ -122,4 +122,4 @@ def test_a_run_that_is_interrupted_reports_what_it_has_checked(attack):
     attack(stop)
     (one,) = json.loads(invoke("--json").stdout)["attacks"]
     assert one["checked"] == 2
-    assert one["skipped"] == ["interrupted: what was checked until then counts"]
+    assert one["skipped"] == ["interrupted: the checks made until then count"]
