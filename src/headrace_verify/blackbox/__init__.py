@@ -1,1 +1,2 @@
-"""`headrace verify blackbox`: real brokers, real clients, faults from outside, and a judge."""
+"""`headrace verify blackbox`: real brokers and clients, faults from outside, and history
+checkers."""

@@ -1,4 +1,4 @@
-"""The parts of a run, in the order in which they end."""
+"""The parts of a run, in the order in which they are finished."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = (RECORDS, *(part.name for part in PARTS))
 
 
 def chosen(names: Sequence[str]) -> list[Part]:
-    """The parts of these names; all if none is named."""
+    """The parts with these names; empty: all."""
     return [part for part in PARTS if not names or part.name in names]
 
 

@@ -1,7 +1,7 @@
-"""The archive of a topic to Iceberg, at work through all faults, killed and started again.
+"""The archive of a topic to Iceberg, which runs through all faults, and is killed and restarted.
 
-Invariants: the installed command in processes of its own. It may end by itself while brokers
-are away: whoever looks after it starts it again. At the end the table must be the topic.
+Invariants: runs the installed command in separate processes. It may exit while brokers are down: it
+is restarted. At the end, the table must equal the topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TOPIC = "alpha"
 LIVES_S = 25.0, 60.0
-# Small rounds with maintenance between them: many commits for a kill to hit.
+# Small rounds with maintenance between them: many commits that a kill may hit.
 CONTINUOUS = ["--continuous", "--round-wait", "1", "--maintain-every", "5"]
 """Between two kills: Spark alone needs ten seconds or more to start."""
 FINISH_TIMEOUT_S = 400
@@ -32,13 +32,13 @@ FINISH_TRIES = 3
 
 
 def why_not() -> str | None:
-    """Why there can be no archive here; None if there can."""
+    """Why no archive can run here; None if it can."""
     return None if find_spec("pyspark") else "pyspark is not installed"
 
 
 @dataclass(slots=True)
 class Archived:
-    """What became of it."""
+    """The result."""
 
     kills: int = 0
     ended_by_itself: int = 0
@@ -48,7 +48,7 @@ class Archived:
 
 
 class Archive:
-    """A crew member of another kind."""
+    """A crew member of a special kind."""
 
     def __init__(self, bootstrap: str, folder: Path, seed: int, history: History) -> None:
         self._base = [*RealBroker.command(), "--bootstrap", bootstrap, "pipeline", "run"]
@@ -65,11 +65,11 @@ class Archive:
         self.result = Archived()
 
     def start(self) -> None:
-        """Let it run, and die, until `finish`."""
+        """Run it, killing and restarting it, until `finish`."""
         self._thread.start()
 
     def finish(self) -> Archived:
-        """Kill it once more, let a last one come to the end, and compare."""
+        """Kill it once more, let a last one finish, and compare."""
         self._over.set()
         self._has_stopped.wait(30)
         result, told = self.result, ""
@@ -78,7 +78,7 @@ class Archive:
             if code == 0:
                 break
         else:
-            result.problems.append(f"the archive does not come to its end: {told[-300:]}")
+            result.problems.append(f"the archive does not finish: {told[-300:]}")
             return result
         _, told = self._ask(["reconcile", *self._where, "--json"])
         try:
@@ -93,7 +93,7 @@ class Archive:
         return result
 
     def close(self) -> None:
-        """Kill what is left of it."""
+        """Kill the remaining process."""
         self._over.set()
         if self._thread.is_alive():
             self._has_stopped.wait(30)
@@ -105,10 +105,10 @@ class Archive:
                 self._live()
         finally:
             self._has_stopped.set()
-        self._released.wait()  # a process dies with the thread that has started it
+        self._released.wait()  # a process dies with the thread that started it
 
     def _live(self) -> None:
-        """One life, which ends with kill -9 unless it ends by itself."""
+        """Run one life, which ends with kill -9 unless it exits on its own."""
         process = self._start(["archive", *self._where, "--quiet", *CONTINUOUS])
         shortest, longest = LIVES_S
         life_s = shortest + (longest - shortest) * self._rng.random()
@@ -159,4 +159,4 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # all of it has ended
+        pass  # all of its processes have exited

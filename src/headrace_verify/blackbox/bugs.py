@@ -1,11 +1,11 @@
-"""Self-proof: bugs planted in a real broker's process, each of which the black box must find.
+"""Self-test: bugs planted in a real broker's process, each of which the black-box run must find.
 
-Invariants: a bug is a small patch, made by `spoiled.py` before the broker starts;
-nothing on disk changes. `found_by` are the kinds of anomalies of which one must be reported: a run
-that only says "a client gave up" has not found a bug of storage.
+Invariants: a bug is a small patch, applied by `spoiled.py` before the broker starts; nothing on
+disk changes. `found_by` are the kinds of anomalies of which one must be reported: a run that only
+reports "a client gave up" has not found a storage bug.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ DELAY_S = 0.15
 
 
 class Bug(NamedTuple):
-    """A bug, its number in the list of kinds, and what must be found."""
+    """A bug, its number in the list, and what must be found."""
 
     number: int
     plant: Callable[[Patch], None]
     found_by: frozenset[str]
     part: str = RECORDS
-    """Whose clients find it."""
+    """The clients that find it."""
 
     @property
     def name(self) -> str:
-        """What the bug does, in words."""
+        """A description of the bug."""
         return self.plant.__name__.replace("_", " ")
 
 
@@ -69,11 +69,11 @@ def lose_the_last_frame_of_the_wal(patch: Patch) -> None:
 
 
 def acknowledge_before_writing(patch: Patch) -> None:
-    """What is acknowledged is in this process's memory for a while: a kill takes it."""
+    """Acknowledged data stays in this process's memory for a while: a kill loses it."""
     append, begin = GroupCommit.append, GroupCommit.__init__
 
     class Late:
-        """The loop, but for its haste."""
+        """The loop, without its immediate wake-ups."""
 
         def __init__(self, loop: Any) -> None:
             self._loop = loop

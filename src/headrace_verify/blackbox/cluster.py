@@ -1,7 +1,7 @@
-"""The brokers under test, as somebody sees them who may only start, kill, freeze and starve them.
+"""The brokers under test, seen as processes that can be started, killed, frozen and starved.
 
-Invariants: nothing of a broker is imported. `Cluster` is the seam: a run knows nodes by
-number, links by number, and a bootstrap address. One broker alone is here; `workers` has those of
+Invariants: imports nothing of a broker. `Cluster` is the interface: a run knows nodes by number,
+links by number, and a bootstrap address. This module has the single broker; `workers` has those of
 one machine, `real_cluster` brokers with their ZooKeepers and bookies.
 """
 
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
 
 
 class Breakable(Protocol):
-    """What may be cut, slowed down and reset: a proxy, or packets between nodes."""
+    """A link that can be cut, delayed and reset: a proxy, or packets between nodes."""
 
     name: str
 
     def cut(self, *directions: str, is_for_all: bool = True) -> None:
-        """Hold back what goes in these directions, in both if none is named."""
+        """Block these directions; none given: both."""
         ...
 
     def heal(self) -> None:
-        """All goes through again."""
+        """Unblock everything."""
         ...
 
     def slow(self, delay_s: float) -> None:
-        """All takes so much longer."""
+        """Delay everything by this much."""
         ...
 
     def reset(self, *, is_for_all: bool = True) -> None:
-        """Break connections."""
+        """Reset connections."""
         ...
 
 
 class Cluster(Protocol):
-    """Nodes that may be harmed, and links that may be cut."""
+    """Nodes that faults can hit, and links that can be cut."""
 
     liveness_s: float
-    """After the last healing a new client must have written and read within this."""
+    """After the last healing, a new client must write and read within this time."""
 
     @property
     def node_count(self) -> int:
-        """How many nodes there are; they are numbered from 0."""
+        """The number of nodes; they are numbered from 0."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class Cluster(Protocol):
 
     @property
     def http(self) -> str:
-        """Where HTTP clients connect, as `bootstrap`: one address for each broker."""
+        """Where HTTP clients connect, in the form of `bootstrap`: one address per broker."""
         ...
 
     @property
@@ -75,27 +75,27 @@ class Cluster(Protocol):
         ...
 
     def targets(self, kind: str) -> Sequence[int]:
-        """The nodes that a kind of fault may meet; a likelier one is named more than once."""
+        """The nodes that a kind of fault may hit; a likelier one is listed more than once."""
         ...
 
     def name(self, node: int) -> str:
-        """What people call it."""
+        """A readable name."""
         ...
 
     def start(self, *nodes: int) -> None:
-        """Start them, all if none is named, and wait until they serve. Raises Fatal."""
+        """Start these nodes, or all, and wait until they serve. Raises Fatal."""
         ...
 
     def start_and_die(self, node: int, after_s: float) -> None:
-        """Start it and kill it so soon after."""
+        """Start a node and kill it after this time."""
         ...
 
     def stop(self, node: int) -> int:
-        """Ask it to end; its exit code."""
+        """Stop a node regularly; returns its exit code."""
         ...
 
     def kill(self, *nodes: int) -> None:
-        """kill -9 of these, or of all, at once."""
+        """kill -9 these nodes, or all, at once."""
         ...
 
     def pause(self, node: int) -> None:
@@ -107,19 +107,19 @@ class Cluster(Protocol):
         ...
 
     def limit_files(self, node: int, size_bytes: int | None) -> None:
-        """Its disk is full, or nearly: writes fail soon or at once; None: they work again."""
+        """Fill its disk completely or nearly: writes fail soon or immediately; None: undo."""
         ...
 
     def set_clock(self, node: int, offset_s: float) -> None:
-        """Let its wall clock jump. Only where `missing` does not name `clock`."""
+        """Let its wall clock jump. Only if `missing` does not name `clock`."""
         ...
 
     def missing(self) -> dict[str, str]:
-        """Kinds of faults that cannot be had here, and why."""
+        """Kinds of faults that cannot be injected here, and why."""
         ...
 
     def is_alive(self, node: int) -> bool:
-        """Whether its process runs."""
+        """Whether its process is running."""
         ...
 
     def last_words(self, node: int) -> str:
@@ -127,20 +127,20 @@ class Cluster(Protocol):
         ...
 
     def complaints(self) -> Sequence[str]:
-        """What somebody who looks after it would not like, once all is healed."""
+        """What an operator would complain about once everything is healed."""
         ...
 
     def logs(self) -> Mapping[str, Path]:
-        """The logs worth keeping, by name."""
+        """The logs to keep, by name."""
         ...
 
     def close(self) -> None:
-        """Kill all and remove their data."""
+        """Kill everything and remove its data."""
         ...
 
 
 class Bundle:
-    """Links that are broken together: the ways to one node. Takes the place of a Link."""
+    """Links that fail together: all paths to one node. Used like a Link."""
 
     def __init__(self, name: str, *links: Breakable) -> None:
         self.name = name
@@ -169,32 +169,32 @@ class Bundle:
 
 @runtime_checkable
 class HasBookies(Protocol):
-    """A cluster that knows the faults of bookies, too. Nodes as `targets` names them."""
+    """A cluster that supports bookie faults, too. Nodes as `targets` names them."""
 
     def fill_journal(self, node: int, left_bytes: int | None) -> None:
-        """The disk of its journal has no more room than that; None: it has, and it runs again."""
+        """Limit its journal's disk to this much space; None: undo, and it runs again."""
         ...
 
     def slow_bookie(self, node: int, delay_s: float) -> None:
-        """What it answers comes so much later; 0: at once again."""
+        """Delay its responses; 0: undo."""
         ...
 
 
 @runtime_checkable
 class HasEnsemble(Protocol):
-    """A cluster with ZooKeepers of its own. Nodes as `targets` names them."""
+    """A cluster with its own ZooKeepers. Nodes as `targets` names them."""
 
     def leader(self) -> int:
-        """The ZooKeeper that leads the others; one of them where none does at the moment."""
+        """The ZooKeeper that is leader; any of them if there is none at the moment."""
         ...
 
     def fill_zookeeper(self, node: int, left_bytes: int | None) -> None:
-        """Its disk has no more room than that; None: it has, and it runs again."""
+        """Limit its disk to this much space; None: undo, and it runs again."""
         ...
 
 
 class SingleBroker:
-    """One broker of one machine."""
+    """A single broker."""
 
     def __init__(self, folder: Path, network: Network, bug: str | None = None) -> None:
         self._network = network
@@ -235,7 +235,7 @@ class SingleBroker:
         try:
             self.broker.start()
         except Fatal:
-            pass  # it died before it was ready, as planned
+            pass  # as planned, it died before it was ready
         early.join()
         self.broker.kill()
 
@@ -260,7 +260,8 @@ class SingleBroker:
             os.kill(self.broker.pid, number)
 
     def limit_files(self, node: int, size_bytes: int | None) -> None:
-        """See Cluster. EFBIG instead of ENOSPC: every machine has it, and it cuts writes short."""
+        """See Cluster. EFBIG instead of ENOSPC: available on every machine, and it truncates
+        writes."""
         if self.broker.pid is not None:
             limit = resource.RLIM_INFINITY if size_bytes is None else size_bytes
             limits = limit, resource.RLIM_INFINITY
@@ -277,7 +278,7 @@ class SingleBroker:
         if self._clock is None:
             found["clock"] = WHY_NO_CLOCK
         if not hasattr(resource, "prlimit"):
-            found["disk"] = "no prlimit here: the disk does not fill up"
+            found["disk"] = "no prlimit here: disks cannot be filled"
         return found
 
     def is_alive(self, node: int) -> bool:

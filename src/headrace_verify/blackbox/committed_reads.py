@@ -1,8 +1,8 @@
-"""Reads of committed transactions without a library, and the progress of groups once it is settled.
+"""Read-committed fetches without a library, and groups' stable committed offsets.
 
-Invariants: aborted records are left out as the broker's list of them says, so a wrong list shows as
-a wrong read. Progress is asked for with `require_stable`: what a commit that is still under way
-will make of it is waited for, since its producer has been told of its success already.
+Invariants: aborted records are filtered by the broker's list, so a wrong list shows as a wrong
+read. Committed offsets are requested with `require_stable`, which waits for pending transactional
+commits, because their producers may already have been told that they succeeded.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 FETCH_BYTES = 4 << 20
 TIMEOUT_S = 20
 PATIENCE_S = 60
-"""For a partition whose owner has just been started, and for a transaction to time out."""
+"""Enough for a partition whose owner has just started, and for a transaction to time out."""
 LOOK_S = 0.2
-"""From one look at the progress of groups to the next."""
+"""Between two reads of the groups' committed offsets."""
 UNSTABLE_OFFSET_COMMIT = 88
 _READ_COMMITTED = 1
 _LATEST = -1
 Progress = dict[tuple[str, int], int]
-"""Topic and partition -> the offset after the last one that a group has committed; -1: none."""
+"""Topic and partition -> a group's committed offset; -1: none."""
 
 
 class Fetched(NamedTuple):
-    """What a fetch of committed transactions has brought."""
+    """The result of a read_committed fetch."""
 
     records: list[tuple[int, bytes | None]]
     """(offset, value)."""
     next_offset: int
-    """Where to go on: after markers and aborted records, too."""
+    """The next offset, after markers and aborted records."""
     high_watermark: int
     last_stable_offset: int
     headers: list[BatchHeader]
 
 
 def fetch_committed(wire: KafkaWire, place: Place, offset: int) -> Fetched:
-    """What is committed from `offset` on. Raises OSError, Refused."""
+    """Fetch committed records from `offset` on. Raises OSError, Refused."""
     asked = {"partition": place.part, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES}
     found = wire.call(
         FETCH,
@@ -71,7 +71,8 @@ def fetch_committed(wire: KafkaWire, place: Place, offset: int) -> Fetched:
 def _consumed(
     data: bytes, offset: int, aborted: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, bytes | None]], int, list[BatchHeader]]:
-    """Records, the next offset, headers; `aborted`: (first offset, producer), up to its marker."""
+    """Return records, next offset, headers; `aborted`: (first offset, producer), up to its
+    marker."""
     records: list[tuple[int, bytes | None]] = []
     headers: list[BatchHeader] = []
     next_offset, waiting, leaving_out = offset, sorted(aborted), set[int]()
@@ -89,7 +90,7 @@ def _consumed(
 
 
 def ends_of(wire: KafkaWire, place: Place) -> tuple[int, int]:
-    """(last stable offset, high watermark). Raises OSError, Refused."""
+    """Return (last stable offset, high watermark). Raises OSError, Refused."""
     return _end(wire, place, _READ_COMMITTED), _end(wire, place, 0)
 
 
@@ -104,7 +105,8 @@ def _end(wire: KafkaWire, place: Place, isolation: int) -> int:
 
 
 def stable_progress(wire: KafkaWire, group: str, topics: Mapping[str, int]) -> Progress | None:
-    """A group's progress in `topics`; None while a commit is under way. Raises OSError, Refused."""
+    """Return a group's offsets in `topics`; None while a commit is pending. Raises OSError,
+    Refused."""
     asked = [
         {"name": name, "partition_indexes": tuple(range(count))} for name, count in topics.items()
     ]
@@ -126,7 +128,7 @@ def stable_progress(wire: KafkaWire, group: str, topics: Mapping[str, int]) -> P
 def note_stable(
     context: Context, connection: Connection, group: str, topics: Mapping[str, int]
 ) -> Progress | None:
-    """The same, noted. Raises OSError, Refused."""
+    """The same, recorded. Raises OSError, Refused."""
     since_ns = now_ns()
     found = stable_progress(connection.wire(Group(group)), group, topics)
     if found is not None:
@@ -138,7 +140,8 @@ def note_stable(
 def wait_for_progress(
     context: Context, connection: Connection, group: str, topics: Mapping[str, int]
 ) -> Progress | None:
-    """The same once no commit is under way; None at the end of the run. Raises Refused for good."""
+    """The same once no commit is pending; None at the end of the run. Raises Refused if it is
+    final."""
     while not context.over.is_set():
         try:
             found = note_stable(context, connection, group, topics)
@@ -153,7 +156,7 @@ def wait_for_progress(
 
 
 def run_committed_reader(context: Context) -> None:
-    """Reads every partition from its beginning, and looks at the progress of the copiers."""
+    """Read every partition from its start, and the copiers' committed offsets."""
     connection = Connection(context)
     positions = {Place(*place): 0 for place in context.places}
     groups: Mapping[str, Mapping[str, int]] = context.spec.options["progress"]
@@ -187,15 +190,16 @@ def run_committed_reader(context: Context) -> None:
 
 def _note(context: Context, since_ns: int, place: Place, found: Fetched, **more: object) -> None:
     records = [(place.part, offset, value) for offset, value in found.records]
-    # A read of committed transactions must not pass the last stable offset of its answer.
+    # A read_committed fetch must not pass the last stable offset of its response.
     stable = {str(place.part): found.last_stable_offset}
     context.polled(since_ns, place.topic, records, hw=stable, **more)
 
 
 def read_back(context: Context, topics: Mapping[str, int]) -> Iterator[str]:
-    """Read all that is committed into the context's history; what could not be read, in words.
+    """Read all committed records into the context's history; returns what could not be read, as
+    text.
 
-    Once no client works any more and transactions have timed out, nothing may hold readers back.
+    Once no client is running and transactions have timed out, nothing may hold back readers.
     """
     connection = Connection(context, TIMEOUT_S)
     deadline_ns = now_ns() + int(PATIENCE_S * 1e9)

@@ -1,8 +1,8 @@
-"""Members of consumer groups, of three libraries in Python, which commit what they have polled.
+"""Members of consumer groups, with three Python libraries, which commit what they have polled.
 
-Invariants: a commit is synchronous and names partitions that the member owns. It is `ok`
-only if the member's generation was the same before and after; a library that has joined anew
-meanwhile may have sent it with either, so that is `info`.
+Invariants: a commit is synchronous and names partitions that the member owns. It is `ok` only if
+the member's generation was the same before and after; a library that has rejoined meanwhile may
+have sent it with either, so that is `info`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_MS = 500
 COMMIT_CHANCE = 0.3
 Found = dict[str, list[tuple[int, int, bytes | None]]]
-"""Topic -> what a poll brought of it, as (partition, offset, bytes)."""
+"""Topic -> a poll's records of it, as (partition, offset, bytes)."""
 GENERATION_AT = slice(7, 11)
-"""Behind "CGMDv2:", a 32-bit number as it lies in memory: librdkafka's own encoding."""
+"""After "CGMDv2:", a 32-bit number in native byte order: librdkafka's own encoding."""
 
 
 def run_librdkafka_member(context: Context) -> None:
@@ -100,7 +100,7 @@ def _librdkafka_consumer(context: Context) -> Any:
 
 
 class Uncommitted(Exception):
-    """A commit was refused, or nobody knows: a library may have tried more than once."""
+    """A commit failed, or its result is unknown: a library may have sent it more than once."""
 
 
 def _pairs(parts: Any) -> list[tuple[str, int]]:
@@ -113,7 +113,7 @@ def note_polled(
     since_ns: int,
     by_topic: Found,
 ) -> None:
-    """Write down what a poll brought, and how far the member has read with it."""
+    """Record a poll's records and the member's new positions."""
     for topic, found in by_topic.items():
         context.polled(since_ns, topic, found, group=context.spec.group)
         for part, offset, _ in found:
@@ -125,7 +125,7 @@ def commit_all(
     commit: Callable[[dict[tuple[str, int], int]], None],
     identity: Callable[[], tuple[str, int]],
 ) -> None:
-    """Commit all that was read; `commit` raises Uncommitted. `identity`: member, generation."""
+    """Commit all polled records; `commit` raises Uncommitted. `identity`: member, generation."""
     offsets = dict(progress.ends)
     before = identity(), progress.rebalances
     op = progress.begin_commit(offsets, *before[0])
@@ -138,7 +138,7 @@ def commit_all(
 
 
 def _python_settings(context: Context) -> dict[str, Any]:
-    """Of the two libraries in Python, which call them alike."""
+    """Callbacks of the two Python libraries with equal names for them."""
     return {
         "bootstrap_servers": context.spec.bootstrap,
         "group_id": context.spec.group,
@@ -162,7 +162,7 @@ def run_kafka_python_member(context: Context) -> None:
     progress = Progress(context)
     consumer = KafkaConsumer(
         **_python_settings(context),
-        bootstrap_timeout_ms=300_000,  # it may be started while the broker is away
+        bootstrap_timeout_ms=300_000,  # it may be started while the broker is down
         reconnect_backoff_ms=10,
         reconnect_backoff_max_ms=250,
     )
@@ -209,7 +209,7 @@ def run_kafka_python_member(context: Context) -> None:
 
 
 def _go_back(consumer: Any, progress: Progress) -> None:
-    """kafka-python may drop records with the error that a poll ends with: go back to them."""
+    """kafka-python may drop records when a poll raises an error: seek back to them."""
     for place in consumer.assignment():
         end = progress.read_ends.get((place.topic, place.partition))
         consumer.seek(place, consumer.committed(place) or 0 if end is None else end)
@@ -232,8 +232,8 @@ async def _aiokafka(context: Context) -> None:
         return AIOKafkaConsumer(
             **_python_settings(context),
             retry_backoff_ms=50,
-            # What the group's other member offers: a coordinator that has read its log knows of a
-            # member the chosen strategy alone, and refuses who does not offer that.
+            # The other member's strategies must match: a coordinator that has loaded its log knows
+            # only a member's chosen strategy, and rejects members that do not support it.
             partition_assignment_strategy=(RangePartitionAssignor, RoundRobinPartitionAssignor),
         )
 
@@ -257,7 +257,7 @@ async def _aiokafka(context: Context) -> None:
             break
         except (KafkaError, OSError):
             await _stop(consumer)
-            consumer = make()  # one that has failed half-way starts no more
+            consumer = make()  # after a failed start, the object cannot be started again
             await asyncio.sleep(0.2)
     while not context.over.is_set():
         since_ns = now_ns()
@@ -279,7 +279,7 @@ async def _stop(consumer: Any) -> None:
     try:
         await asyncio.wait_for(consumer.stop(), 10)
     except (KafkaError, TimeoutError):
-        pass  # the group will miss it soon enough
+        pass  # the group will soon notice its absence
 
 
 async def _commit_aiokafka(
@@ -301,7 +301,7 @@ async def _commit_aiokafka(
 
 
 def _by_topic(polled: Any) -> Found:
-    """What the Python libraries bring, as (partition, offset, bytes) of each topic."""
+    """The Python libraries' records, as (partition, offset, bytes) per topic."""
     found: Found = {}
     for place, messages in polled.items():
         records = [(place.partition, message.offset, message.value) for message in messages]

@@ -1,7 +1,7 @@
-"""What every client of the black box is given: who it is, what it may use, and its history.
+"""The environment of every black-box client: its identity, its settings, and its history.
 
-Invariants: a client knows the bootstrap address and nothing of a broker. It notes each
-operation before it begins and when it has ended, and says `fail` only if it is certain.
+Invariants: a client knows the bootstrap address and nothing else of a broker. It records each
+operation before it begins and when it has ended, and reports `fail` only if it is certain.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Spec:
-    """A client, as it is handed to its process."""
+    """A client's parameters, as passed to its process."""
 
     name: str
     kind: str
     number: int
-    """Of its own in the run: part of the values it sends."""
+    """Unique in the run: part of the values it sends."""
     seed: int
     bootstrap: str
     topics: dict[str, int]
@@ -38,7 +38,7 @@ class Spec:
 
 
 class Context:
-    """A client at work."""
+    """A running client."""
 
     def __init__(self, spec: Spec, history: History) -> None:
         self.spec = spec
@@ -53,18 +53,18 @@ class Context:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The bootstrap addresses, each in two parts."""
+        """The bootstrap addresses, as (host, port)."""
         return addresses_in(self.spec.bootstrap)
 
     @property
     def number(self) -> int:
-        """Its own in the run."""
+        """Unique in the run."""
         return self.spec.number
 
     def begin_send(
         self, topic: str, part: int, *, again: bool = False, **more: Any
     ) -> tuple[int, bytes]:
-        """A fresh value that is about to be sent: its number and its bytes."""
+        """Allocate a value and record its invocation: its number and its bytes."""
         self._count += 1
         value = value_number(self.spec.number, self._count)
         fields = more | {"again": True} if again else more
@@ -72,49 +72,50 @@ class Context:
         return value, value_bytes(value)
 
     def end_send(self, kind: str, topic: str, part: int, value: int, **fields: Any) -> None:
-        """How it ended: `offset` if it is stored, else `error`."""
+        """Record its completion: `offset` if it is stored, else `error`."""
         self.history.write(kind, SEND, topic=topic, part=part, value=value, **fields)
 
     def polled(
         self, since_ns: int, topic: str, found: Iterable[tuple[int, int, bytes | None]], **more: Any
     ) -> int:
-        """Note what one poll brought of one topic, as (partition, offset, bytes); how many."""
+        """Record one poll's records of one topic, as (partition, offset, bytes); returns their
+        number."""
         records = [[part, offset, number_of(data)] for part, offset, data in found]
         if records:
             self.history.write(OK, POLL, since=since_ns, topic=topic, recs=records, **more)
         return len(records)
 
     def note(self, what: str, **fields: Any) -> None:
-        """Something worth reading beside the operations."""
+        """Record further information beside the operations."""
         self.history.write(OK, NOTE, what=what, **fields)
 
     def gave_up(self, why: object) -> None:
-        """A client cannot go on, though it should: the run judges that."""
+        """Record that the client cannot continue although it should: the run fails."""
         self.note("gave up", error=str(why)[:300])
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not behind the end."""
+        """Wait, but not beyond the end of the run."""
         self.over.wait(seconds)
 
     def owned(self, parts: Iterable[tuple[str, int]]) -> list[list[Any]]:
-        """Partitions as a history writes them."""
+        """Partitions in the format of a history."""
         return [[topic, part] for topic, part in sorted(parts)]
 
 
 class Progress:
-    """Where a group's member stands: what it owns, how far it has read and committed."""
+    """A group member's state: what it owns, its positions and commits."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.ends: dict[tuple[str, int], int] = {}
-        """Behind the last polled record of each owned partition, where it is not committed yet."""
+        """The position of each owned partition that is not committed yet."""
         self.read_ends: dict[tuple[str, int], int] = {}
-        """Behind the last polled record of each owned partition."""
+        """The position of each owned partition."""
         self.owned: set[tuple[str, int]] = set()
         self.rebalances = 0
 
     def assigned(self, parts: Sequence[tuple[str, int]], member: str, generation: int) -> None:
-        """The member has got partitions."""
+        """The member was assigned partitions."""
         context = self._context
         self.rebalances += 1
         self.owned.update(parts)
@@ -124,7 +125,7 @@ class Progress:
         )  # fmt: skip
 
     def revoked(self, parts: Sequence[tuple[str, int]], *, is_lost: bool = False) -> None:
-        """It has given them up, or lost them."""
+        """The member's partitions were revoked or lost."""
         context = self._context
         self.rebalances += 1
         for part in parts:
@@ -137,25 +138,25 @@ class Progress:
         )
 
     def read(self, topic: str, part: int, offset: int) -> None:
-        """It has polled so far; nothing to commit if it has lost the partition meanwhile."""
+        """Record a position; not to be committed if the partition was lost meanwhile."""
         if (topic, part) in self.owned:
             self.ends[topic, part] = self.read_ends[topic, part] = offset + 1
 
     def begin_commit(
         self, offsets: dict[tuple[str, int], int], member: str, generation: int
     ) -> int:
-        """Note the invocation; what `end_commit` needs."""
+        """Record the invocation; returns the argument of `end_commit`."""
         listed = [[topic, part, offset] for (topic, part), offset in sorted(offsets.items())]
         return self._context.history.invoke(
             "commit", group=self._context.spec.group, member=member, gen=generation, offs=listed
         )
 
     def end_commit(self, op: int, kind: str, **fields: Any) -> None:
-        """Note how it ended."""
+        """Record the completion."""
         self._context.history.write(kind, "commit", op=op, group=self._context.spec.group, **fields)
 
     def committed(self, op: int, offsets: dict[tuple[str, int], int], *, is_same: bool) -> None:
-        """It was accepted; `is_same`: in the generation that was noted."""
+        """It was accepted; `is_same`: in the generation recorded at its invocation."""
         self.end_commit(op, OK if is_same else INFO)
         for place, end in offsets.items():
             if self.ends.get(place) == end:

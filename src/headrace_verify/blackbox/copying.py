@@ -1,8 +1,8 @@
-"""What transactional clients do: write or copy, commit, abort, stand still, take over.
+"""The behaviour of transactional clients: write or copy, commit, abort, stall, take over.
 
 Invariants: the driver knows an `Instance` and a `Source`, no library. Copies of one input partition
-go to two partitions of two topics, in the order of the input. A copier starts where its group
-stands once no commit is under way, and copies again what was not committed.
+go to two partitions of two topics, in input order. A copier starts at its group's committed offset
+once no commit is pending, and copies again what was not committed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from headrace_verify.blackbox.transactional import Instance, Offsets
 
 COMMITS, ABORTS, DROPS, EXPIRES = "commits", "aborts", "drops", "expires"
-"""How a transaction ends; dropped: left open until the next instance; expired: until it is late."""
+"""How a transaction ends; dropped: left open until the next instance; expired: left to time out."""
 TAKEOVER, REPLACED = "takeover", "replaced"
-"""Another instance begins in the middle of it, or just before; it asks to commit all the same."""
+"""Another instance begins during it, or just before; the old one requests a commit anyway."""
 _FIRST = (COMMITS, ABORTS, TAKEOVER, REPLACED)
-"""Of a client's first transactions, so that short runs have all of it."""
+"""For a client's first transactions, so that short runs cover all of them."""
 _FATES = {
     COMMITS: 0.84,
     ABORTS: 0.12,
@@ -35,17 +35,17 @@ _FATES = {
     REPLACED: 0.01,
 }
 EXPIRY_GRACE_S = 1.5
-"""A coordinator looks for transactions to abort once a second."""
+"""A coordinator checks for expired transactions once a second."""
 SLOW_SHARE, SLOW_S = 0.06, 0.6
-"""Of the transactions: those that stand still before they end, and for how long."""
+"""The fraction of transactions that stall before they end, and for how long."""
 WORKS_SHARE = 0.5
-"""Of the instances that take over: those that work before the former one commits."""
+"""The fraction of new instances that work before the old one commits."""
 BATCH_RECORDS = 3
 IDLE_S = 0.02
 
 
 class Polled(NamedTuple):
-    """A record to be copied."""
+    """A record to copy."""
 
     topic: str
     part: int
@@ -53,42 +53,43 @@ class Polled(NamedTuple):
 
 
 class Source(Protocol):
-    """Where a copier reads."""
+    """A copier's input."""
 
     def restart(self) -> None:
-        """Nobody knows how far the group is: look it up before the next poll."""
+        """The group's committed offset is unknown: look it up before the next poll."""
         ...
 
     def poll(self) -> Sequence[Polled]:
-        """The next records; the same again until `done`, while they are this copier's."""
+        """Return the next records; the same again until `done`, while the copier owns them."""
         ...
 
     @property
     def metadata(self) -> Any:
-        """What the client wants beside offsets."""
+        """The client's group metadata for sending offsets."""
         ...
 
     @property
     def identity(self) -> tuple[str, int]:
-        """Member and generation that the last poll was of."""
+        """Member and generation of the last poll."""
         ...
 
     def done(self) -> None:
-        """What was polled last is committed."""
+        """The polled records are committed."""
         ...
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         ...
 
 
 class Driver:
-    """Runs one transaction after the other, with one instance after the other."""
+    """Runs transactions sequentially, in successive instances."""
 
     def __init__(
         self, context: Context, make: Callable[[str], Instance], source: Source | None = None
     ) -> None:
-        """`make` gives an instance for a transactional id; without a source, orders are written."""
+        """`make` creates an instance for a transactional id; without a source, orders are
+        written."""
         self._context = context
         self._make = make
         self._source = source
@@ -98,7 +99,7 @@ class Driver:
         self._whose: dict[str, str] = {}
 
     def run(self) -> None:
-        """Until the run is over."""
+        """Run until the end of the run."""
         context = self._context
         while not context.over.is_set():
             if self._instance is None:
@@ -113,7 +114,7 @@ class Driver:
             self._instance.close()
 
     def _begin_life(self) -> Instance | None:
-        """A new instance, which fences whatever used the id before; None if it failed."""
+        """Create an instance, which fences earlier users of the id; None if that failed."""
         self._lives += 1
         whose = {"id": self._id, "instance": f"{self._context.spec.name}/{self._lives}"}
         instance = self._make(self._id)
@@ -132,7 +133,7 @@ class Driver:
         return instance
 
     def _work(self, instance: Instance) -> bool:
-        """One transaction, if there is something to do."""
+        """Run one transaction, if there is input."""
         records = self._source.poll() if self._source is not None else self._new_orders()
         if records:
             self._transact(instance, records)
@@ -164,7 +165,7 @@ class Driver:
     def _go_on(
         self, instance: Instance, transaction: Transaction | None, *, may_abort: bool
     ) -> None:
-        """After an error: abort, or begin anew."""
+        """After an error: abort, or create a new instance."""
         if self._source is not None:
             self._source.restart()
         try:
@@ -237,7 +238,7 @@ class Driver:
             self._source.done()
 
     def _succeed(self) -> Instance | None:
-        """Another instance of the same id begins; None at the end of the run."""
+        """Start another instance of the same id; None at the end of the run."""
         self._instance = None
         successor = self._begin_life()
         while successor is None and not self._context.over.is_set():
@@ -245,7 +246,7 @@ class Driver:
         return successor
 
     def _commit_fenced(self, former: Instance, transaction: Transaction) -> None:
-        """An instance that another one has fenced asks to commit."""
+        """Request a commit from a fenced instance."""
         try:
             transaction.commit()
             self._context.note("zombie committed", txn=transaction.name)

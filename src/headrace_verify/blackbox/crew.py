@@ -1,8 +1,8 @@
 """The clients of a run: processes that are started, frozen, killed and replaced.
 
-Invariants: a client is told to end by closing its standard input; whoever does not end in
-time is killed and reported. A client that is killed comes back under another name with other
-values, as a restarted service does.
+Invariants: a client is stopped by closing its standard input; one that does not exit in time is
+killed and reported. A killed client is replaced by one with another name and other values, like a
+restarted service.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TOPICS = {"alpha": 3, "beta": 1, "gamma": 4}
 SMALL_LEDGERS = {"segment.bytes": "200000"}
-"""Of `gamma`: its ledgers roll under load."""
+"""Of `gamma`, so that its ledgers roll under load."""
 LIBRARY_GROUP, PYTHON_GROUP, ZOMBIE_GROUP = "library", "python", "zombies"
 
 
@@ -61,13 +61,13 @@ ROLES = (
 
 
 def roles_of(parts: Sequence[str] = ()) -> list[Role]:
-    """The roles of these parts; of all if none is named."""
+    """The roles of these parts; empty: all."""
     roles = list(ROLES) if has_records(parts) else []
     return roles + [role for part in chosen(parts) for role in part.roles]
 
 
 def is_installed(library: str | None) -> bool:
-    """Whether a client's library can be had here."""
+    """Whether a client's library is available here."""
     return library is None or importlib.util.find_spec(library) is not None
 
 
@@ -76,7 +76,7 @@ LANGUAGES = {"java": java.find_command, "go": go.find_command}
 
 @cache
 def find_program(language: str) -> list[str] | str:
-    """The command that starts a language's program, made ready first; or why there is none."""
+    """Prepare a language's program and return its command; or the reason why it is unavailable."""
     try:
         return LANGUAGES[language]()
     except HeadraceError as error:
@@ -84,7 +84,7 @@ def find_program(language: str) -> list[str] | str:
 
 
 class Client:
-    """One client's process, and whatever it has started."""
+    """One client's process, and its children."""
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         self.spec = spec
@@ -99,26 +99,26 @@ class Client:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 preexec_fn=die_with_us(),  # noqa: PLW1509 - one call of libc
-                process_group=0,  # what it starts is frozen and killed with it
+                process_group=0,  # its children are frozen and killed with it
             )
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is running."""
         return self.process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Send it a signal, and whatever it has started, if it runs."""
+        """Send a signal to it and its children, if it is running."""
         if self.is_running:
             os.killpg(self.process.pid, number)
 
     def ask_to_end(self) -> None:
-        """No more operations, please."""
+        """Request the end of its operations."""
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended in time; it is killed if it did not."""
+        """Return whether it exited in time; it is killed if not."""
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -148,8 +148,8 @@ class Crew:
         parts: Sequence[str] = (),
         http: str = "",
     ) -> None:
-        """`load`: what part of their usual rate producers send; `parts`: all if none is named;
-        `http`: where brokers serve HTTP."""
+        """`load`: producers' rate as a fraction of the usual; `parts`: empty: all; `http`: the
+        brokers' HTTP addresses."""
         self._http = http
         self.folder = folder
         self._load = load
@@ -157,11 +157,11 @@ class Crew:
         self._bootstrap = bootstrap
         self._number = 0
         self.clients: list[Client] = []
-        """Those at work."""
+        """The running clients."""
         self.former: list[Client] = []
-        """Those that were killed."""
+        """The killed clients."""
         self.former_histories: list[Path] = []
-        """Of whoever else has written one."""
+        """The histories of other writers."""
         self.skipped: dict[str, str] = {}
         self.groups: set[str] = set()
         self._roles = []
@@ -174,16 +174,16 @@ class Crew:
                 self._roles.append(role)
 
     def _why_not(self, role: Role, *, is_wanted: bool) -> str | None:
-        """Why this client cannot be had here, None if it can."""
+        """Why this client is unavailable here, or None."""
         if not is_installed(role.library):
             return f"{role.library} is not installed"
         if role.language is None or not is_wanted:
-            return None  # it takes a while to find out
+            return None  # takes a while to determine
         found = find_program(role.language)
         return found if isinstance(found, str) else None
 
     def start(self) -> None:
-        """Start everybody."""
+        """Start all clients."""
         members = {
             role.group
             for role in self._roles
@@ -218,23 +218,23 @@ class Crew:
         return client
 
     def pick(self, target: int) -> Client:
-        """One of those at work."""
+        """Choose a running client."""
         return self.clients[target % len(self.clients)]
 
     def kill(self, client: Client) -> None:
-        """kill -9: it leaves no message and half a line at most."""
+        """kill -9: leaves no message and at most a partial line."""
         client.signal(signal.SIGCONT)
         client.kill()
         self.clients.remove(client)
         self.former.append(client)
 
     def replace(self, client: Client) -> Client:
-        """A new client in the place of one that was killed."""
+        """Start a client in place of a killed one."""
         name, _, life = client.spec.name.partition("~")
         return self._begin(replace(client.spec, name=f"{name}~{int(life or 1) + 1}"))
 
     def end(self, chosen: Iterable[Client], timeout_s: float) -> list[str]:
-        """Let them finish; the names of those that did not in time."""
+        """Let them finish; returns the names of those that did not in time."""
         clients = list(chosen)
         for client in clients:
             client.signal(signal.SIGCONT)
@@ -242,19 +242,19 @@ class Crew:
         return [client.spec.name for client in clients if not client.wait(timeout_s)]
 
     def producers(self) -> list[Client]:
-        """Those that write to the topics of the run."""
+        """The running clients that write to the run's topics."""
         return [client for client in self.clients if client.spec.kind.endswith("-producer")]
 
     def of_part(self, part: str) -> list[Client]:
-        """The clients at work of one part."""
+        """The running clients of one part."""
         return [client for client in self.clients if client.spec.options["part"] == part]
 
     def histories(self) -> list[Path]:
-        """The files of all, also of those that were killed."""
+        """All history files, including those of killed clients."""
         clients = [client.history_path for client in (*self.clients, *self.former)]
         return [*clients, *self.former_histories]
 
     def close(self) -> None:
-        """Kill whoever still runs."""
+        """Kill all remaining clients."""
         for client in self.clients:
             client.kill()

@@ -1,8 +1,8 @@
-"""A way to a node's loopback from outside of it: what connects here is passed on to there.
+"""A forwarder to a node's loopback interface from outside its namespace.
 
-Invariants: a process of its own in the node's network namespace, so that cuts, delays and resets
-meet what it passes on like everything else. It knows bytes, no protocol. It outlives the node, as a
-machine's front does: while nobody serves there, connections end at once.
+Invariants: a separate process in the node's network namespace, so that cuts, delays and resets
+affect the forwarded traffic like any other. It knows bytes, no protocol. It outlives the node:
+while the node is down, connections are closed immediately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHUNK_BYTES = 128 << 10
 
 
 class Door:
-    """The process. `launch`: what a command begins with that is to run in the namespace."""
+    """The process. `launch`: the command prefix that enters the namespace."""
 
     def __init__(
         self, launch: Sequence[str], here: tuple[str, int], there: tuple[str, int]
@@ -37,13 +37,13 @@ class Door:
         )
 
     def close(self) -> None:
-        """End it."""
+        """Kill it."""
         self._process.kill()
         self._process.wait()
 
 
 async def serve(here: tuple[str, int], there: tuple[str, int]) -> None:
-    """Pass on until killed."""
+    """Forward until killed."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -56,7 +56,7 @@ async def serve(here: tuple[str, int], there: tuple[str, int]) -> None:
                 pumps.create_task(_pump(reader, there_writer))
                 pumps.create_task(_pump(there_reader, writer))
         except* OSError:
-            pass  # one of the ends has gone
+            pass  # one of the ends is closed
         finally:
             writer.transport.abort()
             there_writer.transport.abort()
@@ -66,11 +66,11 @@ async def serve(here: tuple[str, int], there: tuple[str, int]) -> None:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Raises OSError when one end has gone, so that the other direction ends, too."""
+    """Raises OSError when one end is closed, so that the other direction ends, too."""
     while data := await reader.read(CHUNK_BYTES):
         writer.write(data)
         await writer.drain()
-    raise ConnectionResetError("the end of what is passed on")
+    raise ConnectionResetError("the end of the forwarded data")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""A network of this run alone: a namespace for each node, a bridge between them, cuts of any pair.
+"""A private network of one run: a namespace per node, a bridge between them, cuts of any pair.
 
-Invariants: Linux namespaces and `ip`, nothing of what runs in them. All of it lies in a
-network and a mount namespace of the run's own process (`run_inside`), so it is gone when the run
-is, however it ends. Needs root, or a kernel that gives a user namespaces of their own.
-How a cut works: the sender's neighbour table names a station that does not exist as the receiver.
-The packets are sent and nobody takes them, in one direction, without a word to either end, as if
-they were lost on the way; TCP sends them again after healing. No firewall is needed. A reset is
-`ss -K` at one end. A delay is netem's, or where the kernel lacks it, the link stutters.
+Invariants: uses Linux namespaces and `ip`, and knows nothing of what runs in them. Everything is in
+a network and a mount namespace of the run's own process (`run_inside`), so it disappears with the
+run, however that ends. Needs root, or a kernel that allows unprivileged user namespaces.
+
+How a cut works: the sender's neighbour table maps the receiver to a MAC address that does not
+exist. The packets are sent and dropped, in one direction, without notifying either end, as if lost
+on the way; TCP retransmits them after healing. No firewall is needed. A reset is `ss -K` at one
+end. A delay is netem's; on a kernel without it, the link is cut intermittently.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _BRIDGE = "hr0"
 _NOBODY = "02:00:00:00:00:01"
 _FIRST_HOST = 11
 CLIENTS = "clients"
-"""The run's own namespace, in which its clients are."""
+"""The run's own namespace, in which its clients run."""
 _TIMEOUT_S = 20
 _STUTTER_OPEN_S = 0.2
-"""At least so long, and twice as long as it was dead: TCP, trying ever more rarely, must hit it."""
+"""At least this long, and twice as long as the cut: TCP's backed-off retransmission must hit it."""
 
 
 def _unshare() -> list[str]:
@@ -46,7 +47,7 @@ def _unshare() -> list[str]:
 
 @cache
 def why_not() -> str | None:
-    """Why there can be no network of its own here; None if there can."""
+    """Why no private network is possible here; None if it is."""
     missing = [tool for tool in ("unshare", "nsenter", "ip", "mount") if not shutil.which(tool)]
     if missing:
         return f"{missing[0]} is not installed"
@@ -69,12 +70,12 @@ def why_not() -> str | None:
 
 
 def is_inside() -> bool:
-    """Whether this process is in a network of its own already."""
+    """Whether this process is already in a private network."""
     return bool(os.environ.get(_INSIDE))
 
 
 def run_inside(*arguments: str) -> int:
-    """Run this Python with these arguments in a network of its own; its exit code."""
+    """Run this Python with these arguments in a private network; returns its exit code."""
     with subprocess.Popen(  # noqa: S603 - our own command
         [*_unshare(), sys.executable, *arguments],
         env=os.environ | {_INSIDE: "1"},
@@ -87,23 +88,23 @@ def run_inside(*arguments: str) -> int:
 
 
 class Fabric:
-    """The namespaces and the bridge. Its methods are for any thread."""
+    """The namespaces and the bridge. Methods are thread-safe."""
 
     def __init__(self) -> None:
-        assert is_inside(), "a fabric is made in a namespace of its own"
+        assert is_inside(), "a fabric must be created in its own namespace"
         self._lock = threading.Lock()
         self._hosts = {CLIENTS: f"{_NETWORK}.1"}
         self._cuts: Counter[tuple[str, str]] = Counter()
-        """(from, to) -> by how many faults; a link is whole when none of them is left."""
+        """(from, to) -> number of faults; a link works when it is 0."""
         _run("ip link set lo up")
-        _run("mount -t tmpfs none /run")  # in this mount namespace alone
+        _run("mount -t tmpfs none /run")  # only in this mount namespace
         os.makedirs("/run/netns", exist_ok=True)
         _run(f"ip link add {_BRIDGE} type bridge")
         _run(f"ip addr add {_NETWORK}.1/24 dev {_BRIDGE}")
         _run(f"ip link set {_BRIDGE} up")
 
     def add(self, name: str) -> str:
-        """A new node; its address."""
+        """Add a node; returns its address."""
         number = _FIRST_HOST + len(self._hosts)
         host = self._hosts[name] = f"{_NETWORK}.{number}"
         _run(f"ip netns add {name}")
@@ -115,24 +116,24 @@ class Fabric:
         return host
 
     def launch(self, name: str) -> tuple[str, ...]:
-        """What a command begins with that is to run there."""
+        """The command prefix that runs a command there."""
         return ("nsenter", f"--net=/run/netns/{name}")
 
     def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Let nothing more go from one to the other of each pair."""
+        """Block traffic from the first to the second of each pair."""
         self._change(pairs, 1)
 
     def heal(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """The opposite, once for each cut."""
+        """Undo one cut of each pair."""
         self._change(pairs, -1)
 
     def reset(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Break the connections of each pair at its first end, which tells the other."""
+        """Reset the connections of each pair at its first end, which notifies the other."""
         for there, here in pairs:
             _run(f"{self._enter(there)} ss -K dst {self._hosts[here]}", may_fail=True)
 
     def delay(self, name: str, delay_s: float) -> bool:
-        """Hold back what a node sends; 0 ends it. False where the kernel cannot."""
+        """Delay what a node sends; 0 ends it. Returns False if the kernel does not support it."""
         device = f"dev {_BRIDGE if name == CLIENTS else 'eth0'} root"
         _run(f"{self._enter(name)} tc qdisc del {device}", may_fail=True)
         if not delay_s:
@@ -158,7 +159,7 @@ class Fabric:
 
 
 class Edge:
-    """Some pairs of nodes that are broken together. Takes the place of a Link."""
+    """Some pairs of nodes that fail together. Used like a Link."""
 
     def __init__(self, fabric: Fabric, name: str, pairs: Sequence[tuple[str, str]]) -> None:
         self.name = name
@@ -169,13 +170,13 @@ class Edge:
         self._stutter: threading.Thread | None = None
         self._over = threading.Event()
         self._lock = threading.RLock()
-        """Two chains of faults may meet here: the later fault takes the place of the earlier."""
+        """Two chains of faults may overlap here: the later fault replaces the earlier."""
 
     def _of(self, *, is_for_all: bool) -> list[tuple[str, str]]:
         return self._pairs if is_for_all else self._pairs[::2]
 
     def cut(self, *directions: str, is_for_all: bool = True) -> None:
-        """Let nothing through in these directions; for half of the pairs if not for all."""
+        """Block these directions; for half of the pairs unless for all."""
         with self._lock:
             self.heal()
             chosen = self._of(is_for_all=is_for_all)
@@ -186,7 +187,7 @@ class Edge:
             self._fabric.cut(self._cut)
 
     def heal(self) -> None:
-        """All goes through again."""
+        """Unblock everything."""
         with self._lock:
             self._over.set()
             if self._stutter is not None:
@@ -199,7 +200,7 @@ class Edge:
             self._delayed.clear()
 
     def slow(self, delay_s: float) -> None:
-        """Every packet takes so much longer; or the link is dead for so long, again and again."""
+        """Delay every packet by this much; or cut the link for this long, repeatedly."""
         with self._lock:
             self.heal()
             if self._delay(delay_s):
@@ -223,7 +224,7 @@ class Edge:
             self._over.wait(max(_STUTTER_OPEN_S, 2 * delay_s))
 
     def reset(self, *, is_for_all: bool = True) -> None:
-        """Break connections: both ends get to know."""
+        """Reset connections: both ends are notified."""
         self._fabric.reset(self._of(is_for_all=is_for_all))
 
 
@@ -232,5 +233,5 @@ def _run(command: str, *, may_fail: bool = False) -> bool:
         command.split(), capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
     )
     if done.returncode and not may_fail:
-        raise Fatal(f"the run's own network cannot be changed: {command}: {done.stderr.strip()}")
+        raise Fatal(f"the private network cannot be changed: {command}: {done.stderr.strip()}")
     return done.returncode == 0

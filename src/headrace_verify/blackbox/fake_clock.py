@@ -1,8 +1,8 @@
-"""A wall clock that jumps, for the processes that get its environment.
+"""A jumping wall clock for processes that run with its environment.
 
-Invariants: the monotonic clock stays as it is, as on a machine whose wall clock is set; and
-nothing else of a process changes. libfaketime 0.9.10 kept neither: Python could not sleep under it,
-and each thread that waited for the interpreter's lock spun, so that brokers were busy with that.
+Invariants: the monotonic clock is unaffected, as on a machine whose wall clock is set; nothing else
+of a process changes. libfaketime 0.9.10 met neither condition: Python could not sleep, and threads
+waiting for the interpreter's lock spun, which kept brokers busy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace_verify.native import compile_library, find_compiler
 
-WHY_NO_CLOCK = "there is no C compiler: the brokers' clocks do not jump"
+WHY_NO_CLOCK = "no C compiler: the brokers' clocks do not jump"
 _SOURCE = Path(__file__).with_name("wall_clock.c")
 _OFFSET_BYTES = 8
 
@@ -27,7 +27,7 @@ class FakeClock:
 
     @classmethod
     def find(cls, path: Path) -> FakeClock | None:
-        """One whose offset is kept in `path`; None where there is no compiler."""
+        """Create one whose offset is stored in `path`; None without a compiler."""
         path.parent.mkdir(parents=True, exist_ok=True)
         library = path.with_name("wall_clock.so")
         compiler = find_compiler()
@@ -36,7 +36,8 @@ class FakeClock:
         return cls(library, path)
 
     def jump(self, offset_s: float) -> None:
-        """Be so far off from now on. Written in one go: processes have the file's page mapped."""
+        """Set the offset. Written in place and atomically: processes have mapped the file's
+        page."""
         offset_ns = round(offset_s * 1_000_000_000)
         file = os.open(self._path, os.O_WRONLY)
         try:

@@ -1,7 +1,7 @@
-"""What a run can be proud of, and what not: counts, and how long nobody could write or read.
+"""A run's figures: counts, and the times during which no writes or reads succeeded.
 
-Invariants: pure; one pass over the history. An operation counts for a fault's recovery only
-if it was invoked after the healing: what was under way before proves nothing.
+Invariants: pure; one pass over the history. An operation counts for a fault's recovery only if it
+was invoked after the healing: pending ones prove nothing.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 BIN_MS = 100
 ALONE_NS = 900_000_000
-"""A fault is alone if no other broke a node or a link from its beginning to so long after it, nor
-before somebody wrote and read again: else the figures would be those of both."""
+"""A fault is isolated if no other fault affected a node or link from its start until this long
+after it, nor before a write and a read succeeded again: otherwise the figures would cover both."""
 
 
 class Tally:
-    """Counts and times, gathered while a history passes by."""
+    """Counts and times, gathered while reading a history."""
 
     def __init__(self) -> None:
         self.operations: dict[str, dict[str, int]] = {}
-        """Operation -> kind -> how many."""
+        """Operation -> kind -> count."""
         self.clients: dict[str, dict[str, int]] = {}
-        """Client -> `operation kind` -> how many."""
+        """Client -> `operation kind` -> count."""
         self.gave_up: list[str] = []
         self.records_read = 0
         self.writes: list[tuple[int, int]] = []
         """(invoked, acknowledged) in ns, in the order of acknowledgement."""
         self.reads = array("q")
-        """When somebody had polled something, in ns; polls are asked for all the time."""
+        """When polls returned records, in ns; clients poll continuously."""
         self._invoked: dict[int, int] = {}
 
     def passing(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The same events, counted."""
+        """Pass the events on, and count them."""
         for event in events:
             self._count(event)
             yield event
@@ -71,10 +71,11 @@ class Tally:
 
 
 def outages(tally: Tally, harms: Sequence[Harm]) -> list[dict[str, Any]]:
-    """For each fault: how long nothing was acknowledged and read around it, and after its healing.
+    """For each fault: how long no acknowledgement and no read occurred around it, and after its
+    healing.
 
-    `write_gap_ms` is the longest time without an acknowledgement from the fault's beginning to the
-    first write that was invoked after its healing; `write_after_ms` counts from the healing to that
+    `write_gap_ms` is the longest time without an acknowledgement from the fault's start to the
+    first write invoked after its healing; `write_after_ms` is the time from the healing to that
     write's end. None: there was none before the run's end.
     """
     times = [done for _, done in tally.writes]
@@ -132,9 +133,9 @@ def _gap_ms(times: Sequence[int], since_ns: int, until_ns: int | None) -> int | 
 
 
 def summary(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By kind of fault: how many, and the worst and 99th percentile of each figure.
+    """By kind of fault: count, and the worst and 99th percentile of each figure.
 
-    A kind's figures are of those faults that no other lay over; `all` has every one.
+    A kind's figures cover its isolated faults; `all` covers every fault.
     """
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for one in found:
@@ -159,7 +160,7 @@ def _p99(count: int) -> int:
 
 
 def availability(tally: Tally, begun_ns: int, ended_ns: int) -> tuple[list[int], list[int]]:
-    """Writes acknowledged and polls answered in each bin of 100 ms."""
+    """Writes acknowledged and polls answered per bin of 100 ms."""
     count = max(1, (ended_ns - begun_ns) // (BIN_MS * 1_000_000) + 1)
     writes, reads = [0] * count, [0] * count
     for times, bins in (((done for _, done in tally.writes), writes), (tally.reads, reads)):

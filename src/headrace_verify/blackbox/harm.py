@@ -1,7 +1,7 @@
-"""Does what the schedule says: begins each fault, heals it, and keeps when it did.
+"""Executes the schedule: starts each fault, heals it, and records the times.
 
-Invariants: the chains of a schedule have a thread each, so they lie over each other as they
-were drawn. What this machine cannot do is told, not passed over.
+Invariants: each chain of a schedule has its own thread, so they overlap as they were drawn. Faults
+that this machine does not support are reported.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ CLOCK_JUMP_S_MAX = 3_600
 FILE_BYTES_MAX = 4 << 20
 DIE_AFTER_S_MAX = 1.2
 SLOW_S_MIN, SLOW_S_MAX = 0.5, 7.0
-"""Of a bookie's answers: a broker waits 5 s for them, clients give it 4 s."""
+"""For a bookie's responses: a broker's time-out is 5 s, clients' is 4 s."""
 _DIRECTIONS = {"cut": (), "cut-to-broker": (TO_BROKER,), "cut-to-clients": (TO_CLIENTS,)}
 
 
 @dataclass(slots=True)
 class Harm:
-    """A fault as it was done."""
+    """A fault as executed."""
 
     fault: Fault
     target: str
@@ -55,7 +55,7 @@ class Harm:
 
 @dataclass(slots=True)
 class Done:
-    """All that was done, and what went wrong meanwhile."""
+    """All executed faults, and problems meanwhile."""
 
     harms: list[Harm] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Done:
 
 
 class Harmer:
-    """Works through a schedule."""
+    """Executes a schedule."""
 
     def __init__(self, cluster: Cluster, crew: Crew, history: History, seconds: float) -> None:
         self._cluster = cluster
@@ -76,12 +76,12 @@ class Harmer:
         self._released = threading.Event()
         self.done = Done()
         self.now = ""
-        """What is broken at the moment, in words."""
+        """A description of the active faults."""
 
     def run(
         self, schedule: Sequence[Fault], begun_ns: int, on_progress: Callable[[], None]
     ) -> None:
-        """Do all of it; returns when everything is healed."""
+        """Execute everything; returns when everything is healed."""
         ends = []
         for chain in CHAINS:
             faults = [fault for fault in schedule if fault.chain == chain]
@@ -94,7 +94,7 @@ class Harmer:
                 on_progress()
 
     def close(self) -> None:
-        """Let the threads go, when all processes have ended."""
+        """Let the threads end, after all processes have exited."""
         self._over.set()
         self._released.set()
 
@@ -103,7 +103,8 @@ class Harmer:
             self._work(faults, begun_ns)
         finally:
             end.set()
-        # A process dies with the thread that has started it (PR_SET_PDEATHSIG), so it lives on.
+        # A process dies with the thread that started it (PR_SET_PDEATHSIG), so the thread must live
+        # on.
         self._released.wait()
 
     def _work(self, faults: Sequence[Fault], begun_ns: int) -> None:
@@ -112,13 +113,14 @@ class Harmer:
             if fault.kind in self._missing:
                 self.done.skipped[fault.kind] = self._missing[fault.kind]
                 continue
-            # A start may take longer than was drawn: calm between two faults there is all the same.
+            # A start may take longer than was drawn: the calm between two faults is kept
+            # nevertheless.
             wait_s = max(fault.at_s, free_s) - (now_ns() - begun_ns) / 1e9
             if self._over.wait(max(0.0, wait_s)):
                 return
             if (now_ns() - begun_ns) / 1e9 + fault.lasts_s > self._seconds + CALM_S:
                 self._left_out += 1
-                why = f"{self._left_out} of the schedule: the run was over before their turn"
+                why = f"{self._left_out} of the schedule: the run ended before they were due"
                 self.done.skipped["late faults"] = why
                 continue
             try:
@@ -156,7 +158,7 @@ class Harmer:
         name = cluster.name(node)
         if not cluster.is_alive(node):
             words = cluster.last_words(node)
-            self.done.wrong.append(f"{name} had ended by itself before {fault}: {words}")
+            self.done.wrong.append(f"{name} had exited on its own before {fault}: {words}")
             cluster.kill(node)
             cluster.start(node)
         match fault.kind:
@@ -172,7 +174,7 @@ class Harmer:
             case "stop":
                 code = cluster.stop(node)
                 if code:
-                    self.done.wrong.append(f"{name} was asked to end, and ended with {code}")
+                    self.done.wrong.append(f"{name} was stopped, and exited with code {code}")
                 self._over.wait(fault.lasts_s)
                 cluster.start(node)
             case "pause":
@@ -192,7 +194,7 @@ class Harmer:
 
     def _harm_bookie(self, fault: Fault) -> str:
         cluster, targets = self._cluster, self._cluster.targets(fault.kind)
-        assert isinstance(cluster, HasBookies), "the target's kinds of faults are its own"
+        assert isinstance(cluster, HasBookies), "the target supports its own kinds of faults"
         node = targets[fault.target % len(targets)]
         if fault.kind == "journal":
             cluster.fill_journal(node, int(fault.strength * FILE_BYTES_MAX))
@@ -206,7 +208,7 @@ class Harmer:
 
     def _harm_ensemble(self, fault: Fault) -> str:
         cluster, targets = self._cluster, self._cluster.targets(fault.kind)
-        assert isinstance(cluster, HasEnsemble), "the target's kinds of faults are its own"
+        assert isinstance(cluster, HasEnsemble), "the target supports its own kinds of faults"
         if fault.kind == "kill-leader":
             node = cluster.leader()
             cluster.kill(node)
@@ -224,12 +226,14 @@ class Harmer:
         for node in targets:
             code = cluster.stop(node)
             if code:
-                self.done.wrong.append(f"{cluster.name(node)} rolled: it ended with {code}")
+                self.done.wrong.append(
+                    f"{cluster.name(node)} was restarted: it exited with code {code}"
+                )
             cluster.start(node)
         return ", ".join(cluster.name(node) for node in targets)
 
     def _harm_many(self, fault: Fault) -> str:
-        """Two or more nodes at once, more than half of them at the most."""
+        """Choose two or more nodes, at most half plus one of them."""
         cluster, targets = self._cluster, sorted(set(self._cluster.targets(fault.kind)))
         rng = seeded(f"{fault.target} {fault.strength}")
         count = min(len(targets), 2 + int(fault.strength * len(targets) / 2))

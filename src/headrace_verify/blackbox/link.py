@@ -1,9 +1,9 @@
-"""A link that can be cut: a TCP proxy in user space, which clients take for the broker.
+"""A link that can be cut: a user-space TCP proxy, which clients use as the broker's address.
 
-Invariants: one thread with a loop of its own serves all links; it knows bytes, not
-protocols. A cut holds bytes back, as a network does whose packets are lost until they are sent
-again: what was under way arrives after healing, unless an end has given up by then. It may be cut
-in one direction, and for half of the connections.
+Invariants: one thread with its own loop serves all links; it knows bytes, not protocols. A cut
+holds bytes back, like a network that loses packets until they are retransmitted: data in flight
+arrives after healing, unless an end has given up by then. A cut may affect one direction only, and
+half of the connections.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TO_BROKER, TO_CLIENTS = "to-broker", "to-clients"
 
 
 class Link:
-    """One listener in front of one address. Its methods are for any thread."""
+    """One listener for one address. Methods are thread-safe."""
 
     def __init__(
         self, network: Network, target: Callable[[], tuple[str, int]], name: str = "link"
@@ -40,15 +40,15 @@ class Link:
         self._is_for_all = True
         self.delay_s = 0.0
         self.accepted = 0
-        """Connections so far."""
+        """The number of connections so far."""
         self.address = ("127.0.0.1", 0)
         self._server: asyncio.Server | None = None
 
     async def listen(self) -> None:
-        """Take a free port."""
+        """Listen on a free port."""
         for gate in self._open.values():
             gate.set()
-        # Bound by hand, so that it stays ours from the first broker to the last.
+        # Bound explicitly, so that the port stays reserved from the first broker to the last.
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self._server = await asyncio.start_server(self._accept, sock=listener)
         self.address = listener.getsockname()[:2]
@@ -60,7 +60,7 @@ class Link:
         await self._tasks.close()
 
     def cut(self, *directions: str, is_for_all: bool = True) -> None:
-        """Hold back what goes in these directions."""
+        """Block these directions."""
 
         def apply() -> None:
             self._is_for_all = is_for_all
@@ -70,7 +70,7 @@ class Link:
         self._network.call(apply)
 
     def heal(self) -> None:
-        """All goes through again, at once."""
+        """Unblock everything immediately."""
 
         def apply() -> None:
             self.delay_s = 0.0
@@ -80,7 +80,7 @@ class Link:
         self._network.call(apply)
 
     def slow(self, delay_s: float) -> None:
-        """Every chunk takes so much longer, in each direction."""
+        """Delay every chunk by this much, in each direction."""
 
         def apply() -> None:
             self.delay_s = delay_s
@@ -88,7 +88,7 @@ class Link:
         self._network.call(apply)
 
     def reset(self, *, is_for_all: bool = True) -> None:
-        """Break connections: both ends get a reset."""
+        """Reset connections at both ends."""
 
         def apply() -> None:
             for number, connection in list(self._connections.items()):
@@ -112,12 +112,12 @@ class Link:
                 self._tasks.start(self._pump(reader, back, TO_BROKER, number), "to broker"),
                 self._tasks.start(self._pump(there, writer, TO_CLIENTS, number), "to client"),
             ]
-            # When one end is gone so is the other: half-closed connections are nobody's friend.
+            # When one end is closed, close the other: half-closed connections are not supported.
             _, others = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in others:
                 pump.cancel()
         except (OSError, RuntimeError):
-            pass  # the broker is away
+            pass  # the broker is down
         finally:
             del self._connections[number]
             connection.abort()
@@ -140,12 +140,12 @@ class Link:
                     await asyncio.sleep(self.delay_s)
                 if not self._open[direction].is_set():
                     await self._pass(direction, number)
-                    if getattr(reader, "_eof", False):  # told nowhere before all is read
-                        return  # it has given up meanwhile: what it said is lost with it
+                    if getattr(reader, "_eof", False):  # closed before all was read
+                        return  # the client has given up meanwhile: what it sent is lost
                 writer.write(data)
                 await writer.drain()
         except (OSError, RuntimeError):
-            pass  # one of the ends has gone; uvloop says so with a RuntimeError
+            pass  # one end is closed; uvloop reports it as a RuntimeError
 
 
 class _Connection:
@@ -156,14 +156,14 @@ class _Connection:
         self.other: asyncio.StreamWriter | None = None
 
     def abort(self) -> None:
-        """Break both without a word."""
+        """Abort both ends."""
         self.client.transport.abort()
         if self.other is not None:
             self.other.transport.abort()
 
 
 class Network:
-    """The thread in which all links live."""
+    """The thread in which all links run."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -172,7 +172,7 @@ class Network:
         self._thread.start()
 
     def link(self, target: Callable[[], tuple[str, int]], name: str = "link") -> Link:
-        """A new link; `target` tells where it leads when somebody connects."""
+        """Create a link; `target` returns the address to connect to."""
 
         async def make() -> Link:
             link = Link(self, target, name)
@@ -184,7 +184,7 @@ class Network:
         return link
 
     def call(self, action: Callable[[], None]) -> None:
-        """Run something in the links' thread, and wait until it has run."""
+        """Run a coroutine in the links' thread, and wait for it."""
         done = threading.Event()
 
         def run() -> None:

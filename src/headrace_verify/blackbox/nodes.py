@@ -1,7 +1,7 @@
-"""The nodes of a cluster: brokers, bookies and ZooKeepers, which are all started and killed alike.
+"""The nodes of a cluster: brokers, bookies and ZooKeepers, which are started and killed alike.
 
-Invariants: a broker is the installed command, the others are Apache's own servers. Each
-comes back as an operator's supervisor would bring it back: it is started again until it serves.
+Invariants: a broker is the installed command, the others are Apache's own servers. Each is
+restarted as an operator's supervisor would do: until it serves.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _BALLAST_CHUNK = 1 << 20
 _LOG_TAIL_BYTES = 1 << 22
 _LOST_JOURNAL = re.compile(rb"Recovery log \d+ is missing")
 _AWAKE_S = 0.05
-"""What a slow process has between two times of standing still, to answer what has come."""
+"""The time a slowed process runs between two stops, to answer requests."""
 
 
 class Deadline:
-    """How long a node may take to come back."""
+    """The time a node may take to return."""
 
     def __init__(self, seconds: float = START_TIMEOUT_S) -> None:
         self._until_ns = now_ns() + int(seconds * 1e9)
@@ -53,11 +53,11 @@ class Node(Protocol):
 
     name: str
     is_ours: bool
-    """Whether it is a broker of ours: it must not end by itself."""
+    """Whether it is one of our brokers: it must not exit on its own."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether its process is running."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class Node(Protocol):
         ...
 
     def signal(self, number: int) -> None:
-        """Send it one, if it runs."""
+        """Send it a signal, if it is running."""
         ...
 
 
@@ -112,7 +112,7 @@ class BrokerNode:
         """See Node."""
 
     def wait(self) -> None:
-        """See Node: it ends when it finds no ZooKeeper, so it is started until it does."""
+        """See Node: it exits if it finds no ZooKeeper, so it is restarted until it serves."""
         deadline = Deadline()
         while not self.is_alive:
             try:
@@ -124,13 +124,13 @@ class BrokerNode:
                 time.sleep(RETRY_S)
 
     def start_and_die(self, after_s: float) -> None:
-        """Start it and kill it so soon after."""
+        """Start it and kill it after this time."""
         early = threading.Timer(after_s, self.broker.kill_if_running)
         early.start()
         try:
             self.broker.start()
         except Fatal:
-            pass  # it died before it was ready, as planned
+            pass  # as planned, it died before it was ready
         early.join()
         self.broker.kill()
 
@@ -174,11 +174,11 @@ class ServerNode:
             self._server.start()
 
     def wait(self) -> None:
-        """See Node: a bookie that finds no ZooKeeper ends, and is started again.
+        """See Node: a bookie that finds no ZooKeeper exits, and is restarted.
 
-        One whose former session still lives gives up without ending (BookKeeper 4.17): whoever
-        runs it has a probe that sees so, and kills it. One that could not write a new file of its
-        journal asks for that file ever after: see `_forget_lost_journal`.
+        One whose previous session is still alive gives up without exiting (BookKeeper 4.17):
+        operators use a probe that detects it, and kill it. One that could not write a new journal
+        file requires that file from then on: see `_forget_lost_journal`.
         """
         deadline = Deadline()
         while True:
@@ -188,7 +188,7 @@ class ServerNode:
                 return
             except HeadraceError as error:
                 if deadline.is_over:
-                    raise Fatal(f"{self.name} does not come back: {error}") from error
+                    raise Fatal(f"{self.name} does not return: {error}") from error
                 self.kill()
                 _forget_lost_journal(self.log_path)
                 time.sleep(RETRY_S)
@@ -196,14 +196,14 @@ class ServerNode:
     def stop(self) -> int:
         """See Node."""
         self._server.stop()
-        return 0  # how Apache's servers end is not ours to judge
+        return 0  # how Apache's servers exit is not under test
 
     def kill(self) -> None:
         """See Node."""
         self._server.kill()
 
     def signal(self, number: int) -> None:
-        """See Node. One that is to stop has stopped when this returns."""
+        """See Node. A process to be stopped has stopped when this returns."""
         if self.is_alive:
             if number == signal.SIGSTOP:
                 self._server.suspend()
@@ -212,10 +212,10 @@ class ServerNode:
 
 
 def _forget_lost_journal(log_path: Path) -> None:
-    """Remove a bookie's mark where that names a file of the journal which was never made.
+    """Remove a bookie's mark if it names a journal file that was never created.
 
-    BookKeeper 4.17 marks the next file of its journal before it makes it; on a full disk it never
-    does, and does not start again without it. Without a mark it replays every file that it has.
+    BookKeeper 4.17 marks the next journal file before it creates it; on a full disk it never does,
+    and cannot start again without it. Without a mark it replays all of its files.
     """
     with log_path.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
@@ -225,9 +225,9 @@ def _forget_lost_journal(log_path: Path) -> None:
 
 
 class SlowAnswers:
-    """A process whose answers come late: it stands still for so long, again and again.
+    """A process with late responses: it is stopped and resumed repeatedly.
 
-    As one does whose disk hangs or whose memory is cleared up: what it is asked meanwhile waits.
+    Simulates a hanging disk or a garbage collection pause: requests wait meanwhile.
     """
 
     def __init__(self, node: Node, delay_s: float) -> None:
@@ -238,7 +238,7 @@ class SlowAnswers:
         self._thread.start()
 
     def end(self) -> None:
-        """From now on it answers at once."""
+        """Let it run normally from now on."""
         self._over.set()
         self._thread.join()
 
@@ -253,13 +253,14 @@ class SlowAnswers:
         try:
             self._node.signal(number)
         except OSError:
-            pass  # it has ended at this very moment: a bookie does when its session is over
+            pass  # it has just exited: a bookie does when its session expires
 
 
 class SmallDisk:
-    """A file system of a few MiB in memory, which may be filled up.
+    """An in-memory file system of a few MiB, which can be filled.
 
-    It is mounted in this process's own mount namespace, so it outlives what uses it, not the run.
+    It is mounted in this process's own mount namespace, so it outlives the processes that use it,
+    not the run.
     """
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
@@ -272,7 +273,7 @@ class SmallDisk:
             raise Fatal(f"a small disk cannot be mounted: {done.stderr.strip()}")
 
     def fill(self, left_bytes: int) -> None:
-        """Leave no more room than that."""
+        """Leave only this much space."""
         room = shutil.disk_usage(self._folder).free - left_bytes
         with self._ballast.open("wb") as file:
             try:
@@ -285,9 +286,9 @@ class SmallDisk:
                     raise
 
     def close(self) -> None:
-        """Take it away, with all that is on it."""
+        """Unmount it, with all of its contents."""
         subprocess.run(["umount", "-l", str(self._folder)], check=False)  # noqa: S603, S607
 
     def empty(self) -> None:
-        """Give the room back."""
+        """Free the space."""
         self._ballast.unlink(missing_ok=True)

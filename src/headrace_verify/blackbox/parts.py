@@ -1,7 +1,7 @@
-"""What a run consists of beside the clients of plain records: parts with clients of their own.
+"""The parts of a run beyond the clients of plain records; each has its own clients.
 
-Invariants: a part owns its topics, its roles and how they end; the run and the crew know parts
-by this seam alone. `PARTS` in `all_parts` lists them.
+Invariants: a part owns its topics, its roles and how they finish; the run and the crew know parts
+only by this interface. `PARTS` in `all_parts` lists them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace_verify.blackbox.crew import Crew
 
 RECORDS = "records"
-"""The clients of plain records, which are no `Part`."""
+"""The clients of plain records, which are not a `Part`."""
 
 
 class Role(NamedTuple):
@@ -28,14 +28,14 @@ class Role(NamedTuple):
     library: str | None = None
     """A package that must be installed."""
     is_quick: bool = True
-    """Whether the quick profile has it, too."""
+    """Whether the quick profile includes it."""
     language: str | None = None
-    """What it is written in, if that is not Python."""
+    """Its language, if not Python."""
     part: str = RECORDS
     topics: Mapping[str, int] | None = None
     """Name -> partitions; None: those of plain records."""
     options: Mapping[str, Any] | None = None
-    """For the client's `Spec`, beside those that all get."""
+    """For the client's `Spec`, in addition to the common ones."""
 
 
 class Part(NamedTuple):
@@ -46,10 +46,11 @@ class Part(NamedTuple):
     topics: Mapping[str, int]
     """Name -> partitions: created before the clients start."""
     critical_kinds: tuple[str, ...]
-    """A run in which one of these events never happened has checked nothing of the part."""
+    """If one of these events never happened, the run has not tested the part."""
     prepare: Callable[[Context], None]
-    """When the topics are there, before the clients start. Raises OSError."""
+    """Called when the topics exist, before the clients start. Raises OSError."""
     settle: Callable[[Crew, Context, float], Iterator[str]]
-    """After the last fault: let its clients finish within so many seconds; complaints in words."""
+    """Called after the last fault: let its clients finish within this many seconds; returns
+    complaints."""
     read_back: Callable[[Context], Iterator[str]]
-    """Read everything once more, twice at the end of a run; what could not be read, in words."""
+    """Read everything, twice at the end of a run; returns what could not be read, as text."""

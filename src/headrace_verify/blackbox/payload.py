@@ -1,4 +1,4 @@
-"""Values that describe themselves: a number decides every byte, and the bytes tell the number.
+"""Self-describing values: a number determines every byte, and the number can be read from them.
 
 Invariants: pure. A number is unique in a history: the producer's number, then a count.
 """
@@ -18,7 +18,7 @@ def value_number(producer: int, count: int) -> int:
 
 
 def value_bytes(number: int) -> bytes:
-    """All its bytes."""
+    """Return the bytes of a value."""
     head = b"v%d " % number
     check = crc32(head)
     size = _SIZES[check % len(_SIZES)]
@@ -26,7 +26,7 @@ def value_bytes(number: int) -> bytes:
 
 
 def number_of(data: bytes | None) -> int:
-    """The number of a value, 0 if these are not the bytes of any."""
+    """Return the number of a value, or 0 if the bytes match none."""
     if not data or not data.startswith(_PREFIX):
         return 0
     text, _, _ = data[1:40].partition(b" ")

@@ -1,7 +1,7 @@
-"""Producers of three libraries in Python, each as its users run it.
+"""Producers with three Python libraries, used as ordinary users would.
 
-Invariants: an error is `fail` only where the broker has refused the record for good; all
-else is `info`. A producer that tries again without sequences marks its values with `again`.
+Invariants: an error is `fail` only if the broker has definitely rejected the record; all others are
+`info`. A producer that retries without sequence numbers marks its values with `again`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 TICK_S = 0.02
 IN_FLIGHT_MAX = 300
 PATIENCE_S = 45
-"""For what is in flight when the run ends: longer than any fault."""
+"""For records in flight when the run ends: longer than any fault."""
 REFUSED = {10, 18, 87}
 """MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD."""
 
 
 def burst(context: Context) -> int:
-    """How many records this tick sends."""
+    """How many records to send in this tick."""
     mean = context.spec.rate_per_s * TICK_S
     return int(mean * context.rng.choice((0.0, 0.5, 1.0, 2.0)) + context.rng.random())
 
 
 def run_librdkafka_producer(context: Context) -> None:
-    """confluent-kafka; `idempotent` or without any retry."""
+    """confluent-kafka; `idempotent`, or without any retry."""
     from confluent_kafka import KafkaException, Producer
 
     is_idempotent = bool(context.spec.options.get("idempotent"))
-    # It takes "not the leader" for "not stored", and sends again whatever `retries` says: a leader
-    # that is overtaken may say so of a record that its successor finds.
+    # It assumes that "not the leader" means "not stored", and resends whatever `retries` says: a
+    # former leader may return it for a record that its successor finds.
     again = not is_idempotent and len(context.addresses) > 1
     settings: dict[str, Any] = {
         "bootstrap.servers": context.spec.bootstrap,
@@ -48,12 +48,12 @@ def run_librdkafka_producer(context: Context) -> None:
         "retry.backoff.ms": 20,
         "retry.backoff.max.ms": 200,
         "socket.timeout.ms": 4_000,
-        # An idempotent one that gives up a record takes a new epoch, and stores others twice.
+        # An idempotent producer that drops a record takes a new epoch, and may store others twice.
         "message.timeout.ms": 3_600_000 if is_idempotent else 6_000,
         "log_level": 0,
     }
     if is_idempotent:
-        # Into the client's log: why it has begun anew under another epoch, if it ever does.
+        # Logged by the client: why it started a new epoch, if it ever does.
         settings |= {"debug": "eos", "log_level": 7}
     else:
         settings["retries"] = 0
@@ -67,7 +67,8 @@ def run_librdkafka_producer(context: Context) -> None:
 
     def delivered(topic: str, part: int, value: int, error: Any, message: Any) -> None:
         if error is None:
-            # None: a retry was answered as a duplicate, and the library does not know where it is.
+            # None: a retry was acknowledged as a duplicate, and the library does not know its
+            # offset.
             offset = message.offset()
             context.end_send(OK, topic, part, value, offset=-1 if offset is None else offset)
         else:
@@ -87,7 +88,7 @@ def run_librdkafka_producer(context: Context) -> None:
         producer.poll(TICK_S)
     left = producer.flush(PATIENCE_S)
     if left:
-        context.gave_up(f"{left} records were never answered")
+        context.gave_up(f"{left} records got no result")
 
 
 def run_kafka_python_producer(context: Context) -> None:
@@ -101,7 +102,7 @@ def run_kafka_python_producer(context: Context) -> None:
         reconnect_backoff_max_ms=250,
         request_timeout_ms=5_000,
         delivery_timeout_ms=300_000,
-        bootstrap_timeout_ms=300_000,  # it may be started while the broker is away
+        bootstrap_timeout_ms=300_000,  # it may be started while the broker is down
         max_block_ms=10_000,
         linger_ms=context.rng.choice((0, 5)),
     )
@@ -181,4 +182,4 @@ async def _aiokafka(context: Context) -> None:
         await asyncio.wait_for(producer.flush(), PATIENCE_S)
         await asyncio.wait_for(producer.stop(), 5)
     except (TimeoutError, KafkaError) as error:
-        context.gave_up(f"{len(flying)} records were never answered: {error!r}")
+        context.gave_up(f"{len(flying)} records got no result: {error!r}")

@@ -1,9 +1,9 @@
-"""Bugs of queues, planted as those of `bugs`.
+"""Bugs of queues, planted like those of `bugs`.
 
-Invariants: as there. What the simulation plants too is in `simulation.delivery_bugs`.
+Invariants: as there. Bugs that the simulation plants too are in `simulation.delivery_bugs`.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EARLY_MS = 2_000
 LOST_OF = 3
-"""One letter in so many is not copied."""
+"""One dead letter in this many is not copied."""
 
 
 def end_locks_before_their_time(patch: Patch) -> None:

@@ -1,10 +1,10 @@
 """Consumers of queues: over HTTP, and through confluent-kafka's share consumer.
 
-Invariants: a settlement is noted before it is asked for, so that a client that is killed in the
-middle leaves a doubt. Each receive over HTTP is a member of its own, as it is to the broker; what
-it got is its own until the lock ends, whatever becomes of the connection. Of a library nobody knows
-when it has got what it gives, and its locks end with its connections: its deliveries are `loose`.
-Some messages are poison: nobody ever acknowledges them, so they die of their delivery count.
+Invariants: a settlement is recorded before it is requested, so that a killed client leaves a doubt.
+Each receive over HTTP is a separate member, as it is to the broker; its messages are locked until
+the lock ends, regardless of the connection. A library may have received its messages earlier than
+it delivers them, and its locks end with its connections: its deliveries are `loose`. Some messages
+are poison: they are never acknowledged, so they exceed their delivery limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 POISON = 41
-"""One value in so many is never acknowledged."""
+"""One value in this many is never acknowledged."""
 LOCK_MS = int(QUEUE_GROUPS["shared"]["share.record.lock.duration.ms"])
 BACKOFFS_MS = [
     int(wait) for wait in QUEUE_GROUPS["shared"]["headrace.share.retry.backoff.ms"].split(",")
@@ -31,10 +31,10 @@ BACKOFFS_MS = [
 WAIT_MS = 300
 EXTEND_MS = 5_000
 KEEP_NS = int((LOCK_MS + 800) * 1e6)
-"""How long an extended message is kept: longer than its lock would have lasted."""
+"""How long an extended message is held: longer than its lock would have lasted."""
 FIELDS = {"accept": "ack", "release": "nack", "renew": "extend", "dead": "dead_letter"}
 FINAL_STEP = "change the request: the same one gets the same answer"
-"""What the broker says with a refusal for good; any other error may come of what was done."""
+"""Final rejections by the broker; after any other error, the effect is unknown."""
 NOWHERE_S = 0.3
 
 
@@ -43,7 +43,7 @@ class Received(NamedTuple):
 
     member: str
     at: int
-    """Number of the address that gave it."""
+    """Number of the address that delivered it."""
     topic: str
     part: int
     offset: int
@@ -54,17 +54,17 @@ class Received(NamedTuple):
 
 
 def is_poison(value: int) -> bool:
-    """Whether nobody acknowledges it."""
+    """Whether it is never acknowledged."""
     return value % POISON == 0
 
 
 def is_ordered(group: str) -> bool:
-    """Whether a group keeps the order of keys."""
+    """Whether a group preserves key order."""
     return QUEUE_GROUPS[group].get("headrace.share.key.order") == "true"
 
 
 def backoff_ms(deliveries: int) -> int:
-    """How long the group lets a message wait that was delivered so often without success."""
+    """The group's back-off for a message after this many failed deliveries."""
     return BACKOFFS_MS[min(max(deliveries, 1), len(BACKOFFS_MS)) - 1]
 
 
@@ -80,7 +80,7 @@ class HttpConsumer:
         """Extended messages: (when to settle them, message)."""
 
     def receive(self, at: int, topic: str, count: int, wait_ms: int) -> list[Received]:
-        """What one broker gives; noted. Raises OSError."""
+        """Receive from one broker, and record it. Raises OSError."""
         context = self._context
         since_ns, lock_ms = now_ns(), context.rng.choice((LOCK_MS, LOCK_MS, 1_200))
         asked: dict[str, Any] = {"max": count, "wait_ms": wait_ms}
@@ -91,7 +91,7 @@ class HttpConsumer:
             if answer.status == ELSEWHERE:
                 context.pause(NOWHERE_S)
                 return []
-            raise ConnectionError(f"nothing is received: {answer}")
+            raise ConnectionError(f"receive failed: {answer}")
         self._receives += 1
         member = f"{context.spec.name}#{self._receives}"
         found = [
@@ -106,7 +106,7 @@ class HttpConsumer:
         return found
 
     def work(self, topic: str, at: int) -> None:
-        """Receive once and settle, and settle what was kept until now. Raises OSError."""
+        """Receive once and settle, and settle messages held until now. Raises OSError."""
         rng = self._context.rng
         found = self.receive(at, topic, rng.choice((1, 3, 20)), WAIT_MS)
         ways: dict[tuple[str, int], list[Received]] = {}
@@ -126,7 +126,7 @@ class HttpConsumer:
                 self.settle({("accept", 0): [one]})
 
     def _way(self, one: Received) -> tuple[str, int] | None:
-        """How to settle it, and how long it is to wait; None: its lock ends by itself."""
+        """How to settle it, and its delay; None: let its lock expire."""
         rng = self._context.rng
         draw = rng.random()
         if is_poison(one.value):
@@ -140,7 +140,8 @@ class HttpConsumer:
         return ("renew", EXTEND_MS) if draw < 0.96 else None
 
     def settle(self, ways: Mapping[tuple[str, int], list[Received]]) -> None:
-        """Ask for it, once for each broker and topic; in doubt, once more. Notes everything."""
+        """Request it, once for each broker and topic; if in doubt, once more. Records
+        everything."""
         for at, topic in sorted({(one.at, one.topic) for many in ways.values() for one in many}):
             chosen = {
                 way: [one for one in many if (one.at, one.topic) == (at, topic)]
@@ -155,7 +156,7 @@ class HttpConsumer:
     def _settle_at(
         self, at: int, topic: str, ways: Mapping[tuple[str, int], list[Received]]
     ) -> dict[tuple[str, int], list[Received]]:
-        """What is in doubt afterwards."""
+        """The settlements whose result is unknown."""
         notes = {
             one.receipt: _Note(self._context, self._group, way, one)
             for way, many in ways.items()
@@ -174,7 +175,7 @@ class HttpConsumer:
             if answer.status == OK_STATUS:
                 results = answer.body["results"]
         except OSError:
-            pass  # nobody knows
+            pass  # unknown
         for one in results:
             if one["ok"]:
                 notes.pop(one["receipt"]).end(OK)
@@ -191,7 +192,7 @@ class HttpConsumer:
 
 
 class _Note:
-    """One settlement in the history: written when it is asked for, and when it has ended."""
+    """One settlement in the history: recorded at its request, and at its end."""
 
     def __init__(
         self, context: Context, group: str, way: tuple[str, int], message: Received
@@ -211,7 +212,7 @@ class _Note:
         self._op = context.history.invoke(SETTLE, **self._fields)
 
     def end(self, kind: str) -> None:
-        """How it ended."""
+        """Record its end."""
         self._context.history.write(kind, SETTLE, op=self._op, **self._fields)
 
 
@@ -224,7 +225,7 @@ def _number_of(message: Mapping[str, Any]) -> int:
 def note_acquired(
     context: Context, since_ns: int, group: str, found: Iterable[Received], **more: Any
 ) -> None:
-    """Write down what a member was given, one event for each topic."""
+    """Record what a member received, one event per topic."""
     by_topic: dict[str, list[Received]] = {}
     for one in found:
         by_topic.setdefault(one.topic, []).append(one)
@@ -237,7 +238,7 @@ def note_acquired(
 
 
 def run_http_consumer(context: Context) -> None:
-    """Receives from every broker in turn."""
+    """Receive from every broker in turn."""
     web = Web(context)
     consumer = HttpConsumer(context, context.spec.group or "", web)
     topics = list(context.spec.topics)
@@ -247,7 +248,7 @@ def run_http_consumer(context: Context) -> None:
             consumer.work(context.rng.choice(topics), context.rng.randrange(len(web.addresses)))
             has_failed = False
         except OSError as error:
-            if not has_failed:  # a broker that is away is not worth a line for each try
+            if not has_failed:  # no log line for each attempt while a broker is down
                 context.note("receive failed", error=str(error)[:200])
             has_failed = True
             context.pause(NOWHERE_S)

@@ -1,9 +1,9 @@
 """Producers of queues: messages with ids, keys and priorities, delayed, expiring, cancelled.
 
-Invariants: nothing is sent twice but with the same sequences, of an idempotent producer over Kafka
-or of a named one over HTTP. A delayed message is noted with the time before which nobody may see
-it (`due`), an expiring one with the time after which nobody may get it (`until`). A cancellation is
-noted as the failure of the sending if it was confirmed, as doubt if no answer came.
+Invariants: retries use the same sequences, of an idempotent producer over Kafka or of a named one
+over HTTP. A delayed message is recorded with the time before which it must not be visible (`due`),
+an expiring one with the time after which it must not be delivered (`until`). A confirmed
+cancellation is recorded as a failed send, an unanswered one as doubt.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ DELAY_MS_MAX = 6_000
 PLAIN, DELAYED, DUE_AT, EXPIRING = "plain", "delayed", "due-at", "expiring"
 KINDS = (PLAIN,) * 6 + (DELAYED,) * 2 + (DUE_AT, EXPIRING)
 CANCELLED = 0.15
-"""Of the delayed messages."""
+"""The fraction of delayed messages."""
 MS_NS = 1_000_000
 TOO_MANY_REQUESTS = 429
 
 
 class Message(NamedTuple):
-    """A message that is about to be sent."""
+    """A message to be sent."""
 
     value: int
     data: bytes
@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
 
 class _Messages:
-    """Draws messages, and writes down that they are sent."""
+    """Draws messages, and records their invocation."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -51,7 +51,7 @@ class _Messages:
         self._count = 0
 
     def new(self, kind: str, topic: str, part: int) -> Message:
-        """One that is about to be sent."""
+        """Draw a message to be sent."""
         context = self._context
         self._count += 1
         name = f"{context.spec.name}-{self._count}"
@@ -64,7 +64,7 @@ class _Messages:
             fields["due"] = at_ns + delay_ms * MS_NS
         elif kind == DUE_AT:
             headers.append(("headrace-deliver-at", str(at_ms + delay_ms)))
-            # The calendar was read after `at_ns`, and counts whole milliseconds.
+            # The wall clock was read after `at_ns`, and has millisecond resolution.
             fields["due"] = at_ns + (delay_ms - 1) * MS_NS
         elif kind == EXPIRING:
             headers.append(("headrace-expire-at", str(at_ms + delay_ms)))
@@ -77,7 +77,8 @@ class _Messages:
     def end(
         self, kind: str, topic: str, part: int, messages: Sequence[Message], offset: int | None
     ) -> None:
-        """They were stored from `offset` on, or somewhere, sometime (-1), or nobody knows."""
+        """Record that they were stored from `offset` on, or at an unknown offset (-1), or in
+        doubt."""
         for at, message in enumerate(messages):
             if offset is None:
                 self._context.end_send(INFO, topic, part, message.value, error="not answered")
@@ -92,7 +93,7 @@ def _count_of(context: Context, kind: str) -> int:
 
 
 def run_queue_producer(context: Context) -> None:
-    """Over Kafka, idempotent by hand."""
+    """Over Kafka, with a hand-written idempotent producer."""
     connection, web = Connection(context), Web(context)
     messages = _Messages(context)
     producer = connection.until_answered(lambda wire: wire.new_producer())
@@ -109,7 +110,7 @@ def run_queue_producer(context: Context) -> None:
             )
         except Refused as error:
             messages.end(kind, topic, part, sent, None)
-            context.gave_up(f"a sound batch was refused: {error}")
+            context.gave_up(f"a valid batch was rejected: {error}")
             break
         messages.end(kind, topic, part, sent, offset)
         if offset is None:
@@ -191,7 +192,7 @@ def run_http_producer(context: Context) -> None:
                 return
             if found is not None or context.over.is_set():
                 break
-            at += 1  # another broker may serve it now
+            at += 1  # another broker may have become the owner
             context.pause(RETRY_S)
         messages.end(kind, topic, part, sent, found)
         context.pause(len(sent) / max(1, context.spec.rate_per_s))
@@ -199,9 +200,9 @@ def run_http_producer(context: Context) -> None:
 
 
 def _stored(web: Web, at: int, path: str, body: dict[str, Any]) -> int | str | None:
-    """Where the first record of a request is, -1 if that is not known; None: try again.
+    """Return the first record's offset, -1 if unknown; None: retry.
 
-    A text: why they were refused, though nothing is wrong with them.
+    A string: why the request was rejected, although it is valid.
     """
     try:
         answer = web.post(at, path, body)
@@ -209,14 +210,14 @@ def _stored(web: Web, at: int, path: str, body: dict[str, Any]) -> int | str | N
         return None
     if answer.status != OK_STATUS:
         may_pass = answer.status in {ELSEWHERE, UNAVAILABLE, TOO_MANY_REQUESTS}
-        return None if may_pass else f"a sound request was refused: {answer}"
+        return None if may_pass else f"a valid request was rejected: {answer}"
     results = answer.body["results"]
     for one in results:
         if not one["ok"]:
             error = one["error"]
             may_pass = error["retriable"] or error["status"] == ELSEWHERE
-            return None if may_pass else f"a sound record was refused: {error}"
+            return None if may_pass else f"a valid record was rejected: {error}"
     offsets = [one["offset"] for one in results]
-    # What a retry finds stored has no offset, and may have been stored with others in between.
+    # Records that a retry finds stored have no offset, and other records may lie between them.
     is_run = offsets == list(range(offsets[0] or 0, (offsets[0] or 0) + len(offsets)))
     return int(offsets[0]) if is_run and None not in offsets else -1

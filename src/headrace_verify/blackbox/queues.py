@@ -1,8 +1,8 @@
-"""Queues in the black box: share groups over HTTP and Kafka, delays, retries, dead letters.
+"""Queues in black-box runs: share groups over HTTP and Kafka, delays, retries, dead letters.
 
-Invariants: the groups and topics of the simulation's workload, and a dead letter topic. A run ends
-when the brokers say that nothing is left of any group; then each message must have ended, and none
-may come again, not even after all brokers were killed once more.
+Invariants: uses the groups and topics of the simulation's workload, and a dead letter topic. A run
+ends when the brokers report that nothing is left of any group; then each message must have been
+settled, and none may be delivered again, even after all brokers were killed once more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WORKLOAD = WORKLOADS[QUEUES]
 DEAD_TOPIC = "q-dead"
 DEAD_PARTITIONS = 6
-"""In a cluster each broker that has dead letters needs one."""
+"""In a cluster, each broker that has dead letters needs one."""
 DEAD_LETTERS = {
     "share.delivery.count.limit": "5",
     "errors.deadletterqueue.topic.name": DEAD_TOPIC,
@@ -68,11 +68,11 @@ ROLES = (
 )
 
 
-# --- before --------------------------------------------------------------------------------------
+# --- set-up --------------------------------------------------------------------------------------
 
 
 def prepare(context: Context) -> None:
-    """Settings of topics and groups. Raises OSError."""
+    """Configure topics and groups. Raises OSError."""
     connection = Connection(context, PATIENCE_S)
     for topic, configs in WORKLOAD.configs.items():
         _configure(connection, TOPIC_RESOURCE, topic, configs)
@@ -94,11 +94,11 @@ def _configure(connection: Connection, kind: int, name: str, configs: Mapping[st
     connection.until_answered(change)
 
 
-# --- at the end ----------------------------------------------------------------------------------
+# --- finish --------------------------------------------------------------------------------------
 
 
 def settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
-    """Wait until the brokers have nothing left for any group; noted as `drained`."""
+    """Wait until no group has messages left; recorded as `drained`."""
     web, connection = Web(context), Connection(context)
     deadline_ns = now_ns() + int(within_s * 1e9)
     left: dict[str, str] = dict.fromkeys(GROUPS, "never asked")
@@ -127,7 +127,7 @@ def settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
             context.note("not drained", group=group, left=what)
             context.history.write(OK, DRAINED, group=group, upto=upto, dead=True)
         else:
-            yield f"not alive: group {group} still has after {within_s} s: {what}"
+            yield f"not alive: after {within_s} s, group {group} still has: {what}"
 
 
 def _places() -> list[tuple[str, int]]:
@@ -135,7 +135,7 @@ def _places() -> list[tuple[str, int]]:
 
 
 def _what_is_left(web: Web, group: str) -> str:
-    """What a group has before it on all partitions, in words. Raises OSError."""
+    """Describe what a group has left on all partitions. Raises OSError."""
     missing = set(_places())
     for at in range(len(web.addresses)):
         for topic in WORKLOAD.topics:
@@ -146,25 +146,25 @@ def _what_is_left(web: Web, group: str) -> str:
             if answer.status == ELSEWHERE:
                 continue
             if answer.status != OK_STATUS or delayed.status != OK_STATUS:
-                return f"no answer of {topic}: {answer}, {delayed.status}"
+                return f"no answer from {topic}: {answer}, {delayed.status}"
             for one in answer.body["partitions"]:
                 if one["lag"] or one["in_flight"] or one["waiting_for_dead_letter_copy"]:
                     return f"{topic}: {one}"
                 missing.discard((topic, one["partition"]))
-    return f"partitions that the group never began: {sorted(missing)}" if missing else ""
+    return f"partitions that the group never started: {sorted(missing)}" if missing else ""
 
 
 def _was_calendar_set(crew: Crew) -> bool:
-    """Whether a calendar jumped in this run: what waits may be due in an hour."""
+    """Whether a wall clock jumped in this run: delayed messages may be due in an hour."""
     events = read_history(crew.folder / "run.jsonl")
     return any(event.get("fault") == "clock" for event in events)
 
 
-# --- afterwards ----------------------------------------------------------------------------------
+# --- final reads ---------------------------------------------------------------------------------
 
 
 def read_back_queues(context: Context) -> Iterator[str]:
-    """The logs, the dead letters, and what groups still get: nothing."""
+    """Read the logs, the dead letters, and what groups still receive: nothing."""
     yield from read_back(context, WORKLOAD.topics)
     yield from _read_dead_letters(context)
     web = Web(context)
@@ -177,7 +177,7 @@ def read_back_queues(context: Context) -> Iterator[str]:
 
 
 def _receive_the_rest(context: Context, consumer: HttpConsumer, at: int, topic: str) -> None:
-    """Whatever comes is acknowledged: whether it should have come is the judge's business."""
+    """Acknowledge whatever is received: the checkers judge whether it should have been."""
     for _ in range(LAST_ROUNDS):
         try:
             found: list[Received] = consumer.receive(at, topic, 100, LAST_WAIT_MS)
@@ -209,7 +209,7 @@ def _read_dead_letters(context: Context) -> Iterator[str]:
 
 
 def _read_dead_partition(context: Context, wire: KafkaWire, part: int) -> None:
-    """Note every copy with its origin. Raises OSError."""
+    """Record every copy with its origin. Raises OSError."""
     position, end = note_ends(context, wire, DEAD_TOPIC, part)
     while position < end:
         data, end = wire.fetch(DEAD_TOPIC, part, position)

@@ -1,7 +1,7 @@
-"""Clients without a library: they ask for what no library would, and look at every answer.
+"""Clients without a library: they send requests that no library would, and check every response.
 
-Invariants: one request at a time; an error in an answer is certain (`fail`), a broken
-connection is not (`info`, or another try where the broker must recognise it).
+Invariants: one request at a time; an error response is certain (`fail`), a broken connection is not
+(`info`, or a retry where the broker must recognise it).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AGAIN_CHANCE = 0.1
-"""How often a batch that was acknowledged is sent once more: it must be recognised."""
+"""How often an acknowledged batch is sent again: it must be recognised."""
 LATEST, EARLIEST = -1, -2
 _NEVER_STORED = {3, 10, 17, 18, 87}
-"""Codes that say so. Any other may come behind an append whose fate the leader does not know, and
+"""Codes that say so. Any other may follow an append whose outcome the leader does not know, and
 which its successor may find."""
 
 
 def encoded(values: list[bytes], producer: tuple[int, int] = (-1, -1), first: int = -1) -> bytes:
-    """A batch of these values; with producer id and epoch, and the first sequence."""
+    """Build a batch of these values; with producer id and epoch, and the first sequence."""
     now_ms = SystemClock().now_ms()
     return encode_batch(
         [Record(0, now_ms, None, value) for value in values],
@@ -38,8 +38,8 @@ def encoded(values: list[bytes], producer: tuple[int, int] = (-1, -1), first: in
 
 
 def run_raw_producer(context: Context) -> None:
-    """Idempotent by hand. A tenth of its batches is sent again after it was acknowledged, and on
-    every new connection the last batch of each partition."""
+    """A hand-written idempotent producer. A tenth of its batches is sent again after the
+    acknowledgement, and the last batch of each partition on every new connection."""
     connection = Connection(context)
     producer = connection.until_answered(lambda wire: wire.new_producer())
     sequences = dict.fromkeys(context.places, 0)
@@ -73,7 +73,7 @@ def run_raw_producer(context: Context) -> None:
 
         try:
             offset = connection.until_answered(ask, Place(topic, part))
-            # Who has answered the only try has stored it, under an epoch of its own.
+            # The node that acknowledged the first attempt has stored it, in its own epoch.
             by = asked[0].address if len(asked) == 1 else None
             _end(context, topic, part, sent, offset, by)
             if offset is None:
@@ -86,9 +86,9 @@ def run_raw_producer(context: Context) -> None:
                 for again in last.values():
                     again()
         except Refused as error:
-            # It may have been stored before it was refused: an answer can have been lost.
+            # It may have been stored before it was rejected: a response can have been lost.
             _end(context, topic, part, sent, None)
-            context.gave_up(f"a sound batch was refused: {error}")
+            context.gave_up(f"a valid batch was rejected: {error}")
             break
         context.pause(count / max(1, context.spec.rate_per_s))
     connection.drop()
@@ -111,8 +111,8 @@ def _end(
 
 
 def run_raw_reader(context: Context) -> None:
-    """Reads every partition from its beginning, one after the other, with what the answer says
-    of the high watermark."""
+    """Read every partition from its start, one after the other, and record the responses' high
+    watermarks."""
     connection = Connection(context)
     positions = dict.fromkeys(context.places, 0)
     context.history.write(OK, "assign", parts=context.owned(context.places))
@@ -139,7 +139,7 @@ def run_raw_reader(context: Context) -> None:
 
 
 def run_observer(context: Context) -> None:
-    """Looks at where logs end and where groups are, again and again."""
+    """Query log ends and committed offsets repeatedly."""
     connection = Connection(context)
     groups = list(context.spec.options.get("groups", ()))
     while not context.over.is_set():
@@ -176,7 +176,7 @@ def _listed(wire: KafkaWire, topic: str, part: int, timestamp: int) -> int:
 
 
 def note_committed(context: Context, wire: KafkaWire, group: str) -> dict[tuple[str, int], int]:
-    """A group's progress, noted too. Raises OSError."""
+    """Fetch and record a group's committed offset. Raises OSError."""
     since_ns = now_ns()
     found = wire.all_committed(group, context.spec.topics)
     listed = [[topic, part, offset] for (topic, part), offset in sorted(found.items())]
@@ -185,10 +185,10 @@ def note_committed(context: Context, wire: KafkaWire, group: str) -> dict[tuple[
 
 
 def run_churn(context: Context) -> None:
-    """Topics made, written, read, deleted, and made again under their old names.
+    """Topics created, written, read, deleted, and recreated under the same names.
 
-    A name is left alone once an answer of its life was lost: a write that comes late would land in
-    the next topic of that name, which is no fault of the broker.
+    A name is not reused after a response of its life was lost: a delayed write would go to the next
+    topic of that name, which is not a broker's fault.
     """
     connection = Connection(context)
     name, life = 0, 0
@@ -208,7 +208,7 @@ def run_churn(context: Context) -> None:
 
 
 def _one_life(context: Context, connection: Connection, topic: str, label: str) -> bool:
-    """Whether every answer came."""
+    """Returns whether every response arrived."""
     partitions = context.rng.choice((1, 1, 3))
     is_sure = True
     made = _change(context, connection, "create", label, lambda wire: wire.create_topic(
@@ -256,9 +256,9 @@ def _change(
     ask: Callable[[KafkaWire], None],
     known: int,
 ) -> bool | None:
-    """Make or delete a topic: whether the first answer came; None if the run is over.
+    """Create or delete a topic: whether the first response arrived; None if the run is over.
 
-    `known`: the error that says that an earlier try, whose answer was lost, has done it.
+    `known`: the error code if an earlier attempt, whose response was lost, has succeeded.
     """
     op = context.history.invoke(operation, topic=label)
     tries = 0
@@ -285,7 +285,7 @@ def _change(
 def _read_life(
     context: Context, connection: Connection, topic: str, label: str, ends: list[int]
 ) -> None:
-    """Read what was written, once. One fetch may end where a ledger does."""
+    """Read what was written, once. One fetch may end at the end of a ledger."""
     for part, end in enumerate(ends):
         position = 0
         while position < end:
@@ -299,6 +299,8 @@ def _read_life(
             found = [(part, one.offset, one.value) for one in records]
             context.polled(since_ns, label, found)
             if not records:
-                context.gave_up(f"{label}: {end} records were acknowledged, and {position} came")
+                context.gave_up(
+                    f"{label}: {end} records were acknowledged, but {position} were returned"
+                )
                 break
             position = records[-1].offset + 1

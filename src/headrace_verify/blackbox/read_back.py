@@ -1,6 +1,6 @@
-"""Every partition read from its beginning to its end, with the epochs under which it was written.
+"""Reads every partition from start to end, with the leader epochs of its batches.
 
-Invariants: a client like any other; it is asked at the end, when nothing is broken any more.
+Invariants: an ordinary client, run at the end when all faults are healed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 20
 PATIENCE_S = 60
-"""For a partition whose owner has just been started."""
+"""Enough for a partition whose owner has just started."""
 
 
 def read_back(context: Context, topics: Mapping[str, int]) -> Iterator[str]:
-    """Read all of it into the context's history; what could not be read, in words."""
+    """Read everything into the context's history; returns what could not be read, as text."""
     connection = Connection(context, TIMEOUT_S)
     deadline_ns = now_ns() + int(PATIENCE_S * 1e9)
     for place in (Place(topic, part) for topic, n in topics.items() for part in range(n)):
@@ -40,7 +40,7 @@ def read_back(context: Context, topics: Mapping[str, int]) -> Iterator[str]:
                     yield f"{place.topic}-{place.part} cannot be read: {error}"
                     break
                 context.pause(RETRY_S)
-                context.history.write(OK, ASSIGN, parts=[list(place)])  # from the beginning
+                context.history.write(OK, ASSIGN, parts=[list(place)])  # from the start
             else:
                 break
     connection.drop()
@@ -72,7 +72,7 @@ def _read_partition(context: Context, wire: KafkaWire, place: Place) -> Iterator
             position = headers[-1].last_offset + 1  # a batch may have no records left
             continue
         if position < end:
-            yield f"{topic}-{part}: offset {position} of {end} answers with nothing"
+            yield f"{topic}-{part}: a fetch at offset {position} of {end} returns nothing"
         context.history.write(
             OK, POLL, since=since_ns, topic=topic, recs=[], final=True, upto={str(part): end}
         )

@@ -1,8 +1,8 @@
 """A real cluster under test: ZooKeepers, bookies, brokers, and the links between them.
 
-Invariants: known by commands, ports and addresses alone. Where the run has a network of its
-own each node has an address there and any pair of nodes can be cut; elsewhere all are on loopback,
-with proxies between clients and brokers, and between brokers and ZooKeepers.
+Invariants: known only by commands, ports and addresses. In a private network, each node has its own
+address and any pair of nodes can be cut; otherwise all are on the loopback interface, with proxies
+between clients and brokers, and between brokers and ZooKeepers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Size(NamedTuple):
-    """How many there are of each."""
+    """The number of each."""
 
     brokers: int
     bookies: int
@@ -43,21 +43,21 @@ class Size(NamedTuple):
 
 
 WHOLE, SMALL = Size(3, 4, 3), Size(2, 3, 1)
-"""SMALL is what a quick run can start in time."""
+"""A quick run can start SMALL in time."""
 SESSION_MS = 2_000
 BOOKIE_SESSION_MS = 10_000
-"""Longer than anybody waits for an answer: a slow bookie is still taken for a living one."""
+"""Longer than any time-out: a slow bookie still counts as alive."""
 KAFKA_PORT, HTTP_PORT = 9092, 9180
 LEDGER_DISK_BYTES = 96 << 20
-"""What a bookie has for `_LOAD_S` seconds of the whole load, or less: one that is full for good
-serves nobody, and does not come back while its journal does not fit into its ledgers."""
+"""A bookie's disk for `_LOAD_S` seconds of the full load, or less: a permanently full one is
+useless, and does not return while its journal does not fit into its ledgers."""
 _LOAD_S = 240.0
 JOURNAL_DISK_BYTES = 192 << 20
 ZOOKEEPER_DISK_BYTES = 256 << 20
 _BOOKIE_SETTINGS = {
     "diskCheckInterval": "1000",
     "journalMaxGroupWaitMSec": "1",
-    # The journal's disk is small, too, and must never be full of what is no longer needed.
+    # The journal's disk is small, too, and must never be full of obsolete data.
     "journalMaxSizeMB": "16",
     "journalMaxBackups": "1",
 }
@@ -68,7 +68,7 @@ class RealCluster:
     """See Cluster. Nodes: brokers first, then bookies, then ZooKeepers."""
 
     liveness_s = 40.0
-    """A machine that runs all of it is slow; sessions and elections take seconds."""
+    """A machine that runs everything is slow; sessions and elections take seconds."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RealCluster:
         bug: str | None = None,
         load_s: float = 0.0,
     ) -> None:
-        """`load_s`: for how long there will be the whole load, or how much longer half of it."""
+        """`load_s`: duration of the full load, or half the duration of half of it."""
         self._folder = folder
         self._ledger_disk_bytes = int(LEDGER_DISK_BYTES * max(1.0, load_s / _LOAD_S))
         self._size = size
@@ -148,7 +148,7 @@ class RealCluster:
                 enter = self._fabric.launch(name)
                 broker = RealBroker(self._folder / name, options, (*enter, *launch))
                 broker.listen(host, KAFKA_PORT, HTTP_PORT, LOOPBACK)
-                # HTTP's operations are served on loopback alone: that of the broker's namespace.
+                # HTTP administration is served only on loopback: that of the broker's namespace.
                 door = Door(enter, (host, DOOR_PORT), (LOOPBACK, HTTP_PORT))
                 self._doors.append(door)
                 self._https.append(door.address)
@@ -176,8 +176,8 @@ class RealCluster:
         return broker
 
     def _edges(self, fabric: Fabric) -> list[Breakable]:
-        """What may be cut: of each broker its clients, ZooKeepers, bookies, peers, everything;
-        of bookies and ZooKeepers each other, and everything."""
+        """What may be cut: of each broker its clients, ZooKeepers, bookies, peers, everything; of
+        bookies and ZooKeepers each other, and everything."""
         brokers = [f"broker-{number}" for number in range(1, self._size.brokers + 1)]
         bookies = [f"bookie-{number}" for number in range(1, self._size.bookies + 1)]
         zookeepers = sorted(set(self._servers.options.places) - set(bookies))
@@ -191,22 +191,22 @@ class RealCluster:
             groups[f"{broker} and {one_bookie}"] = [(broker, one_bookie)]
             groups[f"{broker} and its peers"] = [(broker, one) for one in peers]
             everybody = [CLIENTS, *peers, *bookies, *zookeepers]
-            groups[f"{broker} and everybody"] = [(broker, one) for one in everybody]
+            groups[f"{broker} and all others"] = [(broker, one) for one in everybody]
         for bookie in bookies:
             groups[f"{bookie} and ZooKeeper"] = [(bookie, one) for one in zookeepers]
             others = [*brokers, *zookeepers, *(one for one in bookies if one != bookie)]
-            groups[f"{bookie} and everybody"] = [(bookie, one) for one in others]
+            groups[f"{bookie} and all others"] = [(bookie, one) for one in others]
         for one in zookeepers:
             fellows = [fellow for fellow in zookeepers if fellow != one]
             if fellows:
                 groups[f"{one} and its ensemble"] = [(one, fellow) for fellow in fellows]
-            groups[f"{one} and everybody"] = [(one, o) for o in [*fellows, *brokers, *bookies]]
+            groups[f"{one} and all others"] = [(one, o) for o in [*fellows, *brokers, *bookies]]
         return [Edge(fabric, name, pairs) for name, pairs in groups.items()]
 
-    # --- what is done to them ----------------------------------------------------------------
+    # --- faults ------------------------------------------------------------------------------
 
     def targets(self, kind: str) -> Sequence[int]:
-        """See Cluster: half of what is done is done to brokers."""
+        """See Cluster: half of the faults hit brokers."""
         brokers = range(self._size.brokers)
         bookies = range(self._size.brokers, self._size.brokers + self._size.bookies)
         if kind in {"kill-in-start", "clock", "roll-brokers"}:
@@ -258,7 +258,7 @@ class RealCluster:
         self._fill(self._disks[node - self._size.brokers], node, size_bytes)
 
     def fill_journal(self, node: int, left_bytes: int | None) -> None:
-        """See HasBookies: it ends with the first entry that it cannot put down."""
+        """See HasBookies: it exits at the first entry that it cannot write."""
         self._fill(self._journals[node - self._size.brokers], node, left_bytes)
 
     def leader(self) -> int:
@@ -267,14 +267,14 @@ class RealCluster:
         return first + self._servers.leading_zookeeper()
 
     def fill_zookeeper(self, node: int, left_bytes: int | None) -> None:
-        """See HasEnsemble: it ends with the first transaction that it cannot put down."""
+        """See HasEnsemble: it exits at the first transaction that it cannot write."""
         first = self._size.brokers + self._size.bookies
         self._fill(self._zookeeper_disks[node - first], node, left_bytes)
 
     def _fill(self, disk: SmallDisk, node: int, left_bytes: int | None) -> None:
         if left_bytes is None:
             disk.empty()
-            self.start(node)  # it may have ended, or be read-only
+            self.start(node)  # it may have exited, or be read-only
         else:
             disk.fill(left_bytes)
 
@@ -283,7 +283,7 @@ class RealCluster:
         before = self._slow.pop(node, None)
         if before is not None:
             before.end()
-            self.start(node)  # it may have ended, with its session
+            self.start(node)  # it may have exited, with its session
         if delay_s:
             self._slow[node] = SlowAnswers(self._nodes[node], delay_s)
 
@@ -297,16 +297,16 @@ class RealCluster:
         """See Cluster."""
         found: dict[str, str] = {}
         if not self._disks:
-            why = "no mount namespace here: the disks of bookies do not fill up"
+            why = "no mount namespace here: disks of bookies cannot be filled"
             found |= {"disk": why, "journal": why, "zookeeper-disk": why}
         if self._brokers[0].clock is None:
             found["clock"] = WHY_NO_CLOCK
         return found
 
-    # --- what is seen of them ----------------------------------------------------------------
+    # --- observation -------------------------------------------------------------------------
 
     def is_alive(self, node: int) -> bool:
-        """See Cluster. Of Apache's servers it is not asked: they end when they see fit."""
+        """See Cluster. Not checked for Apache's servers: they may exit."""
         found = self._nodes[node]
         if not found.is_ours and not found.is_alive:
             self.start(node)
@@ -318,7 +318,7 @@ class RealCluster:
         return path.read_text(errors="replace")[-800:] if path.exists() else ""
 
     def complaints(self) -> Sequence[str]:
-        """See Cluster: what `headrace cluster verify` finds."""
+        """See Cluster: the findings of `headrace cluster verify`."""
         command = [*RealBroker.command(), "cluster", "verify", "--json"]
         command += ["--zookeeper", self._servers.zookeeper_addresses]
         done = subprocess.run(  # noqa: S603 - our own command

@@ -1,8 +1,8 @@
-"""The folder that a run leaves: enough for somebody else to judge it.
+"""A run's folder: enough for others to judge it.
 
-Invariants: `report.json` says what was tried, what was skipped and why, what was found;
-`schedule.json` holds the faults, `history.jsonl` every operation. The chart is drawn only where
-matplotlib is installed, and the report says so if it is not.
+Invariants: `report.json` says what was tested, what was skipped and why, what was found;
+`schedule.json` holds the faults, `history.jsonl` every operation. The chart needs matplotlib;
+without it, the report says so.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def write_report(outcome: Outcome, report: dict[str, Any]) -> list[str]:
-    """Write what the folder lacks; the names of its files."""
+    """Write the remaining files; returns the names of all."""
     folder = outcome.folder
     schedule = [fault._asdict() for fault in outcome.schedule]
     (folder / "schedule.json").write_text(json.dumps(schedule, indent=1) + "\n")
@@ -78,7 +78,7 @@ def write_report(outcome: Outcome, report: dict[str, Any]) -> list[str]:
 
 
 def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
-    """Writes and reads over time, with the faults behind them; False without matplotlib."""
+    """Draw writes and reads over time, with the faults; returns False without matplotlib."""
     pyplot = load_pyplot()
     if pyplot is None:
         return False

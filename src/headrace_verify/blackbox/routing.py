@@ -1,7 +1,7 @@
-"""Which node to ask: connections of a client without a library, made again when they are needed.
+"""Routing of a client without a library: connections that are recreated when needed.
 
-Invariants: knows the bootstrap address, and asks metadata for leaders and coordinators, as a
-library does. Whatever breaks or says that it is not the one is forgotten with all that was learnt.
+Invariants: knows the bootstrap address, and looks up leaders and coordinators, as a library does.
+On a broken connection or a not-leader error, the route and its metadata are dropped.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 4.0
 RETRY_S = 0.1
 RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 56, 74, 75}
-"""Kafka's codes that ask for another try, perhaps elsewhere."""
+"""Kafka's retriable codes."""
 ELSEWHERE = {3, 5, 6, 14, 15, 16, 74, 75}
 LEADER_NOT_AVAILABLE = 5
 
 
 class Client(Protocol):
-    """Whose connections they are."""
+    """The owner of the connections."""
 
     @property
     def addresses(self) -> Sequence[tuple[str, int]]:
-        """Where it may begin."""
+        """Where it may start."""
         ...
 
     @property
     def number(self) -> int:
-        """At which of them, counted on."""
+        """The index of the next one."""
         ...
 
     @property
     def over(self) -> threading.Event:
-        """Set when it is to end."""
+        """Set when it must end."""
         ...
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not behind the end."""
+        """Wait, but not beyond the end of the run."""
         ...
 
 
 class Place(NamedTuple):
-    """A partition, whose leader is meant."""
+    """A partition, for requests to its leader."""
 
     topic: str
     part: int
 
 
 class Group(NamedTuple):
-    """A group, whose coordinator is meant."""
+    """A group, for requests to its coordinator."""
 
     name: str
 
@@ -67,12 +67,12 @@ class Connection:
         self._wires: dict[tuple[str, int], KafkaWire] = {}
         self._nodes: dict[Place | Group, tuple[str, int]] = {}
         self._first = client.number
-        """Which bootstrap address is asked; another one when it does not answer."""
+        """Which bootstrap address to use; the next one when it does not respond."""
         self.made = 0
-        """How many were made."""
+        """The number of connections created."""
 
     def wire(self, of: Place | Group | None = None) -> KafkaWire:
-        """The connection to whoever is in charge; without `of`, to any node.
+        """The connection to the leader or coordinator; without `of`, to any node.
 
         Raises OSError, Refused.
         """
@@ -110,14 +110,14 @@ class Connection:
         return str(told.host), int(told.port)
 
     def drop(self) -> None:
-        """Close and forget everything."""
+        """Close everything and drop the routes."""
         wires, self._wires = self._wires, {}
         self._nodes.clear()
         for wire in wires.values():
             wire.close()
 
     def failed(self, error: OSError) -> bool:
-        """Draw the conclusions from an error; whether another try makes sense."""
+        """Update the routes after an error; returns whether a retry makes sense."""
         if not isinstance(error, Refused):
             self.drop()
             self._first += 1
@@ -130,7 +130,8 @@ class Connection:
     def until_answered(
         self, ask: Callable[[KafkaWire], Any], of: Place | Group | None = None
     ) -> Any:
-        """Ask until there is an answer; None at the end of the run. Raises Refused for good."""
+        """Repeat until there is an answer; None at the end of the run. Raises Refused if it is
+        final."""
         while not self._client.over.is_set():
             try:
                 return ask(self.wire(of))

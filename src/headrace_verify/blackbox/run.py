@@ -1,7 +1,7 @@
-"""One run of the black box: load, faults, healing, liveness, a full read back, the judge.
+"""One black-box run: load, faults, healing, liveness, a full read, the checkers.
 
-Invariants: everything that is drawn comes from the seed. A run that checked nothing has
-failed, and so has one in which a client gave up that should have gone on.
+Invariants: all random draws derive from the seed. A run that checked nothing has failed, and so has
+one in which a client gave up that should have continued.
 """
 
 from __future__ import annotations
@@ -41,39 +41,40 @@ if TYPE_CHECKING:
 
 PROBE_TOPIC = "probe"
 WARM_UP_S = 20.0
-"""For all clients to start; imports take their time on a small machine."""
+"""For all clients to start; imports take time on a small machine."""
 CALM_SHARE = 0.2
-"""Load without faults at the end, in parts of the bound: everybody gets a chance to come back."""
+"""Load without faults at the end, as a fraction of the bound: all clients get a chance to
+recover."""
 DRAIN_SHARE = 8
-"""For groups to read everything, in parts of the bound: a member that was killed is missed after
-its session of 6 s, and a machine's disk may stand still for minutes."""
+"""For groups to read everything, as a fraction of the bound: a killed member is removed after its
+session time-out of 6 s, and a machine's disk may stall for minutes."""
 DRAIN_SHARE_OF_BUGS = 0.75
 HISTORY = "history.jsonl"
 CRITICAL_KINDS = ("send ok", "poll ok", "commit ok", "committed ok", "offsets ok", "assign ok")
-"""A run in which one of these never happened has checked nothing worth the name."""
+"""If one of these never happened, the run has not tested anything useful."""
 
 
 class Plan(NamedTuple):
-    """What is asked for."""
+    """The options of a run."""
 
     seconds: float
     seed: int
     is_quick: bool = False
     bug: str | None = None
     kinds: tuple[str, ...] = ()
-    """Kinds of faults; all that the target knows if empty."""
+    """Kinds of faults; empty: all that the target supports."""
     target: str = SINGLE
     with_archive: bool = False
-    """Whether the pipeline's archive works beside the clients."""
+    """Whether the pipeline's archive runs, too."""
     load: float = 1.0
-    """What part of their usual rate producers send: less on a slow machine, or for hours."""
+    """Producers' rate as a fraction of the usual: lower on a slow machine, or for hours."""
     parts: tuple[str, ...] = ()
-    """Whose clients work (`all_parts.NAMES`); all if empty."""
+    """Parts whose clients run (`all_parts.NAMES`); empty: all."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it."""
+    """The result."""
 
     plan: Plan
     folder: Path
@@ -85,7 +86,7 @@ class Outcome:
     tally: Tally = field(default_factory=Tally)
     counts: dict[str, int] = field(default_factory=dict)
     messages: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Share group -> how many messages were sent, and what became of them."""
+    """Share group -> how many messages were sent, and their outcomes."""
     event_count: int = 0
     begun_ns: int = 0
     healed_ns: int = 0
@@ -96,7 +97,7 @@ class Outcome:
 
     @property
     def held(self) -> bool:
-        """Whether all promises held, and there was something to check."""
+        """Whether no guarantee was violated, and there was something to check."""
         return not self.violations and self.verdict.is_clean
 
 
@@ -121,7 +122,7 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
     try:
         run.go()
     except (HeadraceError, OSError) as error:
-        outcome.violations.append(f"the run could not go on: {type(error).__name__}: {error}")
+        outcome.violations.append(f"the run failed: {type(error).__name__}: {error}")
     finally:
         outcome.ended_ns = now_ns()
         crew.close()
@@ -148,7 +149,7 @@ def _keep_logs(logs: Mapping[str, Path], folder: Path) -> None:
 
 
 def _judge(outcome: Outcome, histories: list[Path]) -> None:
-    """Merge, count, and ask the checkers."""
+    """Merge, count, and run the checkers."""
     begun_ns = now_ns()
     merged = outcome.folder / HISTORY
     outcome.event_count = write_merged([path for path in histories if path.exists()], merged)
@@ -166,10 +167,10 @@ def _judge(outcome: Outcome, histories: list[Path]) -> None:
     if missing:
         outcome.violations.append(f"nothing was checked: there was no {', no '.join(missing)}")
     if not outcome.done.harms:
-        outcome.violations.append("nothing was checked: no fault was done")
+        outcome.violations.append("nothing was checked: no fault was injected")
     for name, counts in outcome.tally.clients.items():
         if "send invoke" in counts and not counts.get("send ok"):
-            outcome.violations.append(f"nothing was checked: {name} got no acknowledgement")
+            outcome.violations.append(f"nothing was checked: {name} got no acknowledgements")
 
 
 class _Run:
@@ -199,7 +200,7 @@ class _Run:
         self.archive: archive.Archive | None = None
 
     def go(self) -> None:
-        """All phases. Raises HeadraceError, OSError."""
+        """Run all phases. Raises HeadraceError, OSError."""
         outcome = self._outcome
         self._on_progress(0, "starting")
         self._cluster.start()
@@ -216,18 +217,18 @@ class _Run:
         self._end_producers()
         self._drain()
         for part in self._parts:
-            self._on_progress(1, f"{part.name} come to their end")
+            self._on_progress(1, f"{part.name}: finishing")
             within_s = self._drain_s()
             outcome.violations += part.settle(self._crew, self._context, within_s)
         late = self._crew.end(self._crew.clients, 20)
-        outcome.violations += [f"{name} did not end" for name in late]
+        outcome.violations += [f"{name} did not exit" for name in late]
         self._read_back("final-1")
         self._cluster.kill()
         self._cluster.start()
         self._read_back("final-2")
         outcome.violations += self._cluster.complaints()
         if self.archive is not None:
-            self._on_progress(1, "the archive comes to its end")
+            self._on_progress(1, "the archive is finishing")
             outcome.archive = self.archive.finish()
             outcome.violations += outcome.archive.problems
 
@@ -254,8 +255,8 @@ class _Run:
         history.close()
 
     def _warm_up(self) -> None:
-        """Wait until every client is at work: a fault before that meets nobody."""
-        self._on_progress(0, "clients start")
+        """Wait until every client is at work: earlier faults would affect no client."""
+        self._on_progress(0, "clients are starting")
         deadline_ns = now_ns() + int(WARM_UP_S * 1e9)
         waiting = list(self._crew.clients)
         while waiting and now_ns() < deadline_ns:
@@ -295,12 +296,12 @@ class _Run:
             if not self._cluster.is_alive(node):
                 words = self._cluster.last_words(node)
                 name = self._cluster.name(node)
-                self._outcome.violations.append(f"{name} has ended by itself: {words}")
+                self._outcome.violations.append(f"{name} has exited on its own: {words}")
                 self._cluster.kill(node)
                 self._cluster.start(node)
 
     def _look_alive(self) -> None:
-        """A new client writes and reads, through the links, within the bound."""
+        """Check that a new client writes and reads, through the links, within the bound."""
         within_s = self._cluster.liveness_s
         deadline_ns = now_ns() + int(within_s * 1e9)
         value, data = self._context.begin_send(PROBE_TOPIC, 0, again=True)
@@ -327,27 +328,29 @@ class _Run:
         self._outcome.violations.append(said)
 
     def _end_producers(self) -> None:
-        self._on_progress(1, "producers finish")
+        self._on_progress(1, "producers are finishing")
         producers = self._crew.producers()
         for name in self._crew.end(producers, PATIENCE_S + 20):
-            self._outcome.violations.append(f"not alive: {name} did not get rid of its records")
+            self._outcome.violations.append(
+                f"not alive: {name} could not send its remaining records"
+            )
         self._acknowledged_since_healing([client.spec.name for client in producers])
 
     def _acknowledged_since_healing(self, names: list[str]) -> None:
-        """Each producer has had something acknowledged that it sent after the healing."""
+        """Check that each producer got an acknowledgement for a record sent after the healing."""
         for client in self._crew.producers():
             if client.spec.name in names and not self._has_come_back(client.history_path):
                 said = f"not alive: {client.spec.name} wrote nothing after the last healing"
                 self._outcome.violations.append(said)
 
     def _has_come_back(self, path: Path) -> bool:
-        """An acknowledgement of what it has sent since; or of what it sends again, on purpose."""
+        """Whether it got an acknowledgement for a record sent, or deliberately resent, since."""
         since_ns = self._outcome.healed_ns
         sends_again = "raw-" in path.name
         sent = set()
         for event in read_history(path):
             if event.get("what") == "started" and event["t"] > since_ns:
-                return True  # it has replaced one that was killed, and had no time for anything
+                return True  # it replaced a killed one, and had no time to do anything
             if event["f"] != "send" or event["t"] < since_ns:
                 continue
             if event["k"] == "invoke":
@@ -362,7 +365,7 @@ class _Run:
 
     def _drain(self) -> None:
         """Wait until every group has read and committed everything."""
-        self._on_progress(1, "groups read on")
+        self._on_progress(1, "groups are catching up")
         within_s = self._drain_s()
         deadline_ns = now_ns() + int(within_s * 1e9)
         waiting = set(self._crew.groups)
@@ -382,7 +385,7 @@ class _Run:
     def _look_at_groups(
         self, connection: Connection, waiting: set[str], lag: dict[str, int]
     ) -> None:
-        """Take those out of `waiting` that have committed everything. Raises OSError."""
+        """Remove groups that have committed everything from `waiting`. Raises OSError."""
         ends = {
             place: note_ends(self._context, connection.wire(place), *place)[1]
             for place in (Place(topic, part) for topic, n in TOPICS.items() for part in range(n))
@@ -396,12 +399,12 @@ class _Run:
 
 
 def _is_at_work(path: Path) -> bool:
-    """Whether a client has done something beside starting."""
+    """Whether a client has done anything after its start."""
     return path.exists() and any(event["f"] != NOTE for event in read_history(path))
 
 
 def replays(outcome: Outcome) -> Iterator[str]:
-    """What brings it up again."""
+    """The command that repeats it."""
     plan = outcome.plan
     yield (
         f"headrace verify blackbox --seed {plan.seed} --time {plan.seconds:g}s"

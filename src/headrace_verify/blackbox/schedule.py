@@ -1,8 +1,8 @@
 """The faults of a run: an explicit list, drawn from the seed before anything starts.
 
-Invariants: pure. The list knows nothing of the workload's chance, so a fault can be taken
-out without changing the others, and the same seed gives the same list. What a machine cannot do is
-left out when the time comes, and told.
+Invariants: pure. The list uses its own random numbers, so a fault can be removed without changing
+the others, and the same seed gives the same list. Faults that a machine does not support are
+skipped when they are due, and reported.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
 
 ONE_BY_ONE, OVER, CLIENTS = "one by one", "over", "clients"
-"""The three chains: each is worked through by a thread of its own."""
+"""The three chains, each executed by its own thread."""
 NODE_FAULTS = ("kill", "kill-in-start", "stop", "pause", "disk", "clock")
 NETWORK_FAULTS = ("cut", "cut-to-broker", "cut-to-clients", "delay", "reset")
 MANY_FAULTS = ("kill-many", "pause-many")
-"""Several nodes at once, where there are several."""
+"""Several nodes at once, if there are several."""
 BOOKIE_FAULTS = ("journal", "slow-bookie")
-"""Of those who store a cluster's records: no room for the journal; answers that take too long."""
+"""Of bookies: no space for the journal; responses that exceed time-outs."""
 ENSEMBLE_FAULTS = ("kill-leader", "zookeeper-disk")
-"""Of ZooKeeper: its leader is killed; one server has no room for its log, and ends."""
+"""Of ZooKeeper: its leader is killed; one server has no space for its log, and exits."""
 ROLLING_FAULTS = ("roll-brokers", "roll-bookies")
-"""All of a kind are stopped and started again, one after the other, as an upgrade does."""
+"""All nodes of a kind are restarted one after the other, as in an upgrade."""
 CLIENT_FAULTS = ("pause-client", "kill-client")
 KINDS = (*NODE_FAULTS, *NETWORK_FAULTS, *CLIENT_FAULTS)
 SEVERAL_KINDS = (*KINDS, *MANY_FAULTS)
@@ -50,15 +50,16 @@ CALM_S = 2.0
 
 
 class Fault(NamedTuple):
-    """One fault: when it begins, how long it lasts, and how strong it is."""
+    """One fault: when it begins, how long it lasts, and its strength."""
 
     at_s: float
     kind: str
     lasts_s: float
     target: int
-    """Which node or client, modulo how many there are."""
+    """The node or client, modulo their number."""
     strength: float
-    """0 to 1: of a delay, a jump, a limit; above 0.5 a cut meets all connections, else half."""
+    """0 to 1: the size of a delay, a jump, a limit; above 0.5 a cut affects all connections, else
+    half."""
     chain: str
 
     @property
@@ -68,15 +69,15 @@ class Fault(NamedTuple):
 
 
 def draw_schedule(seed: int, seconds: float, kinds: tuple[str, ...] = KINDS) -> list[Fault]:
-    """The faults of a run of `seconds`, in the order of their beginnings; all heal before its end.
+    """The faults of a run of `seconds`, in the order of their starts; all heal before its end.
 
-    One chain of node and network faults, which follow each other; a sparser one of network faults
-    and one of client faults lie over it as they come.
+    One chain of consecutive node and network faults; a sparser one of network faults and one of
+    client faults overlap it.
     """
     faults: list[Fault] = []
     for name, group in CHAINS.items():
         rng = seeded(f"blackbox {seed} {name}")
-        # A seed leaves a few kinds out (swarm testing): the others meet more often.
+        # A seed leaves out a few kinds (swarm testing): the others coincide more often.
         chosen = [kind for kind in group if kind in kinds and rng.random() < 0.8]
         if name == ONE_BY_ONE and "kill" in kinds and "kill" not in chosen:
             chosen.append("kill")
@@ -106,14 +107,14 @@ def _of_group(rng: Random, kinds: list[str], seconds: float, group: str) -> list
 
 
 def _length(rng: Random, kind: str, seconds: float) -> float:
-    """Short ones are many, long ones few; a fraction of the run at most."""
+    """Many short ones, few long ones; a fraction of the run at most."""
     longest = min(10.0, seconds / 4)
     if kind == "reset" or kind in ROLLING_FAULTS:
         return 0.0
     if kind in {"kill", "kill-in-start", "stop", "kill-client", "kill-many", "kill-leader"}:
         return round(min(longest, rng.choice((0.0, 0.0, 0.3, 1.5))), 3)
     if kind == "slow-bookie":
-        # Its answers are to come later than brokers (5 s) and clients (4 s) wait for them.
+        # Its responses must exceed the time-outs of brokers (5 s) and clients (4 s).
         return round(longest * (0.6 + 0.4 * rng.random()), 3)
     length_s: float = 0.1 * 100 ** rng.random()
     return round(min(longest, length_s), 3)

@@ -1,6 +1,6 @@
-"""What a run may attack: one broker, the workers of one machine, a cluster of several.
+"""The targets of a run: one broker, the workers of one machine, a cluster of several.
 
-Invariants: here alone is known which plug belongs to which name.
+Invariants: the only place that maps names to target classes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ TARGETS = (SINGLE, WORKERS, CLUSTER)
 
 
 def wants_network(target: str) -> bool:
-    """Whether its nodes should have addresses of their own, where that can be had."""
+    """Whether its nodes should have their own addresses, if possible."""
     return target != SINGLE
 
 
 def kinds_of(target: str) -> tuple[str, ...]:
-    """The kinds of faults that it knows."""
+    """The kinds of faults that it supports."""
     return {SINGLE: KINDS, WORKERS: SEVERAL_KINDS}.get(target, CLUSTER_KINDS)
 
 
 def make_target(plan: Plan, folder: Path, network: Network) -> Cluster:
-    """Make it. Raises HeadraceError, OSError."""
+    """Create it. Raises HeadraceError, OSError."""
     target, bug = plan.target, plan.bug
     own_network = fabric.Fabric() if wants_network(target) and fabric.is_inside() else None
     if target == WORKERS:

@@ -1,8 +1,8 @@
-"""One transaction of a real client, as the history knows it, and what a client must be able to do.
+"""One transaction of a real client in the history, and the interface that a client must implement.
 
-Invariants: a commit is noted before it is asked for. It is `ok` only if the client said so; once it
-was asked for and failed, nobody knows what came of it, whatever the client says of a later abort.
-A transaction whose commit was never asked for is aborted, however it ends.
+Invariants: a commit is recorded before it is requested. It is `ok` only if the client confirmed it;
+once it was requested and failed, its outcome is unknown, even if the client reports a later abort.
+A transaction whose commit was never requested is aborted, however it ends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from headrace_verify.blackbox.context import Context
 
 Offsets = dict[tuple[str, int], int]
-"""Topic and partition -> where a group has read to."""
+"""Topic and partition -> a group's position."""
 
 
 class Failed(Exception):
     """A call of a transactional producer has failed."""
 
     def __init__(self, error: object, *, may_abort: bool) -> None:
-        """`may_abort`: the instance may go on after an abort."""
+        """`may_abort`: the instance may continue after an abort."""
         super().__init__(str(error)[:300])
         self.may_abort = may_abort
 
@@ -33,10 +33,10 @@ class Instance(Protocol):
     """One instance of a transactional producer. Its methods raise Failed."""
 
     timeout_s: float
-    """After which its transaction is aborted."""
+    """The time after which its transaction is aborted."""
 
     def init(self) -> None:
-        """Get an epoch: fences the instances before, and ends what they left open."""
+        """Get an epoch: fences earlier instances, and ends their open transactions."""
         ...
 
     def begin(self) -> None:
@@ -44,7 +44,7 @@ class Instance(Protocol):
         ...
 
     def send(self, topic: str, part: int, data: bytes, ended: Callable[..., None]) -> None:
-        """Send a record; `ended(offset)` or `ended(error=...)` is called when it has ended."""
+        """Send a record; `ended(offset)` or `ended(error=...)` is called at its end."""
         ...
 
     def flush(self) -> None:
@@ -52,11 +52,11 @@ class Instance(Protocol):
         ...
 
     def send_offsets(self, group: str, offsets: Offsets, metadata: Any) -> None:
-        """Have a group's progress committed with the transaction."""
+        """Commit a group's offsets with the transaction."""
         ...
 
     def commit(self) -> None:
-        """Commit; tries again where the client may."""
+        """Commit; retries if the client permits."""
         ...
 
     def abort(self) -> None:
@@ -64,12 +64,12 @@ class Instance(Protocol):
         ...
 
     def close(self) -> None:
-        """Give it up, whatever is open."""
+        """Close it, even with an open transaction."""
         ...
 
 
 class Transaction:
-    """One transaction of an instance, and its lines in the history."""
+    """One transaction of an instance, and its events in the history."""
 
     def __init__(
         self, context: Context, instance: Instance, name: str, whose: dict[str, str]
@@ -80,12 +80,12 @@ class Transaction:
         self._offsets_op: int | None = None
         self.name = name
         self.is_asked = False
-        """Whether its commit was asked for."""
+        """Whether its commit was requested."""
         self._is_left = False
         context.history.write(OK, BEGIN, txn=name, **whose)
 
     def send(self, topic: str, part: int, of: tuple[str, int, int] | None = None) -> None:
-        """Send a fresh value; `of`: the record that it is a copy of. Raises Failed."""
+        """Send a new value; `of`: the record that it copies. Raises Failed."""
         context = self._context
         more: dict[str, Any] = {"txn": self.name}
         if of is not None:
@@ -101,7 +101,7 @@ class Transaction:
         self._instance.send(topic, part, data, ended)
 
     def send_offsets(self, group: str, offsets: Offsets, metadata: Any, whose: Any) -> None:
-        """Commit a group's progress with it; `whose`: member and generation. Raises Failed."""
+        """Commit a group's offsets with it; `whose`: member and generation. Raises Failed."""
         offs = [[topic, part, offset] for (topic, part), offset in sorted(offsets.items())]
         member, generation = whose
         self._offsets_op = self._context.history.invoke(
@@ -124,7 +124,7 @@ class Transaction:
         self._instance.abort()
 
     def leave(self) -> None:
-        """No commit will be asked for any more: it is aborted, unless one was."""
+        """No commit will be requested any more: it is aborted, unless one was."""
         if not self.is_asked and not self._is_left:
             self._is_left = True
             self._note(FAIL, "abort")

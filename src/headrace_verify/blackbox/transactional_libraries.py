@@ -1,7 +1,7 @@
-"""Transactional producers and what copiers read with: librdkafka and aiokafka.
+"""Transactional producers and the copiers' consumers: librdkafka and aiokafka.
 
-Invariants: a call is tried again only where the library says that it may. Records that were polled
-stay with the copier until they are committed or no longer its own, so nothing is sought back.
+Invariants: a call is retried only if the library permits. Polled records stay with the copier until
+they are committed or it loses them, so it never seeks back.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 TRY_S, POLL_S = 5.0, 0.05
 PATIENCE_S = 30.0
-"""For a call that may be tried again: longer than any fault."""
+"""For a retriable call: longer than any fault."""
 TIMEOUTS_MS = (5_000, 8_000)
 _STUCK: list[Any] = []
-"""Producers that are left to themselves: to destroy one would wait for the call it hangs in."""
+"""Abandoned producers: to destroy one would wait for its hanging call."""
 
 
 class LibrdkafkaInstance:
@@ -48,7 +48,7 @@ class LibrdkafkaInstance:
         self.timeout_s = timeout_ms / 1000
         self._is_stuck = False
         self._flying = 0
-        """Records that are sent and not answered."""
+        """Records in flight."""
         self._producer = Producer(
             {
                 "bootstrap.servers": context.spec.bootstrap,
@@ -62,8 +62,8 @@ class LibrdkafkaInstance:
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 200,
                 "socket.timeout.ms": 4_000,
-                # With a new bootstrap it would give up the broker that it commits offsets to, and
-                # wait for it (librdkafka issue 5511).
+                # A rebootstrap would drop the broker that it commits offsets to, and wait for it
+                # (librdkafka issue 5511).
                 "metadata.recovery.strategy": "none",
                 "log_level": 0,
             }
@@ -103,7 +103,7 @@ class LibrdkafkaInstance:
             if error is not None:
                 ended(error=str(error))
                 return
-            offset = message.offset()  # None: a retry was answered as a duplicate
+            offset = message.offset()  # None: a retry was acknowledged as a duplicate
             ended(-1 if offset is None else offset)
 
         self._flying += 1
@@ -118,7 +118,7 @@ class LibrdkafkaInstance:
         """See Instance.
 
         The library raises a fatal error in whatever call serves the callbacks: as a KafkaException,
-        as a KafkaError or, if a callback runs meanwhile, as a SystemError. Its own `flush` may hang
+        as a KafkaError or, if a callback is running, as a SystemError. Its own `flush` may hang
         then.
         """
         deadline_ns = now_ns() + int(PATIENCE_S * 1e9)
@@ -128,7 +128,7 @@ class LibrdkafkaInstance:
             except Exception as error:
                 raise Failed(error, may_abort=False) from error
         if self._flying:
-            raise Failed(f"{self._flying} records were not answered", may_abort=True)
+            raise Failed(f"{self._flying} records were not acknowledged", may_abort=True)
 
     def send_offsets(self, group: str, offsets: Offsets, metadata: Any) -> None:
         """See Instance."""
@@ -136,8 +136,8 @@ class LibrdkafkaInstance:
 
         del group  # the metadata names it
         listed = [TopicPartition(*place, end) for place, end in offsets.items()]
-        # In a thread: librdkafka 2.16 looks at no timeout while it waits for a broker that it has
-        # given up (its issues 5456 and 5511).
+        # In a thread: librdkafka 2.16 ignores time-outs while it waits for a broker that it has
+        # dropped (its issues 5456 and 5511).
         raised: list[Failed] = []
 
         def send() -> None:
@@ -170,14 +170,14 @@ class LibrdkafkaInstance:
             return
         try:
             self._producer.purge()
-            self._producer.poll(0)  # reports what was purged
+            self._producer.poll(0)  # reports purged records
         except Exception:  # noqa: BLE001, S110 - see `flush`
-            pass  # a fatal error is told again by every call
+            pass  # every call reports a fatal error again
         del self._producer
 
 
 class AiokafkaInstance:
-    """See Instance: a producer of aiokafka on a loop of its own."""
+    """See Instance: an aiokafka producer on its own loop."""
 
     def __init__(self, context: Context, transactional_id: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -279,15 +279,15 @@ class AiokafkaInstance:
             try:
                 self._run(self._producer.stop(), TRY_S)
             except Failed:
-                pass  # it waits for what will not be answered any more
+                pass  # it would wait for responses that never arrive
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-# --- what copiers read with ------------------------------------------------------------------
+# --- copiers' consumers ----------------------------------------------------------------------
 
 
 class _Floors:
-    """Where a group stands in each partition, looked up when it is first needed."""
+    """A group's committed offset in each partition, looked up on first use."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -295,11 +295,11 @@ class _Floors:
         self._known: dict[tuple[str, int], int] = {}
 
     def forget(self) -> None:
-        """It may have moved."""
+        """Look it up again: it may have moved."""
         self._known.clear()
 
     def of(self, topic: str, part: int) -> int | None:
-        """The offset from which on records are to be copied; None at the end of the run."""
+        """The offset from which records are to be copied; None at the end of the run."""
         if (topic, part) not in self._known:
             spec = self._context.spec
             assert spec.group is not None
@@ -310,12 +310,12 @@ class _Floors:
         return self._known[topic, part]
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop looking up."""
         self._connection.drop()
 
 
 class GroupSource:
-    """See Source: a member of a group over librdkafka, which the group's generations fence."""
+    """See Source: a librdkafka group member, fenced by the group's generations."""
 
     def __init__(self, context: Context) -> None:
         from confluent_kafka import Consumer
@@ -374,7 +374,7 @@ class GroupSource:
         """See Source."""
         fresh: list[tuple[int, Polled, bytes | None]] = []
         while not fresh or len(self._pending) < BATCH_RECORDS:
-            # Once at least, however much is pending: this is where partitions come and go.
+            # At least once, however much is pending: rebalances happen here.
             since_ns, before = now_ns(), self._rebalances
             message: Any = self._consumer.poll(0 if self._pending else 0.1)
             if self._rebalances != before:
@@ -387,8 +387,8 @@ class GroupSource:
         for since_ns, record, data in fresh:
             found = [(record.part, record.offset, data)]
             self._context.polled(since_ns, record.topic, found, group=self._context.spec.group)
-        # Taken now, not when offsets are sent: a member that has been thrown out meanwhile has
-        # none, and its commit would be taken for that of a client without a group.
+        # Read now, not when offsets are sent: a member that was removed meanwhile has none, and its
+        # commit would be taken for that of a client without a group.
         self.identity = self._whoami()
         self.metadata = self._consumer.consumer_group_metadata()
         if not self.identity[0] or self.identity[1] < 0:
@@ -418,7 +418,7 @@ class GroupSource:
 
 
 class AssignedSource:
-    """See Source: all partitions, read by hand, as one process for each transactional id does."""
+    """See Source: assigns all partitions manually, as one process per transactional id does."""
 
     metadata: Any = None
     identity: tuple[str, int] = ("", -1)
@@ -490,5 +490,5 @@ def run_librdkafka_copier(context: Context) -> None:
 
 
 def run_aiokafka_copier(context: Context) -> None:
-    """One that reads all partitions by hand: aiokafka cannot be fenced by a group's generation."""
+    """Assigns all partitions manually: aiokafka cannot be fenced by a group's generation."""
     Driver(context, partial(AiokafkaInstance, context), AssignedSource(context)).run()

@@ -1,8 +1,8 @@
 """Transactions in a run: orders are written, and copied into bills and parcels, exactly once.
 
-Invariants: orders are written in transactions; each group of copiers copies all that were committed
-into two topics of its own, in transactions that commit its progress, too. Nobody reads anything of
-these topics but what is committed.
+Invariants: orders are written in transactions. Each group of copiers copies all committed orders to
+its own two topics, in transactions that also commit its offsets. Consumers read these topics with
+read_committed only.
 """
 
 from __future__ import annotations
@@ -91,18 +91,18 @@ ROLES = (
 
 
 def _prepare(_context: Context) -> None:
-    """Nothing but the topics is needed."""
+    """Needs only the topics."""
 
 
 def _settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
-    """Writers end, copiers copy what there is and end, members read it."""
+    """Stop the writers, let copiers finish and exit, let members read the copies."""
     settling = _Settling(crew, context, within_s)
     yield from settling.go()
     settling.connection.drop()
 
 
 class _Settling:
-    """How the clients come to their end."""
+    """How the clients finish."""
 
     def __init__(self, crew: Crew, context: Context, within_s: float) -> None:
         self._crew = crew
@@ -113,7 +113,7 @@ class _Settling:
         """Group -> the sum of its committed offsets, as last seen."""
 
     def go(self) -> Iterator[str]:
-        """What does not come to its end, in words."""
+        """What does not finish, as text."""
         yield from self._end("-writer")
         yield from self._wait(self._are_all_ended, {"orders": ORDERS}, "has an open transaction")
         yield from self._wait(self._is_read, self._groups("-copier"), "has not copied everything")
@@ -126,10 +126,10 @@ class _Settling:
         clients = self._crew.of_part(NAME)
         chosen = [client for client in clients if client.spec.kind.endswith(kind)]
         for name in self._crew.end(chosen, self._within_s):
-            yield f"not alive: {name} did not end"
+            yield f"not alive: {name} did not exit"
 
     def _groups(self, kind: str) -> dict[str, Mapping[str, int]]:
-        """Group -> what its members read."""
+        """Group -> the topics of its members."""
         return {
             client.spec.group: client.spec.topics
             for client in self._crew.of_part(NAME)
@@ -142,10 +142,10 @@ class _Settling:
         of: Mapping[str, Mapping[str, int]],
         otherwise: str,
     ) -> Iterator[str]:
-        """Wait until it is true of each name and its topics.
+        """Wait until the condition holds for each name and its topics.
 
-        The time limit starts again whenever a group makes progress: on a busy machine copiers may
-        have much to catch up on.
+        The time limit restarts whenever a group makes progress: on a busy machine, copiers may have
+        a large backlog.
         """
         within_ns = int(self._within_s * 1e9)
         end_ns = now_ns() + CATCH_UP_MAX * within_ns
@@ -175,7 +175,7 @@ class _Settling:
         return True
 
     def _is_read(self, group: str, topics: Mapping[str, int]) -> bool:
-        """Whether a group's progress is after all records that are committed."""
+        """Whether a group's committed offset is after all committed records."""
         progress = note_stable(self._context, self.connection, group, topics)
         if progress is None:
             return False

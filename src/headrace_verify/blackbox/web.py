@@ -1,7 +1,7 @@
-"""HTTP of the brokers under test, as a client without a library asks it.
+"""An HTTP client for the brokers under test, without a library.
 
-Invariants: one connection for each address, one request at a time, no retries. A connection that
-breaks, or an answer that does not come in time, is an OSError: nobody knows what was done.
+Invariants: one connection per address, one request at a time, no retries. A broken connection or a
+time-out is an OSError: the request's effect is unknown.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ OK_STATUS, ELSEWHERE, UNAVAILABLE = 200, 421, 503
 
 
 class Answer(NamedTuple):
-    """What was answered."""
+    """A response."""
 
     status: int
     body: Any
 
 
 class Web:
-    """The connections of one client to all brokers."""
+    """One client's connections to all brokers."""
 
     def __init__(self, context: Context, timeout_s: float = TIMEOUT_S) -> None:
         self.addresses = addresses_in(context.spec.options["http"])
@@ -35,7 +35,7 @@ class Web:
         self._open: dict[int, http.client.HTTPConnection] = {}
 
     def get(self, at: int, path: str) -> Answer:
-        """Ask the broker at address number `at`. Raises OSError."""
+        """Send a request to the broker at address number `at`. Raises OSError."""
         return self._ask(at, "GET", path, None)
 
     def post(self, at: int, path: str, body: dict[str, Any]) -> Answer:
@@ -43,7 +43,7 @@ class Web:
         return self._ask(at, "POST", path, json.dumps(body).encode())
 
     def _ask(self, at: int, method: str, path: str, data: bytes | None) -> Answer:
-        # Brokers on loopback answer to names of their machine alone, and links have others.
+        # Brokers on loopback accept only their machine's names as Host, and links have other names.
         headers = {"Content-Type": "application/json", "Host": "localhost"}
         connection = self._open.get(at)
         if connection is None:
@@ -55,7 +55,7 @@ class Web:
             return Answer(answer.status, json.loads(answer.read() or b"null"))
         except (http.client.HTTPException, ValueError) as error:
             self.drop(at)
-            raise ConnectionError(f"no whole answer to {path}: {error!r}") from error
+            raise ConnectionError(f"incomplete response to {path}: {error!r}") from error
         except OSError:
             self.drop(at)
             raise
@@ -67,6 +67,6 @@ class Web:
             connection.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for at in list(self._open):
             self.drop(at)

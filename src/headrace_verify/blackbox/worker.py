@@ -1,6 +1,6 @@
 """The process of one client: `python -m headrace_verify.blackbox.worker SPEC HISTORY`.
 
-Invariants: it ends when its standard input closes, and at once when the run dies.
+Invariants: exits when its standard input is closed, and immediately when the run dies.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ KINDS: dict[str, Callable[[Context], None]] = {
 
 
 def main() -> None:
-    """Run one client until standard input closes."""
+    """Run one client until standard input is closed."""
     spec = Spec(**json.loads(sys.argv[1]))
     context = Context(spec, History(Path(sys.argv[2]), spec.name))
 

@@ -1,7 +1,7 @@
-"""Workers of one machine under test: `headrace serve --workers N`, its supervisor included.
+"""Workers of one machine under test: `headrace serve --workers N`, including its supervisor.
 
-Invariants: known by processes and ports. A worker is found by its command line among the
-supervisor's children; it is started again by the supervisor, whom nobody helps.
+Invariants: known only by processes and ports. A worker is found by its command line among the
+supervisor's children; only the supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Workers:
     """See Cluster. Node 0 is the supervisor, the others are its workers."""
 
     liveness_s = 30.0
-    """The supervisor waits up to 5 s before it starts one that dies again and again."""
+    """The supervisor waits up to 5 s before it restarts one that dies repeatedly."""
 
     def __init__(
         self, folder: Path, fabric: Fabric | None, seed: int, bug: str | None = None
@@ -63,7 +63,7 @@ class Workers:
         self._doors: list[Door] = []
         https = [f"{self._host}:{http + number}" for number in range(WORKERS)]
         if fabric is not None:
-            # HTTP's operations are served on loopback alone: that of the machine.
+            # HTTP administration is served only on the machine's loopback interface.
             for number in range(WORKERS):
                 here, there = (self._host, DOOR_PORT + number), (LOOPBACK, http + number)
                 self._doors.append(Door(fabric.launch(MACHINE), here, there))
@@ -92,13 +92,13 @@ class Workers:
         return f"worker {node - 1}" if node else "supervisor"
 
     def start(self, *nodes: int) -> None:
-        """See Cluster: a worker is waited for."""
+        """See Cluster: waits for a worker."""
         self._all.wait()
         deadline = Deadline()
         for node in nodes or range(1, self.node_count):
             while node and not self._serves(node):
                 if deadline.is_over:
-                    raise Fatal(f"{self.name(node)} does not come back: {self.last_words(0)}")
+                    raise Fatal(f"{self.name(node)} does not return: {self.last_words(0)}")
                 time.sleep(RETRY_S)
 
     def start_and_die(self, node: int, after_s: float) -> None:
@@ -117,7 +117,7 @@ class Workers:
         deadline = Deadline()
         while pid is not None and self._pid(node) == pid and not deadline.is_over:
             time.sleep(0.02)
-        return 0  # the supervisor tells its exit code: see `complaints`
+        return 0  # the supervisor logs its exit code: see `complaints`
 
     def kill(self, *nodes: int) -> None:
         """See Cluster."""
@@ -143,7 +143,7 @@ class Workers:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     def set_clock(self, node: int, offset_s: float) -> None:
-        """See Cluster: it is that of all workers."""
+        """See Cluster: all workers share one."""
         if self._all.clock is not None:
             self._all.clock.jump(offset_s)
 
@@ -153,7 +153,7 @@ class Workers:
         if self._all.clock is None:
             found["clock"] = WHY_NO_CLOCK
         if not hasattr(resource, "prlimit"):
-            found["disk"] = "no prlimit here: the disk does not fill up"
+            found["disk"] = "no prlimit here: disks cannot be filled"
         if not self._has_network:
             why = "no network namespace here, and workers cannot be put behind proxies"
             found |= dict.fromkeys(("cut", "cut-to-broker", "cut-to-clients"), why)
@@ -161,7 +161,7 @@ class Workers:
         return found
 
     def is_alive(self, node: int) -> bool:
-        """See Cluster: a worker that dies is the supervisor's business."""
+        """See Cluster: the supervisor handles a dead worker."""
         return self._all.is_alive
 
     def last_words(self, node: int) -> str:
@@ -169,12 +169,12 @@ class Workers:
         return self._all.broker.last_words()
 
     def complaints(self) -> Sequence[str]:
-        """See Cluster: workers that ended without being asked."""
+        """See Cluster: workers that exited without being stopped."""
         found = []
         for line in self._all.log_path.read_text(errors="replace").splitlines():
             told = _ENDED.search(line)
             if told and int(told[2]) not in _ASKED_FOR:
-                found.append(f"worker {told[1]} ended by itself, with code {told[2]}")
+                found.append(f"worker {told[1]} exited on its own, with code {told[2]}")
         return found
 
     def logs(self) -> Mapping[str, Path]:
@@ -182,7 +182,8 @@ class Workers:
         return {"broker.log": self._all.log_path}
 
     def close(self) -> None:
-        """See Cluster."""
+        """The process of a supervisor's worker; None if there is none, or no /proc to find it
+        in."""
         for node in range(1, self.node_count):
             self._signal(node, signal.SIGKILL)
         self._all.kill()
@@ -225,12 +226,12 @@ def worker_pid(supervisor: int, number: int) -> int | None:
                 if int(stat.rpartition(")")[2].split()[1]) == supervisor:
                     return int(path.parent.name)
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has exited meanwhile
     return None
 
 
 def _free_ports(seed: int) -> tuple[int, int]:
-    """Two places where as many ports as there are workers are free, one behind the other."""
+    """Two base ports with as many consecutive free ports as there are workers."""
     rng = seeded(f"{seed} {os.getpid()}")
     while True:
         first = rng.choice(_PORTS)

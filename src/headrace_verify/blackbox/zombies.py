@@ -1,7 +1,7 @@
-"""Members that do not know that they are dead: they commit for a generation that is over.
+"""Zombie members: removed from their group without knowing it, they commit for an old generation.
 
-Invariants: the classic protocol by hand, two members of one group on two connections. What
-the broker must refuse is asked for on purpose; the checkers say whether it did.
+Invariants: a hand-written classic protocol, two members of one group on two connections. They send
+requests that the broker must reject; the checkers verify that it did.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMEOUT_S = 12.0
 
 
 class _Member:
-    """One member on a connection of its own."""
+    """One member with its own connection."""
 
     def __init__(self, context: Context, name: str) -> None:
         self._context = context
@@ -35,11 +35,11 @@ class _Member:
         self.members: list[str] = []
 
     def close(self) -> None:
-        """Give up its connections."""
+        """Close its connections."""
         self._connection.drop()
 
     def join(self) -> None:
-        """Join, or join again. Raises OSError, Refused."""
+        """Join, or rejoin. Raises OSError, Refused."""
         told = self.wire.call(
             JOIN_GROUP,
             3,
@@ -56,7 +56,7 @@ class _Member:
         self.members = [member.member_id for member in told.members]
 
     def sync(self) -> None:
-        """Get the partitions of this generation; the leader shares them out. Notes them."""
+        """Sync, and record the partitions of this generation; the leader assigns them."""
         assignments = []
         if self.is_leader:
             for at, member in enumerate(self.members):
@@ -107,7 +107,7 @@ class _Member:
         self._context.history.write(FAIL if code else OK, "commit", op=op, code=code, **fields)
 
     def leave(self) -> None:
-        """Leave, so that the next round begins at once."""
+        """Leave, so that the next round begins immediately."""
         told = self.wire.call(LEAVE_GROUP, 1, group_id=self._context.spec.group, member_id=self.id)
         _check(told.error_code)
 
@@ -118,14 +118,14 @@ def _check(code: Any) -> None:
 
 
 def run_zombies(context: Context) -> None:
-    """Rounds of a member that is overtaken, or left behind, and commits all the same."""
+    """Rounds with a member that is fenced, or left out, and commits anyway."""
     offset = 0
     while not context.over.is_set():
         members: list[_Member] = []
         try:
             offset = _round(context, members, offset)
         except OSError:
-            context.pause(RETRY_S)  # refused or cut off: the next round begins anew
+            context.pause(RETRY_S)  # rejected or disconnected: the next round starts over
         finally:
             for member in members:
                 member.close()
@@ -142,7 +142,7 @@ def _round(context: Context, members: list[_Member], offset: int) -> int:
     members.append(second)
     old = first.generation
     if context.rng.random() < 0.5:
-        second.join()  # the first does not come back: the rebalance goes on without it
+        second.join()  # the first does not rejoin: the rebalance continues without it
         second.sync()
         first.commit(offset + 2)
         second.commit(offset + 3)
@@ -178,4 +178,4 @@ def _join_together(first: _Member, second: _Member) -> None:
     if failed:
         raise failed[0]
     if first.generation != second.generation:
-        raise ConnectionError("they came in different generations")
+        raise ConnectionError("they joined different generations")

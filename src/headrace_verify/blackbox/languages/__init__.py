@@ -1,1 +1,1 @@
-"""Clients in other languages: programs that a worker starts, feeds and writes the history of."""
+"""Clients in other languages: programs that a worker starts, controls and records."""

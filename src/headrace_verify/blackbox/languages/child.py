@@ -1,22 +1,23 @@
-"""A client in another language: a program that a worker starts, feeds with lines and listens to.
+"""A client in another language: a program that a worker starts and controls with lines of text.
 
-Invariants: the program knows Kafka, the worker the history. The worker stamps an invocation
-before it hands it over and an end when it hears of it, so what lies between the two is longer than
-it was, never shorter. Whatever the program does dies and stands still with its worker: it ends when
-its standard input does, and a fault meets the group of processes (`crew.Client`).
-How it works: a command is a line of words; an answer is a line of JSON with `what` it tells.
+Invariants: the program knows Kafka, the worker the history. The worker records an invocation before
+it sends the command, and a completion when it receives the result, so a recorded operation may be
+longer than the real one, never shorter. The program stops and dies with its worker: it exits when
+its standard input is closed, and faults hit the process group (`crew.Client`).
+
+How it works: a command is a line of words; a response is a line of JSON whose `what` is its kind.
 
     send TOPIC PARTITION VALUE BASE64     stored: value, offset (-1: unknown)
                                           failed: value, code (Kafka's, -1: none), error
-    flush                                 flushed, behind the answers to all that was sent
+    flush                                 flushed, after the responses to all earlier sends
     poll TIMEOUT_MS                       polled: records [[topic, partition, offset, BASE64], ...],
                                           error, if there was one
-    commit TOPIC:PARTITION:OFFSET ...     committed; with `error` if it was refused, or in doubt
+    commit TOPIC:PARTITION:OFFSET ...     committed; with `error` if it was rejected, or in doubt
     close                                 closed
-    noted                                 to `assigned`, `revoked`, `lost`: parts, which the program
-                                          tells by itself, and waits
+    noted                                 reply to `assigned`, `revoked`, `lost`: parts, which the
+                                          program sends on its own, and waits
 
-What a member says has `member` and `generation`, too: those it has at that moment.
+A member's responses also have `member` and `generation`: its current ones.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ if TYPE_CHECKING:
 POLL_TIMEOUT_MS = 100
 END_TIMEOUT_S = 10
 CODECS = ("gzip", "lz4", "zstd")
-"""Not snappy: kafka-python, which has no library for it here, stops at its first batch for good."""
+"""Not snappy: kafka-python, which has no library for it here, would stop at its first batch."""
 Answer = dict[str, Any]
 
 
 def command_of(context: Context, settings: dict[str, object], *words: str) -> list[str]:
-    """What starts the client's program as this kind, with its settings behind it."""
+    """The command that starts the client's program as this kind, followed by its settings."""
     listed = [f"{name}={value}" for name, value in settings.items()]
     return [*context.spec.options["command"], *words, *listed]
 
 
 class ChildGone(Exception):
-    """The program has ended, though nobody had asked it to."""
+    """The program has exited unexpectedly."""
 
 
 class Child:
-    """The program. One thread may tell it things, one may hear it."""
+    """The program. One thread may send commands, one may read responses."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(  # noqa: S603 - our own command
@@ -67,7 +68,7 @@ class Child:
         )
 
     def tell(self, *words: object) -> None:
-        """Give it a command. Raises ChildGone."""
+        """Send a command. Raises ChildGone."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(b"%s\n" % " ".join(map(str, words)).encode())
@@ -76,7 +77,7 @@ class Child:
             raise self._gone() from error
 
     def hear(self) -> Answer:
-        """Its next answer. Raises ChildGone when there will be none."""
+        """Return the next response. Raises ChildGone at the end."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.endswith(b"\n"):
@@ -85,7 +86,7 @@ class Child:
         return answer
 
     def answers(self) -> Iterator[Answer]:
-        """All that it says."""
+        """Iterate over all responses."""
         while True:
             try:
                 answer = self.hear()
@@ -97,13 +98,13 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let it end, or kill it."""
+        """Let it exit, or kill it."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
             self.process.stdin.close()
         except OSError:
-            pass  # it has ended already
+            pass  # it has already exited
         self._wait()
         self.process.stdout.close()
 
@@ -116,17 +117,17 @@ class Child:
 
     def _gone(self) -> ChildGone:
         self._wait()
-        return ChildGone(f"the client's program has ended with {self.process.returncode}")
+        return ChildGone(f"the client's program has exited with code {self.process.returncode}")
 
 
 class _Listener:
-    """Writes down how sends have ended, in a thread of its own."""
+    """Records the results of sends, in a separate thread."""
 
     def __init__(self, context: Context, child: Child) -> None:
         self._context = context
         self._child = child
         self.flying: dict[int, tuple[str, int]] = {}
-        """Value -> where it is going."""
+        """Value -> its destination."""
         self.flushed = threading.Event()
         self.gone = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -153,7 +154,7 @@ class _Listener:
 
 
 def produce(context: Context, command: Sequence[str]) -> None:
-    """A producer without duplicates, in another language. Raises ChildGone."""
+    """An idempotent producer in another language. Raises ChildGone."""
     with Child(command) as child:
         _produce(context, child)
 
@@ -170,11 +171,11 @@ def _produce(context: Context, child: Child) -> None:
     child.tell("flush")
     listener.flushed.wait(PATIENCE_S)
     if listener.flying:
-        context.gave_up(f"{len(listener.flying)} records were never answered")
+        context.gave_up(f"{len(listener.flying)} records got no result")
 
 
 class _Member:
-    """A group's member: what it is asked, and what it tells meanwhile."""
+    """A group's member: commands, and its own events between them."""
 
     def __init__(self, context: Context, child: Child) -> None:
         self._child = child
@@ -182,7 +183,7 @@ class _Member:
         self.identity = "", -1
 
     def ask(self, *words: object) -> Answer:
-        """The answer to a command; what comes and goes before it is noted. Raises ChildGone."""
+        """The response to a command; rebalance events before it are recorded. Raises ChildGone."""
         self._child.tell(*words)
         while True:
             answer = self._child.hear()
@@ -206,7 +207,7 @@ class _Member:
 
 
 def consume(context: Context, command: Sequence[str]) -> None:
-    """A group's member in another language, which commits what it has polled. Raises ChildGone."""
+    """A group member in another language, which commits what it has polled. Raises ChildGone."""
     with Child(command) as child:
         _consume(context, child)
 

@@ -1,7 +1,7 @@
-"""A client in Go, over franz-go: how it is built and started, and with which settings.
+"""A Go client, with franz-go: how it is built and started, and its settings.
 
-Invariants: its modules are pinned in `go_client/go.sum` and come from where Go gets them.
-It is built once, into the cache, and again when its source or the compiler changes.
+Invariants: its modules are pinned in `go_client/go.sum` and downloaded by Go. It is built into the
+cache once, and again when its source or the compiler changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SOURCE = Path(__file__).with_name("go_client")
 _FILES = ("main.go", "go.mod", "go.sum")
 _BUILD_TIMEOUT_S = 1_800
-"""It takes half a minute of CPU time; a machine that is overloaded gives it a thirtieth."""
+"""It takes half a minute of CPU time; on an overloaded machine, thirty times as long."""
 
 
 class GoMissing(Rejected):
@@ -37,7 +37,7 @@ class NotBuilt(Retriable):
 
 
 def find_command() -> list[str]:
-    """What starts the program; it is built first where the cache has it not.
+    """The command that starts the program; builds it first if it is not cached.
 
     Raises GoMissing, NotBuilt.
     """
@@ -70,12 +70,12 @@ def _run(command: list[str]) -> str:
         raise NotBuilt(f"`go {command[1]}` could not be run: {error}; try again.") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-300:]
-        raise NotBuilt(f"`go {command[1]}` failed: {said}; the client in Go is left out.")
+        raise NotBuilt(f"`go {command[1]}` failed: {said}; skipping the Go client.")
     return done.stdout
 
 
 def run_go_producer(context: Context) -> None:
-    """Idempotent, as franz-go is by default."""
+    """Idempotent, franz-go's default."""
     settings: dict[str, object] = {
         "linger_ms": context.rng.choice((0, 1, 20)),
         "compression": context.rng.choice(("none", *CODECS)),

@@ -1,7 +1,7 @@
-"""Apache Kafka's own client in Java: how it is started, and with which settings.
+"""Apache Kafka's own Java client: how it is started, and its settings.
 
-Invariants: the jars are pinned in `java_client/jars.txt`. The program is one source, which
-Janino compiles at each start: a runtime without a compiler does.
+Invariants: the jars are pinned in `java_client/jars.txt`. The program is a single source file,
+which Janino compiles at each start, so a runtime without a compiler suffices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ASSIGNORS = {
 
 
 def find_command() -> list[str]:
-    """What starts the program; its jars are fetched first where the cache has them not.
+    """The command that starts the program; downloads its jars first if they are not cached.
 
     Raises JavaMissing, JarUnavailable, JarCorrupt.
     """
@@ -100,7 +100,7 @@ def run_java_copier(context: Context) -> None:
 
 
 def _settings(context: Context) -> dict[str, object]:
-    """What producers and members share."""
+    """Settings shared by producers and members."""
     return {
         "bootstrap.servers": context.spec.bootstrap,
         "client.id": context.spec.name,

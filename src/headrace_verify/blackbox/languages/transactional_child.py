@@ -1,11 +1,12 @@
-"""Transactional producers in another language: several in one program, by `child`'s lines.
+"""Transactional producers in another language: several in one program, controlled as in `child`.
 
-Invariants: as in `child`. One thread gives commands and waits for each answer but those to sends,
-which another thread hears.
-How it works: each command names its producer by a number, which is made when it is first named.
+Invariants: as in `child`. One thread sends commands and waits for each response, except those to
+sends, which another thread reads.
+
+How it works: each command names its producer by a number; it is created on first use.
 
     init | begin | flush | commit | abort | close NUMBER    done, or refused: error, again (the same
-                                                            call may be tried again), dead
+                                                            call may be retried), dead
     offsets NUMBER GROUP TOPIC:PARTITION:OFFSET ...         done, or refused
     send NUMBER TOPIC PARTITION VALUE BASE64                as in `child`
 """
@@ -29,22 +30,22 @@ if TYPE_CHECKING:
     from headrace_verify.blackbox.transactional import Offsets
 
 PATIENCE_S = 40.0
-"""For calls that may be tried again: longer than any fault."""
+"""For retriable calls: longer than any fault."""
 
 
 class Producers:
-    """The program, and what its answers belong to."""
+    """The program, and the callers of its pending commands."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._child = Child(command)
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         self._flying: dict[int, Callable[..., None]] = {}
-        """Value -> what to call when its send has ended."""
+        """Value -> callback for the end of its send."""
         self._count = 0
         threading.Thread(target=self._listen, daemon=True).start()
 
     def instance(self, timeout_s: float) -> ChildInstance:
-        """Another producer; `timeout_s`: of its transactions, as its settings say."""
+        """Create a producer; `timeout_s`: its transaction time-out."""
         self._count += 1
         return ChildInstance(self, self._count, timeout_s)
 
@@ -67,15 +68,15 @@ class Producers:
         self._answers.put(None)
 
     def ask(self, *words: object) -> Answer:
-        """Give a command, and wait for its answer. Raises ChildGone."""
+        """Send a command, and wait for its response. Raises ChildGone."""
         self._child.tell(*words)
         answer = self._answers.get()
         if answer is None:
-            raise ChildGone("the client's program has ended")
+            raise ChildGone("the client's program has exited")
         return answer
 
     def send(self, data: bytes, ended: Callable[..., None], *words: object) -> None:
-        """Give the command to send a value. Raises ChildGone."""
+        """Send the command to send a value. Raises ChildGone."""
         value = number_of(data)
         self._flying[value] = ended
         self._child.tell("send", *words, value, base64.b64encode(data).decode())
@@ -117,7 +118,7 @@ class ChildInstance:
 
     def send_offsets(self, group: str, offsets: Offsets, metadata: Any) -> None:
         """See Instance."""
-        del metadata  # one process reads all partitions, by hand
+        del metadata  # one process reads all partitions, assigned manually
         places = [f"{topic}:{part}:{end}" for (topic, part), end in sorted(offsets.items())]
         self._do("offsets", group, *places)
 
@@ -134,4 +135,4 @@ class ChildInstance:
         try:
             self._do("close")
         except Failed:
-            pass  # it is given up in any case
+            pass  # it is closed in any case
