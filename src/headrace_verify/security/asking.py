@@ -1,6 +1,7 @@
-"""Requests with any client id, their answers as entities, and names that nobody should have.
+"""Requests with any client id, decoded responses, and names that must be rejected.
 
-Invariants: as in `wire.abuse`: what a broker does to us is an answer, None where it closes.
+Invariants: as in `wire.abuse`: whatever a broker does is a result; None if it closes the
+connection.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ NAMES = (
     " ",
     "",
 )
-"""Each is refused as a topic's name; a group may be called so, and a client may call itself so."""
+"""Each is rejected as a topic name; as a group name or client id, it is allowed."""
 
 
 def request(api: int, version: int, client: bytes = b"verify", **values: Any) -> bytes:
-    """A request of a client that calls itself `client`."""
+    """Encode a request with client id `client`."""
     return request_of(client, api, version, 1, values)
 
 
 def ask(
     abuse: Abuse, api: int, version: int, client: bytes = b"verify", **values: Any
 ) -> Any | None:
-    """The answer; None if the connection is closed, or silent, without one."""
+    """Return the response; None if the connection is closed, or times out, without one."""
     with abuse.open() as peer:
         peer.send(request(api, version, client, **values))
         answer = peer.answer(30)
@@ -63,7 +64,7 @@ def ask(
 
 
 def create(abuse: Abuse, name: str, configs: dict[str, str] | None = None) -> int | None:
-    """Create a topic of one partition; the error code."""
+    """Create a topic of one partition; returns the error code."""
     topic = {
         "name": name,
         "num_partitions": 1,
@@ -75,14 +76,14 @@ def create(abuse: Abuse, name: str, configs: dict[str, str] | None = None) -> in
 
 
 def produce(abuse: Abuse, topic: str, records: bytes) -> int | None:
-    """Write one batch; the error code."""
+    """Write one batch; returns the error code."""
     data = {"name": topic, "partition_data": [{"index": 0, "records": records}]}
     answer = ask(abuse, PRODUCE, 7, acks=-1, timeout=5000, topic_data=[data])
     return None if answer is None else int(answer.responses[0].partition_responses[0].error_code)
 
 
 def read(abuse: Abuse, topic: str, replica_id: int = -1) -> Any | None:
-    """All of a small topic, as `replica_id` fetches it: the answer's partition."""
+    """Fetch all of a small topic as `replica_id`; returns the response's partition."""
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 4 << 20}
     answer = ask(
         abuse,
@@ -99,7 +100,7 @@ def read(abuse: Abuse, topic: str, replica_id: int = -1) -> Any | None:
 def alter(
     abuse: Abuse, name: str, value: str | None, topic: str, kind: int = TOPIC, operation: int = 0
 ) -> int | None:
-    """IncrementalAlterConfigs of one setting; the error code."""
+    """IncrementalAlterConfigs of one setting; returns the error code."""
     change = {"name": name, "config_operation": operation, "value": value}
     resource = {"resource_type": kind, "resource_name": topic, "configs": [change]}
     answer = ask(abuse, INCREMENTAL_ALTER_CONFIGS, 0, resources=[resource], validate_only=False)
@@ -107,7 +108,7 @@ def alter(
 
 
 def settings_of(abuse: Abuse, name: str, kind: int = TOPIC) -> dict[str, Any]:
-    """What DescribeConfigs tells: setting -> entity."""
+    """The result of DescribeConfigs: setting -> entity."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     answer = ask(abuse, DESCRIBE_CONFIGS, 1, resources=[resource], include_synonyms=False)
     return {} if answer is None else {one.name: one for one in answer.results[0].configs}

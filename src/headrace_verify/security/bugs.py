@@ -1,9 +1,9 @@
-"""Self-proof: holes made in a real broker; the case that asks for each must see it.
+"""Self-test: security holes planted in a real broker, each of which its case must find.
 
 Invariants: as in `wire.bugs`: `spoiled.py` patches the process before it starts.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _SERVE = "headrace.cli.serve"
-"""Above this package; spoiled before it starts, by name."""
+"""Below the root package; patched by name before the process starts."""
 
 
 def log_what_clients_call_themselves_as_it_is(patch: Patch) -> None:
@@ -47,7 +47,7 @@ def keep_topics_in_folders_of_their_names(patch: Patch) -> None:
 
     async def careless(self: Any, name: str, *arguments: Any, **settings: Any) -> Any:
         data_dir = sys.argv[sys.argv.index("--data-dir") + 1]
-        # pathlib and os.path alike: an absolute name replaces all that stands before it
+        # pathlib and os.path alike: an absolute name replaces everything before it.
         os.makedirs(os.path.join(data_dir, name.replace("\0", "")[:99]), exist_ok=True)
         return await create(self, name, *arguments, **settings)
 
@@ -74,7 +74,7 @@ def log_the_environment_at_debug(patch: Patch) -> None:
 
     def telling(log_level: str) -> None:
         prepare(log_level)
-        for name, value in os.environ.items():  # a line each: a long line is cut
+        for name, value in os.environ.items():  # one line each: a long line is truncated
             serve.log.debug("started with %s=%s", name, value)
 
     patch(serve, "_prepare", telling)

@@ -1,4 +1,4 @@
-"""Configuration that would act: classes, files, addresses, limits at their ends, lists without end.
+"""Dangerous configuration: classes, files, addresses, extreme limits, unbounded lists.
 
 Invariants: as in `names`.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SUBJECT = "configured"
 _STAY = {"listeners", "advertised.listeners", "headrace.open.to.network", "log.dirs", "node.id"}
-"""Settings of a broker that decide who reaches it, as what, and which files it writes."""
+"""Broker settings that decide who can connect, with which rights, and which files it writes."""
 APPEND, SUBTRACT = 2, 3
 ENTRIES = 10_000
 _NAMES_THAT_ACT = (
@@ -79,7 +79,7 @@ def settings_load_nothing_and_connect_nowhere(abuse: Abuse) -> None:
             code = create(abuse, "never", {name: values[0]})
             abuse.expect(code not in {0, None}, f"a topic with {name}: code {code}")
         after = {name: one.value for name, one in settings_of(abuse, SUBJECT).items()}
-        abuse.expect(bool(before) and after == before, "a refused setting has changed something")
+        abuse.expect(bool(before) and after == before, "a rejected setting has changed something")
         listener.settimeout(0.3)
         try:
             listener.accept()[0].close()
@@ -90,7 +90,7 @@ def settings_load_nothing_and_connect_nowhere(abuse: Abuse) -> None:
 
 def a_brokers_identity_and_exposure_cannot_be_changed_by_clients(abuse: Abuse) -> None:
     shown = settings_of(abuse, "0", BROKER)
-    abuse.expect(bool(shown), "a broker's settings are not told")
+    abuse.expect(bool(shown), "a broker's settings are not returned")
     fixed = [name for name, one in shown.items() if one.read_only]
     abuse.expect(len(fixed) > len(_STAY) and set(fixed) >= _STAY, f"only {fixed} cannot be changed")
     for name in (*_NAMES_THAT_ACT, *sorted(fixed)):
@@ -127,12 +127,12 @@ def numbers_at_their_ends_are_refused_or_obeyed(abuse: Abuse) -> None:
     for name in numbers:
         for end in ends:
             code = alter(abuse, name, str(end), SUBJECT)
-            abuse.expect(code is not None, f"{name}={end} is not answered")
+            abuse.expect(code is not None, f"{name}={end} gets no response")
             if code == 0:
                 written = produce(abuse, SUBJECT, encode_batch([Record(0, 1, None, b"x")]))
-                abuse.expect(written is not None, f"with {name}={end} a write is not answered")
+                abuse.expect(written is not None, f"with {name}={end} a write gets no response")
                 found = read(abuse, SUBJECT)
-                abuse.expect(found is not None, f"with {name}={end} a fetch is not answered")
+                abuse.expect(found is not None, f"with {name}={end} a fetch gets no response")
         for text in _NO_NUMBERS:
             code = alter(abuse, name, text, SUBJECT)
             abuse.expect(code not in {0, None}, f"{name}={text[:20]!r}: code {code}")
@@ -161,12 +161,12 @@ def lists_and_requests_without_end_are_bounded(abuse: Abuse) -> None:
     resource = {"resource_type": TOPIC, "resource_name": SUBJECT, "configs": many}
     answer = ask(abuse, INCREMENTAL_ALTER_CONFIGS, 0, resources=[resource], validate_only=False)
     is_refused = answer is not None and int(answer.responses[0].error_code) != 0
-    abuse.expect(is_refused, f"{ENTRIES} settings that nobody knows are taken")
+    abuse.expect(is_refused, f"{ENTRIES} unknown settings are accepted")
     same = [{"name": "retention.ms", "value": str(number)} for number in range(ENTRIES)]
     resource = {"resource_type": TOPIC, "resource_name": SUBJECT, "configs": same}
     answer = ask(abuse, ALTER_CONFIGS, 0, resources=[resource], validate_only=False)
-    abuse.expect(answer is not None, "one setting many times is not answered")
+    abuse.expect(answer is not None, "one setting many times gets no response")
     alter(abuse, "cleanup.policy", None, SUBJECT, operation=1)
     alter(abuse, "retention.ms", None, SUBJECT, operation=1)
     code = alter(abuse, "segment.ms", "1", SUBJECT, operation=SUBTRACT)
-    abuse.expect(code not in {0, None}, f"a number is taken for a list: code {code}")
+    abuse.expect(code not in {0, None}, f"a number is accepted as a list: code {code}")

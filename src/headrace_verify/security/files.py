@@ -1,6 +1,6 @@
-"""What lies on disk and who can reach it: permissions, links, places, listeners.
+"""Files on disk and network exposure: permissions, links, paths, listeners.
 
-Invariants: looks at a real broker from outside; starts others where it must spoil a folder.
+Invariants: examines a real broker from outside; starts others to tamper with their folders.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def files_are_their_owners_alone(abuse: Abuse) -> None:
 
 
 def _open_files(abuse: Abuse) -> list[tuple[Path, str]] | None:
-    """(what, descriptor) of all that the broker has open; None where that cannot be told."""
+    """Yield (what, descriptor) of all open files of the broker; None if not available."""
     abuse.checked += 1
     try:
         paths = list(Path(f"/proc/{abuse.broker.pid}/fd").iterdir())
     except OSError:
-        abuse.skipped.append("open files and listeners: there is no /proc here")
+        abuse.skipped.append("open files and listeners: not available without /proc")
         return None
     found = []
     for path in paths:
@@ -76,7 +76,7 @@ def nobody_beyond_this_machine_is_listened_to(abuse: Abuse) -> None:
         for line in table.read_text().splitlines()[1:]
     ]
     ours = [line for line in lines if line[3] == _LISTENING and f"socket:[{line[9]}]" in own]
-    abuse.expect(len(ours) >= 2, f"{len(ours)} listeners found: two are known")
+    abuse.expect(len(ours) >= 2, f"{len(ours)} listeners found: two are expected")
     for line in ours:
         address = line[1].partition(":")[0]
         abuse.expect(address in _LOOPBACKS, f"a listener at {line[1]}")
@@ -123,9 +123,9 @@ def links_in_place_of_files_lead_nowhere(abuse: Abuse) -> None:
 
 
 def _replace_by_link(abuse: Abuse, broker: RealBroker, path: Path, target: Path) -> None:
-    """Start it with a link where its own file was: to that file, to another, to none."""
+    """Start it with a link in place of its own file: to that file, to another, to none."""
     if not path.exists():
-        return  # the broker has done with it meanwhile
+        return  # the broker is finished with it meanwhile
     own = path.read_bytes()
     for content in (own, PRECIOUS, None):
         path.unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def _replace_by_link(abuse: Abuse, broker: RealBroker, path: Path, target: Path)
         try:
             broker.start()
         except Fatal:
-            pass  # it is right to refuse
+            pass  # a rejection is correct
         finally:
             broker.kill()
         kept = target.read_bytes() if target.exists() else None

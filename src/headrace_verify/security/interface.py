@@ -1,6 +1,6 @@
-"""The HTTP face held against its own OpenAPI document, by schemathesis where it is installed.
+"""Tests the HTTP server against its own OpenAPI document, with schemathesis if it is installed.
 
-Invariants: bounded examples, a fixed seed; what is not installed is skipped and said.
+Invariants: bounded examples, a fixed seed; without the tool, the test is skipped and reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def answers_are_as_the_interface_says(abuse: Abuse) -> None:
     document = _document(abuse)
     abuse.expect(str(document.get("openapi", "")).startswith("3.1"), "there is no OpenAPI document")
     if find_spec("schemathesis") is None:
-        abuse.skipped.append("requests made from the OpenAPI document: no schemathesis here")
+        abuse.skipped.append(
+            "requests generated from the OpenAPI document: schemathesis is not installed"
+        )
         return
     address = f"http://{abuse.http[0]}:{abuse.http[1]}"
     examples = EXAMPLES_LONG if abuse.is_long else EXAMPLES
@@ -62,4 +64,4 @@ def answers_are_as_the_interface_says(abuse: Abuse) -> None:
     abuse.expect(done.returncode == 0, f"schemathesis: {said[-3000:]}")
     tested = re.search(r"Tested: *(\d+)", said)
     is_tried = tested is not None and int(tested[1]) >= OPERATIONS_MIN
-    abuse.expect(is_tried, f"schemathesis has tried too little: {said[-1000:]}")
+    abuse.expect(is_tried, f"schemathesis has tested too little: {said[-1000:]}")

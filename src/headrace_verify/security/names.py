@@ -1,6 +1,6 @@
-"""Abuse by names: those that lead out of a folder, end a line, move a cursor, or want to be run.
+"""Abuse by names: path traversal, line breaks, control characters, shell commands.
 
-Invariants: a function is a case, its name the promise.
+Invariants: each function is a case, and its name is the guarantee.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INVALID_TOPIC = 17
 
 
 def _strange_files(abuse: Abuse) -> list[str]:
-    """Names in and around the data folder that no part of the broker gives."""
+    """Names in and around the data folder that no part of the broker has created."""
     folder = abuse.broker.data_dir.parent
     expected = {"data", "broker.log", "witness", "control"}
     around = [path.name for path in folder.iterdir() if path.name not in expected]
@@ -58,7 +58,7 @@ def topic_names_lead_nowhere(abuse: Abuse) -> None:
         abuse.expect(code == INVALID_TOPIC, f"a topic called {name[:60]!r}: code {code}")
         made = ask(abuse, METADATA, 4, topics=[{"name": name}], allow_auto_topic_creation=True)
         code = None if made is None else int(made.topics[0].error_code)
-        abuse.expect(code == INVALID_TOPIC, f"made by asking, {name[:60]!r}: code {code}")
+        abuse.expect(code == INVALID_TOPIC, f"auto-created, {name[:60]!r}: code {code}")
         code = produce(abuse, name, encode_batch([Record(0, 1, None, b"x")]))
         abuse.expect(code not in {0, None}, f"written to {name[:60]!r}: code {code}")
         answers = (
@@ -72,7 +72,7 @@ def topic_names_lead_nowhere(abuse: Abuse) -> None:
                 topics=[{"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}],
             ),
         )
-        abuse.expect(None not in answers, f"{name[:60]!r} is not answered")
+        abuse.expect(None not in answers, f"{name[:60]!r} gets no response")
         abuse.expect(not settings_of(abuse, name), f"{name[:60]!r} has settings")
     found = _strange_files(abuse)
     abuse.expect(not found, f"files of strange names: {found[:3]}")
@@ -115,23 +115,23 @@ def group_and_member_names_lead_nowhere(abuse: Abuse) -> None:
                 topics=[{"name": "wire-good", "partition_indexes": (0,)}],
             ),
         ]
-    abuse.expect(None not in answers, "a group of a strange name is not answered")
+    abuse.expect(None not in answers, "a group with a strange name gets no response")
     listed = ask(abuse, LIST_GROUPS, 0)
     known = {group.group_id for group in listed.groups} if listed is not None else set()
     changed = [one for one in known if one not in named and one.removesuffix("j") not in named]
-    abuse.expect(not changed, f"groups under names that nobody gave: {changed[:3]!r}")
+    abuse.expect(not changed, f"groups with unexpected names: {changed[:3]!r}")
     found = _strange_files(abuse)
     abuse.expect(not found, f"files of strange names: {found[:3]}")
 
 
 def what_clients_call_themselves_makes_no_line_of_the_log(abuse: Abuse) -> None:
-    # What each has done wrong is logged; the judge looks at the lines.
+    # Each client's error is logged; the final check examines the lines.
     for name in NAMES:
         client = name.encode()[:900]
         good = request(METADATA, 4, client, topics=[{"name": name}])
         abuse.each([good, good[:-3], good[:4] + b"\x7f\x00" + good[6:]], wait_s=0.05)
         answer = ask(abuse, METADATA, 4, client, topics=[], allow_auto_topic_creation=False)
-        abuse.expect(answer is not None, f"a client called {name[:60]!r} is not answered")
+        abuse.expect(answer is not None, f"a client called {name[:60]!r} gets no response")
 
 
 def http_clients_make_no_line_of_the_log(abuse: Abuse) -> None:
@@ -151,8 +151,8 @@ def http_clients_make_no_line_of_the_log(abuse: Abuse) -> None:
 
 def names_that_differ_in_case_alone_are_two(abuse: Abuse) -> None:
     codes = create(abuse, "dotted.name"), create(abuse, "dotted_name")
-    # Kafka's rule: their metrics would have one name.
-    abuse.expect(codes[1] == INVALID_TOPIC, f"names that differ in dots alone: {codes}")
+    # Kafka's rule: their metrics would have the same name.
+    abuse.expect(codes[1] == INVALID_TOPIC, f"names that differ only in dots: {codes}")
     for first, second in (("Clash", "clash"), ("con", "CON")):
         for name in (first, second):
             code = create(abuse, name)

@@ -1,4 +1,4 @@
-"""What a run came to: the report of `verify wire`, with what each case is drawn from.
+"""The report of a run: that of `verify wire`, with the source of each case.
 
 Invariants: plain values and files; nothing is judged here.
 """
@@ -18,7 +18,7 @@ __all__ = ["as_json", "write_report"]
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The whole report as plain values: beside each case, what it is drawn from and what holds."""
+    """The whole report as plain values: each case with its source and its guarantee."""
     report = wire_report.as_json(outcome)
     rows = {threat.case.name: threat for threat in THREATS}
     for one in report["cases"]:

@@ -1,4 +1,5 @@
-"""What no ordinary client may do: pass for a replica or another producer, change the broker's own.
+"""What ordinary clients must not do: act as a replica or another producer, or change internal
+topics.
 
 Invariants: as in `names`.
 """
@@ -64,7 +65,7 @@ def a_client_that_says_it_is_a_replica_gets_what_clients_get(abuse: Abuse) -> No
     for replica_id in (0, 1, 5, -2, -3, 2**31 - 1, -(2**31)):
         found = read(abuse, PLAIN, replica_id)
         same = found is not None and consumer is not None and bool(found.records)
-        abuse.expect(same, f"replica {replica_id} gets no records, or no answer")
+        abuse.expect(same, f"replica {replica_id} gets no records, or no response")
         if found is not None and consumer is not None:
             marks = (found.high_watermark, consumer.high_watermark)
             abuse.expect(marks[0] == marks[1], f"replica {replica_id}: high watermarks {marks}")
@@ -73,7 +74,7 @@ def a_client_that_says_it_is_a_replica_gets_what_clients_get(abuse: Abuse) -> No
         part = {"partition_index": 0, "timestamp": -1}
         topics = [{"name": PLAIN, "partitions": [part]}]
         ends = ask(abuse, LIST_OFFSETS, 1, replica_id=replica_id, topics=topics)
-        abuse.expect(ends is not None, f"ListOffsets as replica {replica_id}: no answer")
+        abuse.expect(ends is not None, f"ListOffsets as replica {replica_id}: no response")
     abuse.expect(produce(abuse, PLAIN, _batch()) == 0, "nobody can write behind false replicas")
 
 
@@ -83,7 +84,7 @@ def control_and_transactional_batches_of_anybody_are_refused(abuse: Abuse) -> No
     for attributes in (CONTROL, TRANSACTIONAL, CONTROL | TRANSACTIONAL):
         code = produce(abuse, PLAIN, _marked(attributes))
         abuse.expect(code not in {0, None}, f"attributes {attributes:#x}: code {code}")
-    # Behind a good batch, and in another partition's place: each is looked at for itself.
+    # After a good batch, and in another partition's entry: each is checked separately.
     parts = [
         {"name": PLAIN, "partition_data": [{"index": 0, "records": _batch()}]},
         {"name": PLAIN, "partition_data": [{"index": 0, "records": _marked(TRANSACTIONAL)}]},
@@ -95,13 +96,13 @@ def control_and_transactional_batches_of_anybody_are_refused(abuse: Abuse) -> No
             int(part.error_code) for topic in answer.responses for part in topic.partition_responses
         ]
     abuse.expect(codes[:1] == [0] and 0 not in codes[1:], f"a good and a marked batch: {codes}")
-    abuse.expect(_end(abuse, PLAIN) == end + 1, "a marked batch is in the log")
+    abuse.expect(_end(abuse, PLAIN) == end + 1, "a marker batch is in the log")
     for attributes in (CONTROL, CONTROL | TRANSACTIONAL):
         part = {"index": 0, "records": _marked(attributes)}
         topics = [{"name": PLAIN, "partition_data": [part]}]
         answer = ask(abuse, PRODUCE, 7, transactional_id="t", acks=-1, topic_data=topics)
         refused = answer is None or int(answer.responses[0].partition_responses[0].error_code) != 0
-        abuse.expect(refused, f"attributes {attributes:#x} in a transactional request are taken")
+        abuse.expect(refused, f"attributes {attributes:#x} in a transactional request are accepted")
     abuse.expect(_end(abuse, PLAIN) == end + 1, "a control batch is in the log")
 
 
@@ -114,7 +115,7 @@ def producers_do_not_pass_for_older_or_other_ones(abuse: Abuse) -> None:
         data = _batch(producer_id=of, producer_epoch=epoch, base_sequence=sequence)
         return produce(abuse, PLAIN, data)
 
-    abuse.expect(code(3, 0) == 0, "a producer's first batch is refused")
+    abuse.expect(code(3, 0) == 0, "a producer's first batch is rejected")
     for epoch, sequence, what in (
         (2, 1, "an older epoch"),
         (-1, 1, "no epoch"),
@@ -129,7 +130,7 @@ def producers_do_not_pass_for_older_or_other_ones(abuse: Abuse) -> None:
     for of in (-2, -(2**63)):
         found = code(0, 0, of)
         abuse.expect(found not in {0, None}, f"producer {of}: code {found}")
-    abuse.expect(code(3, 1) == 0, "the producer itself is refused after all that")
+    abuse.expect(code(3, 1) == 0, "the producer itself is rejected after all that")
 
 
 def _join(abuse: Abuse, group: str, member: str = "") -> Any | None:
@@ -157,7 +158,7 @@ def commits_of_other_generations_and_members_are_refused(abuse: Abuse) -> None:
         abuse.pause(0.1)
         joined = _join(abuse, group)
     if joined is None or int(joined.error_code):
-        abuse.expect(False, f"nobody can join a group: {joined and int(joined.error_code)}")
+        abuse.expect(False, f"a client cannot join a group: {joined and int(joined.error_code)}")
         return
     generation, member = int(joined.generation_id), joined.member_id
     for number, who in (

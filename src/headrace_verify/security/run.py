@@ -1,6 +1,6 @@
 """A run: as `verify wire`, with this table, canaries in the broker's environment, its log at debug.
 
-Invariants: cases end by themselves; what holds after each is judged as there.
+Invariants: cases have a fixed length; the checks after each are those of `verify wire`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ QUICK_S, LONG_S = 4.0, 60.0
 
 
 def plan(seconds: float, seed: int, only: tuple[str, ...] = (), bug: str = "") -> Plan:
-    """What is to be done."""
+    """The options of a run."""
     return Plan(seconds, seed, only, bug, "security", CASES, CANARIES, "debug")
 
 

@@ -1,6 +1,6 @@
-"""Secrets: those of the environment, of addresses, of files; who could read them afterwards.
+"""Secrets from the environment, addresses and files: nothing may reveal them afterwards.
 
-Invariants: each secret is a canary, a word that stands nowhere else. The log is at debug.
+Invariants: each secret is a canary, a word that occurs nowhere else. The log is at debug.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REFUSED_WITHIN_S = 120
 
 
 def secrets_of_the_environment_are_shown_to_nobody(abuse: Abuse) -> None:
-    # The judge looks at the log and at what has been said; here is what else could tell.
+    # The final checks search the log and the responses; this covers other ways to reveal it.
     for path in ("/metrics", "/healthz", "/readyz", "/nowhere", "/openapi.json", "/debug/vars"):
         answer = get(abuse, path)
         abuse.expect(CANARY.encode() not in answer.head + answer.body, f"{path} tells a secret")
@@ -48,7 +48,7 @@ def secrets_of_the_environment_are_shown_to_nobody(abuse: Abuse) -> None:
     try:
         line = Path(f"/proc/{abuse.broker.pid}/cmdline").read_bytes()
     except OSError:
-        abuse.skipped.append("arguments of the process: there is no /proc here")
+        abuse.skipped.append("arguments of the process: not available without /proc")
     else:
         abuse.expect(CANARY.encode() not in line, "the list of processes shows a secret")
     text = abuse.broker.log_path.read_text(errors="replace")
@@ -57,7 +57,7 @@ def secrets_of_the_environment_are_shown_to_nobody(abuse: Abuse) -> None:
 
 
 def _refused(abuse: Abuse, arguments: Sequence[str], environment: dict[str, str]) -> None:
-    """Start a broker that must not start; nothing that it says may hold the canary."""
+    """Start a broker that must fail to start; its output must not contain the canary."""
     with tempfile.TemporaryDirectory(prefix="headrace-security-") as folder:
         command = [*abuse.broker.command(), "serve", "--log-level", "debug"]
         command += ["--data-dir", f"{folder}/data"]
@@ -78,7 +78,7 @@ def _refused(abuse: Abuse, arguments: Sequence[str], environment: dict[str, str]
             said = (error.stdout or b"") + (error.stderr or b"")
         else:
             said = done.stdout + done.stderr
-            abuse.expect(done.returncode != 0, f"{shown}: it has started, and ended with 0")
+            abuse.expect(done.returncode != 0, f"{shown}: it has started, and exited with code 0")
         abuse.expect(CANARY.encode() not in said, f"{shown}: it tells the secret: {said[-300:]!r}")
         abuse.expect(b"Traceback" not in said, f"{shown}: a traceback: {said[-300:]!r}")
 
@@ -94,7 +94,8 @@ def secrets_in_addresses_are_refused_and_not_said_again(abuse: Abuse) -> None:
         _refused(abuse, arguments, {})
     _refused(abuse, [], {"HEADRACE_OBJECTS": f"gs://key:{CANARY}@bucket"})
     if abuse.is_long:
-        # Nobody is there: it gives up after a while, and may say all but the credential.
+        # The server does not exist: the broker gives up after a while, and may print all but the
+        # credential.
         for credential in (f"user:{CANARY}", CANARY):
             secret = {"HEADRACE_ZOOKEEPER_CREDENTIAL": credential}
             _refused(abuse, ["--zookeeper", "127.0.0.1:1"], secret)

@@ -1,6 +1,6 @@
-"""Hooks of schemathesis: a request that may wait for a minute waits for a moment.
+"""Hooks of schemathesis: shorten the wait time of requests that may wait for a minute.
 
-Invariants: only a `wait_ms` that is allowed is shortened, so that bounds are still tried.
+Invariants: only a valid `wait_ms` is shortened, so that limits are still tested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the source itself must not hold: code from data, shells; and what it stands on.
+"""What the source code must not contain: dynamic code, shells; and its dependencies.
 
 Invariants: reads the package's own files, as syntax trees.
 """
@@ -36,11 +36,11 @@ CODE_FROM_DATA = frozenset(
 )
 CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 CODECS = "headrace/kafka/wire/codecs.py"
-"""Compiles the package's own message definitions; nothing that a client sends goes into it."""
+"""Compiles the package's own message definitions; no client input goes into it."""
 SHELLS = frozenset(("system", "popen", "getoutput", "getstatusoutput", "spawnl", "spawnlp"))
 WORKER = "headrace/log/compaction_workers.py"
 WORKER_COMMAND = "(sys.executable, '-m', 'headrace.log.compaction_process')"
-"""The one process of a broker: a module of the package, told nothing on its command line."""
+"""A broker's only subprocess: a module of the package, without input on its command line."""
 SERVES_CLIENTS = (
     *(
         f"headrace/{package}/"
@@ -52,7 +52,7 @@ SERVES_CLIENTS = (
     "headrace/server/lifecycle.py",
     "headrace/server/tiering.py",
 )  # fmt: skip
-"""No part of it starts another process; tools for operators do, and the supervisor of workers."""
+"""No other part starts processes, except tools for operators and the supervisor of workers."""
 AUDIT_S = 120
 
 
@@ -118,9 +118,9 @@ def dependencies_have_no_known_hole(abuse: Abuse) -> None:
             command, capture_output=True, text=True, timeout=AUDIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        abuse.skipped.append("audit of dependencies: the service of known holes does not answer")
+        abuse.skipped.append("audit of dependencies: the vulnerability service does not respond")
         return
     if "Found" in done.stderr and "vulnerabilit" in done.stderr:
-        abuse.expect(False, f"known holes: {done.stdout[:2000]}")
+        abuse.expect(False, f"known vulnerabilities: {done.stdout[:2000]}")
     elif done.returncode:
-        abuse.skipped.append("audit of dependencies: the service of known holes is out of reach")
+        abuse.skipped.append("audit of dependencies: the vulnerability service is unreachable")

@@ -1,7 +1,7 @@
-"""The table of abuse: each case, the published vulnerability it is drawn from, what must hold.
+"""The table of abuse: each case, the published vulnerability it is modelled on, what must hold.
 
-Invariants: numbers as public listings gave them. A case is a function in the modules beside
-this one, or one of `verify wire` that asks the same question.
+Invariants: numbers as in public listings. A case is a function in the modules of this package, or
+one of `verify wire` that tests the same thing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Threat(NamedTuple):
     """Or `machine`: files, processes, the source."""
     run: Callable[[Abuse], None]
     after: str
-    """The vulnerability elsewhere that it is drawn from."""
+    """The vulnerability in other software that it is modelled on."""
     holds: str
     """What must hold here."""
     share: int = 0
     is_long: bool = False
-    """Both as in `Case`: what can be done longer, and what the quick profile leaves out."""
+    """Both as in `Case`: whether it can use more time, and is excluded from the quick profile."""
 
     @property
     def case(self) -> Case:

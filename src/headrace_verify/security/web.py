@@ -1,4 +1,4 @@
-"""Abuse of HTTP that wants more than to be a burden: strangers' pages, other hosts, split answers.
+"""Targeted abuse of HTTP: cross-origin requests, foreign Host headers, response splitting.
 
 Invariants: as in `names`; sizes and slow clients are in `wire.web`.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PATHS = ("/healthz", "/readyz", "/metrics", "/openapi.json")
 RESETS = 1_000
 ANSWER_S = 30
-"""On a machine that others keep busy, too."""
+"""For a machine with other load, too."""
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _TELLING = re.compile(
     rb"uvicorn|starlette|python/|\bpython\b|h11|CPython|site-packages|Traceback|\.py\b",
@@ -27,20 +27,20 @@ _TELLING = re.compile(
 
 
 class Answer(NamedTuple):
-    """What came back on one connection."""
+    """What was received on one connection."""
 
     status: int
     head: bytes
     body: bytes
     lines: int
-    """How many status lines came."""
+    """The number of status lines received."""
 
 
 def get(
     abuse: Abuse, target: str | bytes, headers: bytes = b"", *, method: bytes = b"GET",
     host: bytes | None = None,
 ) -> Answer:  # fmt: skip
-    """Ask once; status 0 if the connection is closed without an answer."""
+    """Send one request; status 0 if the connection is closed without a response."""
     where = host if host is not None else b"%s:%d" % (abuse.http[0].encode(), abuse.http[1])
     path = target.encode() if isinstance(target, str) else target
     first = method + b" " + path + b" HTTP/1.1\r\nHost: " + where + b"\r\n"

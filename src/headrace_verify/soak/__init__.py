@@ -1,1 +1,1 @@
-"""A broker under mixed load for hours: what grows, what is not given back, what is lost."""
+"""Runs a broker under mixed load for hours, and checks for growth, leaks and lost records."""

@@ -1,4 +1,4 @@
-"""Self-proof: leaks planted into a real broker; the soak must notice each in its quick profile.
+"""Self-test: leaks planted in a real broker, each of which the quick soak must find.
 
 Invariants: as in `wire.bugs`: `spoiled.py` patches the process before it starts.
 """
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 QUICK_S, LEFT_S = 12.0, 100.0
 LEAKED_BYTES = 1 << 20
 DOUBLING_S, SLOW_S_MAX = 5, 1.5
-"""Of a latency that grows: however long the load took to begin, its end is much slower."""
+"""For a growing latency: however slowly the load starts, it is much higher at the end."""
 
 
 class Bug(NamedTuple):
-    """A leak, and the figure that must tell of it."""
+    """A leak, and the figure that must reveal it."""
 
     plant: Callable[[Patch], None]
     says: str
@@ -42,7 +42,7 @@ class Bug(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the bug does, in words."""
+        """A description of the bug."""
         return self.plant.__name__.replace("_", " ")
 
 

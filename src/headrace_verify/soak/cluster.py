@@ -1,8 +1,9 @@
-"""Brokers over a real ZooKeeper and real bookies, to be soaked; and what they leave there.
+"""Soaked brokers over a real ZooKeeper and real bookies, and the objects that they leave there.
 
-Invariants: all of it is on loopback. Brokers sweep after seconds where it would be an hour,
-and bookies clear up after seconds where it would be a day: else an hour's run would see nothing go.
-What is left is seen by `headrace cluster verify`'s own eyes, and by ZooKeeper's count of itself.
+Invariants: everything is on the loopback interface. Brokers collect garbage after seconds instead
+of an hour, and bookies after seconds instead of a day: otherwise an hour's run would see no
+deletion. Leftovers are found by the code of `headrace cluster verify`, and by ZooKeeper's own node
+count.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ if TYPE_CHECKING:
 
 BROKER_COUNT, BOOKIE_COUNT = 2, 3
 UNTIDY = 1.25
-"""A bookie's files may hold so many times what is alive in them: it compacts below 80 %."""
+"""A bookie's files may be this many times as large as their live data: it compacts below 80 %."""
 LOOK_S_MIN, LOOK_S_MAX, LOOK_COSTS = 1.0, 5.0, 10
-"""What is shared is looked at after so long at the soonest and at the latest, in between after so
-many times what the last look took: it is work for ZooKeeper, too."""
+"""Minimum and maximum interval between checks of the shared state; within these, a multiple of the
+last check's duration, because it is work for ZooKeeper, too."""
 _BOOKIE_SETTINGS = {
     "journalMaxGroupWaitMSec": "1",
     "journalMaxSizeMB": "16",
     "journalMaxBackups": "1",
-    # What ledgers have left: by default it goes after a quarter of an hour, where a file of 1 GiB
-    # holds nothing else; is copied out of it after an hour where it is little, or else a day.
+    # Deleted ledgers' data: by default it is removed after a quarter of an hour if a file of 1 GiB
+    # contains nothing else, and compacted after an hour if it is a large part of the file, or else
+    # a day.
     "logSizeLimit": str(8 << 20),
     "flushInterval": "5000",
     "gcWaitTime": "10000",
@@ -103,7 +105,7 @@ class SoakedCluster:
         return folder_bytes(*(self._folder / "servers" / f"bookie-{n}" for n in numbers))
 
     def shared(self, at_s: float) -> Shared | None:
-        """See Soaked. Raises ConnectionError where ZooKeeper does not say how it is."""
+        """See Soaked. Raises ConnectionError if ZooKeeper does not return its state."""
         if at_s < self._due_s:
             return None
         begun_ns = self._clock.now_ns()
@@ -115,7 +117,7 @@ class SoakedCluster:
             if "\t" in line
         )
         if "zk_znode_count" not in told:
-            raise ConnectionError("ZooKeeper does not say how many nodes it has")
+            raise ConnectionError("ZooKeeper does not return its node count")
         took_s = (self._clock.now_ns() - begun_ns) / 1e9
         self._due_s = at_s + max(LOOK_S_MIN, min(LOOK_S_MAX, LOOK_COSTS * took_s))
         return Shared(

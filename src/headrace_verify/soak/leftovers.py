@@ -1,7 +1,7 @@
-"""How long things have been there that should go: whether anybody still takes them away.
+"""How long leftovers have existed, which shows whether they are still being collected.
 
-Invariants: pure. What is taken for left over may be new, and not yet entered where it
-belongs; so age tells, not number.
+Invariants: pure. An apparent leftover may be new and not registered yet; therefore the age counts,
+not the number.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Ages:
-    """Since when each of them has been seen at every look."""
+    """Since when each of them has been seen in every sample."""
 
     def __init__(self) -> None:
         self._since_s: dict[Hashable, float] = {}
 
     def oldest_s(self, at_s: float, there: Collection[Hashable]) -> float:
-        """Take in a look; how long the oldest has been there, 0 if there is none."""
+        """Add a sample; returns the age of the oldest, or 0."""
         self._since_s = {one: self._since_s.get(one, at_s) for one in there}
         return at_s - min(self._since_s.values(), default=at_s)

@@ -1,8 +1,9 @@
 """All clients of the load: `python -m headrace_verify.soak.load KAFKA HTTP SEED`.
 
-Invariants: a process of its own; KAFKA and HTTP are HOST:PORT,HOST:PORT... It says "at work"
-when every client has done something, and works until its input ends; then every client stops, all
-that was acknowledged is read again, and one line of JSON says what was done and what was wrong.
+Invariants: a separate process; KAFKA and HTTP are HOST:PORT,HOST:PORT... It prints "at work" when
+every client has completed an operation, and runs until its input is closed; then every client
+stops, all acknowledged records are read again, and one line of JSON reports what was done and what
+failed.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ ENDLESS, RETAINED, PROBE = "soak-endless", "soak-retained", "soak-probe"
 RETENTION_BYTES, SEGMENT_BYTES = 512 << 10, 128 << 10
 PARTITIONS = 2
 RETAINED_BYTES_MAX = 2 * PARTITIONS * (RETENTION_BYTES + 2 * SEGMENT_BYTES)
-"""Twice what retention would keep if it looked all the time."""
+"""Twice what retention would keep if it ran continuously."""
 JOIN_S = 150
 
 
 def make_topics(addresses: Sequence[tuple[str, int]]) -> None:
-    """The topics that stay; the probe's has a partition for each broker. Raises OSError."""
+    """Create the permanent topics; the probe's has one partition per broker. Raises OSError."""
     kept = {"retention.bytes": str(RETENTION_BYTES), "segment.bytes": str(SEGMENT_BYTES)}
     long = {"segment.bytes": str(16 << 20)}
     asking = Asking(addresses)
     asking.ask(lambda wire: wire.create_topic(ENDLESS, PARTITIONS, long))
     asking.ask(lambda wire: wire.create_topic(RETAINED, PARTITIONS, kept))
     asking.ask(lambda wire: wire.create_topic(PROBE, len(addresses), kept))
-    # So that every broker has what its first ledger and its first group bring with them.
+    # So that every broker has already allocated what its first ledger and first group need.
     batch = encode_batch([Record(0, SystemClock().now_ms(), None, b"first")])
     for part in range(len(addresses)):
         place = Place(PROBE, part)
@@ -58,7 +59,7 @@ def make_topics(addresses: Sequence[tuple[str, int]]) -> None:
 def crew(
     addresses: Sequence[tuple[str, int]], http: Sequence[tuple[str, int]], seed: str
 ) -> tuple[list[LibraryWriter | RawWriter], list[Worker]]:
-    """(the writers, all others)."""
+    """Return (the writers, all others)."""
     writers: list[LibraryWriter | RawWriter] = [
         LibraryWriter(addresses, ENDLESS, PARTITIONS, "zstd", 40),
         LibraryWriter(addresses, RETAINED, PARTITIONS, "lz4", 150),
@@ -80,7 +81,7 @@ def crew(
 
 
 def main(kafka: str, http: str, seed: str) -> None:
-    """Work until the input ends."""
+    """Run until the input is closed."""
     addresses = addresses_in(kafka)
     writers, others = crew(addresses, addresses_in(http), seed)
     workers: list[Worker] = [*writers, *others]
@@ -111,19 +112,19 @@ def main(kafka: str, http: str, seed: str) -> None:
 
 
 def _is_at_work(worker: Worker) -> bool:
-    """Whether it has done something; a member's first turn takes seconds."""
+    """Whether it has completed an operation; a member's first turn takes seconds."""
     return bool(worker.turns or worker.faults or getattr(worker, "read", 0))
 
 
 def _end(workers: Sequence[Worker]) -> list[str]:
-    """Stop them all; what should not have happened to them."""
+    """Stop them all; returns their failures."""
     for worker in workers:
         worker.over.set()
     faults = []
     for worker in workers:
         worker.join(JOIN_S)
         if worker.is_alive():
-            faults.append(f"{worker.name} does not end")
+            faults.append(f"{worker.name} does not stop")
         faults += worker.faults
         if not worker.turns:
             faults.append(f"{worker.name} has done nothing")

@@ -1,10 +1,10 @@
-"""The client that is measured: `python -m headrace_verify.soak.probe KAFKA TOPIC FILE`.
+"""The measured client: `python -m headrace_verify.soak.probe KAFKA TOPIC FILE`.
 
-Invariants: a process of its own, so that the load's threads do not count. Each round writes
-one record with acks=all and reads it back, in one partition after the other: each broker has one.
-Every fifth is followed by a control, which knows no broker: a wake-up and a synced write of its
-own. A line for each round: its end in monotonic ns, produce, fetch and control in microseconds (-1:
-no control). It ends when its input does.
+Invariants: a separate process, unaffected by the load's threads. Each round writes one record with
+acks=all and reads it back, in alternating partitions: each broker has one. Every fifth round is
+followed by a control measurement without a broker: a wake-up and a synced write. Prints a line per
+round: its end in monotonic ns, produce, fetch and control in microseconds (-1: no control). Exits
+when its input is closed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Round(NamedTuple):
 
 
 def main(kafka: str, topic: str, path: str) -> None:
-    """Measure until the input ends."""
+    """Measure until the input is closed."""
     addresses = addresses_in(kafka)
     number = 0
     control = os.open(f"{path}.control", os.O_CREAT | os.O_WRONLY)
@@ -64,7 +64,7 @@ def _round(asking: Asking, place: Place, number: int, control: int) -> Round:
     end_ns = clock.now_ns()
     found = [record.value for record in iterate_records(data) if record.offset == offset]
     if found != [value]:
-        raise ConnectionError(f"offset {offset} was acknowledged, and is not what was written")
+        raise ConnectionError(f"offset {offset} was acknowledged, but holds other data")
     control_us = NO_CONTROL
     if number % CONTROL_EVERY == 0:
         control_us = _control_us(control)
@@ -81,7 +81,7 @@ def _control_us(file: int) -> int:
 
 
 class Probed:
-    """What it has noted so far, read as it grows."""
+    """The rounds written so far, read while the file grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""The report of a soak: what was judged, every look, and a chart of them over time.
+"""The report of a soak: the verdicts, every sample, and a chart over time.
 
-Invariants: `report.json` says what was found and on what machine; `samples.jsonl` has a line
-for each look. The chart is drawn only where matplotlib is installed; if not, the report says so.
+Invariants: `report.json` says what was found and on what machine; `samples.jsonl` has a line per
+sample. The chart needs matplotlib; without it, the report says so.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list[str]:
-    """Write the folder; the names of its files."""
+    """Write the folder; returns the names of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     looks = [outcome.before, *outcome.samples, outcome.after]
     lines = "".join(json.dumps(one.as_json()) + "\n" for one in looks)
@@ -83,7 +83,7 @@ def _mib(figure: _Figure) -> _Figure:
 
 
 def _panels(samples: Sequence[Sample]) -> Iterator[tuple[str, dict[str, _Figure]]]:
-    """(unit, lines) of each."""
+    """(unit, lines) of each chart."""
     processes = list(samples[-1].processes) if samples else []
     memory = {named("resident", name): _mib(of(name, "rss_bytes")) for name in processes}
     caches = {named("its cache", name): _mib(of(name, "cache_bytes")) for name in processes}
@@ -123,7 +123,7 @@ def _panels(samples: Sequence[Sample]) -> Iterator[tuple[str, dict[str, _Figure]
 
 
 def of(process: str, field: str) -> _Figure:
-    """One figure of one process."""
+    """A figure of one process."""
 
     def found(sample: Sample) -> float | None:
         one = sample.processes.get(process)
@@ -133,12 +133,12 @@ def of(process: str, field: str) -> _Figure:
 
 
 def of_shared(field: str) -> _Figure:
-    """One figure of what brokers share."""
+    """A figure of the brokers' shared state."""
     return lambda sample: None if sample.shared is None else getattr(sample.shared, field)
 
 
 def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
-    """Figures over time; False without matplotlib."""
+    """Draw figures over time; returns False without matplotlib."""
     pyplot = load_pyplot()
     if pyplot is None:
         return False

@@ -1,7 +1,7 @@
-"""A soak: brokers, their load, their probe, and a look at them every few seconds.
+"""A soak: brokers, their load, their probe, and a sample of them every few seconds.
 
-Invariants: a look before the load, many under it, and looks after it until what was taken
-is given back or patience ends. Only looks behind the warm-up are judged for growth.
+Invariants: a sample before the load, many under load, and samples after it until resources are
+released or a time-out. Only samples after the warm-up are checked for growth.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ if TYPE_CHECKING:
 LOOKS, LOOKS_MIN = 400, 12
 LOOK_S_MIN, LOOK_S_MAX = 0.25, 5.0
 SETTLE_S, SETTLE_CLUSTER_S = 45, 90
-"""For what was taken to be given back, and swept away."""
+"""For resources to be released, and garbage to be collected."""
 START_S = 120
-"""For all clients to have done something."""
+"""For all clients to complete an operation."""
 END_S = 600
 """For the load to stop, and to read everything again."""
 
 
 class Plan(NamedTuple):
-    """What is to be done."""
+    """The options of a run."""
 
     seconds: float
     seed: int
     bug: str = ""
-    """To be planted."""
+    """The bug to plant."""
     target: str = BROKER
 
 
 class Outcome(NamedTuple):
-    """What has come of a run."""
+    """The result of a run."""
 
     plan: Plan
     before: Sample
     samples: list[Sample]
     after: Sample
     told: dict[str, Any]
-    """What the load says of itself."""
+    """The load's own report."""
     rounds: int
-    """Of the probe."""
+    """The number of probe rounds."""
     figures: dict[str, Any]
     violations: list[str]
     skipped: list[str]
 
     @property
     def held(self) -> bool:
-        """Whether something was looked at and nothing was wrong."""
+        """Whether something was measured and nothing was wrong."""
         return bool(self.figures) and self.rounds > 0 and not self.violations
 
 
 def run_soak(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
-    """Soak brokers of our own. Raises HeadraceError if they do not start."""
+    """Soak a broker of our own. Raises HeadraceError if it does not start."""
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
         target = make_target(plan.target, Path(folder), plan.bug)
         try:
@@ -111,7 +111,7 @@ class _Soak:
         before = self._first_look()
         probed = Probed(self._folder / "probe")
         samples: list[Sample] = []
-        told: dict[str, Any] = {"faults": [], "lost": ["the load has said nothing"]}
+        told: dict[str, Any] = {"faults": [], "lost": ["the load has not reported"]}
         kafka, http = _joined(self._target.addresses), _joined(self._target.http_addresses)
         crew = _start("load", kafka, http, str(self._plan.seed))
         probe = _start("probe", kafka, load.PROBE, str(self._folder / "probe"))
@@ -132,7 +132,7 @@ class _Soak:
         return self._outcome(before, samples, after, told, probed)
 
     def _first_look(self) -> Sample:
-        """`/metrics` is there a little after the broker is ready."""
+        """`/metrics` becomes available shortly after the broker is ready."""
         while True:
             try:
                 return take(self._target, self._at_s)
@@ -142,7 +142,7 @@ class _Soak:
                 pause(0.05)
 
     def _wait_for(self, crew: subprocess.Popen[bytes], probed: Probed) -> None:
-        """Until every client is at work: what comes before would look like growth."""
+        """Wait until every client is at work: earlier samples would look like growth."""
         stuck = threading.Timer(START_S, crew.kill)
         stuck.start()
         try:
@@ -161,17 +161,17 @@ class _Soak:
         samples: list[Sample] = []
         seconds = self._plan.seconds
         while (gone_s := self._at_s - begun_s) < seconds or (
-            # On a machine that has no time for them, looks and the probe's rounds are few.
+            # An overloaded machine takes few samples and few rounds of the probe.
             _with_figures(samples) < LOOKS_MIN and gone_s < seconds + START_S
         ):
             pause(every_s)
             if ended := self._target.ended():
-                self._faults.append(f"has ended by itself: {ended}")
+                self._faults.append(f"has exited on its own: {ended}")
                 break
             try:
                 looked = take(self._target, self._at_s)
             except (OSError, HeadraceError) as error:
-                self._faults.append(f"cannot be looked at: {error!r}")
+                self._faults.append(f"sampling failed: {error!r}")
                 continue
             samples.append(with_latencies(looked, probed.new()))
             processes = looked.processes.values()
@@ -181,7 +181,7 @@ class _Soak:
         return samples
 
     def _settled(self, before: Sample) -> Sample:
-        """The first look after the load that finds nothing amiss, or the last one."""
+        """Return the first sample after the load without a finding, or the last one."""
         is_cluster = self._plan.target == CLUSTER
         end_s = self._at_s + (SETTLE_CLUSTER_S if is_cluster else SETTLE_S)
         while True:
@@ -212,14 +212,14 @@ class _Soak:
             wrong += _faults_in(path)
         skipped = []
         if any(one.rss_bytes is None for one in before.processes.values()):
-            skipped.append("memory, descriptors and threads: there is no /proc here")
+            skipped.append("memory, descriptors and threads: not available without /proc")
         return Outcome(
             self._plan, before, samples, after, told, probed.rounds, figures, wrong, skipped
         )
 
 
 def with_latencies(looked: Sample, rounds: Sequence[Round]) -> Sample:
-    """The sample with the figures of these rounds."""
+    """Build the sample with the figures of these rounds."""
     if not rounds:
         return looked
     produce = sorted(one.produce_us / 1000 for one in rounds)
@@ -240,7 +240,7 @@ def _faults_in(path: Path) -> list[str]:
     for number, line in enumerate(lines):
         if "Traceback" in line or " ERROR " in line:
             text = "\n".join(lines[max(0, number - 1) : number + 40])
-            return [f"a fault of a broker in its log: {text[:3000]}"]
+            return [f"a broker's log reports an internal error: {text[:3000]}"]
     return []
 
 
@@ -262,7 +262,7 @@ def _start(module: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes], patience_s: float) -> bytes:
-    """End its input and wait; what it has said."""
+    """Close its input and wait; returns its report."""
     try:
         return process.communicate(timeout=patience_s)[0]
     except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
-"""One look at what is soaked, from outside: what each process holds, and what it says of itself.
+"""One sample of the soaked processes, from outside: their resources and their metrics.
 
-Invariants: reads /proc, folders and `/metrics`, and judges nothing. What a machine cannot
-tell is None in a sample, and the run says so.
+Invariants: reads /proc, folders and `/metrics`, and judges nothing. Values that a machine cannot
+provide are None in a sample, and the run reports it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _Figures = list[tuple[str, str, float]]
 
 
 class Process(NamedTuple):
-    """One process at one look."""
+    """One process in one sample."""
 
     rss_bytes: int | None
     sockets: int | None
     files: int | None
-    """Descriptors that are no sockets."""
+    """Descriptors that are not sockets."""
     threads: int | None
     cpu_s: float | None
     """Since its start."""
     tasks: int | None = None
-    """This and what follows: of a broker."""
+    """This and the following: brokers only."""
     connections: int | None = None
     cache_bytes: int = 0
-    """What of its memory is kept only while there is no better use for it."""
+    """The part of its memory that is a cache and can be evicted."""
 
 
 class Shared(NamedTuple):
@@ -45,43 +45,44 @@ class Shared(NamedTuple):
 
     ledgers: int
     orphans: int
-    """Ledgers that no chain names: trimmed, of deleted topics, or not yet entered."""
+    """Ledgers that are in no chain: trimmed, of deleted topics, or not registered yet."""
     orphan_s: float
-    """For how long the oldest of them has been seen as that."""
+    """The age of the oldest of them."""
     stale: int
-    """Partitions of deleted topics of which there are facts."""
+    """Partitions of deleted topics that still have metadata."""
     stale_s: float
     """Likewise."""
     znodes: int
     watches: int
     problems: tuple[str, ...] = ()
-    """What `headrace cluster verify` says; under load a partition may be on its way."""
+    """The result of `headrace cluster verify`; under load, a partition may be moving."""
 
 
 class Sample(NamedTuple):
-    """One look. Latencies are of the probe's rounds since the one before; None: it had none."""
+    """One sample. Latencies are of the probe's rounds since the previous one; None: there were
+    none."""
 
     at_s: float
-    """Since the run began."""
+    """Since the start of the run."""
     processes: dict[str, Process]
-    """By name; that of a broker that is alone is empty."""
+    """By name; a standalone broker's is empty."""
     log_bytes: dict[str, int]
-    """What each topic keeps."""
+    """The size of each topic."""
     folder_bytes: int
-    """What lies on disks: in the data folder, or on all bookies."""
+    """Disk usage: of the data folder, or of all bookies."""
     copies: float = 1
-    """How often each byte of a log may be there."""
+    """The maximum number of copies of each byte of a log."""
     shared: Shared | None = None
-    """None: brokers share nothing, or it was not looked at this time."""
+    """None: brokers share nothing, or it was not checked this time."""
     produce_p50_ms: float | None = None
     produce_p99_ms: float | None = None
     fetch_p50_ms: float | None = None
     fetch_p99_ms: float | None = None
     control_p50_ms: float | None = None
-    """What the machine alone took for the like: a wake-up and a synced write without a broker."""
+    """The control measurement: a wake-up and a synced write without a broker."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Convert to plain values."""
         found = self._asdict()
         found["processes"] = {name: one._asdict() for name, one in self.processes.items()}
         found["shared"] = None if self.shared is None else self.shared._asdict()
@@ -89,7 +90,7 @@ class Sample(NamedTuple):
 
 
 def take(target: Soaked, at_s: float) -> Sample:
-    """Look at it now. Raises OSError if a broker does not answer."""
+    """Take a sample. Raises OSError if a broker does not respond."""
     processes: dict[str, Process] = {}
     logs: dict[str, int] = {}
     for one in target.watched():
@@ -117,7 +118,7 @@ def _look_at(one: Watched, figures: _Figures) -> Process:
 
 
 def _add_logs(logs: dict[str, int], figures: _Figures) -> None:
-    """What each topic keeps at a broker."""
+    """The size of each topic at a broker."""
     for name, labels, value in figures:
         if name == "headrace_log_size_bytes":
             topic = labels.partition('topic="')[2].partition('"')[0]
@@ -125,18 +126,18 @@ def _add_logs(logs: dict[str, int], figures: _Figures) -> None:
 
 
 def scrape(address: tuple[str, int]) -> _Figures:
-    """(name, labels, value) of every figure under `/metrics`. Raises OSError."""
+    """Yield (name, labels, value) of every metric under `/metrics`. Raises OSError."""
     client = http.client.HTTPConnection(*address, timeout=HTTP_TIMEOUT_S)
     try:
         client.request("GET", "/metrics")
         answer = client.getresponse()
         text = answer.read().decode()
     except http.client.HTTPException as error:
-        raise ConnectionError(f"/metrics does not answer: {error!r}") from error
+        raise ConnectionError(f"no response from /metrics: {error!r}") from error
     finally:
         client.close()
     if answer.status != 200:
-        raise ConnectionError(f"/metrics answers {answer.status}")
+        raise ConnectionError(f"/metrics returns status {answer.status}")
     return list(_figures(text))
 
 
@@ -149,7 +150,7 @@ def _figures(text: str) -> Iterator[tuple[str, str, float]]:
 
 
 def _cpu_s(pid: int | None) -> float | None:
-    """What a process that tells nothing of itself has used."""
+    """The resources of a process without metrics."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -174,7 +175,7 @@ def _sockets(pid: int) -> int | None:
 
 
 def folder_bytes(*folders: Path) -> int:
-    """What the files of folders take on the disk, holes left out."""
+    """The disk usage of folders, without holes in files."""
     return sum(map(_bytes_of, _files(folders)))
 
 

@@ -1,7 +1,9 @@
-"""What may be soaked: one broker, the workers of one machine, brokers over ZooKeeper and bookies.
+"""The targets of a soak: one broker, the workers of one machine, brokers over ZooKeeper and
+bookies.
 
-Invariants: `Soaked` is the seam: a run starts it, gives its addresses to the load, looks at
-its processes and disks, and stops it. Nothing is harmed here: what ends, has ended by itself.
+Invariants: `Soaked` is the interface: a run starts it, passes its addresses to the load, samples
+its processes and disks, and stops it. No faults are injected: a process that exits did so on its
+own.
 """
 
 from __future__ import annotations
@@ -26,21 +28,21 @@ BROKER_OPTIONS = ("--retention-check-interval-ms", "1000")
 
 
 class Watched(NamedTuple):
-    """A process that is looked at."""
+    """A sampled process."""
 
     name: str
     """Empty: there is no other."""
     pid: int | None
     """None: it cannot be found here."""
     http: tuple[str, int] | None
-    """Where it tells of itself; None: it does not."""
+    """The address of its metrics; None: it has none."""
 
 
 class Soaked(Protocol):
-    """What is soaked."""
+    """A target of a soak."""
 
     copies: float
-    """How often each byte of a log is kept, at the most."""
+    """The maximum number of copies of each byte of a log."""
 
     @property
     def addresses(self) -> Sequence[tuple[str, int]]:
@@ -57,24 +59,24 @@ class Soaked(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop it, and leave no process behind."""
+        """Stop it, and leave no process running."""
         ...
 
     def watched(self) -> Sequence[Watched]:
-        """Every process of ours."""
+        """All of its processes."""
         ...
 
     def disk_bytes(self) -> int:
-        """What lies on its disks."""
+        """The size of its data on disk."""
         ...
 
     def shared(self, at_s: float) -> Shared | None:
-        """What brokers have left in what they share; None where there is no such thing, or not
-        now: a look may be dear."""
+        """What brokers have left in shared storage; None if there is none, or not now, because a
+        check may be expensive."""
         ...
 
     def ended(self) -> str:
-        """Which process has ended by itself, with its last words; empty if none has."""
+        """The process that has exited on its own, with the end of its log; empty if none has."""
         ...
 
     def logs(self) -> Sequence[Path]:
@@ -83,7 +85,7 @@ class Soaked(Protocol):
 
 
 class OneBroker:
-    """A broker that is alone."""
+    """A standalone broker."""
 
     copies: float = 1
 
@@ -131,7 +133,7 @@ class OneBroker:
 
 
 class Workers(OneBroker):
-    """Workers of one machine, and who supervises them."""
+    """Workers of one machine, and their supervisor."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, options=("--workers", str(WORKER_COUNT)))
@@ -153,7 +155,7 @@ class Workers(OneBroker):
         return [*workers, Watched("the supervisor", self._broker.pid, None)]
 
     def ended(self) -> str:
-        """See Soaked: the supervisor would start a worker anew."""
+        """See Soaked: the supervisor would restart a worker."""
         if self._broker.has_ended:
             return f"the supervisor: {self._broker.last_words()}"
         if any(pid is not None and not Path(f"/proc/{pid}").exists() for pid in self._pids):
@@ -162,7 +164,7 @@ class Workers(OneBroker):
 
 
 def make_target(target: str, folder: Path, bug: str) -> Soaked:
-    """Make it. A bug is planted in brokers, and not in workers. Raises HeadraceError."""
+    """Create it. A bug is planted in brokers, and not in workers. Raises HeadraceError."""
     if target == CLUSTER:
         from headrace_verify.soak.cluster import SoakedCluster
 

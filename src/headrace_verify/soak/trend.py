@@ -1,7 +1,7 @@
-"""Whether a row of figures grows: Theil-Sen's slope, and medians of a row's beginning and end.
+"""Whether a series grows: Theil-Sen's slope, and medians of its beginning and end.
 
-Invariants: pure. Slopes are medians over all pairs, so that a third of the figures may be
-wild (a rebalance, a checkpoint, a machine that was busy) without changing the verdict.
+Invariants: pure. Slopes are medians over all pairs, so a third of the values may be outliers (a
+rebalance, a checkpoint, a busy machine) without changing the verdict.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 POINTS_MAX = 200
-"""Longer rows are cut into so many pieces, each with its median: 19,900 pairs take 10 ms."""
+"""Longer series are divided into this many pieces, each with its median: 19,900 pairs take 10
+ms."""
 
 
 class Trend(NamedTuple):
-    """How a row grows."""
+    """The growth of a series."""
 
     first: float
     """The median of its first third."""
@@ -26,11 +27,11 @@ class Trend(NamedTuple):
     """The median of its last third."""
     per_hour: float
     grown: float
-    """The slope over the whole row."""
+    """The slope over the whole series."""
 
 
 def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
-    """Of (seconds, figure), by time; None of fewer than six points."""
+    """Of (seconds, value), by time; None for fewer than six points."""
     if len(points) < 6:
         return None
     pieces = _pieces(points)

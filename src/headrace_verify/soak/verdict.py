@@ -1,9 +1,9 @@
-"""What must hold of brokers that have been under load for long, from the looks at them.
+"""What must hold for brokers under long load, derived from their samples.
 
-Invariants: pure: samples in, words out. A figure may grow by its limit per hour, or by its
-floor within the run, whichever is more: what a process takes once is no leak. Each process is
-judged by itself. Latency is judged against its own beginning and against a control, which knows no
-broker: a machine that has become slow is not the broker's fault.
+Invariants: pure: samples in, text out. A figure may grow by its limit per hour, or by its floor
+within the run, whichever is larger: a one-time allocation is not a leak. Each process is judged
+separately. Latency is compared with its own beginning and with a control measurement without a
+broker: a slower machine is not the broker's fault.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 RSS_BYTES_MAX = 768 * MIB
-"""At any moment."""
+"""At any time."""
 LATENCY_TIMES_MAX, LATENCY_FLOOR_MS, CONTROL_TIMES = 2, 40, 3
-"""The last third's median is at most so many times the first one's and so much more, and what the
-control has grown by, times three: a request waits for the machine more than once."""
+"""The maximum of the last third's median: the first third's times this factor, plus this constant,
+plus three times the control's growth, because a request waits for the machine more than once."""
 NOISY_S = 60
-"""In a run shorter than this, the floors of latency and CPU are so much higher: a machine's own ups
-and downs last for seconds."""
+"""In a run shorter than this, the floors of latency and CPU are this much higher: fluctuations of a
+machine last for seconds."""
 CPU_TIMES_MAX, CPU_FLOOR = 2, 0.3
-"""Likewise, of the broker's share of a core: the load is the same all the time."""
+"""Likewise, of the broker's share of a core: the load is constant."""
 SHARE_OF_WARM_UP, WARM_UP_S_MAX = 0.3, 180
 
 
 SWEEP_INTERVAL_MS, SWEEP_GRACE_MS = 3_000, 20_000
-"""What brokers of a cluster that is soaked are told of their sweep."""
+"""The garbage collection settings of a soaked cluster's brokers."""
 LEFT_S_MAX = 60
-"""How long something may be left over: the grace, two rounds of the sweep, and a slow machine."""
+"""The maximum age of leftovers: the grace period, two rounds of the collector, and a slow
+machine."""
 
 
 class Limit(NamedTuple):
-    """How much a figure may grow."""
+    """The maximum growth of a figure."""
 
     name: str
     figure: Callable[[Sample], float | None]
@@ -50,7 +51,7 @@ class Limit(NamedTuple):
 
 
 class Return(NamedTuple):
-    """How much more than before the load may be there after it."""
+    """The maximum difference between before and after the load."""
 
     name: str
     figure: Callable[[Sample], float | None]
@@ -58,13 +59,13 @@ class Return(NamedTuple):
 
 
 def memory_bytes(process: Process) -> float | None:
-    """Resident, but for what a broker would give up for something better."""
+    """Resident memory, except caches."""
     return None if process.rss_bytes is None else process.rss_bytes - process.cache_bytes
 
 
 OF_PROCESS: tuple[tuple[str, Callable[[Process], float | None], float, float, float], ...] = (
-    # What may be more within a run, within an hour, and behind the load. The last: much less than a
-    # leak leaves in hours, much more than allocators keep for themselves.
+    # Maximum growth within a run, within an hour, and after the load. The last is much less than a
+    # leak leaves in hours, and much more than allocators retain.
     ("memory, bytes", memory_bytes, 24 * MIB, 24 * MIB, 128 * MIB),
     ("sockets", lambda one: one.sockets, 30, 30, 4),
     ("open files", lambda one: one.files, 40, 60, 64),
@@ -74,12 +75,12 @@ OF_PROCESS: tuple[tuple[str, Callable[[Process], float | None], float, float, fl
 
 
 def overhead_bytes(sample: Sample) -> float:
-    """What lies on disks beyond what logs keep."""
+    """Disk usage in addition to the logs."""
     return sample.folder_bytes - sample.copies * sum(sample.log_bytes.values())
 
 
 def bounded_bytes(endless: str) -> Callable[[Sample], float]:
-    """What the topics keep whose size is bounded; `endless` alone keeps everything."""
+    """The size of the bounded topics; only `endless` keeps everything."""
     return lambda sample: sum(size for topic, size in sample.log_bytes.items() if topic != endless)
 
 
@@ -97,12 +98,12 @@ def _of(
 
 
 def named(figure: str, process: str) -> str:
-    """What a figure of a process is called; one that is alone needs no name."""
+    """The name of a process's figure; a single process needs no name."""
     return f"{figure}, {process}" if process else figure
 
 
 def limits(endless: str, processes: Sequence[str] = ("",), disks: int = 1) -> tuple[Limit, ...]:
-    """Of every figure that must not grow; `disks`: how many keep a journal of their own."""
+    """Of every figure that must not grow; `disks`: the number of journals."""
     of_processes = [
         Limit(named(name, process), _of(process, figure), floor, per_hour)
         for process in processes
@@ -110,12 +111,12 @@ def limits(endless: str, processes: Sequence[str] = ("",), disks: int = 1) -> tu
     ]
     return (
         *of_processes,
-        # The write-ahead log: four files of 32 MiB to a checkpoint, and those kept for reuse. Of
-        # bookies: journals, and what is not yet cleared up.
+        # The write-ahead log: four files of 32 MiB per checkpoint, and recycled ones. Of bookies:
+        # journals, and data not yet collected.
         Limit("disks beyond the logs, bytes", overhead_bytes, disks * 256 * MIB, 64 * MIB),
-        # Groups' progress is cut at 16 MiB a partition.
+        # Committed offsets are compacted at 16 MiB per partition.
         Limit("logs that are bounded, bytes", bounded_bytes(endless), 24 * MIB, 48 * MIB),
-        # Deleted topics and trimmed ledgers are swept away, each a minute after the other.
+        # Deleted topics and trimmed ledgers are collected, each a minute after the other.
         Limit("ledgers", _shared(lambda one: one.ledgers), 300, 300),
         Limit("nodes in ZooKeeper", _shared(lambda one: one.znodes), 1_500, 600),
         Limit("watches in ZooKeeper", _shared(lambda one: one.watches), 300, 300),
@@ -123,7 +124,7 @@ def limits(endless: str, processes: Sequence[str] = ("",), disks: int = 1) -> tu
 
 
 def returns(processes: Sequence[str] = ("",)) -> tuple[Return, ...]:
-    """Of every figure that must be what it was before the load."""
+    """Of every figure that must return to its value before the load."""
     return (
         *(
             Return(named(name, process), _of(process, figure), more_max)
@@ -140,16 +141,16 @@ def returns(processes: Sequence[str] = ("",)) -> tuple[Return, ...]:
 
 
 def warm_up_s(seconds: float) -> float:
-    """How long the beginning of a run counts for nothing."""
+    """The length of the warm-up, which is ignored."""
     return min(WARM_UP_S_MAX, seconds * SHARE_OF_WARM_UP)
 
 
 def judge(
     samples: Sequence[Sample], endless: str, retained: Mapping[str, int]
 ) -> tuple[list[str], dict[str, Any]]:
-    """(what does not hold, figures) of the samples behind the warm-up, under load.
+    """(violations, figures) of the samples after the warm-up, under load.
 
-    `endless` is the topic that keeps everything, `retained` says what others may keep, in bytes.
+    `endless` is the topic that keeps everything, `retained` is what others may keep, in bytes.
     """
     wrong: list[str] = []
     figures: dict[str, Any] = {}
@@ -161,16 +162,16 @@ def judge(
         figures[limit.name] = _rounded(found)
         if found.grown > limit.floor and found.per_hour > limit.per_hour:
             wrong.append(
-                f"{limit.name}: grows by {found.per_hour:,.0f} an hour, from {found.first:,.0f} to"
-                f" {found.last:,.0f} (at most {limit.per_hour:,.0f} an hour, and {limit.floor:,.0f}"
-                " within a run)"
+                f"{limit.name}: grows by {found.per_hour:,.0f} an hour, from"
+                f" {found.first:,.0f} to {found.last:,.0f} (at most {limit.per_hour:,.0f} an"
+                f" hour, and {limit.floor:,.0f} within a run)"
             )
     for process in processes:
         rss = _of(process, lambda one: one.rss_bytes)
         most = max((value for one in samples if (value := rss(one)) is not None), default=0)
         if most > RSS_BYTES_MAX:
             wrong.append(
-                f"{named('memory', process)}: {most // MIB:.0f} MiB at the worst moment, at most"
+                f"{named('memory', process)}: {most // MIB:.0f} MiB at its peak, at most"
                 f" {RSS_BYTES_MAX // MIB}"
             )
     for topic, bytes_max in retained.items():
@@ -188,14 +189,14 @@ def _processes(samples: Sequence[Sample]) -> list[str]:
 
 
 def _disks(samples: Sequence[Sample]) -> int:
-    """How many write-ahead logs there are: one of each broker, where they share nothing."""
+    """The number of write-ahead logs: one per broker, if they share nothing."""
     if not samples or any(one.shared is not None for one in samples):
         return 1
     return sum(one.tasks is not None for one in samples[-1].processes.values())
 
 
 def _left_over(samples: Sequence[Sample], figures: dict[str, Any]) -> list[str]:
-    """What should have been swept away."""
+    """Leftovers that should have been collected."""
     wrong = []
     shared = [one.shared for one in samples if one.shared is not None]
     for name, ages in (
@@ -203,7 +204,7 @@ def _left_over(samples: Sequence[Sample], figures: dict[str, Any]) -> list[str]:
         ("a fact of a deleted partition", [one.stale_s for one in shared]),
     ):
         if ages and max(ages) > LEFT_S_MAX:
-            wrong.append(f"{name} has been there for {max(ages):.0f} s, at most {LEFT_S_MAX}")
+            wrong.append(f"{name} has existed for {max(ages):.0f} s, at most {LEFT_S_MAX}")
     for name, figure in (
         ("ledgers that no chain names", _shared(lambda one: one.orphans)),
         ("the oldest of them, s", _shared(lambda one: one.orphan_s)),
@@ -217,12 +218,12 @@ def _left_over(samples: Sequence[Sample], figures: dict[str, Any]) -> list[str]:
 
 
 def judge_return(before: Sample, after: Sample) -> list[str]:
-    """What is not given back when the load is over."""
+    """What is not released after the load."""
     wrong = []
     for one in returns(list(before.processes)):
         was, now = one.figure(before), one.figure(after)
         if was is not None and now is not None and now > was + one.more_max:
-            wrong.append(f"{one.name}: {now:.0f} when the load is over, {was:.0f} before it")
+            wrong.append(f"{one.name}: {now:.0f} after the load, {was:.0f} before it")
     return wrong
 
 
@@ -241,7 +242,7 @@ def _rounded(found: Trend) -> dict[str, float]:
 
 def _latency_violations(samples: Sequence[Sample], figures: dict[str, Any]) -> list[str]:
     if not samples:
-        return ["nobody has looked behind the warm-up"]
+        return ["no samples after the warm-up"]
     floor_ms = LATENCY_FLOOR_MS * _noise(samples)
     control = _trend(samples, lambda one: one.control_p50_ms)
     slower_ms = 0.0
@@ -252,11 +253,11 @@ def _latency_violations(samples: Sequence[Sample], figures: dict[str, Any]) -> l
     for name in ("produce_p50_ms", "fetch_p50_ms", "produce_p99_ms", "fetch_p99_ms"):
         found = _trend(samples, lambda one, name=name: getattr(one, name))  # type: ignore[misc]
         if found is None:
-            wrong.append(f"the probe has too few figures of {name}")
+            wrong.append(f"the probe has too few measurements of {name}")
             continue
         figures[name.replace("_", " ").replace(" ms", ", ms")] = _rounded(found)
         most = found.first * LATENCY_TIMES_MAX + floor_ms + slower_ms * CONTROL_TIMES
-        # The 99th percentile of a short look is its worst round: drawn, not judged.
+        # The 99th percentile of a short sample is its worst round: drawn, not checked.
         if "p50" in name and found.last > most:
             wrong.append(
                 f"the probe's {name}: {found.first:.1f} in the first third, {found.last:.1f} in the"

@@ -1,6 +1,6 @@
-"""Clients that come and go: members, topics, connections, sessions, questions.
+"""Short-lived clients and objects: members, topics, connections, sessions, admin requests.
 
-Invariants: what they do, they do within the protocol, except for leaving without a word.
+Invariants: they follow the protocol, except that they may disconnect at any time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ INCREMENTAL_ALTER_CONFIGS = 44
 TOPIC_RESOURCE, SET = 2, 0
 GROUP = "soak-group"
 AT_ONCE = 0.1
-"""How often a topic is deleted before anybody has done anything with it."""
+"""How often a topic is deleted unused."""
 
 
 class Member(Worker):
-    """A member of a group (librdkafka) that commits, leaves after a few seconds and comes back."""
+    """A member of a group (librdkafka) that commits, leaves after a few seconds and rejoins."""
 
     def __init__(
         self, addresses: Sequence[tuple[str, int]], seed: str, topics: Sequence[str]
@@ -69,7 +69,7 @@ class Member(Worker):
 
 
 class TopicChurn(WireWorker):
-    """Topics made, written, read and deleted, or deleted at once."""
+    """Topics created, written, read and deleted, or deleted immediately."""
 
     rest_s = 0.3
 
@@ -94,19 +94,20 @@ class TopicChurn(WireWorker):
         for partition in range(partitions):
             place = Place(topic, partition)
             if [record.value for record in self._written(place, batch)] != values:
-                self.fault(f"{topic}-{partition} does not give what was acknowledged")
+                self.fault(f"{topic}-{partition} does not return what was acknowledged")
         ask(lambda wire: wire.commit("soak-brief", topic, 0, 20), Group("soak-brief"))
         ask(lambda wire: wire.delete_topic(topic))
 
     def _written(self, place: Place, batch: bytes) -> Iterator[Record]:
-        """Write it; what is there then."""
+        """Write to it; returns the expected contents."""
         offset = self.asking.ask(lambda wire: wire.produce(*place, batch), place)
         data, _ = self.asking.ask(lambda wire: wire.fetch(*place, offset), place)
         return iterate_records(data)
 
 
 class Dropper(Worker):
-    """Connections that are opened and dropped: at once, in mid-request, with an answer unread."""
+    """Connections that are opened and closed: immediately, in mid-request, with an unread
+    response."""
 
     rest_s = 0.04
 
@@ -128,7 +129,7 @@ class Dropper(Worker):
             if kind == 1:
                 peer.sendall(request_bytes(API_VERSIONS, 0, 1))
                 if not peer.recv(1 << 16):
-                    self.fault("a connection was closed in place of an answer")
+                    self.fault("a connection was closed instead of a response")
             elif kind == 2:
                 peer.sendall(request_bytes(METADATA, 1, 1)[:-2])
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -143,7 +144,7 @@ class Dropper(Worker):
 
 
 class Idler(Worker):
-    """Connections that ask for nothing; now and then one of them leaves and another comes."""
+    """Idle connections, occasionally replaced."""
 
     rest_s = 0.5
     count = 40
@@ -166,7 +167,7 @@ class Idler(Worker):
 
 
 class Sloth(WireWorker):
-    """A client that asks for more than it reads, and leaves."""
+    """A client that requests more than it reads, and disconnects."""
 
     rest_s = 0.5
 
@@ -195,7 +196,7 @@ class Sloth(WireWorker):
 
 
 class Asker(WireWorker):
-    """Questions and small changes: configurations, groups, progress."""
+    """Queries and small changes: configurations, groups, committed offsets."""
 
     rest_s = 0.1
 

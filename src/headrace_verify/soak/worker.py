@@ -1,7 +1,7 @@
-"""One client of the load: a thread that does its turn again and again until all is over.
+"""One client of the load: a thread that repeats its operation until the end of the run.
 
-Invariants: a client gives no reason for being refused or cut off. If it is, that is noted,
-and it goes on with a new connection: a soak does not end at its first fault.
+Invariants: a client gives no reason to be rejected or disconnected. If it is, that is recorded, and
+it continues with a new connection: a soak does not end at the first failure.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ FAULTS_KEPT = 10
 TIMEOUT_S = 60
 GROUP_LOADING = {14, 15, 16}
 PATIENCE_S = 60
-"""For whoever is in charge to be found: partitions may move, and news of topics take their way."""
+"""For finding a leader or coordinator: partitions may move, and metadata takes time to
+propagate."""
 R = TypeVar("R")
 
 
 class Asking:
-    """Requests without a library, to whoever is in charge; see routing.Client.
+    """Requests without a library, to the leader or coordinator; see routing.Client.
 
-    Of a broker that is alone no other answer than a sound one is taken, unless a group is being
-    loaded; of several, "not here" and "not heard of yet" are answers, too, for PATIENCE_S.
+    A standalone broker must answer without errors, unless a group is being loaded; in a cluster,
+    not-leader and unknown-topic errors are accepted, too, for PATIENCE_S.
     """
 
     def __init__(
@@ -47,18 +48,19 @@ class Asking:
         self._connection = Connection(self, TIMEOUT_S)
         self._excused = ELSEWHERE if len(addresses) > 1 else GROUP_LOADING
         self.sent_on = 0
-        """How many requests had to be sent once more."""
+        """The number of retried requests."""
 
     def pause(self, seconds: float) -> None:
         """See routing.Client."""
         self.over.wait(seconds)
 
     def of(self, place: Place) -> tuple[str, int]:
-        """Where the leader of a partition is. Raises OSError."""
+        """Return the leader of a partition. Raises OSError."""
         return self.ask(lambda wire: wire.address, place)
 
     def ask(self, what: Callable[[KafkaWire], R], of: Place | Group | None = None) -> R:
-        """The answer of whoever is in charge of `of`; of anybody without it. Raises OSError."""
+        """Return the response of the leader or coordinator `of`, or of any broker. Raises
+        OSError."""
         clock = SystemClock()
         end_ns = clock.now_ns() + PATIENCE_S * 10**9
         while True:
@@ -72,12 +74,12 @@ class Asking:
             self.pause(RETRY_S)
 
     def close(self) -> None:
-        """Close and forget everything; the next request connects anew."""
+        """Close everything; the next request reconnects."""
         self._connection.drop()
 
 
 class Worker(threading.Thread):
-    """See the module. A subclass has a `turn`, and says how long it rests between two."""
+    """See the module. A subclass has a `turn`, and the pause between two turns."""
 
     rest_s = 0.1
 
@@ -91,15 +93,15 @@ class Worker(threading.Thread):
 
     @property
     def bootstrap(self) -> str:
-        """The addresses, as libraries want them."""
+        """The addresses, in the libraries' format."""
         return ",".join(f"{host}:{port}" for host, port in self.addresses)
 
     def turn(self) -> None:
-        """Do it once. Raises OSError if the broker has refused it or cut it off."""
+        """One operation. Raises OSError if the broker has rejected or disconnected it."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
 
     def run(self) -> None:
         """See Thread."""
@@ -114,13 +116,13 @@ class Worker(threading.Thread):
         self.end()
 
     def fault(self, what: object) -> None:
-        """Note what should not have happened."""
+        """Record a failure."""
         if len(self.faults) < FAULTS_KEPT:
             self.faults.append(f"{type(self).__name__}: {what!r}"[:300])
 
 
 class WireWorker(Worker):
-    """A client without a library; its connections are made anew when they break."""
+    """A client without a library; its connections are recreated when they break."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], seed: str) -> None:
         super().__init__(addresses, seed)

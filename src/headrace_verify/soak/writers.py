@@ -1,8 +1,8 @@
-"""Producers that know what was acknowledged, and the reading of it all at the end.
+"""Producers that record what was acknowledged, and the final check of all records.
 
-Invariants: writer and number decide a record's bytes. What retention has taken away is not
-looked for; from a log's start on, every acknowledged record lies at its offset with its bytes, and
-offsets have no holes.
+Invariants: writer and number determine a record's bytes. Records deleted by retention are ignored;
+from a log's start offset on, every acknowledged record is at its offset with its bytes, and offsets
+have no holes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Acknowledged:
         return len(self._numbers)
 
     def note(self, number: int, offset: int) -> None:
-        """It was acknowledged."""
+        """Record an acknowledgement."""
         self._numbers.append(number)
         self._offsets.append(offset)
 
@@ -64,7 +64,7 @@ class Acknowledged:
 
 
 class LibraryWriter(Worker):
-    """librdkafka, idempotent, in one codec, into every partition of a topic."""
+    """librdkafka, idempotent, with one codec, into every partition of a topic."""
 
     rest_s = 0.0
 
@@ -97,7 +97,7 @@ class LibraryWriter(Worker):
         )
 
     def turn(self) -> None:
-        """See Worker: a fiftieth of a second's records."""
+        """See Worker: the records of a fiftieth of a second."""
         count = int(self._per_turn + self.rng.random())
         for _ in range(count if len(self._producer) < IN_FLIGHT_MAX else 0):
             self._send()
@@ -120,11 +120,11 @@ class LibraryWriter(Worker):
     def end(self) -> None:
         """See Worker."""
         if self._producer.flush(120):
-            self.fault("records were never answered")
+            self.fault("records got no result")
 
 
 class RawWriter(WireWorker):
-    """Idempotent by hand, one batch at a time, in a codec that changes."""
+    """A hand-written idempotent producer, one batch at a time, with changing codecs."""
 
     rest_s = 0.05
 
@@ -163,7 +163,8 @@ class RawWriter(WireWorker):
             known.note(first + at, offset + at)
 
     def fault(self, what: object) -> None:
-        """See Worker: what was not answered may be stored, so the next batch is another's."""
+        """See Worker: an unacknowledged batch may be stored, so the next one uses another producer
+        id."""
         super().fault(what)
         self._producer = (-1, -1)
 
@@ -173,9 +174,9 @@ def what_is_wrong(
     acknowledged: Sequence[Acknowledged],
     retained: Mapping[str, int],
 ) -> tuple[list[str], int]:
-    """Read every partition that was written to: (what is not as acknowledged, records read).
+    """Read every partition that was written to: (discrepancies, number of records read).
 
-    `retained`: topic -> retention.bytes; what is not in it keeps everything.
+    `retained`: topic -> retention.bytes; other topics keep everything.
     """
     places: dict[Place, list[Acknowledged]] = {}
     for one in acknowledged:
@@ -212,7 +213,7 @@ def _compare(
         try:
             data, end = _fetch(asking, place, offset)
         except Refused as error:
-            if error.code != 1:  # OFFSET_OUT_OF_RANGE: retention was faster
+            if error.code != 1:  # OFFSET_OUT_OF_RANGE: deleted by retention meanwhile
                 raise
             start = offset = _start(asking, place)
             size = 0
@@ -223,7 +224,7 @@ def _compare(
             break
         for record in records:
             if record.offset != offset:
-                wrong.append(f"{where}: offset {record.offset} comes behind {offset - 1}")
+                wrong.append(f"{where}: offset {record.offset} follows {offset - 1}")
             offset = record.offset + 1
             known = expected.pop(record.offset, None)
             if known is not None and record.value != value_of(*known):
@@ -235,7 +236,7 @@ def _compare(
     if lost and not wrong:
         first = expected[lost[0]]
         wrong.append(
-            f"{where}: {len(lost)} acknowledged records are not there, from offset {lost[0]} on"
+            f"{where}: {len(lost)} acknowledged records are missing, from offset {lost[0]} on"
             f" (record {first[1]} of {first[0]})"
         )
     if start and size < (retention_bytes or 1 << 62):

@@ -1,1 +1,1 @@
-"""Data of every released version opens with this one, and is right."""
+"""Verifies that data of every released version opens with this one, and is correct."""

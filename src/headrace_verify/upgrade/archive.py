@@ -1,8 +1,7 @@
 """Golden sets: one packed folder for each version of Headrace whose data must stay readable.
 
-Invariants: knows archives, not what is in them. A set is named after the version that
-wrote it. Once that version is released, the set's digest stands in `RELEASED`, and nobody writes it
-again.
+Invariants: knows archives, not their contents. A set is named after the version that wrote it. Once
+that version is released, the set's digest is in `RELEASED`, and the set is never rewritten.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from headrace.errors import RequestInvalid
 
 GOLDEN = Path(__file__).with_name("golden")
 RELEASED: dict[str, str] = {}
-"""Version -> SHA-256 of its set. An entry comes with the release, and never changes or goes."""
+"""Version -> SHA-256 of its set. An entry is added with the release, and never changed or
+removed."""
 _SUFFIX = ".tar.gz"
 
 
@@ -28,7 +28,7 @@ def current() -> str:
 
 
 def path_of(name: str, folder: Path = GOLDEN) -> Path:
-    """Where the set of a version lies."""
+    """The path of a version's set."""
     return folder / f"{name}{_SUFFIX}"
 
 
@@ -43,14 +43,14 @@ def digest(path: Path) -> str:
 
 
 def changed_or_missing(folder: Path = GOLDEN, released: dict[str, str] | None = None) -> list[str]:
-    """What is wrong with the sets of released versions, in words."""
+    """Return the problems of released versions' sets, as text."""
     wrong = []
     for name, known in (RELEASED if released is None else released).items():
         path = path_of(name, folder)
         if not path.exists():
-            wrong.append(f"the golden set of {name}, which is released, is gone")
+            wrong.append(f"the golden set of the released version {name} is missing")
         elif digest(path) != known:
-            wrong.append(f"the golden set of {name}, which is released, was changed")
+            wrong.append(f"the golden set of the released version {name} was changed")
     return wrong
 
 
@@ -77,11 +77,11 @@ def pack(
 
 
 def refuse_released(name: str, released: dict[str, str] | None = None) -> None:
-    """Raises RequestInvalid if that version is released: its set is there for good."""
+    """Raises RequestInvalid if that version is released: its set is immutable."""
     if name in (RELEASED if released is None else released):
         raise RequestInvalid(
-            f"version {name} is released: its golden set is what others have on their disks, and"
-            " is never written again; raise the version in pyproject.toml first"
+            f"version {name} is released: its golden set represents data on users' disks, and"
+            " is never rewritten; increase the version in pyproject.toml first"
         )
 
 
@@ -98,5 +98,5 @@ def extract(packed: bytes, target: Path) -> None:
             if member.isfile() and path.resolve().is_relative_to(target.resolve()):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = tar.extractfile(member)
-                assert file is not None, "a plain file has content"
+                assert file is not None, "a regular file has content"
                 path.write_bytes(file.read())

@@ -1,10 +1,10 @@
-"""Self-proof: formats that change without anybody saying so; the golden sets must notice each.
+"""Self-test: undeclared format changes, each of which the golden sets must reveal.
 
-Invariants: writer and reader change alike, so that this version agrees with itself: only
-bytes that another one has written can tell. What changes is put back.
+Invariants: writer and reader change together, so that this version is consistent with itself: only
+bytes written by another version reveal the change. Changes are reverted.
 """
 
-# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+# ruff: noqa: SLF001 - a planted bug patches private parts
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Bug(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the bug does, in words."""
+        """A description of the bug."""
         return self.plant.__name__.replace("_", " ")
 
 
 class _Swapped:
-    """A layout with two of its fields in each other's place."""
+    """A layout with two of its fields exchanged."""
 
     def __init__(self, layout: Struct, one: int, other: int) -> None:
         self._layout = layout
@@ -136,7 +136,7 @@ def sum_objects_up_otherwise(patch: Patch) -> None:
 
 def keep_progress_under_other_keys(patch: Patch) -> None:
     patch(state_records, "OFFSET_KEY_VERSION", 7)
-    patch(state_records, "_decode_plain_offset", lambda *_: None)  # the short way past it
+    patch(state_records, "_decode_plain_offset", lambda *_: None)  # the fast path around it
 
 
 BUGS = (
@@ -156,7 +156,7 @@ BUGS = (
 
 
 def find(bug: Bug) -> list[str]:
-    """What the part of a run that must find it has found."""
+    """The findings of the part of a run that must find it."""
     with ExitStack() as stack:
         bug.plant(lambda owner, name, value: stack.enter_context(patched(owner, name, value)))
         plan = Plan(what=(bug.found_by,), folders=(bug.folder,))

@@ -1,7 +1,7 @@
-"""A folder of a golden set: opened, read, written to, killed, opened again, stopped, opened again.
+"""Checks a folder of a golden set: open, read, append, kill, reopen, stop, reopen.
 
-Invariants: works on a copy. Everything that the set's manifest says must be there, byte for
-byte, and nothing else; then this version goes on where the other one ended.
+Invariants: works on a copy. Everything in the set's manifest must be there, byte for byte, and
+nothing else; then this version continues where the other one ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
 
 REWRITTEN = ("kept_in-zstd", "stamped")
-"""Topics whose batches the broker writes anew: what is appended does not lie there as it came."""
+"""Topics whose batches the broker rewrites: they are not stored as sent."""
 LATER_RECORDS = 3
 """Of the two batches that are appended to each partition."""
 LATER_GROUP, LATER_TOPIC, DELETED_TOPIC = "later", "made-later", "codec.gzip"
@@ -49,16 +49,16 @@ async def check_folder(root: Path, work: Path, name: str, manifest: dict[str, An
                 found.same(f"{where}", expected, data.get(where, b""))
             await later.go_on(broker.node)
         async with opened(work, "second", objects) as broker:
-            await later.look(broker.node, "behind a kill")
+            await later.look(broker.node, "after a kill")
         async with opened(work, "third", objects) as broker:
-            await later.look(broker.node, "behind a stop")
+            await later.look(broker.node, "after a stop")
     except (HeadraceError, AssertionError, LookupError, ValueError) as error:
-        found.wrong.append(f"{name}: it cannot be used: {type(error).__name__}: {error}"[:600])
+        found.wrong.append(f"{name}: not usable: {type(error).__name__}: {error}"[:600])
     return found
 
 
 class _Later:
-    """What this version does to the folder, and what must be there of it."""
+    """What this version does to the folder, and the expected result."""
 
     def __init__(
         self, found: Findings, manifest: dict[str, Any], written: dict[str, bytes]
@@ -69,7 +69,7 @@ class _Later:
         self._committed: dict[str, list[Any]] = {}
 
     async def go_on(self, node: Node) -> None:
-        """Retries, next batches, new batches, progress, ids, topics."""
+        """Retries, next batches, new batches, committed offsets, ids, topics."""
         await self._producers_go_on(node)
         for name in sorted(node.topics.by_name):
             topic = node.topics.by_name[name]
@@ -85,7 +85,9 @@ class _Later:
                 await self._commit(node, name, number, offset)
         taken = await node.producer_ids.take()
         if taken <= self._manifest["producer_id_taken"]:
-            self._found.wrong.append(f"{self._found.where}: producer id {taken} is given out again")
+            self._found.wrong.append(
+                f"{self._found.where}: producer id {taken} was allocated twice"
+            )
         await node.topics.create(LATER_TOPIC, 1, 1, {})
         if DELETED_TOPIC in node.topics.by_name:
             await node.topics.delete(node.topics.get(DELETED_TOPIC))
@@ -94,12 +96,12 @@ class _Later:
         self._data[f"{LATER_TOPIC}-0"] = b""
 
     async def _producers_go_on(self, node: Node) -> None:
-        """A batch that comes again is known, and the one behind it fits."""
+        """A retried batch is recognised, and the next one in sequence accepted."""
         for where, (text, offset) in self._manifest["last_batches"].items():
             topic, _, number = where.rpartition("-")
             batch = bytes.fromhex(text)
             again = await append(node, topic, int(number), batch)
-            self._found.same(f"{where}, a batch that is sent again", offset, again)
+            self._found.same(f"{where}, a retried batch", offset, again)
             header = read_header(batch)
             sequence = header.base_sequence + header.record_count
             producer = (header.producer_id, header.producer_epoch, sequence)
@@ -115,7 +117,7 @@ class _Later:
         self._committed[f"{topic}-{number}"] = [offset, 0, "later"]
 
     async def look(self, node: Node, when: str) -> None:
-        """Everything of before and of now is there."""
+        """Check that old and new data is there."""
         gives, data = await everything(node)
         data = {where: held for where, held in data.items() if OFFSETS_TOPIC not in where}
         for where, held in self._data.items():
@@ -125,7 +127,7 @@ class _Later:
             else:
                 self._found.same(f"{where} {when}", held, data.get(where, b""))
         stray = data.keys() - self._data.keys()
-        self._found.same(f"partitions that nobody made {when}", [], sorted(stray))
+        self._found.same(f"unexpected partitions {when}", [], sorted(stray))
         groups = dict(self._manifest["gives"]["groups"])
         for group in groups.values():
             group["offsets"].pop(f"{DELETED_TOPIC}-0", None)

@@ -1,7 +1,7 @@
-"""What was compared, and what was wrong: plain values as written against those as read.
+"""Comparisons and their failures: plain values as written against those as read.
 
-Invariants: pure. A newer version may know more fields of a thing than the one that wrote it;
-it may not know more things.
+Invariants: pure. A newer version may know more fields of an object than the one that wrote it, but
+no more objects.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 WHOLE = {"topics", "partitions", "groups", "offsets", "facts"}
-"""Under these names, what was not written must not be there."""
+"""Keys below which no additional entries are allowed."""
 
 
 class Findings:
-    """What was checked, and what was wrong."""
+    """The number of comparisons, and the failures."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -28,19 +28,19 @@ class Findings:
 
 
 def differences(what: str, expected: Any, found: Any) -> list[str]:
-    """Where two plain values differ, in words."""
+    """The differences of two plain values, as text."""
     if isinstance(expected, dict) and isinstance(found, dict):
         wrong = []
         for key, value in expected.items():
             if key in found:
                 wrong += differences(f"{what}, {key}", value, found[key])
             else:
-                wrong.append(f"{what}: {key} is not there")
+                wrong.append(f"{what}: {key} is missing")
         if what.rpartition(", ")[2] in WHOLE:
-            wrong += [f"{what}: nobody wrote {key}" for key in found if key not in expected]
+            wrong += [f"{what}: {key} is unexpected" for key in found if key not in expected]
         return wrong
     if expected == found:
         return []
     if isinstance(expected, bytes):
-        return [f"{what}: other bytes ({len(expected)} were written, {len(found)} are read)"]
-    return [f"{what}: {found!r}, and {expected!r} was written"[:400]]
+        return [f"{what}: different bytes ({len(expected)} were written, {len(found)} are read)"]
+    return [f"{what}: {found!r}, but {expected!r} was written"[:400]]

@@ -1,7 +1,7 @@
-"""Makes the golden set of this version: folders with everything in them, and what they must give.
+"""Creates the golden set of this version: folders with all kinds of contents, and a manifest.
 
-Invariants: the broker's own parts write; what was sent and acknowledged is held against what
-is read before anything is packed, so no set is born wrong.
+Invariants: the broker's own parts write; acknowledged data is compared with what is read before
+anything is packed, so that no set is wrong from the start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 KILLED, STOPPED, TIERED = "killed", "stopped", "tiered"
 IDEMPOTENT_BATCHES = 7
-"""More than the five that a log remembers of a producer."""
+"""More than the five that a log keeps per producer."""
 SMALL_SEGMENT = {"segment.bytes": "1500"}
 TEAM, SIMPLE = "team", "simple"
 
@@ -73,7 +73,7 @@ def batch_of(
 
 
 async def append(node: Node, topic: str, number: int, batch: bytes) -> int:
-    """Append to a partition and wait for the acknowledgement; the base offset."""
+    """Append to a partition and wait for the acknowledgement; returns the base offset."""
     partition = node.topics.get(topic).require_log(number)
     await node.partition_ready(partition)
     while (appended := partition.append(batch, read_header(batch))) is None:
@@ -84,13 +84,13 @@ async def append(node: Node, topic: str, number: int, batch: bytes) -> int:
 
 
 class _Writer:
-    """What was sent to each partition, as it must come back."""
+    """What was sent to each partition, as it must be read."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.data: dict[str, bytes] = {}
         self.last: dict[str, tuple[bytes, int]] = {}
-        """By partition: a producer's last batch, and where it lies."""
+        """By partition: a producer's last batch, and its offset."""
 
     async def append(self, topic: str, number: int, batch: bytes, producer: bool = False) -> None:
         offset = await append(self.node, topic, number, batch)
@@ -100,7 +100,7 @@ class _Writer:
             self.last[where] = batch, offset
 
     async def idempotent(self, topic: str, number: int, producer: int, epoch: int) -> None:
-        """Some batches of one producer, the last of which will be sent again."""
+        """Some batches of one producer, the last of which will be retried."""
         sequence = 0
         for at in range(IDEMPOTENT_BATCHES):
             batch = batch_of(topic, at, producer=(producer, epoch, sequence))
@@ -109,7 +109,7 @@ class _Writer:
 
 
 async def _fill(found: Opened) -> _Writer:
-    """Everything that a folder can hold, but for tiers."""
+    """Everything that a folder can hold, except tiers."""
     node = found.node
     writer = _Writer(node)
     topics = node.topics
@@ -136,13 +136,13 @@ async def _fill(found: Opened) -> _Writer:
     await topics.get("orders").require_log(1).roll_now()
     await writer.idempotent("again", 0, await node.producer_ids.take(), 3)
     await topics.create("indexed", 1, 1, {})
-    for number in range(30):  # an index has an entry each 4 KiB; and the log is checkpointed once
+    for number in range(30):  # an index has an entry per 4 KiB; and the log is checkpointed once
         await writer.append("indexed", 0, batch_of("indexed", number, padding=3_000))
     await topics.get("indexed").require_log(0).roll_now()
     for codec, name in enumerate(CODEC_NAMES):
         for number in range(3):
             await writer.append(f"codec.{name}", 0, batch_of(name, number, codec=codec))
-    # The broker writes these anew, so their bytes are not what was sent: their readers judge them.
+    # The broker rewrites these, so their bytes differ from those sent: their readers check them.
     for number in range(3):
         await append(node, "kept_in-zstd", 0, batch_of("kept", number))
         await append(node, "stamped", 0, batch_of("stamped", number))
@@ -168,7 +168,7 @@ async def _commit(
 
 
 async def _fill_groups(node: Node) -> None:
-    """A group that only commits, and one whose members have met."""
+    """A group that only commits, and one with members."""
     for offset in (1, 5, 9):
         await _commit(node, SIMPLE, "orders", 0, offset, f"at {offset}")
     await _commit(node, SIMPLE, "again", 1, 1)
@@ -188,7 +188,7 @@ async def _fill_groups(node: Node) -> None:
 
 
 async def _fill_tiers(found: Opened) -> _Writer:
-    """Ledgers in object storage: some there alone, some in both places, one that is open."""
+    """Ledgers in object storage: some only there, some in both places, one open."""
     node = found.node
     writer = _Writer(node)
     remote = {"remote.storage.enable": "true", "retention.ms": "-1", **SMALL_SEGMENT}
@@ -208,7 +208,7 @@ async def _fill_tiers(found: Opened) -> _Writer:
 
 
 async def _make_folder(root: Path, name: str) -> dict[str, Any]:
-    """Make one folder of the set; its part of the manifest."""
+    """Create one folder of the set; returns its part of the manifest."""
     folder, work = root / name, root / f"{name}.work"
     objects = root / f"{name}.{OBJECTS}" if name == TIERED else None
     async with opened(work, name, objects, is_killed=name != STOPPED) as found:
@@ -222,7 +222,7 @@ async def _make_folder(root: Path, name: str) -> dict[str, Any]:
     for where, sent in writer.data.items():
         held = data[where]
         if not held or (held != sent and (where != "trimmed-0" or not sent.endswith(held))):
-            raise Fatal(f"{name}: {where} does not hold what was acknowledged: look at the log")
+            raise Fatal(f"{name}: {where} does not hold what was acknowledged: check the log")
     for where, held in data.items():
         (root / "bytes" / name).mkdir(parents=True, exist_ok=True)
         (root / "bytes" / name / where).write_bytes(held)
@@ -241,7 +241,7 @@ async def _make_folder(root: Path, name: str) -> dict[str, Any]:
 
 
 async def make_set(root: Path) -> list[str]:
-    """Make the set in an empty folder; what was left out and why."""
+    """Create the set in an empty folder; returns what was skipped and why."""
     skipped = []
     folders = {}
     for name in (KILLED, STOPPED, TIERED):

@@ -1,8 +1,8 @@
-"""What a newer Headrace has written: refused where it must be, kept where it may be.
+"""Data of a newer Headrace: rejected where it must be, preserved where it may be.
 
-Invariants: works on copies of a stopped folder of this version's own set. A version that
-is raised is refused in words, and the folder stays as it was, byte for byte. A field, key or record
-that is merely unknown is kept through everything that this version rewrites.
+Invariants: works on copies of a stopped folder of this version's own set. An increased version is
+rejected with a message, and the folder stays unchanged, byte for byte. A field, key or record that
+is merely unknown is preserved through everything that this version rewrites.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NEXT_STEP = re.compile(r"start a newer one|(use|start) the version")
 _PASSING = {"lock", f"{METADATA}-shm", f"{METADATA}-wal"}
 
 
-# --- a version that is raised ----------------------------------------------------------------
+# --- increased versions ----------------------------------------------------------------------
 
 
 def _format(folder: Path) -> None:
@@ -83,7 +83,7 @@ def _checkpoint(folder: Path) -> None:
 
 
 def _write_ahead_log(folder: Path) -> None:
-    """A frame behind the checkpoint, with an entry of a kind that is to come."""
+    """A frame after the checkpoint, with an entry of a future kind."""
     salt = layouts.decode_folder((folder / "format").read_bytes(), "format")
     checkpoint = layouts.decode_checkpoint((folder / "checkpoint").read_bytes(), "checkpoint")
     path = folder / "wal" / f"{checkpoint.wal_number:016x}.wal"
@@ -121,7 +121,7 @@ def _footer(folder: Path) -> None:
 def _rewrite_facts(
     folder: Path, prefix: str, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
-    """Change stored facts behind the broker's back, their checksums right."""
+    """Change stored facts offline, with correct checksums."""
     base = sqlite3.connect(folder / METADATA)
     rows = base.execute("SELECT key, value, version FROM facts WHERE value IS NOT NULL").fetchall()
     for key, value, version in rows:
@@ -134,11 +134,11 @@ def _rewrite_facts(
 
 
 UNTOUCHED = (_format, _checkpoint, _write_ahead_log)
-"""What raises a version so that the folder is not even opened."""
+"""Version changes with which the folder cannot be opened at all."""
 NOT_SERVED = (_sqlite, _topic_fact, _partition_fact)
-"""What does so when the write-ahead log has been read: nothing is served, no ledger removed."""
+"""Those detected while reading the write-ahead log: nothing is served, no ledger is deleted."""
 PARTITIONS_ALONE = (_footer,)
-"""What does so for partitions: they are not served, the broker is."""
+"""Those of partitions: the partitions are not served, but the broker runs."""
 
 
 def _bytes_of(folder: Path) -> dict[str, str]:
@@ -158,7 +158,7 @@ def _lasting(files: dict[str, str]) -> dict[str, str]:
 
 
 async def check_refusals(stopped: Path, work: Path) -> Findings:
-    """Raise one version after another; each is refused, in words, and changes nothing."""
+    """Increase one version after another; each is rejected with a message, and changes nothing."""
     found = Findings("a newer version")
     for raise_it in (*UNTOUCHED, *NOT_SERVED, *PARTITIONS_ALONE):
         name = raise_it.__name__.strip("_").replace("_", " ")
@@ -180,7 +180,7 @@ async def check_refusals(stopped: Path, work: Path) -> Findings:
             after = _bytes_of(folder)
             if raise_it not in UNTOUCHED:
                 before, after = _lasting(before), _lasting(after)
-            found.same(f"{name}, the folder behind the refusal", before, after)
+            found.same(f"{name}, the folder after the rejection", before, after)
         else:
             if raise_it not in PARTITIONS_ALONE:
                 found.wrong.append(f"a newer version of {name} is opened as if it were known")
@@ -201,9 +201,9 @@ def _judge_refusals(found: Findings, name: str, errors: list[HeadraceError]) -> 
         found.wrong.append(f"a newer version of {name} is read as if it were known")
     for error in errors[:1]:
         if not isinstance(error, FormatUnsupported):
-            found.wrong.append(f"{name}: {type(error).__name__} in place of a refusal: {error}")
+            found.wrong.append(f"{name}: {type(error).__name__} instead of a rejection: {error}")
         elif not NEXT_STEP.search(str(error)):
-            found.wrong.append(f"{name}: the refusal names no next step: {error}")
+            found.wrong.append(f"{name}: the rejection names no next step: {error}")
 
 
 def _newer_parts() -> list[tuple[str, Callable[[], Any]]]:
@@ -224,7 +224,7 @@ def _newer_parts() -> list[tuple[str, Callable[[], Any]]]:
     return parts
 
 
-# --- what is merely unknown ------------------------------------------------------------------
+# --- unknown fields and keys -----------------------------------------------------------------
 
 
 def _with_unknown(fact: dict[str, Any]) -> dict[str, Any]:
@@ -251,7 +251,7 @@ async def check_unknown(stopped: Path, work: Path) -> Findings:
     after = await facts_in(work)
     async with opened(work, "unknown again") as broker:
         gives, _ = await everything(broker.node)
-    found.same("groups behind records that nobody knows", groups, gives["groups"])
+    found.same("groups after unknown records", groups, gives["groups"])
     found.same("/newer/key", "of a newer version", after.get("/newer/key"))
     rewritten = 0
     for key, text in before.items():
@@ -269,7 +269,7 @@ async def check_unknown(stopped: Path, work: Path) -> Findings:
                     f"{key}, its ledgers", NEWER["newer"], links[link["ledger"]].get("newer")
                 )
     if rewritten < 4:
-        found.wrong.append(f"only {rewritten} facts were written again: nothing is proved")
+        found.wrong.append(f"only {rewritten} facts were rewritten: nothing is verified")
     return found
 
 
@@ -287,14 +287,14 @@ async def _live(node: Node) -> None:
     await topics.get("orders").require_log(0).roll_now()
     await topics.get("orders").require_log(1).trim(2)
     await node.producer_ids.take()
-    # A record of the coordinator whose version nobody knows here.
+    # A coordinator record with an unknown version.
     newer = encode_batch([Record(0, 1_000, b"\x00\x63of a newer version", b"\x00\x63anything")])
     for number in range(CONFIG.offsets_partition_count):
         await append(node, OFFSETS_TOPIC, number, newer)
 
 
 async def check_neighbour() -> Findings:
-    """A broker beside a newer one, which serves, owns and pins with fields of its own."""
+    """A broker next to a newer one, which serves, owns and pins with additional fields."""
     found = Findings("beside a newer broker")
     metadata = MemoryMetadataStore()
     clock = SlowClock()

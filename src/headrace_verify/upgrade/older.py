@@ -1,7 +1,7 @@
-"""Folders that older commits write, opened with this tree: for versions that were never released.
+"""Folders written by older commits, opened with this tree: for versions that were never released.
 
-Invariants: needs git and the project's history; where there is none, it says so. The older
-tree runs as a process of its own, from its own files; clients see nothing but its port.
+Invariants: needs git and the project's history; without them, it says so. The older tree runs as a
+separate process, from its own files; clients know only its port.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COORDINATOR_S = 20
 
 
 class Written(NamedTuple):
-    """What an older broker has acknowledged and shown."""
+    """What an older broker has acknowledged and returned."""
 
     data: dict[tuple[str, int], bytes]
     committed: dict[tuple[str, int], int]
@@ -41,7 +41,7 @@ class Written(NamedTuple):
 
 
 def commits(count: int) -> list[str]:
-    """Some commits, old to new, from the first that serves; none without git or history."""
+    """Some commits, oldest first, from the first that serves; none without git or history."""
     begun = _git("log", "--diff-filter=A", "--reverse", "--format=%h", "HEAD", "--", _SERVE)[:1]
     if not begun or count < 1:
         return []
@@ -52,7 +52,7 @@ def commits(count: int) -> list[str]:
 
 
 def _git(*arguments: str) -> list[str]:
-    """The words of its answer; none where it fails."""
+    """The words of git's output; none if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
             ["git", "-C", str(ROOT), *arguments],  # noqa: S607 - whichever git there is
@@ -66,7 +66,7 @@ def _git(*arguments: str) -> list[str]:
 
 
 def check_commit(commit: str, work: Path) -> Findings:
-    """Let the tree of a commit write a folder, and this one go on with it. Raises Fatal."""
+    """Let the tree of a commit write a folder, and continue it with this one. Raises Fatal."""
     found = Findings(f"commit {commit}")
     tree = work / "tree"
     _unpack(commit, tree)
@@ -76,11 +76,11 @@ def check_commit(commit: str, work: Path) -> Findings:
     try:
         written = _write(older)
     except OSError as error:
-        found.skipped.append(f"that tree does not take the load: {error!r}")
+        found.skipped.append(f"that tree does not accept the load: {error!r}")
         return found
     finally:
         older.kill()
-    for when in ("behind a kill", "behind a stop"):
+    for when in ("after a kill", "after a stop"):
         broker = RealBroker(work / "broker")
         broker.start()
         try:
@@ -94,7 +94,9 @@ def _unpack(commit: str, tree: Path) -> None:
     command = ["git", "-C", str(ROOT), "archive", commit, "src"]
     done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
     if done.returncode:
-        raise Fatal(f"git knows no {commit}: {done.stderr.decode().strip()}; name another commit")
+        raise Fatal(
+            f"git does not know {commit}: {done.stderr.decode().strip()}; choose another commit"
+        )
     archive.extract(done.stdout, tree)
 
 
@@ -131,7 +133,7 @@ def _write(broker: RealBroker) -> Written:
 
 
 def _until(ask: Callable[[], None]) -> None:
-    """Ask a broker that may be loading, or deleting. Raises Refused in the end."""
+    """Query a broker that may still be loading, or deleting. Raises Refused in the end."""
     for _ in range(_COORDINATOR_S * 10):
         try:
             ask()
@@ -168,7 +170,7 @@ def _compare(broker: RealBroker, written: Written, found: Findings, when: str) -
         for place, data in written.data.items():
             found.same(f"{place[0]}-{place[1]} {when}", data, held[place])
         again = wire.produce("older-plain", 1, written.last)
-        found.same(f"a batch that is sent again {when}", written.last_offset, again)
+        found.same(f"a retried batch {when}", written.last_offset, again)
         committed: dict[tuple[str, int], int] = {}
 
         def look() -> None:

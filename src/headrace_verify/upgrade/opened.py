@@ -1,10 +1,10 @@
-"""A data folder opened by the broker's own parts, and everything that it gives.
+"""Opens a data folder with the broker's own parts, and returns its complete contents.
 
-Invariants: no sockets; the clock stands still, so that nothing in a golden set is ever too
-old. What a folder gives is plain values, so it can be stored beside it and compared.
+Invariants: no sockets; the clock stands still, so that nothing in a golden set ever expires. The
+contents are plain values, so they can be stored and compared.
 """
 
-# ruff: noqa: SLF001 - a group's generation is looked at from within, and the store left as by a kill
+# ruff: noqa: SLF001 - reads a group's generation, and leaves the store as after a kill
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CONFIG = BrokerConfig(offsets_partition_count=2)
 METADATA = "metadata.sqlite"
 OBJECTS = "objects"
 WAL_FILE_BYTES = 64 << 10
-"""Of the folders that are packed."""
+"""Of the packed folders."""
 
 
 class Opened(NamedTuple):
-    """A broker without faces."""
+    """A broker without network servers."""
 
     node: Node
     files: FileLedgerStore
@@ -51,7 +51,7 @@ async def opened(
 ) -> AsyncIterator[Opened]:
     """Open a folder; at the end stop cleanly, or leave it as a kill does.
 
-    `objects`: where its sealed ledgers may lie, too. Raises what the broker's start raises.
+    `objects`: where its sealed ledgers may be, too. Raises the errors of the broker's start.
     """
     clock, randomness = SlowClock(), SeededRandomness(seed)
     files = await FileLedgerStore.open(
@@ -85,11 +85,11 @@ async def opened(
             await files.close()
         else:
             await abandon(files)
-            files._release()  # the folder's lock, which a kill would have ended
+            files._release()  # the folder's lock, which a kill would have released
 
 
 async def facts_in(folder: Path) -> dict[str, str]:
-    """Every fact of the metadata, by key, as its JSON stands there."""
+    """Every metadata fact, by key, as stored JSON."""
     metadata = await SqliteMetadataStore.open(folder / METADATA, SlowClock())
     try:
         return {entry.key: entry.value.decode() for entry in await metadata.list("/")}
@@ -98,7 +98,7 @@ async def facts_in(folder: Path) -> dict[str, str]:
 
 
 async def everything(node: Node) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """(what the folder gives as plain values, each partition's bytes)."""
+    """Return (the folder's contents as plain values, each partition's bytes)."""
     topics: dict[str, Any] = {}
     partitions: dict[str, Any] = {}
     data: dict[str, bytes] = {}
@@ -127,7 +127,7 @@ async def everything(node: Node) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 async def _times(node: Node, partition: Any, data: bytes) -> list[list[int]]:
-    """[time, offset it leads to] for the first record of each batch."""
+    """[time, offset it returns] for the first record of each batch."""
     found = []
     for _at, header in batches_in(data):
         answer = await partition.reader.offset_of_time(header.first_timestamp_ms)

@@ -1,7 +1,7 @@
-"""Formats that need no folder to be shown: facts, entries, objects, metadata of ledgers.
+"""Formats that need no folder: facts, entries, objects, metadata of ledgers.
 
-Invariants: each part is one example with a value in every field. A stored example must be
-read as it was meant; an example of this very version must be written in the same bytes, too.
+Invariants: each part is one example with a value in every field. A stored example must be read with
+its original meaning; this version must also write its own example with identical bytes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Part(NamedTuple):
     name: str
     encode: Callable[[], bytes]
     show: Callable[[bytes], Any]
-    """What its stored bytes mean, as plain values. Raises HeadraceError."""
+    """Decode its stored bytes to plain values. Raises HeadraceError."""
     needs: str = ""
     """A module that may not be installed."""
 
 
 def has_module(name: str) -> bool:
-    """Whether an optional package is there."""
+    """Whether an optional package is installed."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -112,7 +112,7 @@ def _show_entries(stored: bytes) -> Any:
     for head, payload in zip(heads, payloads, strict=True):
         if head.kind in {entries.DATA, entries.FRAGMENT}:
             if head.position != len(data):
-                return f"an entry begins at {head.position}, behind {len(data)} bytes"
+                return f"an entry begins at {head.position}, after {len(data)} bytes"
             data += payload[entries.HEAD.size :]
     notes = []
     for at, head in enumerate(heads):
@@ -217,7 +217,7 @@ PARTS = (
 
 
 def describe_parts() -> tuple[dict[str, Any], list[str]]:
-    """(each part's bytes and meaning, what was left out and why)."""
+    """Return (each part's bytes and meaning, what was skipped and why)."""
     found, skipped = {}, []
     for part in PARTS:
         if part.needs and not has_module(part.needs):
@@ -229,16 +229,16 @@ def describe_parts() -> tuple[dict[str, Any], list[str]]:
 
 
 def check_parts(stored: dict[str, Any], *, is_own: bool) -> tuple[list[str], int, list[str]]:
-    """(what is wrong, how many were checked, what was skipped and why) of a set's parts.
+    """Return (the problems, how many were checked, what was skipped and why) of a set's parts.
 
-    `is_own`: this version has written them, so it must write them so again.
+    `is_own`: this version has written them, so it must write them identically.
     """
     wrong, checked, skipped = [], 0, []
     by_name = {part.name: part for part in PARTS}
     for name, known in stored.items():
         part = by_name.get(name)
         if part is None:
-            wrong.append(f"{name}: nothing in this version reads it")
+            wrong.append(f"{name}: no reader in this version")
             continue
         if part.needs and not has_module(part.needs):
             skipped.append(f"{name}: {part.needs} is not installed")
@@ -252,8 +252,9 @@ def check_parts(stored: dict[str, Any], *, is_own: bool) -> tuple[list[str], int
         wrong += differences(name, known["means"], means)[:5]
         if is_own and part.encode() != data:
             wrong.append(
-                f"{name}: is written in other bytes than before, under the same version; if that is"
-                " meant and the version not released, `headrace verify upgrade --write-golden`"
+                f"{name}: is written with different bytes under the same version; if that is"
+                " intended and the version not released, run `headrace verify upgrade"
+                " --write-golden`"
             )
         checked += 1
     return wrong, checked, skipped

@@ -1,6 +1,6 @@
 """The report of a run: what was opened, how much was compared, what was wrong.
 
-Invariants: `report.json`, with everything that somebody else needs to judge it.
+Invariants: `report.json` contains everything that others need to judge the run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def write_report(folder: Path, _outcome: Outcome, report: dict[str, Any]) -> list[str]:
-    """Write the folder; the names of its files."""
+    """Write the folder; returns the names of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     return ["report.json"]

@@ -1,6 +1,6 @@
-"""A run: every golden set, what a newer version writes, and folders of older commits.
+"""A run: every golden set, data of a newer version, and folders of older commits.
 
-Invariants: nothing is written outside of a temporary folder, but by `write_golden`.
+Invariants: writes only to a temporary folder, except for `write_golden`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ EVERYTHING = (PARTS, SETS, NEWER)
 
 
 class Plan(NamedTuple):
-    """What is to be done."""
+    """The options of a run."""
 
     commits: tuple[str, ...] = ()
-    """Older commits, whose folders are opened, too."""
+    """Older commits whose folders are opened, too."""
     what: tuple[str, ...] = EVERYTHING
     golden: Path = archive.GOLDEN
     folders: tuple[str, ...] = (KILLED, STOPPED, TIERED)
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What has come of a run."""
+    """The result of a run."""
 
     findings: list[Findings]
     seconds: float
@@ -68,7 +68,7 @@ def run_upgrade(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcom
             root = work / name
             archive.unpack(archive.path_of(name, plan.golden), root)
             findings += _check_set(plan, name, root, work)
-        on_progress(len(names) / steps, "what a newer version writes")
+        on_progress(len(names) / steps, "data of a newer version")
         stopped = work / archive.current() / STOPPED
         if NEWER in plan.what and stopped.exists():
             findings += asyncio.run(_check_newer(stopped, work))
@@ -84,8 +84,8 @@ def _sets_are_whole(plan: Plan) -> Findings:
     found.checked = len(archive.RELEASED)
     if archive.current() not in archive.names(plan.golden):
         found.wrong.append(
-            f"version {archive.current()} has no golden set: make it with"
-            " `headrace verify upgrade --write-golden`"
+            f"version {archive.current()} has no golden set: create it with `headrace verify"
+            " upgrade --write-golden`"
         )
     return found
 
@@ -126,7 +126,7 @@ async def _check_newer(stopped: Path, work: Path) -> Sequence[Findings]:
             findings.append(await check)
         except HeadraceError as error:
             found = Findings(name)
-            found.wrong.append(f"{name}: it cannot be used: {error}"[:600])
+            found.wrong.append(f"{name}: not usable: {error}"[:600])
             findings.append(found)
     return findings
 
@@ -142,7 +142,7 @@ def _check_commit(commit: str, work: Path) -> Findings:
 
 
 def write_golden(golden: Path = archive.GOLDEN) -> tuple[Path, list[str]]:
-    """Make the set of this version: (where it lies, what was left out). Raises RequestInvalid."""
+    """Create the set of this version: (its path, what was skipped). Raises RequestInvalid."""
     archive.refuse_released(archive.current())
     with tempfile.TemporaryDirectory(prefix="headrace-golden-") as folder:
         skipped = asyncio.run(make_set(Path(folder)))

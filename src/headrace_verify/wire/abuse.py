@@ -1,8 +1,8 @@
-"""What a case of abuse works with: hostile connections, seeded chance, and a note of what it sent.
+"""The environment of an abuse case: hostile connections, seeded randomness, and what it sent.
 
-Invariants: blocking sockets, and nothing that a peer may do to us is an error here: a
-connection that is closed or stuck is an answer. What the broker says is kept, to be searched for
-what it must not say; what was sent is kept up to 4 KiB, to be replayed.
+Invariants: blocking sockets. Nothing that the broker does to us is an error here: a closed or
+stalled connection is a result. Responses are kept, to be searched for what they must not contain;
+requests are kept up to 4 KiB, to be replayed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEARD_KEPT_BYTES = 8 << 20
 AT_ONCE = 64
 """Connections of one round of `Abuse.each`."""
 PATIENCE_S = 10
-"""For an answer, or an end, that has to come: on a machine that is busy, too."""
+"""For an expected response or close, also on a busy machine."""
 _CLOCK = SystemClock()
 
 
@@ -39,13 +39,13 @@ class Case(NamedTuple):
     """`kafka` or `http`."""
     run: Callable[[Abuse], None]
     share: int = 0
-    """Its part of the time that is left; 0 if it ends by itself."""
+    """Its share of the remaining time; 0 if it has a fixed length."""
     is_long: bool = False
-    """Left out of the quick profile."""
+    """Excluded from the quick profile."""
 
     @property
     def name(self) -> str:
-        """What is done, and what must come of it, in words."""
+        """What is done, and the required result."""
         return self.run.__name__.replace("_", " ").strip()
 
 
@@ -68,7 +68,7 @@ class Peer:
         self.socket.close()
 
     def send(self, data: bytes, timeout_s: float = 5) -> int:
-        """Send as much as is taken within the time; how many bytes."""
+        """Send as much as is accepted within the time; returns the number of bytes."""
         self._abuse.note(data)
         self.socket.settimeout(0.1)
         view, sent = memoryview(data), 0
@@ -88,7 +88,7 @@ class Peer:
             self.socket.shutdown(socket.SHUT_WR)
 
     def receive(self, size: int, timeout_s: float = PATIENCE_S) -> bytes:
-        """`size` bytes, or fewer if it is closed or time is over."""
+        """Receive `size` bytes, or fewer if it is closed or time is over."""
         heard = bytearray()
         end_ns = _CLOCK.now_ns() + int(timeout_s * 1e9)
         while len(heard) < size:
@@ -107,7 +107,7 @@ class Peer:
         return bytes(heard)
 
     def answer(self, timeout_s: float = PATIENCE_S) -> bytes | None:
-        """One answer of the Kafka port without its size; None if there is none."""
+        """Receive one response of the Kafka port without its size; None if there is none."""
         size = self.receive(4, timeout_s)
         if len(size) < 4:
             return None
@@ -116,7 +116,7 @@ class Peer:
         return body if len(body) == length else None
 
     def is_closed(self, timeout_s: float = PATIENCE_S) -> bool:
-        """Whether the broker closes it within the time, whatever it says before."""
+        """Whether the broker closes it within the time, whatever it sends before."""
         end_ns = _CLOCK.now_ns() + int(timeout_s * 1e9)
         while (left_s := (end_ns - _CLOCK.now_ns()) / 1e9) > 0:
             self.socket.settimeout(left_s)
@@ -133,7 +133,7 @@ class Peer:
 
 
 class Abuse:
-    """One case while it runs."""
+    """One running case."""
 
     def __init__(self, broker: RealBroker, seed: int | str, seconds: float) -> None:
         self.broker = broker
@@ -141,7 +141,7 @@ class Abuse:
         self.http = broker.http_address
         self.rng = seeded(seed)
         self.seconds = seconds
-        """For what may go on for as long as there is time."""
+        """For a case that may use all the remaining time."""
         self.is_long = seconds >= 5
         self.sent = bytearray()
         self.sent_bytes = 0
@@ -158,7 +158,7 @@ class Abuse:
         return _CLOCK.now_ns() < self._end_ns
 
     def open(self, *, is_http: bool = False) -> Peer:
-        """A new connection; closed with the case at the latest. Raises OSError."""
+        """Open a connection; it is closed at the end of the case at the latest. Raises OSError."""
         peer = Peer(self, self.http if is_http else self.kafka)
         self._peers.append(peer)
         return peer
@@ -170,30 +170,31 @@ class Abuse:
         self._peers.clear()
 
     def note(self, data: bytes) -> None:
-        """Bytes are sent."""
+        """Record sent bytes."""
         self.sent_bytes += len(data)
         self.sent += data[: max(0, SENT_KEPT_BYTES - len(self.sent))]
 
     def hear(self, data: bytes | bytearray) -> None:
-        """Bytes have come."""
+        """Record received bytes."""
         self.heard += data[: max(0, HEARD_KEPT_BYTES - len(self.heard))]
 
     def expect(self, is_so: bool, otherwise: str) -> None:
-        """Check the case's own promise."""
+        """Check the case's own guarantee."""
         self.checked += 1
         if not is_so and len(self.faults) < 20:
             self.faults.append(otherwise)
 
     def must_close(self, data: bytes, what: str, *, is_http: bool = False) -> None:
-        """These bytes must end the connection."""
+        """Check that these bytes end the connection."""
         with self.open(is_http=is_http) as peer:
             peer.send(data)
-            # After the first fault it is known, and a run should end.
+            # One violation is enough: end the run.
             timeout_s = 0.2 if self.faults else PATIENCE_S
             self.expect(peer.is_closed(timeout_s), f"{what}: the connection stays open")
 
     def each(self, requests: Iterable[bytes], *, is_http: bool = False, wait_s: float = 0.3) -> int:
-        """Send each on a half-closed connection of its own, as long as there is time; how many."""
+        """Send each on a separate half-closed connection, while there is time; returns their
+        number."""
         waiting = iter(requests)
         count = 0
         while (self.goes_on or not count) and (group := list(islice(waiting, AT_ONCE))):
@@ -228,12 +229,12 @@ class Abuse:
                     selector.unregister(peer)
 
     def pause(self, seconds: float) -> None:
-        """Let time go by."""
+        """Wait."""
         pause(seconds)
 
 
 def pause(seconds: float) -> None:
-    """Let time go by."""
+    """Wait."""
     left, right = socket.socketpair()
     with left, right:
         left.settimeout(seconds)

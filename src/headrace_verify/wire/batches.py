@@ -1,7 +1,7 @@
-"""Abuse of record batches: bombs, lies under a right checksum, formats of old.
+"""Abuse of record batches: bombs, false fields with a correct checksum, old formats.
 
-Invariants: batches are made by hand, so that they can be wrong. The topic makes the broker
-unfold them (`compression.type=uncompressed`).
+Invariants: batches are hand-written, so that they can be wrong. The topic makes the broker
+decompress them (`compression.type=uncompressed`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from headrace_verify.wire.abuse import Abuse
 
 TOPIC = "wire-unfolded"
-"""Made by the run before the first case."""
+"""Created by the run before the first case."""
 KEPT_TOPIC = "wire-as-it-came"
-"""The same, and its batches stay in the producer's codec."""
+"""The same, but its batches keep the producer's codec."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _RECORD = bytes([14 << 0, 0, 0, 0, 1, 2, 120, 0])  # one record: null key, value "x"
 
@@ -38,7 +38,7 @@ def batch(
     times: tuple[int, int] = (1, 1),
     is_right: bool = True,
 ) -> bytes:
-    """A batch that claims what it is told to, its CRC right unless asked otherwise."""
+    """Build a batch with the given claims; its CRC is correct unless requested otherwise."""
     last = count - 1 if delta is None else delta
     fields = [0, len(payload) + 49, -1, 2, 0, codec, last, *times, -1, -1, -1, count]
     data = bytearray(_HEADER.pack(*fields) + payload)
@@ -53,12 +53,12 @@ def _produce(records: bytes, topic: str = TOPIC) -> bytes:
 
 
 def _code(abuse: Abuse, records: bytes, topic: str = TOPIC) -> int | None:
-    """The error code that answers it; None if the connection is closed."""
+    """Return the response's error code; None if the connection is closed."""
     with abuse.open() as peer:
         peer.send(_produce(records, topic))
         answer = peer.answer(10)
     abuse.checked += 1
-    # of the answer to Produce v7 of one partition: what comes before its error code
+    # The response to Produce v7 of one partition: the bytes before its error code.
     at = 4 + 4 + 2 + len(topic) + 4 + 4
     if answer is None or len(answer) < at + 2:
         return None
@@ -66,7 +66,7 @@ def _code(abuse: Abuse, records: bytes, topic: str = TOPIC) -> int | None:
 
 
 def bombs() -> Sequence[tuple[str, int, bytes]]:
-    """(name, codec, stream): each would unfold to more than a GiB."""
+    """(name, codec, stream): each would decompress to more than a GiB."""
     stream = zlib.compressobj(9, wbits=31)
     head = stream.compress(bytes(16 << 20)) + stream.flush(zlib.Z_FULL_FLUSH)
     raw = zlib.compressobj(9, wbits=-15)
@@ -99,7 +99,7 @@ def _bombs(abuse: Abuse, *, is_right: bool) -> None:
     for name, codec, stream in bombs():
         code = _code(abuse, batch(stream, codec, is_right=is_right))
         abuse.expect(code != 0, f"a bomb ({name}) of {len(stream)} bytes is stored")
-        abuse.expect(code is not None, f"a bomb ({name}) of {len(stream)} bytes gets no answer")
+        abuse.expect(code is not None, f"a bomb ({name}) of {len(stream)} bytes gets no response")
 
 
 def bombs_are_refused_before_they_unfold(abuse: Abuse) -> None:
@@ -170,18 +170,18 @@ def times_at_the_ends_of_the_calendar_harm_nobody(abuse: Abuse) -> None:
     for first in ends:
         for last in ends:
             code = _code(abuse, batch(_RECORD, times=(first, last)))
-            abuse.expect(code is not None, f"times {first} and {last}: no answer")
+            abuse.expect(code is not None, f"times {first} and {last}: no response")
     for timestamp in (*ends, -3, -4, -5, -99):
         part = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
         topics = [{"name": TOPIC, "partitions": [part]}]
         with abuse.open() as peer:
             peer.send(request_bytes(LIST_OFFSETS, 5, 1, replica_id=-1, topics=topics))
-            abuse.expect(peer.answer() is not None, f"ListOffsets at {timestamp}: no answer")
+            abuse.expect(peer.answer() is not None, f"ListOffsets at {timestamp}: no response")
 
 
 def what_was_stored_is_still_served(abuse: Abuse) -> None:
     code = _code(abuse, batch(_RECORD))
-    abuse.expect(code == 0, f"a good batch behind the bad ones: code {code}")
+    abuse.expect(code == 0, f"a good batch after the bad ones: code {code}")
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 4 << 20}
     topics = [{"topic": TOPIC, "partitions": [part]}]
     with abuse.open() as peer:

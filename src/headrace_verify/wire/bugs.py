@@ -1,4 +1,4 @@
-"""Self-proof: limits taken away from a real broker; the abuse must notice each.
+"""Self-test: limits removed from a real broker, each of which the abuse must reveal.
 
 Invariants: as in `blackbox.bugs`: `spoiled.py` patches the process before it starts.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from headrace_verify.wire.run import Outcome
 
 BELIEVED_MAX = 80 << 20
-"""Of an array: 640 MiB, so that the machine stays usable."""
+"""For an array: 640 MiB, so that the machine stays usable."""
 
 
 class Bug(NamedTuple):
-    """A bug, the case that must find it, and words of what it must say."""
+    """A bug, the case that must find it, and words that its finding must contain."""
 
     plant: Callable[[Patch], None]
     case: str
@@ -30,7 +30,7 @@ class Bug(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the bug does, in words."""
+        """A description of the bug."""
         return self.plant.__name__.replace("_", " ")
 
 
@@ -71,6 +71,6 @@ def find(
 
 
 def found_by(bug: Bug, outcome: Outcome) -> list[str]:
-    """What was found wrong that tells of the bug."""
+    """The findings that reveal the bug."""
     wrong = [one for result in outcome.results for one in result.wrong]
     return [one for one in wrong if bug.says in one]

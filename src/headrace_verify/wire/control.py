@@ -1,7 +1,7 @@
-"""What a small write costs on this machine without a broker, measured while others are abused.
+"""The cost of a small write on this machine without a broker, measured during the abuse.
 
-Invariants: knows no broker. A good client that waits is the broker's fault only beyond what
-the machine itself makes everybody wait for: a processor, a disk.
+Invariants: knows no broker. A slow write of the good client is the broker's fault only beyond the
+delays of the machine itself: CPU and disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK = bytes(4096)
 
 
 class Control:
-    """Writes a block to a file and syncs it, again and again, in a thread of its own."""
+    """Repeatedly writes a block to a file and syncs it, in a separate thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class Control:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._writes: list[tuple[int, int]] = []
-        """(begun, ended), monotonic, in ns."""
+        """(start, end), monotonic, in ns."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -41,7 +41,8 @@ class Control:
         self._thread.join()
 
     def worst_ms(self, since_ns: int) -> float:
-        """The longest write that ended after `since_ns` or goes on, its pause included."""
+        """The longest write that ended after `since_ns` or is still running, including the
+        pause."""
         recent = takewhile(lambda one: one[1] > since_ns, reversed(self._writes))
         longest_ns = max((ended - begun for begun, ended in recent), default=0)
         return max(longest_ns, self._clock.now_ns() - self._begun_ns) / 1e6

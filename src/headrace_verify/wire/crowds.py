@@ -1,7 +1,7 @@
-"""Abuse by number: clients that wait, that ask without end, that send a byte now and then.
+"""Abuse by number: clients that wait, send requests continuously, or send a byte now and then.
 
-Invariants: as in `frames`. What a crowd costs is judged from outside: the good client's
-latency beside it, and the broker's memory, which is told for each connection, too.
+Invariants: as in `frames`. The cost of a crowd is measured from outside: the good client's latency,
+and the broker's memory, also per connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUSY_COUNT, BUSY_COUNT_LONG = 100, 1_000
 SLOW_COUNT, SLOW_COUNT_LONG = 200, 2_000
 SPARE_DESCRIPTORS = 300
 KEPT_BYTES_MAX = 32 * 1024
-"""Of memory for a connection that is idle."""
+"""Memory per idle connection."""
 
 
 def _ask(number: int = 1) -> bytes:
@@ -32,7 +32,7 @@ def _ask(number: int = 1) -> bytes:
 
 
 def _crowd(abuse: Abuse, wanted: int) -> list[Peer]:
-    """As many connections as this process may have; what is missing is said."""
+    """Open as many connections as this process may have; missing ones are reported."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + SPARE_DESCRIPTORS
     if soft < needed:
@@ -46,7 +46,7 @@ def _crowd(abuse: Abuse, wanted: int) -> list[Peer]:
         try:
             peers.append(abuse.open())
         except OSError as error:
-            abuse.expect(False, f"connection {number} is refused: {error}")
+            abuse.expect(False, f"connection {number} is rejected: {error}")
             break
     return peers
 
@@ -54,7 +54,7 @@ def _crowd(abuse: Abuse, wanted: int) -> list[Peer]:
 def _is_served(abuse: Abuse, what: str) -> None:
     with abuse.open() as peer:
         peer.send(_ask())
-        abuse.expect(peer.answer(30) is not None, f"a client beside {what} gets no answer")
+        abuse.expect(peer.answer(30) is not None, f"a client beside {what} gets no response")
 
 
 def thousands_of_idle_connections_harm_nobody(abuse: Abuse) -> None:
@@ -84,7 +84,7 @@ def a_thousand_busy_connections_leave_time_for_others(abuse: Abuse) -> None:
             client = key.fileobj
             assert isinstance(client, socket.socket)
             try:
-                # A whole answer comes at once: a kilobyte at most.
+                # The complete response arrives at once: a kilobyte at most.
                 data = client.recv(1 << 16)
                 if data:
                     client.send(key.data)
@@ -99,7 +99,7 @@ def a_thousand_busy_connections_leave_time_for_others(abuse: Abuse) -> None:
             answers += 1
     left = len(selector.get_map())
     selector.close()
-    abuse.expect(answers > len(peers), f"{len(peers)} busy clients get {answers} answers")
+    abuse.expect(answers > len(peers), f"{len(peers)} busy clients get {answers} responses")
     abuse.checked += answers
     abuse.note(asked[0])
     abuse.expect(left == len(peers), f"{len(peers) - left} busy clients are disconnected")

@@ -1,6 +1,7 @@
-"""Abuse of frames and connections: sizes that lie, bytes that dribble, clients without manners.
+"""Abuse of frames and connections: wrong sizes, slow senders, clients that ignore responses.
 
-Invariants: a function is a case and its name is the promise; none knows the broker's inside.
+Invariants: each function is a case, and its name is the guarantee; none uses the broker's
+internals.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def an_impossible_length_is_seen_whichever_way_its_bytes_arrive(abuse: Abuse) ->
             timeout_s = 0.2 if abuse.faults else PATIENCE_S
             is_closed = peer.is_closed(timeout_s)
             abuse.expect(is_closed, f"length {length}, byte by byte: it stays open")
-        abuse.must_close(_ask() + struct.pack(">i", length), f"length {length} behind a request")
+        abuse.must_close(_ask() + struct.pack(">i", length), f"length {length} after a request")
 
 
 def claimed_sizes_take_no_memory(abuse: Abuse) -> None:
@@ -75,7 +76,7 @@ def byte_by_byte_is_slow_and_served(abuse: Abuse) -> None:
         for at in range(len(data)):
             peer.send(data[at : at + 1])
             abuse.pause(pause_s)
-        abuse.expect(_is_answered(peer), "a request sent byte by byte gets no answer")
+        abuse.expect(_is_answered(peer), "a request sent byte by byte gets no response")
 
 
 def _noise(abuse: Abuse) -> Iterator[bytes]:
@@ -142,7 +143,7 @@ def thousands_of_pipelined_requests_are_answered_in_order(abuse: Abuse) -> None:
         peer.send(b"".join(_ask(number) for number in range(count)))
         for number in range(count):
             if not _is_answered(peer, number):
-                abuse.expect(False, f"the answer to request {number} is not the next one")
+                abuse.expect(False, f"the response to request {number} is not the next one")
                 return
         abuse.checked += count
 

@@ -1,8 +1,9 @@
-"""Abuse of requests, made from the grammar: each field of each request of each API lies in turn.
+"""Abuse of requests derived from the grammar: each field of each request of each API in turn is
+wrong.
 
-Invariants: kio's schemas write a whole request (`own_requests` those that brokers ask each other),
-one element in each array, and the place of each primitive is noted as it is written. A length or
-count is such a place; so is every other field, and it is no dearer to let them all lie.
+Invariants: kio's schemas write a whole request (`own_requests` those between brokers), with one
+element in each array, and record the position of each primitive. Lengths and counts are such
+positions, and so is every other field: changing them all costs no more.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ _INT_FORMATS = {2: ">h", 4: ">i", 8: ">q"}
 
 
 class Served(NamedTuple):
-    """A version of an API that the broker has told of, or that brokers have for each other."""
+    """A version of an API that the broker advertises, or that brokers use between each other."""
 
     api: int
     version: int
     topic_id: uuid.UUID = uuid.UUID(int=77)
-    """What requests between brokers name."""
+    """The names in requests between brokers."""
 
 
 class Written(NamedTuple):
-    """A request without its size, and where its primitives are: (position, size)."""
+    """A request without its size, and the positions of its primitives: (position, size)."""
 
     data: bytes
     body_at: int
@@ -72,13 +73,13 @@ _TEXTS = (TEXT, TEXT, "range", *TEXTS)
 
 
 class _Drawn:
-    """Values of types, as a seed draws them: valid to write, whatever they mean."""
+    """Random values of types: encodable, with arbitrary meaning."""
 
     def __init__(self, rng: Chance) -> None:
         self._rng = rng
 
     def value(self, hint: Any, kafka_type: str | None = None) -> Any:
-        """A value of a type."""
+        """Draw a value of a type."""
         rng = self._rng
         if typing.get_origin(hint) in {typing.Union, UnionType}:
             if rng.randrange(3) == 0:
@@ -114,7 +115,7 @@ class _Drawn:
         return min(max(self._rng.choice(INTS), least), most)
 
     def entity(self, cls: Any) -> Any:
-        """An entity, also of a whole request."""
+        """Draw an entity, or a whole request."""
         hints = typing.get_type_hints(cls)
         values = {}
         for field in dataclasses.fields(cls):
@@ -125,7 +126,7 @@ class _Drawn:
 
 
 class _Noted(io.BytesIO):
-    """Notes where each primitive goes."""
+    """Records the position of each primitive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +138,7 @@ class _Noted(io.BytesIO):
 
 
 def _full(hint: Any) -> Any:
-    """A value of a type with something in every part of it."""
+    """Build a value of a type with something in every part of it."""
     if typing.get_origin(hint) in {typing.Union, UnionType}:
         return _full(next(part for part in typing.get_args(hint) if part is not NoneType))
     if typing.get_origin(hint) is tuple:
@@ -168,7 +169,7 @@ def _entity(cls: Any) -> Any:
 
 
 def write(served: Served, rng: Chance | None = None) -> Written:
-    """A request in which every array has an element, or one as chance draws it."""
+    """Build a request in which every array has an element, or a random one."""
     if served.api >= OWN_KEYS_FROM:
         body = _Noted()
         OwnRequest(body, TEXT, served.topic_id, rng).write(served.api, served.version)
@@ -187,7 +188,7 @@ def _written(served: Served, body: _Noted, *, is_flexible: bool) -> Written:
 
 
 def advertised(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
-    """What the broker says it serves: oldest and newest version of each API, or every one."""
+    """The advertised versions: oldest and newest of each API, or every one."""
     with abuse.open() as peer:
         peer.send(request_frame(b"", API_VERSIONS, 0, 1, b"", is_flexible=False))
         answer = peer.answer() or b""
@@ -195,14 +196,14 @@ def advertised(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
     found = []
     for number in range(count):
         api, least, most = struct.unpack_from(">hhh", answer, 10 + 6 * number)
-        least = max(least, 3) if api == 0 else least  # v0 to v2 are advertised and refused
+        least = max(least, 3) if api == 0 else least  # v0 to v2 are advertised and rejected
         versions = range(least, most + 1) if abuse.is_long or is_every else sorted({least, most})
         found += [Served(api, version) for version in versions]
     return found
 
 
 def every_api(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
-    """What is advertised, and what brokers ask each other."""
+    """The advertised versions, and those between brokers."""
     with KafkaWire(abuse.kafka) as wire:
         (topic,) = wire.call(METADATA, 12, topics=[{"name": TEXT}]).topics
     return [
@@ -212,7 +213,7 @@ def every_api(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
 
 
 def lies(written: Written) -> Iterator[bytes]:
-    """The request again and again, one of its fields a lie each time."""
+    """Send the request repeatedly, with another wrong field each time."""
     data = written.data
     for at, size in written.places:
         found: list[bytes] = []
@@ -229,7 +230,7 @@ def _in_turn(abuse: Abuse, all_of_them: list[bytes]) -> None:
     count = abuse.each(all_of_them)
     if count < len(all_of_them):
         abuse.skipped.append(
-            f"{len(all_of_them) - count} of {len(all_of_them)} requests: no time left"
+            f"{len(all_of_them) - count} of {len(all_of_them)} requests: out of time"
         )
 
 
@@ -243,7 +244,7 @@ def what_brokers_ask_each_other_is_answered(abuse: Abuse) -> None:
         if served.api >= OWN_KEYS_FROM:
             with abuse.open() as peer:
                 peer.send(framed(write(served).data))
-                abuse.expect(peer.answer() is not None, f"no answer to API {served.api}")
+                abuse.expect(peer.answer() is not None, f"no response to API {served.api}")
 
 
 def every_field_of_every_request_may_lie(abuse: Abuse) -> None:

@@ -1,7 +1,7 @@
-"""Requests of the APIs that brokers of this kind have for each other, which are not advertised.
+"""Requests of the APIs between Headrace brokers, which are not advertised.
 
-Invariants: written from their definitions (`own_messages.jsonl`) and by nothing that the broker
-uses, so a fault of its codecs cannot hide here. Kio has no schemas of them.
+Invariants: encoded from their definitions (`own_messages.jsonl`) without any of the broker's code,
+so a fault of its codecs cannot hide here. Kio has no schemas for them.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ VERSIONS: Final = tuple(
 """(API key, version) of every one of them."""
 INTS: Final = (0, 0, 0, 1, 1, 2, 3, 7, 100, -1, -2, 2**15 - 1, 2**31 - 1, 2**63 - 1, -(2**63))
 _PLACES: Final = ("partition_index", "partitions")
-"""Fields that name partitions: the topic has the first one alone."""
+"""Fields that name partitions: the topic has only the first one."""
 TEXTS: Final = ("", "é", "x" * 300, "consumer", "a,b", "0", "\x00", "../x")
 
 
 class OwnRequest:
-    """Writes requests: with something in every part of them, or as a seed draws them."""
+    """Encodes requests: with something in every part of them, or at random."""
 
     def __init__(
         self, body: io.BytesIO, text: str, topic_id: UUID, rng: Chance | None = None
     ) -> None:
-        """`text`: what names are; `topic_id`: of a topic that exists, so that requests get
-        further than the look-up."""
+        """`text`: the value of names; `topic_id`: of an existing topic, so that requests get past
+        the look-up."""
         self._body = body
         self._text = text
         self._topic_id = topic_id
         self._rng = rng
 
     def write(self, api: int, version: int) -> None:
-        """Write the body of a request. Raises NoSuchMessage."""
+        """Encode the body of a request. Raises NoSuchMessage."""
         definition = definitions.load(api, version, REQUEST)
         assert definition.is_flexible
         self._struct(definition, definition.name)

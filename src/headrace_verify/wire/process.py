@@ -1,6 +1,6 @@
-"""A process from outside: its memory, descriptors and threads, as Linux tells them.
+"""A process from outside: its memory, descriptors and threads, from /proc.
 
-Invariants: reads /proc; elsewhere nothing is known, and who asks is told so.
+Invariants: reads /proc; on other systems, the values are None.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """What a process holds."""
+    """The resources of a process."""
 
     memory_bytes: int
     peak_bytes: int
-    """The most memory since `forget_peak`."""
+    """The peak memory since `forget_peak`."""
     descriptors: int
     threads: int
 
 
 def usage(pid: int) -> Usage | None:
-    """What it holds now; None where that cannot be told."""
+    """Its current resources; None if they are not available."""
     folder = Path(f"/proc/{pid}")
     try:
         status = (folder / "status").read_text()
@@ -38,6 +38,6 @@ def usage(pid: int) -> Usage | None:
 
 
 def forget_peak(pid: int) -> None:
-    """Count the peak from now on."""
+    """Reset the peak."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")

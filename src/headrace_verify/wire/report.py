@@ -1,6 +1,6 @@
 """The report of a run: a summary, and a file for each violation.
 
-Invariants: everything that somebody else needs to judge it, as JSON.
+Invariants: contains everything that others need to judge the run, as JSON.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def word_of(result: Result) -> str:
 
 
 def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list[str]:
-    """Write the folder; the names of its files."""
+    """Write the folder; returns the names of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ["report.json"]
     (folder / names[0]).write_text(json.dumps(report, indent=2) + "\n")

@@ -1,7 +1,7 @@
 """A run: one broker, one well-behaved client, one case of abuse after another.
 
-Invariants: cases that end by themselves come as they are; what may go on shares the time
-that is left. After each the judge looks; at the end all that was acknowledged is read again.
+Invariants: cases with a fixed length run as they are; the others share the remaining time. After
+each, the checks run; at the end, all acknowledged records are read again.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ CASES: tuple[Case, ...] = (
 GOOD_TOPIC = "wire-good"
 SHARE_S_MIN = 0.3
 LONG_S = 10
-"""A shorter run leaves out the cases that take long."""
+"""A shorter run skips the long cases."""
 START_S = 120
 
 
 class Plan(NamedTuple):
-    """What is to be done."""
+    """The options of a run."""
 
     seconds: float
     seed: int
     only: tuple[str, ...] = ()
-    """Words of names; all cases if empty."""
+    """Parts of names; empty: all cases."""
     bug: str = ""
-    """To be planted."""
+    """The bug to plant."""
     mode: str = "wire"
-    """The package below `verify` that has the cases and the bugs."""
+    """The package below `verify` with the cases and bugs."""
     table: tuple[Case, ...] = CASES
     canaries: tuple[tuple[str, str], ...] = ()
-    """Secrets in the broker's environment, by name; nobody may ever see one."""
+    """Secrets in the broker's environment, by name, which must never appear anywhere."""
     log_level: str = "warning"
 
     def cases(self) -> list[Case]:
-        """Those that were asked for."""
+        """The selected cases."""
         return [
             case
             for case in self.table
@@ -67,7 +67,7 @@ class Plan(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What has come of a case."""
+    """The result of a case."""
 
     case: Case
     seconds: float
@@ -80,7 +80,7 @@ class Result(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What has come of a run."""
+    """The result of a run."""
 
     plan: Plan
     results: list[Result]
@@ -142,11 +142,11 @@ def _abuse(
             witness.wait()
     witnessed.look()
     writes = witnessed.writes
-    lost = ["the broker has ended"]
+    lost = ["the broker has exited"]
     if not broker.has_ended:
         lost = what_was_lost(broker.address, GOOD_TOPIC, writes)
     left_out = [
-        f"{case.name}: {'others were asked for' if plan.only else 'left to longer runs'}"
+        f"{case.name}: {'not selected' if plan.only else 'only in longer runs'}"
         for case in plan.table
         if case not in plan.cases()
     ]
@@ -193,7 +193,7 @@ def _run_cases(
 
 def _share(case: Case, rest: Sequence[Case], left_s: float) -> float:
     shares = sum(one.share for one in rest) or 1
-    # What ends by itself is to come, too: some tenths of a second each.
+    # Reserve time for cases with a fixed length: some tenths of a second each.
     left_s -= 0.3 * sum(1 for one in rest if not one.share)
     return max(SHARE_S_MIN, left_s * case.share / shares)
 
@@ -204,7 +204,7 @@ def _run_case(case: Case, seed: int, seconds: float, broker: RealBroker, judge: 
     try:
         case.run(abuse)
     except OSError as error:
-        abuse.faults.append(f"the listener cannot be reached: {error}")
+        abuse.faults.append(f"cannot connect to the listener: {error}")
     finally:
         abuse.close()
     wrong, figures = judge.after(before, abuse)

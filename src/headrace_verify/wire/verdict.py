@@ -1,7 +1,7 @@
-"""What must hold after every case of abuse, and how it is looked at.
+"""What must hold after every case of abuse, and how it is checked.
 
-Invariants: looks from outside: /proc, the log's file, the witness's notes, `/healthz`. What
-a machine cannot tell is skipped and said.
+Invariants: checks from outside: /proc, the log file, the witness's records, `/healthz`. What a
+machine does not support is skipped and reported.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 GROWN_BYTES_MAX = 64 * MIB
 PEAK_BYTES_MAX = 512 * MIB
-"""Above what it was before: a batch may unfold to 64 MiB, a request may be 100 MiB large."""
+"""Above the previous value: a batch may decompress to 64 MiB, a request may be 100 MiB large."""
 P99_MS_MAX, P99_MS_MAX_BUSY = 500, 2000
 WORST_MS_MAX, WORST_MS_MAX_BUSY = 2000, 5000
-"""For a single write; what the machine itself makes everybody wait for (`control`) comes on top."""
+"""For a single write; the machine's own delays (`control`) are added."""
 CONTROL_TIMES = 3
-"""A write waits for the machine more than once: for a processor at either end, and for the disk."""
+"""A write waits for the machine more than once: for a CPU at either end, and for the disk."""
 WRITES_MIN = 200
-"""A short case is judged with the writes before it: of a dozen there is no p99."""
+"""A short case is judged together with earlier writes: a dozen have no p99."""
 DESCRIPTORS_MAX, THREADS_MAX = 32, 16
-"""More than before: new topics have files, pools have threads."""
+"""Additional ones: new topics have files, pools have threads."""
 LOG_LINES_MAX = 50
-"""Of warnings and worse."""
+"""Warnings and above."""
 LOG_LINE_BYTES_MAX = 16_000
 """2,000 characters, each of which may be escaped."""
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]")
@@ -51,7 +51,7 @@ HTTP_S = 30
 
 
 class Before(NamedTuple):
-    """How things were before a case."""
+    """The state before a case."""
 
     held: Usage | None
     log_bytes: int
@@ -83,27 +83,27 @@ class Judge:
         self._canaries = canaries
 
     def before(self) -> Before:
-        """Look before a case."""
+        """Record the state before a case."""
         pid = self._broker.pid
         assert pid is not None
         forget_peak(pid)
         held = usage(pid)
         if held is None and not self.skipped:
-            self.skipped.append("memory, descriptors and threads: there is no /proc here")
+            self.skipped.append("memory, descriptors and threads: not available without /proc")
         return Before(held, self._broker.log_path.stat().st_size, self._clock.now_ns())
 
     def after(self, before: Before, abuse: Abuse) -> tuple[list[str], dict[str, Any]]:
-        """(what does not hold, figures). The case's connections are closed already."""
+        """(violations, figures). The case's connections are already closed."""
         wrong: list[str] = []
         figures: dict[str, Any] = {}
         if self._broker.has_ended:
-            return [f"the broker has ended: {self._broker.last_words()}"], figures
+            return [f"the broker has exited: {self._broker.last_words()}"], figures
         self._look_at_the_witness(before, wrong, figures)
         self._look_at_http(wrong)
         if before.held is not None:
             self._look_at_the_process(before.held, wrong, figures)
         self._look_at_the_log(before.log_bytes, wrong, figures)
-        wrong += [f"the client is told {one!r}" for one in self._secrets if one in abuse.heard]
+        wrong += [f"the client receives {one!r}" for one in self._secrets if one in abuse.heard]
         return wrong, figures
 
     def _look_at_the_witness(
@@ -144,9 +144,9 @@ class Judge:
             client.request("GET", "/healthz")
             status = client.getresponse().status
             if status != 200:
-                wrong.append(f"/healthz answers {status}")
+                wrong.append(f"/healthz returns {status}")
         except (OSError, http.client.HTTPException) as error:
-            wrong.append(f"/healthz does not answer: {error!r}")
+            wrong.append(f"/healthz does not respond: {error!r}")
         finally:
             client.close()
 
@@ -159,7 +159,7 @@ class Judge:
             pause(0.05)
             now = usage(pid)
         if now is None:
-            wrong.append("the broker has ended")
+            wrong.append("the broker has exited")
             return
         peak = now.peak_bytes - held.memory_bytes
         figures |= {
@@ -177,8 +177,8 @@ class Judge:
         with self._broker.log_path.open("rb") as file:
             file.seek(log_bytes)
             data = file.read()
-        wrong += [f"the log tells the secret {one!r}" for one in self._canaries if one in data]
-        # By line ends alone: what else looks like one to a terminal must not be there.
+        wrong += [f"the log contains the secret {one!r}" for one in self._canaries if one in data]
+        # Split at line ends only: other characters that a terminal treats as such must not occur.
         every = data.split(b"\n")
         wrong += [
             f"a line of the log has {len(line)} bytes: {line[:200]!r}"
@@ -197,7 +197,7 @@ class Judge:
         faults = [line for line in lines if b"Traceback" in line or b" ERROR " in line]
         if faults:
             text = b"\n".join(lines[lines.index(faults[0]) :][:60]).decode(errors="replace")
-            wrong.append(f"a fault of the broker in its log: {text[:4000]}")
+            wrong.append(f"the broker's log reports an internal error: {text[:4000]}")
 
 
 def _excess(held: Usage, now: Usage) -> list[str]:
@@ -206,7 +206,7 @@ def _excess(held: Usage, now: Usage) -> list[str]:
     if grown >= GROWN_BYTES_MAX:
         found.append(f"memory has grown by {grown // MIB} MiB")
     if now.descriptors > held.descriptors + DESCRIPTORS_MAX:
-        found.append(f"{now.descriptors - held.descriptors} descriptors are not given back")
+        found.append(f"{now.descriptors - held.descriptors} descriptors are not released")
     if now.threads > held.threads + THREADS_MAX:
         found.append(f"{now.threads - held.threads} threads more than before")
     return found

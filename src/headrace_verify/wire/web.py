@@ -1,6 +1,6 @@
-"""Abuse of the HTTP port: headers, bodies, methods, paths, smuggling, clients that dribble.
+"""Abuse of the HTTP port: headers, bodies, methods, paths, smuggling, slow clients.
 
-Invariants: as in `frames`. What is asked for in vain must not be answered by 200 or 5xx.
+Invariants: as in `frames`. Invalid requests must not get status 200 or 5xx.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def _status(abuse: Abuse, request: bytes, timeout_s: float = 3) -> int | None:
-    """The status that answers it; None if it is closed, or silent, without one."""
+    """The response's status; None if the connection is closed, or times out, without one."""
     with abuse.open(is_http=True) as peer:
         peer.send(request)
         peer.end_sending()

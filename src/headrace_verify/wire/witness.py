@@ -1,9 +1,9 @@
 """The well-behaved client: `python -m headrace_verify.wire.witness HOST PORT TOPIC FILE`.
 
-Invariants: a process of its own, so that what it measures is the broker and not the abuse.
-It writes one record at a time with acks=all and notes each acknowledgement in a file: number,
-offset, latency in microseconds, end in monotonic ns. It ends when its input does. Any refusal or
-broken connection is noted: it has given no reason for one.
+Invariants: a separate process, so that it measures the broker and not the abuse. It writes one
+record at a time with acks=all and records each acknowledgement in a file: number, offset, latency
+in microseconds, end in monotonic ns. It exits when its input is closed. Any error or broken
+connection is recorded, because it has given no reason for one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _write(wire: KafkaWire, topic: str, number: int) -> Write:
 
 
 def main(host: str, port: str, topic: str, path: str) -> None:
-    """Write until the input ends."""
+    """Write until the input is closed."""
     number = 0
     with Path(path).open("w", buffering=1) as out:
         try:
@@ -62,7 +62,7 @@ def main(host: str, port: str, topic: str, path: str) -> None:
 
 
 class Witnessed:
-    """What it has noted so far, read as it grows."""
+    """The acknowledgements written so far, read while the file grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class Witnessed:
         self.failure = ""
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read what was added."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -101,7 +101,7 @@ def percentile_ms(writes: Sequence[Write], part: float) -> float:
 
 
 def what_was_lost(address: tuple[str, int], topic: str, writes: Sequence[Write]) -> list[str]:
-    """Compare all that was acknowledged with what is stored."""
+    """Compare all acknowledged records with those stored."""
     wire = KafkaWire(address, TIMEOUT_S)
     stored: dict[int, bytes | None] = {}
     offset, end = 0, 1
@@ -114,7 +114,9 @@ def what_was_lost(address: tuple[str, int], topic: str, writes: Sequence[Write])
         offset = found[-1].offset + 1
     wire.close()
     lost = [one for one in writes if stored.get(one.offset) != value_of(one.number)]
-    return [f"record {one.number} was acknowledged at {one.offset}: not there" for one in lost[:5]]
+    return [
+        f"record {one.number} was acknowledged at {one.offset}, but is missing" for one in lost[:5]
+    ]
 
 
 if __name__ == "__main__":

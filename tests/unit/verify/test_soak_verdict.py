@@ -71,7 +71,7 @@ def test_a_steady_broker_passes():
         ("retention", lambda part: {"log_bytes": {"bounded": 4 * MIB}}),
         ("produce_p50_ms", lambda part: {"produce_p50_ms": 1 + 120 * part}),
         ("fetch_p50_ms", lambda part: {"fetch_p50_ms": 1 + 120 * part}),
-        ("too few figures", lambda part: {"fetch_p50_ms": None}),
+        ("too few measurements", lambda part: {"fetch_p50_ms": None}),
         ("share of a core", lambda part: {"cpu_s": 1800 * part * part * 0.5}),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_short_run_judges_latency_coarsely_and_none_not_at_all():
     assert judge(shaky, "endless", {})[0] == []
     slow = [one._replace(fetch_p50_ms=1 + number * 50) for number, one in enumerate(shaky)]
     assert len(judge(slow, "endless", {})[0]) == 1
-    assert judge([], "endless", {})[0] == ["nobody has looked behind the warm-up"]
+    assert judge([], "endless", {})[0] == ["no samples after the warm-up"]
 
 
 def test_few_points_have_no_trend():

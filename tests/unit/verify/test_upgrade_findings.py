@@ -14,13 +14,13 @@ def test_a_newer_version_may_know_more_fields_but_not_more_things():
     written = {"topics": {"t": {"id": "1"}}}
     assert differences("it", written, {"topics": {"t": {"id": "1", "more": 2}}, "new": 3}) == []
     more = differences("it", written, {"topics": {"t": {"id": "1"}, "u": {}}})
-    assert more == ["it, topics: nobody wrote u"]
+    assert more == ["it, topics: u is unexpected"]
 
 
 def test_what_is_missing_or_changed_is_named():
-    assert differences("it", {"a": 1}, {}) == ["it: a is not there"]
-    assert differences("it", {"a": 1}, {"a": 2}) == ["it, a: 2, and 1 was written"]
-    assert differences("it", b"12", b"1") == ["it: other bytes (2 were written, 1 are read)"]
+    assert differences("it", {"a": 1}, {}) == ["it: a is missing"]
+    assert differences("it", {"a": 1}, {"a": 2}) == ["it, a: 2, but 1 was written"]
+    assert differences("it", b"12", b"1") == ["it: different bytes (2 were written, 1 are read)"]
 
 
 def test_findings_count_what_was_compared_and_name_a_few():
@@ -29,4 +29,4 @@ def test_findings_count_what_was_compared_and_name_a_few():
     found.same("it", {str(at): at for at in range(9)}, {})
     assert found.checked == 2
     assert len(found.wrong) == 5
-    assert found.wrong[0] == "here: it: 0 is not there"
+    assert found.wrong[0] == "here: it: 0 is missing"
