@@ -1,1 +1,2 @@
-"""Benchmarks: Headrace beside other systems, by outside tools. Nothing imports it but the CLI."""
+"""Benchmarks of Headrace and other systems, with their own load tools. Only the CLI imports
+this."""

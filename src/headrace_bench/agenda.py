@@ -1,8 +1,8 @@
-"""Who is measured when, and about how long that takes: the order of a side-by-side run.
+"""The order of a side-by-side run, with estimated times.
 
-Invariants: pure. A turn is one side from its start to its end, alone on the machine; a round
-gives each side one turn, so that a slow minute of the machine does not hit the same one each time.
-The seconds are estimates for a quiet machine, to show what is left; nothing depends on them.
+Invariants: pure. A turn is one side from its start to its end, alone on the machine; a round gives
+each side one turn, so that a slow minute of the machine does not always hit the same one. The
+seconds are estimates for an idle machine, to show the remaining time; nothing depends on them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headrace_bench.workloads import UNSYNCED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# From a start of the processes until topics can be made, and their end.
+# From the start of the processes until topics can be created, and their shutdown.
 _START_S = {"kafka": 7.0, "rabbitmq": 7.0, "rabbitmq-classic": 7.0, "rocketmq": 14.0}
 _START_OTHERS_S = 2.0
 _TOOL_S = 1.5  # from a tool's start to its first report
 _TOOL_START_S = {"redis": 0.5, "nats": 1.0, "rocketmq": 10.0}
 _READ_PASSES = 3
-_OPEN_S = 0.0004  # one idle connection
+_OPEN_S = 0.0004  # per idle connection
 
 
 class SideName(NamedTuple):
@@ -32,7 +32,7 @@ class SideName(NamedTuple):
     policy: str
 
     def __str__(self) -> str:
-        """As results name it."""
+        """Its name in results."""
         return f"{self.name}/{self.policy}"
 
 
@@ -41,29 +41,29 @@ class Step(NamedTuple):
 
     what: Load | Series
     value: int
-    """Of a series: how far it has grown."""
+    """Of a series: the value of the variable."""
     seconds: float
 
     @property
     def title(self) -> str:
-        """For people."""
+        """A readable name."""
         if isinstance(self.what, Load):
             return self.what.title
         return f"{self.what.title}: {self.value:,}"
 
 
 class Turn(NamedTuple):
-    """One side, started for it and ended after it."""
+    """One side, started for the turn and stopped after it."""
 
     number: int
-    """The round, from 1."""
+    """The round, counted from 1."""
     side: SideName
     start_s: float
     steps: tuple[Step, ...]
 
     @property
     def seconds(self) -> float:
-        """With start and end."""
+        """Including start and stop."""
         return self.start_s + sum(step.seconds for step in self.steps)
 
 
@@ -74,7 +74,7 @@ def turns(
     rounds: int,
     length: float,
 ) -> list[Turn]:
-    """All turns in their order; a side that has nothing to do in a round has no turn in it."""
+    """All turns in order; a side without work in a round has no turn in it."""
     found = []
     for number in range(1, rounds + 1):
         for side in sides:
@@ -96,7 +96,7 @@ def _load_s(load: Load, name: str, length: float) -> float:
     whole_s = _refill_s(load) * length + tool_s + load.window.whole_s * length
     if (
         name == "rocketmq" and load.kind != "queue"
-    ):  # it has no other kind; its warm-up is over with its first report
+    ):  # it has only one kind; its warm-up ends with its first report
         return tool_s + load.window.seconds * length + _TOOL_S if load.kind == "produce" else 0.0
     if load.kind == "consume" and name in SIDES:
         return _READ_PASSES * (tool_s + 3 * load.window.warmup_s * length)
@@ -104,7 +104,7 @@ def _load_s(load: Load, name: str, length: float) -> float:
 
 
 def _refill_s(load: Load) -> float:
-    """Writing what a queue's consumer empties."""
+    """The time to write what a queue's consumer empties."""
     return FILLS[load.acknowledge].seconds if load.kind == "queue" else 0.0
 
 

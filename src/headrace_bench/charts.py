@@ -1,7 +1,7 @@
-"""Charts of kept results: throughput by size, latency by percentile, and what grows.
+"""Charts of kept results: throughput by size, latency by percentile, and series.
 
-Invariants: nothing is measured here; the same results give the same bytes. matplotlib is
-loaded when a chart is drawn and not before.
+Invariants: measures nothing; the same results give the same bytes. matplotlib is imported only when
+a chart is drawn.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _pyplot() -> Any:
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[str]:
-    """Draw what there are results for; returns the names of the files in `folder`.
+    """Draw the charts that results exist for; returns the names of the files in `folder`.
 
-    Nothing is drawn where matplotlib is not installed.
+    Draws nothing if matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         return []

@@ -1,6 +1,7 @@
-"""`headrace bench`: measure Headrace, beside Apache Kafka and beside other systems.
+"""`headrace bench`: measures Headrace, Apache Kafka and other systems.
 
-Invariants: what is measured is in `headrace_bench`; here are options, a list, a table.
+Invariants: the measurements are in `headrace_bench`; this module has the options, a list and a
+table.
 """
 
 from __future__ import annotations
@@ -38,33 +39,39 @@ PROFILER = "profiler"
     "names",
     metavar="NAME",
     multiple=True,
-    help="This workload, or all whose names begin so; may be given again.",
+    help="Run this workload, or all whose names start with this; repeatable.",
 )
 @click.option(
-    "--peer", "peers", metavar="NAME", multiple=True, help="Only this system; may be given again."
+    "--peer", "peers", metavar="NAME", multiple=True, help="Run only this system; repeatable."
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--quick", is_flag=True, help="One short round: a look, not a measurement.")
-@click.option("--profile", is_flag=True, help="A flame graph of Headrace's broker per workload.")
-@click.option("--page", "is_page", is_flag=True, help="Make page and charts anew; measure nothing.")
-@click.option("--install", metavar="NAME[,...]", help="Fetch systems, `all`, or `profiler`.")
+@click.option(
+    "--quick", is_flag=True, help="A single short round: a quick look, not a measurement."
+)
+@click.option(
+    "--profile", is_flag=True, help="Draw a flame graph of Headrace's broker per workload."
+)
+@click.option(
+    "--page", "is_page", is_flag=True, help="Regenerate the page and charts; measure nothing."
+)
+@click.option("--install", metavar="NAME[,...]", help="Download systems, `all`, or `profiler`.")
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where brokers keep their data; default: in HEADRACE_CACHE.",
+    help="Where brokers store their data; default: in HEADRACE_CACHE.",
 )
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where results go; default: the checkout's benchmarks/results, else ./headrace-bench.",
 )
-@click.option("--no-save", is_flag=True, help="Keep nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was measured as JSON.")
+@click.option("--no-save", is_flag=True, help="Do not save results.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **options: Any) -> None:
-    """Measure Headrace beside Apache Kafka and other systems that are installed.
+    """Measure Headrace, Apache Kafka and other installed systems.
 
     Workloads that begin with `beside` run on every system: one at a time is started, measured and
-    ended, round by round. The others compare with Apache Kafka alone, in turn, and judge.
+    stopped, round by round. The others compare only with Apache Kafka, in turn, and give verdicts.
     """
     from headrace_bench.growth import SERIES
     from headrace_bench.loads import LOADS, QUEUE_LOADS
@@ -87,7 +94,7 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
         known = ", ".join(
             [*(w.name for w in WORKLOADS), *(one.name for one in LOADS), *(s.name for s in SERIES)]
         )
-        raise click.UsageError(f"no workload {names[0]!r}; there are {known}")
+        raise click.UsageError(f"no workload {names[0]!r}; choose from {known}")
     folder = _data_folder(options["data_dir"])
     measured: dict[str, Any] = {}
     try:
@@ -97,8 +104,8 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
             if loads or series:
                 measured["beside"] = _side_by_side(loads, series, folder, options)
     except Stopped as stopped:
-        click.echo(err=True)  # behind a bar that may stand there
-        say(f"stopped by {stopped.name}: what was started is ended; finished turns are kept")
+        click.echo(err=True)  # after a progress bar on the same line
+        say(f"stopped by {stopped.name}: all processes are stopped; finished turns are kept")
         sys.exit(stopped.exit_code)
     if options["as_json"]:
         print_json(measured)
@@ -111,12 +118,14 @@ def _data_folder(asked: Path | None) -> Path:
     folder = asked or cache_folder() / "bench-data"
     folder.mkdir(parents=True, exist_ok=True)
     if disk_under(folder) == "tmpfs":
-        raise click.UsageError(f"{folder} is in memory: a sync costs nothing there. Use a disk.")
+        raise click.UsageError(
+            f"{folder} is in memory, so a sync has no effect there. Use a folder on a disk."
+        )
     return folder
 
 
 def _places(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
-    """The folder of results and the page; in a checkout they are the project's own."""
+    """The folder of results and the page; in a checkout, the project's own."""
     if options["no_save"] or options["profile"]:
         return None, None
     page = _CHECKOUT / "docs" / "BENCHMARKS.md"
@@ -190,7 +199,7 @@ def _make_page(options: dict[str, Any]) -> None:
 
 
 def _flames(folder: Path) -> Callable[[str, int, Callable[[], Figures]], Figures]:
-    """What draws a flame graph around a run; the last round's picture stays."""
+    """A wrapper that draws a flame graph of a run; the last round's picture is kept."""
     from headrace_bench.profiling import flame_graph
 
     def around(name: str, pid: int, measured: Callable[[], Figures]) -> Figures:
@@ -209,18 +218,18 @@ def _install(names: str) -> None:
     if names == PROFILER:
         if profiling.missing():
             profiling.install()
-        say(f"py-spy: {profiling.missing() or 'is there'}")
+        say(f"py-spy: {profiling.missing() or 'available'}")
         return
     asked = list(BY_NAME) if names == "all" else names.split(",")
     unknown = [name for name in asked if name not in BY_NAME]
     if unknown:
-        raise click.UsageError(f"no system {unknown[0]!r}; there are {', '.join(BY_NAME)}")
+        raise click.UsageError(f"no system {unknown[0]!r}; choose from {', '.join(BY_NAME)}")
     for name in asked:
         system = BY_NAME[name]
         if system.missing():
-            say(f"{system.title}: fetching")
+            say(f"{system.title}: downloading")
             system.install()
-        say(f"{system.title}: {system.missing() or f'version {system.version()} is there'}")
+        say(f"{system.title}: {system.missing() or f'version {system.version()} is available'}")
 
 
 def _list(*, as_json: bool) -> None:

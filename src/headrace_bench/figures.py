@@ -1,6 +1,6 @@
-"""The figures of one run, from what a tool said and what the system's processes used.
+"""The figures of one run, from a tool's output and the resources used by the system's processes.
 
-Invariants: pure arithmetic, and one line of words.
+Invariants: pure arithmetic, and one line of text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def figures_of(done: Steady, record_bytes: int) -> Figures:
 
 
 def shown(figures: Figures) -> str:
-    """One run in one line."""
+    """One run as one line of text."""
     if "p50" in figures:
         return ", ".join(f"{name} {figures[name]:,.3f} ms" for name in SHARES if name in figures)
     return (

@@ -1,8 +1,8 @@
-"""How throughput, CPU and memory change as one thing grows: partitions, connections, consumers, ...
+"""How throughput, CPU and memory change with one variable: partitions, connections, consumers, ...
 
-Invariants: Headrace and Apache Kafka, for both take the same clients; nothing is synced on
-either, so that what grows is seen and not the disk. One thing grows at a time. Series are data;
-each kind of point has one function.
+Invariants: only Headrace and Apache Kafka, which support the same clients; unsynced on both sides,
+so that the disk does not dominate. One variable changes at a time. Series are data; each kind of
+point has one function.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 SIDES = ("headrace", "kafka")
 WINDOW = Window(1.5, 3.0)
-"""Of each point of writing: the broker is warm by then, the tool is new."""
+"""For each point of writing: the broker is warm by then, the tool is new."""
 READ_S = 1.5
-"""Each point of reading is read from its beginning again until so much time has gone."""
+"""Each point of reading starts at the beginning again until this much time has passed."""
 _FETCH_BYTES = 1 << 20
 _FILL_BYTES = 1024
 _CONSUMED_BYTES = 100_000_000
@@ -36,19 +36,19 @@ _CONSUMED_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One thing that grows."""
+    """A series: one variable."""
 
     name: str
     title: str
     axis: str
     values: tuple[int, ...]
     figure: str = "mb_per_s"
-    """What the chart shows beside CPU and memory."""
+    """What the chart shows in addition to CPU and memory."""
     every: int = 2
-    """Run in every so-manyth round, beginning with the first."""
+    """Run in every nth round, starting with the first."""
 
     def is_in(self, number: int) -> bool:
-        """Whether round `number` (from 1) has it."""
+        """Whether round `number` (from 1) includes it."""
         return (number - 1) % self.every == 0
 
 
@@ -68,7 +68,7 @@ FILLED_BYTES = max(SERIES[-1].values) * 1_000_000
 
 
 class Producing(NamedTuple):
-    """Writing to one topic, beside idle connections."""
+    """Writing to one topic, next to idle connections."""
 
     record_bytes: int
     partitions: int
@@ -76,7 +76,7 @@ class Producing(NamedTuple):
 
 
 class Fetching(NamedTuple):
-    """Reading the beginning of one topic, by several consumers at once."""
+    """Reading the beginning of one topic, by several consumers concurrently."""
 
     size_bytes: int
     consumers: int
@@ -86,7 +86,7 @@ Work = Producing | Fetching
 
 
 def work_of(series: Series, value: int) -> Work:
-    """What one point does; points of several series may do the same."""
+    """The parameters of one point; points of several series may be equal."""
     if series.name == "growth-partitions":
         return Producing(1024, value, 0)
     if series.name == "growth-size":
@@ -99,7 +99,7 @@ def work_of(series: Series, value: int) -> Work:
 
 
 class Filled(NamedTuple):
-    """A topic of one partition that holds at least so many records of 1 KiB."""
+    """A topic of one partition that holds at least this many records of 1 KiB."""
 
     name: str
     records: int
@@ -114,14 +114,14 @@ class Growth:
         self._name = names
         self._done: dict[Work, Figures] = {}
         self.filled: Filled | None = None
-        """A topic to read from, where one is there already."""
+        """An existing topic to read from."""
 
     def learn(self, record_bytes: int, figures: Figures) -> None:
-        """What was measured already on this side: one partition, no idle connections."""
+        """What was already measured on this side: one partition, no idle connections."""
         self._done[Producing(record_bytes, 1, 0)] = figures
 
     def point(self, series: Series, value: int) -> Figures:
-        """One point of one series. Raises what the tools and the broker raise."""
+        """One point of one series. Raises the errors of the tools and the broker."""
         work = work_of(series, value)
         if work not in self._done:
             doing = self._produce if isinstance(work, Producing) else self._fetch
@@ -142,11 +142,11 @@ class Growth:
         return figures_of(done, record_bytes)
 
     def _fetch(self, size_bytes: int, consumers: int) -> Figures:
-        """Read the topic's beginning, by so many connections at once, for a while."""
+        """Read the topic's beginning with this many connections concurrently, for a while."""
         filled = self._fill()
         wanted = int(size_bytes * self._length) // _FILL_BYTES
         if filled.records < wanted:
-            raise SystemFailed(f"the topic holds {filled.records:,} of {wanted:,} records")
+            raise SystemFailed(f"the topic holds only {filled.records:,} of {wanted:,} records")
         return figures_of(self._fetched(filled.name, wanted, consumers), _FILL_BYTES)
 
     def _fetched(self, name: str, records: int, consumers: int) -> Steady:

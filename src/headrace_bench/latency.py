@@ -1,9 +1,9 @@
-"""End-to-end latency at a steady rate, by librdkafka: one process sends, one receives.
+"""End-to-end latency at a steady rate, with librdkafka: one process sends, one receives.
 
-Invariants: both processes read the same monotonic clock. A message's clock starts when it
-was due, if the sender was held up by the broker (coordinated omission is thus corrected), and
-when it was sent, if the sender merely woke up late (the operating system's timer is not the
-broker's fault). `python -m headrace_bench.latency` is the sending process.
+Invariants: both processes read the same monotonic clock. A message's time starts when it was due if
+the broker held up the sender (which corrects coordinated omission), and when it was sent if the
+sender merely woke up late (the operating system's timer is not the broker's fault). `python -m
+headrace_bench.latency` is the sending process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import subprocess
 
 PR_SET_TIMERSLACK = 29
-WARMUP_S = 1.0  # left out of the figures: connections open, caches fill
+WARMUP_S = 1.0  # excluded from the figures: connections open, caches fill
 VALUE_BYTES = 100
 LATE_MAX_S = 20.0
 
@@ -41,7 +41,7 @@ class Latencies(NamedTuple):
 
 
 def precise_sleep() -> None:
-    """Ask the kernel to wake this process when it said, not up to 50 us later."""
+    """Ask the kernel to wake this process on time, not up to 50 us later."""
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
@@ -69,7 +69,7 @@ def send(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> None:
         if wait_ns > 0:
             time.sleep(wait_ns / 1e9)
         begin_ns = clock()
-        # Held up by the call before (a full queue): it counts from when it was due.
+        # The previous call (a full queue) held it up: its time starts when it was due.
         start_ns = due_ns if free_ns > due_ns else begin_ns
         producer.produce(topic, pack(">q", start_ns) + padding, partition=0, on_delivery=report)
         producer.poll(0)
@@ -80,7 +80,7 @@ def send(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> None:
 
 
 def measure(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> Latencies:
-    """Start the sender, receive everything, and sum up."""
+    """Start the sender, receive everything, and summarise."""
     taken_ns, begin_ns, end_ns = collect(bootstrap, topic, rate_per_s, seconds)
     taken_ns.sort()
     count = len(taken_ns)
@@ -95,7 +95,7 @@ def measure(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> Late
 def collect(
     bootstrap: str, topic: str, rate_per_s: int, seconds: float
 ) -> tuple[list[int], int, int]:
-    """Each message's nanoseconds, and when the first that counts and the last one came."""
+    """Each message's nanoseconds, and the times of the first counted message and the last one."""
     precise_sleep()
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "bench-latency", "log_level": 0}

@@ -1,7 +1,7 @@
-"""What every system is asked to carry in turn: data, no code that runs anything.
+"""The loads that every system carries: data, no code that runs anything.
 
-Invariants: a load says what, never how: the system's own module knows its tool. Equal
-promises stand side by side: `synced` (on disk before the acknowledgement) and `unsynced`.
+Invariants: a load says what, not how: the system's own module knows its tool. Equal guarantees are
+compared: `synced` (on disk before the acknowledgement) and `unsynced`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from headrace_bench.tools import Window
 from headrace_bench.workloads import SYNCED, UNSYNCED
 
 Acknowledge = Literal["each", "hundred", "confirmed"]
-"""`each`: every message by itself, without waiting; `hundred`: a hundred at a time; `confirmed`:
-every message by itself, the next one when the server has confirmed it."""
+"""`each`: every message separately, without waiting; `hundred`: a hundred at a time; `confirmed`:
+every message separately, the next one after the server's confirmation."""
 
 AS_IT_COMES = {
     "headrace": SYNCED,
@@ -23,8 +23,8 @@ AS_IT_COMES = {
     "rabbitmq": SYNCED,
     "rocketmq": UNSYNCED,
 }
-"""The side of each system that is a queue: what is received and acknowledged is not what the
-promise of writing is about, and only Headrace and RabbitMQ sync acknowledgements."""
+"""The side of each system that is a queue: durability of writes does not apply to receiving and
+acknowledging, and only Headrace and RabbitMQ sync acknowledgements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ class Load:
     kind: Literal["produce", "consume", "latency", "queue"]
     record_bytes: int
     window: Window
-    """What a run leaves out at first, and how long it measures."""
+    """The warm-up that a run excludes, and the length of its window."""
     rate_per_s: int = 0
     policies: tuple[str, ...] = (SYNCED, UNSYNCED)
     every: int = 1
-    """Run in every so-manyth round, beginning with the first."""
+    """Run in every nth round, starting with the first."""
     acknowledge: Acknowledge = "each"
-    """Of a queue: how a message that was received is acknowledged."""
+    """Of a queue: how received messages are acknowledged."""
 
     def is_for(self, system: str, policy: str) -> bool:
-        """Whether a side has it."""
+        """Whether a side supports it."""
         if self.kind == "queue":
             return AS_IT_COMES.get(system) == policy
         return policy in self.policies
 
     def is_in(self, number: int) -> bool:
-        """Whether round `number` (from 1) has it."""
+        """Whether round `number` (from 1) includes it."""
         return (number - 1) % self.every == 0
 
 
@@ -59,7 +59,7 @@ LOADS: tuple[Load, ...] = (
     # The first after a server's start: it warms up longer.
     Load("beside-produce-100", "Produce 100 B records", "produce", 100, Window(5.0, 10.0), every=2),
     Load("beside-produce-1024", "Produce 1 KiB records", "produce", 1024, Window(4.0, 10.0)),
-    # What the load before has written, read from its beginning.
+    # Reads what the previous load has written, from the beginning.
     Load(
         "beside-consume-1024",
         "Consume 1 KiB records",
@@ -98,7 +98,7 @@ FILLS: dict[Acknowledge, Window] = {
     "hundred": Window(0.0, 18.0, 4_000_000),
     "confirmed": Window(0.0, 4.0, 200_000),
 }
-"""How long a queue is filled at most, and with how many messages."""
+"""The limits for filling a queue: time, and number of messages."""
 
 # figure -> (heading, unit, digits)
 FIGURES: dict[str, tuple[str, str, int]] = {

@@ -1,7 +1,7 @@
-"""How each kind of workload is run once against one broker: figures out, nothing printed.
+"""One run of each kind of workload against one broker: returns figures, prints nothing.
 
-Invariants: a run makes its own topic and deletes it. Broker CPU is the broker process's
-own, user and kernel, over exactly the run, divided by everything that the broker did in it.
+Invariants: a run creates its own topic and deletes it. Broker CPU is the broker process's own, user
+and kernel, over exactly the run, divided by everything that the broker did in it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Topic:
 
 
 class Measures:
-    """Runs workloads; remembers how fast each side was, so that runs get the length wanted."""
+    """Runs workloads; remembers each side's speed, so that runs have the intended length."""
 
     def __init__(self, length: float) -> None:
         self._length = length  # 1.0, or less for a quick look
@@ -85,7 +85,8 @@ class Measures:
         return kinds[workload.kind](workload, peer, side)
 
     def calibrate(self, workload: Workload, peer: Peer, side: Side) -> None:
-        """A short run that warms this path of the broker and tells how long a run must be."""
+        """A short run that warms up this path of the broker and determines how long a run must
+        be."""
         if workload.kind == "produce":
             size = workload.options["record_bytes"]
             records = int((40_000_000 if size == 100 else 120_000_000) / size * self._length)
@@ -94,7 +95,7 @@ class Measures:
                     peer.bootstrap, topic, records, size, records // 3
                 )
             self._rates[workload.name, side] = done.records_per_s
-        elif workload.kind == "share":  # its way through a JVM needs as much as a run
+        elif workload.kind == "share":  # a path through a JVM needs as much as a run
             self.run(workload, peer, side)
         elif workload.kind in ("consume", "fetch"):
             self._fill(workload, peer)
@@ -182,7 +183,7 @@ class Measures:
     ) -> tuple[str, int]:
         key = (peer.name, f"{records} of {record_bytes}, {transaction_ms}")
         if key not in self._filled:
-            # As they come would take Headrace's syncs; what is read is the same either way.
+            # Synced writes would only take longer; reads are the same either way.
             topic = Topic(peer, "unsynced")
             name = topic.__enter__()
             java_tools.producer_performance(
@@ -199,7 +200,7 @@ class Measures:
         self._filled.clear()
 
     def forget_peer(self, peer: Peer) -> None:
-        """Its topics went with it."""
+        """Its topics are deleted with it."""
         for key in [key for key in self._filled if key[0] == peer.name]:
             del self._filled[key]
 
@@ -209,7 +210,7 @@ class Measures:
         done = java_tools.consumer_performance(peer.bootstrap, topic, records)
         used = cpu_s(peer.pid) - before
         if done.records < records:
-            raise RuntimeError(f"{done.records} of {records} records were read")
+            raise RuntimeError(f"only {done.records} of {records} records were read")
         size_gb = done.size_mb * 1_048_576 / 1e9
         return {
             "mb_per_s": done.mb_per_s * 1.048576,
@@ -282,7 +283,8 @@ class Measures:
 
 
 def _flush(producer: Producer) -> int:
-    """Wait for all answers; how many stayed away. In slices, between which signals are heard."""
+    """Wait for all responses; returns how many are missing. In slices, so that signals are
+    handled."""
     deadline = time.monotonic() + _FLUSH_MAX_S
     while left := producer.flush(0.5):
         check_server()
@@ -292,7 +294,7 @@ def _flush(producer: Producer) -> int:
 
 
 def at_rest(peer: Peer, connections: int) -> Figures:
-    """Start `peer` afresh; how soon it answers, what it holds idle, and with idle connections."""
+    """Restart `peer`; measures its start-up time, idle memory, and memory with idle connections."""
     peer.start()
     try:
         time.sleep(2.0)
@@ -312,7 +314,7 @@ _HELLO = struct.pack(">ihhih", 12, 18, 0, 1, 2) + b"ib"
 
 
 def open_idle(peer: Peer, connections: int) -> list[socket.socket]:
-    """Connections that have each been answered once, from several loopback addresses."""
+    """Connections that have each received a response, from several loopback addresses."""
     host, _, port = peer.bootstrap.rpartition(":")
     opened = []
     for index in range(connections):
@@ -320,13 +322,13 @@ def open_idle(peer: Peer, connections: int) -> list[socket.socket]:
         connection = socket.create_connection((host, int(port)), 30.0, source)
         connection.sendall(_HELLO)
         if not connection.recv(4096):
-            raise ConnectionError(f"connection {index} was closed by the broker")
+            raise ConnectionError(f"the broker closed connection {index}")
         opened.append(connection)
     return opened
 
 
 def _still_alive(opened: list[socket.socket]) -> int:
-    """How many connections the broker has not closed."""
+    """The number of connections that the broker has not closed."""
     closed = 0
     with selectors.DefaultSelector() as selector:
         for connection in opened:

@@ -1,9 +1,10 @@
-"""Other systems, fetched into a cache folder: Debian packages, Go modules, Maven artifacts, wheels.
+"""Other systems, downloaded into a cache folder: Debian packages, Go modules, Maven artifacts,
+wheels.
 
-Invariants: only the ordinary clients of each registry are used, as this machine has them set
-up; no address is named here. Nothing is installed into the machine: packages are unpacked into
-`<cache>/peers/<name>`, and whoever is not root can do it, too. Versions are pinned where the
-registry keeps old ones; Debian's are the release's.
+Invariants: uses only the ordinary client of each registry, as configured on this machine, and names
+no address. Nothing is installed system-wide: packages are unpacked into `<cache>/peers/<name>`,
+which does not need root. Versions are pinned if the registry keeps old ones; Debian's are the
+release's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FETCH_TIMEOUT_S = 900
 
 
 class PartMissing(Retriable):
-    """Something that a benchmark needs could not be fetched, or is not there."""
+    """Something that a benchmark needs could not be downloaded, or is missing."""
 
 
 def peers_folder() -> Path:
@@ -56,16 +57,18 @@ def _fresh(folder: Path) -> Path:
 
 
 def fetch_debian(package: str, target: Path) -> None:
-    """Unpack a package of this Debian, and whatever it needs that the machine lacks, in `target`.
+    """Unpack a package of this Debian release, and missing dependencies, in `target`.
 
-    Raises PartMissing where there is no apt or it does not know the package.
+    Raises PartMissing if there is no apt or it does not know the package.
     """
     if shutil.which("apt-get") is None:
-        raise PartMissing(f"no apt-get here: install {package} as your system does it, on the PATH")
+        raise PartMissing(
+            f"no apt-get here: install {package} with your system's package manager, on the PATH"
+        )
     plan = _run(["apt-get", "-s", "--no-install-recommends", "install", package], Path.cwd())
     names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
     if not names:
-        return  # all of it is installed
+        return  # everything is installed
     _fresh(target)
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         folder = Path(name)
@@ -90,7 +93,8 @@ def build_go(source: Path, target: Path) -> None:
 
 
 def fetch_maven(coordinates: Sequence[str], target: Path) -> None:
-    """Jars of `organisation:module:version` and all they need, in `target`. Raises PartMissing."""
+    """Jars of `organisation:module:version` and their dependencies, in `target`. Raises
+    PartMissing."""
     _fresh(target)
     for one in coordinates:
         organisation, module, revision = one.split(":")
@@ -110,7 +114,7 @@ def fetch_wheel(requirement: str, sha256: str, target: Path) -> None:
 
 
 def find_program(name: str, folder: Path) -> Path | None:
-    """A program: what is in `folder`, else on the PATH, else None."""
+    """A program: from `folder`, else from the PATH, else None."""
     for place in ("usr/bin", "usr/sbin", "bin", "."):
         if (folder / place / name).is_file():
             return folder / place / name

@@ -1,7 +1,7 @@
 """The two brokers under test, as processes: start, stop, CPU, memory.
 
-Invariants: both run on loopback, with their data on the same real disk, each as its
-makers ship it; what differs from that is said here. Neither is told to be quick.
+Invariants: both run on loopback, with their data on the same real disk, with their default
+settings; exceptions are documented here. Neither is tuned for speed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace_bench.kafka_parts import java, kafka_classpath
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_TIMEOUT_S = 60.0
 
-# What kafka-run-class.sh and kafka-server-start.sh give the broker.
+# The flags that kafka-run-class.sh and kafka-server-start.sh pass to the broker.
 KAFKA_JVM = (
     *("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
@@ -54,16 +54,16 @@ class Peer(Protocol):
     name: str
     bootstrap: str
     http: str
-    """The address of its HTTP interface, where it has one that is measured."""
+    """The address of its HTTP interface, if that is measured."""
     pid: int
     ready_s: float
 
     def start(self) -> None:
-        """Start it; returns when it answers."""
+        """Start it; returns when it responds."""
         ...
 
     def is_alive(self) -> bool:
-        """It was started and has not ended."""
+        """It was started and has not exited."""
         ...
 
     def stop(self) -> None:
@@ -85,13 +85,13 @@ def rss_bytes(pid: int) -> int:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """Return an unused loopback port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Allow this process and its children `wanted` open files; returns what is allowed."""
+    """Allow this process and its children `wanted` open files; returns the allowed number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for target in ((wanted, max(hard, wanted)), (hard, hard)):
         if soft >= wanted:
@@ -105,7 +105,7 @@ def raise_file_limit(wanted: int) -> int:
 
 
 class _Process:
-    """What both brokers share: one child process with a data folder of its own."""
+    """The common part of both brokers: one child process with its own data folder."""
 
     name = ""
 
@@ -133,7 +133,7 @@ class _Process:
     def _check_alive(self) -> None:
         assert self._child is not None
         if self._child.poll() is not None:
-            raise RuntimeError(f"{self.name} ended while starting:\n{self._log()[-3000:]}")
+            raise RuntimeError(f"{self.name} exited while starting:\n{self._log()[-3000:]}")
 
     def is_alive(self) -> bool:
         """See Peer."""
@@ -168,7 +168,7 @@ class Kafka(_Process):
             KAFKA_PROPERTIES.format(port=port, controller=controller, data=self.folder / "data")
         )
         classpath = kafka_classpath()
-        # Not one that begins with "-": the tool would take it for an option.
+        # Must not begin with "-": the tool would take it for an option.
         cluster_id = base64.urlsafe_b64encode(b"h" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         subprocess.run(
             [
@@ -193,7 +193,7 @@ class Kafka(_Process):
         self.ready_s = time.perf_counter() - started
 
     def _wait_accepting(self, port: int) -> None:
-        """Until it answers a request: it accepts connections a little before."""
+        """Wait for a response to a request: it accepts connections a little earlier."""
         from headrace_bench.raw_client import answers_api_versions
 
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -202,7 +202,9 @@ class Kafka(_Process):
             if answers_api_versions("127.0.0.1", port):
                 return
             time.sleep(0.02)
-        raise TimeoutError(f"Kafka did not answer in {START_TIMEOUT_S} s:\n{self._log()[-2000:]}")
+        raise TimeoutError(
+            f"Kafka did not respond within {START_TIMEOUT_S} s:\n{self._log()[-2000:]}"
+        )
 
 
 class Headrace(_Process):
@@ -215,7 +217,7 @@ class Headrace(_Process):
         from headrace_bench.raw_client import answers_api_versions
 
         shutil.rmtree(self.folder, ignore_errors=True)
-        # A port of our choosing: the clock then stops at the first answer, not at a parsed line.
+        # A fixed port: the clock then stops at the first response, not at a parsed line.
         port, http = free_port(), free_port()
         self.http = f"127.0.0.1:{http}"
         command = [str(Path(sys.executable).parent / "headrace")]
@@ -236,13 +238,13 @@ class Headrace(_Process):
         while not answers_api_versions("127.0.0.1", port):
             self._check_alive()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"Headrace did not answer:\n{self._log()[-2000:]}")
+                raise TimeoutError(f"Headrace did not respond:\n{self._log()[-2000:]}")
             time.sleep(0.002)
         self.ready_s = time.perf_counter() - started
 
 
 def disk_under(folder: Path) -> str:
-    """The kind of file system under `folder`, such as ext4 (tmpfs would make syncs a lie)."""
+    """The kind of file system under `folder`, such as ext4 (on tmpfs, a sync has no effect)."""
     best, kind = "", "unknown"
     target = str(folder.resolve())
     for line in Path("/proc/mounts").read_text().splitlines():

@@ -1,7 +1,7 @@
-"""What a system's processes use: CPU, memory, bytes written, by /proc; and how they start and stop.
+"""A system's processes: start, stop, and their CPU, memory and written bytes from /proc.
 
-Invariants: only processes that were started here are looked at or ended, by their ids. A
-system may consist of several processes (its children, and theirs): their sum counts.
+Invariants: only processes that were started here are examined or stopped, by their ids. A system
+may consist of several processes (children, and theirs): their sum counts.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _END_TIMEOUT_S = 20.0
 
 
 class SystemFailed(Retriable):
-    """A system under test, or a tool that loads it, did not do what it was asked."""
+    """A system under test, or a load tool, has failed."""
 
 
 class Usage(NamedTuple):
-    """What a tree of processes has used since it began; `rss_bytes` is what it holds now."""
+    """The resources that a tree of processes has used so far; `rss_bytes` is the current value."""
 
     cpu_s: float
     written_bytes: int
     rss_bytes: int
 
     def since(self, before: Usage) -> Usage:
-        """What was used after `before`; memory is that of now."""
+        """The resources used after `before`; memory is the current value."""
         return Usage(
             self.cpu_s - before.cpu_s, self.written_bytes - before.written_bytes, self.rss_bytes
         )
 
 
 def tree_of(pid: int) -> list[int]:
-    """`pid` and everything below it, by what every process says is its parent."""
+    """`pid` and its descendants, by the parent of every process."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # it has exited meanwhile
             children.setdefault(int(fields[1]), []).append(int(entry.name))
     found = [pid]
     for one in found:
@@ -62,7 +62,7 @@ def tree_of(pid: int) -> list[int]:
 
 
 def usage_of(pids: Sequence[int]) -> Usage:
-    """The sum over `pids` and everything below them."""
+    """The sum over `pids` and their descendants."""
     cpu, written, rss = 0.0, 0, 0
     for pid in {one for root in pids for one in tree_of(root)}:
         folder = Path(f"/proc/{pid}")
@@ -72,7 +72,7 @@ def usage_of(pids: Sequence[int]) -> Usage:
             counters = (folder / "io").read_text()
         except OSError:
             continue
-        # Children that ended and were waited for (15, 16) count as well.
+        # Includes children that exited and were waited for (15, 16).
         cpu += sum(int(fields[index]) for index in (11, 12, 13, 14)) / TICKS_PER_S
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         rss += int(found[1]) * 1024 if found else 0
@@ -83,7 +83,8 @@ def usage_of(pids: Sequence[int]) -> Usage:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """While systems are ended, Ctrl-C and SIGTERM wait: nothing may be left running."""
+    """While systems are being stopped, Ctrl-C and SIGTERM are deferred: nothing may be left
+    running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -96,7 +97,7 @@ def undisturbed() -> Iterator[None]:
 
 
 class Processes:
-    """The processes of one system with one folder for data and logs."""
+    """The processes of one system, with one folder for data and logs."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -109,7 +110,7 @@ class Processes:
         return [process.pid for process in self._running]
 
     def is_alive(self) -> bool:
-        """Nothing that was started has ended, and something was started."""
+        """Something was started, and all of it is running."""
         return bool(self._running) and all(process.poll() is None for process in self._running)
 
     def clear(self) -> None:
@@ -120,7 +121,7 @@ class Processes:
     def spawn(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start one process; what it says goes to `<folder>/<number>.log`."""
+        """Start one process; its output goes to `<folder>/<number>.log`."""
         with (self.folder / f"{len(self._running)}.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
@@ -135,22 +136,24 @@ class Processes:
         return process
 
     def wait_until(self, is_ready: Callable[[], bool]) -> None:
-        """Look every 10 ms until it is ready. Raises SystemFailed when it ends or is too slow."""
+        """Poll every 10 ms until it is ready. Raises SystemFailed if it exits or is too slow."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not is_ready():
             ended = [process for process in self._running if process.poll() is not None]
             if ended or time.monotonic() > deadline:
-                what = "ended while starting" if ended else f"was not ready in {_START_TIMEOUT_S} s"
-                raise SystemFailed(f"{self.name} {what}; it said: {self.said()}")
+                what = (
+                    "exited while starting" if ended else f"was not ready in {_START_TIMEOUT_S} s"
+                )
+                raise SystemFailed(f"{self.name} {what}; its output: {self.said()}")
             time.sleep(0.01)
 
     def said(self) -> str:
-        """The end of what the processes have printed."""
+        """The end of the processes' output."""
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(log.read_text(errors="replace")[-1500:] for log in logs)
 
     def stop(self) -> None:
-        """End what was started, last first, and remove the folder."""
+        """Stop what was started, last first, and remove the folder."""
         for process in reversed(self._running):
             below = tree_of(process.pid)
             process.send_signal(signal.SIGTERM)
@@ -159,7 +162,7 @@ class Processes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            for pid in below[1:]:  # what it should have taken along, if it is still its session
+            for pid in below[1:]:  # its remaining children, if they are still in its session
                 try:
                     if os.getsid(pid) == process.pid:
                         os.kill(pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""A flame graph of Headrace's broker under a workload, by py-spy.
+"""A flame graph of Headrace's broker under a workload, with py-spy.
 
-Invariants: py-spy looks at a running process from outside, so the broker is the one that
-users run. It is fetched by version and hash where it is not on the PATH. What is measured under it
-is not kept as a figure.
+Invariants: py-spy samples a running process from outside, so the broker is unmodified. It is
+downloaded by version and hash if it is not on the PATH. Figures measured while profiling are not
+kept.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def _folder() -> Path:
 
 
 def missing() -> str:
-    """What is not there, or ""."""
+    """What is missing, or ""."""
     return "" if parts.find_program("py-spy", _folder()) else "no py-spy"
 
 
 def install() -> None:
-    """Fetch the wheel, which holds the program."""
+    """Download the wheel, which contains the program."""
     parts.fetch_wheel(f"py-spy=={VERSION}", _SHA256, _folder())
 
 
 def flame_graph(pid: int, target: Path, measured: Callable[[], _T]) -> _T:
     """Call `measured` while `pid` is sampled; the picture is then in `target` (SVG).
 
-    Raises PartMissing where py-spy is not there or may not look at the process.
+    Raises PartMissing if py-spy is missing or may not trace the process.
     """
     program = parts.find_program("py-spy", _folder())
     if program is None:
@@ -57,6 +57,6 @@ def flame_graph(pid: int, target: Path, measured: Callable[[], _T]) -> _T:
         said, _ = spy.communicate(timeout=120)
         if not target.exists():
             raise parts.PartMissing(
-                f"py-spy drew nothing: {said.strip()[-300:]}; it must be allowed to trace "
-                "(root, or kernel.yama.ptrace_scope=0)"
+                f"py-spy drew nothing: {said.strip()[-300:]}; it must be allowed to trace"
+                " (root, or kernel.yama.ptrace_scope=0)"
             )

@@ -1,7 +1,7 @@
-"""Queues beside Kafka's: share groups with Kafka's own tool, and receiving over HTTP.
+"""Queues: share groups with Kafka's own tool, and receiving over HTTP.
 
-Invariants: a run fills a topic of its own before anything is measured. Messages have keys in turns,
-so that every run reads the same; broker CPU is that of receiving and acknowledging alone.
+Invariants: a run fills its own topic before anything is measured. Messages have keys in turn, so
+that every run reads the same; broker CPU covers only receiving and acknowledging.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Queue:
         return {"messages_per_s": rate, "cpu_us_per_message": used / self._messages * 1e6}
 
     def share_by_key(self) -> Figures:
-        """Without an order, then in the order of each key."""
+        """Unordered, then in key order."""
         unordered = self.share("unordered", {})
         ordered = self.share("by-key", {"headrace.share.key.order": "true"})
         return {
@@ -74,22 +74,22 @@ class Queue:
         }
 
     def over_http(self, clients: int) -> Figures:
-        """Receive and acknowledge everything by HTTP, in batches of PER_RECEIVE."""
+        """Receive and acknowledge everything over HTTP, in batches of PER_RECEIVE."""
         peer, group = self._peer, f"{self._name}-http"
         configure(peer.bootstrap, group, {"share.auto.offset.reset": "earliest"})
         path = f"/v1/queues/{self._name}/{group}"
         with ProcessPoolExecutor(clients) as pool:
-            list(pool.map(abs, range(clients)))  # the processes are there
+            list(pool.map(abs, range(clients)))  # the processes have started
             before, began = cpu_s(peer.pid), time.perf_counter()
             count = sum(pool.map(empty, [peer.http] * clients, [path] * clients))
             took, used = time.perf_counter() - began, cpu_s(peer.pid) - before
         if count != self._messages:
-            raise SystemFailed(f"{count} of {self._messages} messages were received")
+            raise SystemFailed(f"only {count} of {self._messages} messages were received")
         return {"messages_per_s": count / took, "cpu_us_per_message": used / count * 1e6}
 
 
 def fill(bootstrap: str, topic: str, messages: int) -> None:
-    """Write messages, keys in turns. Raises SystemFailed."""
+    """Write messages, keys in turn. Raises SystemFailed."""
     settings = {"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 20}
     settings |= {"partitioner": "murmur2_random", "queue.buffering.max.messages": 1_000_000}
     producer = Producer(settings)
@@ -103,14 +103,14 @@ def fill(bootstrap: str, topic: str, messages: int) -> None:
 
 
 def empty(address: str, path: str) -> int:
-    """Receive and acknowledge until nothing is left; how many messages."""
+    """Receive and acknowledge until nothing is left; returns the number of messages."""
     connection = http.client.HTTPConnection(address, timeout=HTTP_TIMEOUT_S)
     count = 0
     while found := _ask(connection, f"{path}/receive", {"max": PER_RECEIVE})["messages"]:
         settle = {"ack": [message["receipt"] for message in found]}
         answer = _ask(connection, f"{path}/settle", settle)
         if not all(result["ok"] for result in answer["results"]):
-            raise SystemFailed(f"an acknowledgement was refused: {answer['results']}"[:1000])
+            raise SystemFailed(f"an acknowledgement was rejected: {answer['results']}"[:1000])
         count += len(found)
     connection.close()
     return count
@@ -121,5 +121,5 @@ def _ask(connection: http.client.HTTPConnection, path: str, body: object) -> Any
     answer = connection.getresponse()
     text = answer.read()
     if answer.status != 200:
-        raise SystemFailed(f"{path} answered {answer.status}: {text[:500]!r}")
+        raise SystemFailed(f"{path} returned {answer.status}: {text[:500]!r}")
     return json.loads(text)

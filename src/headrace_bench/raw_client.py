@@ -1,8 +1,8 @@
-"""A client that is lighter than any broker: requests encoded once, answers merely counted.
+"""A client that is cheaper than any broker: requests encoded once, responses only counted.
 
-Invariants: plain sockets, Kafka's protocol by hand (do not change: protocol). One thread
-drives every connection; each keeps a fixed number of requests in flight. Every answer's error
-code is looked at: a broker gains nothing by refusing quickly.
+Invariants: plain sockets, hand-written Kafka protocol (do not change: protocol). One thread drives
+every connection; each keeps a fixed number of requests in flight. Every response's error code is
+checked: a broker gains nothing by rejecting quickly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _frame(api: int, version: int, body: bytes) -> bytes:
 
 
 def answers_api_versions(host: str, port: int) -> bool:
-    """Whether a broker at this address answers a request."""
+    """Whether a broker at this address responds to a request."""
     try:
         with BlockingConnection((host, port), 1.0, CLIENT_ID) as connection:
             return len(connection.call(API_VERSIONS, 0, b"", is_flexible=False)) > 0
@@ -64,7 +64,7 @@ def produce_request(topic: str, partition: int, batch: bytes) -> bytes:
 
 
 class Counted(NamedTuple):
-    """What a run of requests came to. `latencies_us` is sorted, of one-at-a-time runs only."""
+    """The result of a run of requests. `latencies_us` is sorted, of one-at-a-time runs only."""
 
     requests: int
     seconds: float
@@ -88,11 +88,12 @@ class _Connection:
         self.answers = 0
 
     def send(self, count: int) -> None:
-        """Send so many requests in one go."""
+        """Send this many requests in one call."""
         self.socket.sendall(self.window[: count * self.request_size])
 
     def wait_accepted(self) -> None:
-        """Send single requests until one is stored: a new topic's leader may need a moment."""
+        """Send single requests until one is stored: electing a new topic's leader may take a
+        moment."""
         deadline = time.monotonic() + 10.0
         while True:
             self.send(1)
@@ -109,7 +110,7 @@ class _Connection:
                 return
 
     def receive(self) -> int:
-        """Count whole answers. Raises RuntimeError when the broker refused one."""
+        """Count complete responses. Raises RuntimeError if the broker rejected one."""
         data = self.socket.recv(262_144)
         if not data:
             raise ConnectionError("the broker closed the connection")
@@ -119,7 +120,7 @@ class _Connection:
         high, low = self.error_at, self.error_at + 1
         if any(data[high : end : self.answer_size]) or any(data[low : end : self.answer_size]):
             code = struct.unpack_from(">h", data, self.error_at)[0]
-            raise RuntimeError(f"the broker refused a Produce request with error code {code}")
+            raise RuntimeError(f"the broker rejected a Produce request with error code {code}")
         self.rest = data[end:]
         self.answers += count
         return count
@@ -170,7 +171,7 @@ def _pipelined(connections: list[_Connection], seconds: float) -> Counted:
                 connection.send(connection.receive())
         elapsed = time.perf_counter() - started
         counted = sum(connection.answers for connection in connections)
-        for connection in connections:  # let the last window come home
+        for connection in connections:  # let the last window complete
             while connection.answers % connection.in_flight and connection.receive() < 0:
                 pass
     return Counted(counted, elapsed, [])
@@ -189,7 +190,8 @@ def fetch_request(
 def fetch_all(
     bootstrap: str, topic: str, end: int, size_bytes: int, isolation: int = 0
 ) -> tuple[int, float]:
-    """Read partition 0 up to offset `end`, one fetch at a time; (bytes of records, seconds)."""
+    """Read partition 0 up to offset `end`, one fetch at a time; returns (bytes of records,
+    seconds)."""
     host, _, port = bootstrap.rpartition(":")
     # correlation, throttle, topics, name, partitions; then the partition's own fields.
     at = 4 + 4 + 4 + 2 + len(topic) + 4
@@ -203,7 +205,7 @@ def fetch_all(
             answer = connection.receive_into(buffer)
             _, error, _, _, aborted = struct.unpack_from(">ihqqi", answer, at)
             if error:
-                raise RuntimeError(f"the broker refused a Fetch with error code {error}")
+                raise RuntimeError(f"the broker rejected a Fetch with error code {error}")
             place = at + 26 + max(aborted, 0) * 16
             (size,) = struct.unpack_from(">i", answer, place)
             offset = _next_offset(answer[place + 4 : place + 4 + size], offset)
@@ -212,7 +214,7 @@ def fetch_all(
 
 
 def _next_offset(batches: memoryview, offset: int) -> int:
-    """Behind the last whole batch (the last one may be cut)."""
+    """The end of the last complete batch (the last one may be truncated)."""
     place = 0
     while place + 61 <= len(batches):
         base, length = struct.unpack_from(">qi", batches, place)

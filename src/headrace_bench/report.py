@@ -1,7 +1,7 @@
 """Verdicts on figures, and the table in docs/BENCHMARKS.md.
 
-Invariants: a figure is the median of its rounds, with the lowest and highest beside it.
-The page between the markers is written here; the rest of it by hand.
+Invariants: a figure is the median of its rounds, with the lowest and highest beside it. The page
+between the markers is generated here; the rest is written manually.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _policy(side: Side, workload: Workload) -> str:
 
 
 def judge(workload: Workload, entry: dict[str, Any]) -> list[Verdict]:
-    """Each bar of a workload against what was measured."""
+    """Compare each bar of a workload with the measurements."""
     return [_judge(workload, bar, entry) for bar in workload.bars]
 
 
@@ -110,9 +110,9 @@ def _verdict(bar: Bar, measured: float | None) -> str:
 
 
 class Book:
-    """Where results are kept: raw rounds as JSON, and a part of a page that is made from them.
+    """Where results are kept: raw rounds as JSON, and the generated part of a page.
 
-    `page` may be None: then only the JSON is written. `results` None keeps nothing at all.
+    With `page` None, only the JSON is written. With `results` None, nothing is kept.
     """
 
     def __init__(self, results: Path | None, page: Path | None) -> None:
@@ -120,7 +120,7 @@ class Book:
         self.page = page
 
     def load(self) -> dict[str, Any]:
-        """What is on file: workload name -> entry."""
+        """The kept results: workload name -> entry."""
         return load_results(self.results)
 
     def save(self, results: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Book:
 
 
 def load_results(path: Path | None) -> dict[str, Any]:
-    """The results on file; none where nothing is kept, or nothing was kept yet."""
+    """Load the kept results; none if nothing was kept yet."""
     if path is None or not path.exists():
         return {}
     loaded: dict[str, Any] = json.loads(path.read_text())
@@ -141,13 +141,13 @@ def load_results(path: Path | None) -> dict[str, Any]:
 
 
 def save_results(path: Path, results: dict[str, Any], indent: int | None = None) -> None:
-    """Write results so that `load_results` finds them."""
+    """Write results in the format of `load_results`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=indent, sort_keys=True) + "\n")
 
 
 def put_between(page: Path, begin: str, end: str, text: str) -> None:
-    """Replace what stands between two markers of a page; the rest is written by hand."""
+    """Replace the text between two markers of a page; the rest is written manually."""
     head, _, rest = page.read_text().partition(begin)
     if not rest:
         return

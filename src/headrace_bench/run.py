@@ -1,8 +1,8 @@
-"""Run the workloads side by side with Apache Kafka, and keep what came out.
+"""Runs the workloads alternately on Headrace and Apache Kafka, and keeps the results.
 
-Invariants: both brokers run all the time and are used in turn; what is not measured is
-idle. Kafka is warmed up first, until its JVM has compiled what it will run. Each run begins with
-nothing left to write: what one leaves in the page cache is not for the next to wait for.
+Invariants: both brokers run all the time and are used in turn; the one that is not measured is
+idle. Kafka is warmed up first, until its JVM has compiled the code it will run. Each run begins
+with a clean page cache, so that it does not wait for another run's writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WARMUP = ("produce-100-1p", "produce-1024-6p", "single-pipelined", "single-librd
 
 
 def machine(folder: Path) -> dict[str, Any]:
-    """What figures depend on: cores, disk, what a sync takes, the load before."""
+    """What figures depend on: cores, disk, sync time, system load before."""
     return {
         "cores": os.cpu_count(),
         "disk": disk_under(folder),
@@ -45,7 +45,7 @@ def machine(folder: Path) -> dict[str, Any]:
 
 
 def _sync_us(folder: Path) -> float:
-    """What one fdatasync of 200 B into a preallocated file takes here, at the median."""
+    """The median time of an fdatasync of 200 B into a preallocated file here."""
     path = folder / "sync-probe"
     handle = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -64,7 +64,7 @@ def _sync_us(folder: Path) -> float:
 
 
 def commit() -> str:
-    """The commit that is measured, or `unknown` outside a checkout."""
+    """The measured commit, or `unknown` outside a checkout."""
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
@@ -83,14 +83,14 @@ def _entry(folder: Path, of_commit: str) -> dict[str, Any]:
 
 
 class Session:
-    """One call of the benchmarks."""
+    """One run of the benchmarks."""
 
     def __init__(
         self, folder: Path, rounds: int, length: float, peers: Sequence[str], book: Book
     ) -> None:
         self.book = book
         self.wrap: Callable[[str, int, Callable[[], Figures]], Figures] | None = None
-        """Goes around each measured run of Headrace, such as a profiler."""
+        """Wraps each measured run of Headrace, such as a profiler."""
         self.folder = folder
         self.rounds = rounds
         self.measures = Measures(length)
@@ -102,7 +102,7 @@ class Session:
             self.peers["kafka"] = Kafka(folder / "kafka")
 
     def run(self, workloads: list[Workload], results: dict[str, Any]) -> None:
-        """Run everything; what is done is saved at once, so that a break loses little."""
+        """Run everything; results are saved immediately, so that an interruption loses little."""
         at_rest_too = [w for w in workloads if w.kind == "idle"]
         under_load = [w for w in workloads if w.kind != "idle"]
         for workload in at_rest_too:
@@ -131,7 +131,7 @@ class Session:
         by_name = {workload.name: workload for workload in WORKLOADS}
         with CONSOLE.status("warming up") as status:
             for name in WARMUP:
-                for peer in list(self.peers.values()):  # one that does not come back is taken out
+                for peer in list(self.peers.values()):  # one that does not return is excluded
                     for policy in (SYNCED, UNSYNCED):
                         status.update(f"warming up {peer.name}: {name} {policy}")
                         side = Side(peer.name, policy)
@@ -173,16 +173,16 @@ class Session:
         return self.wrap(name, peer.pid, measured)
 
     def _is_back(self, peer: Peer) -> bool:
-        """Whether it runs; a broker that has ended is started again, or left out from now on."""
+        """Whether it runs; a broker that has exited is restarted, or excluded from now on."""
         if peer.is_alive():
             return True
-        CONSOLE.print(f"[red]{peer.name} has ended[/red]: started again")
+        CONSOLE.print(f"[red]{peer.name} has exited[/red]: restarting")
         peer.stop()
         self.measures.forget_peer(peer)
         try:
             peer.start()
         except Exception as error:
-            CONSOLE.print(f"[red]{peer.name} is left out[/red]: {escape(str(error))}")
+            CONSOLE.print(f"[red]{peer.name} is excluded[/red]: {escape(str(error))}")
             peer.stop()
             del self.peers[peer.name]
             return False

@@ -1,9 +1,9 @@
-"""Runs all loads on each system, one system at a time, and keeps what every round gave.
+"""Runs all loads on each system, one system at a time, and keeps each round's figures.
 
-Invariants: only the system that is measured runs: it is started for its turn and ended after
-it, and the turns alternate, round by round. A system that is not there, does not start or fails is
-written down as such and left out; the others' figures are kept. What its processes used is measured
-over exactly the window that the rate is of.
+Invariants: only the measured system runs: it is started for its turn and stopped after it, and
+turns alternate, round by round. A system that is missing, does not start or fails is recorded as
+such and excluded; the others' figures are kept. Resources are measured over exactly the window of
+the rate.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from headrace_bench.systems.system import Side, System
 
 CONSOLE = Console(stderr=True, soft_wrap=True)
-_FILL_S = 4.0  # how long is written what a consume run reads, where no load has written it
-_EMPTY_SHARE = 0.9  # the first report of what empties a queue is in no total
-_SURE_SHARE = 0.98  # of what a tool counted by its rates: so much is there to be read
+_FILL_S = 4.0  # how long to write for a consume run, if no load has written its input
+_EMPTY_SHARE = 0.9  # the first report of a tool that empties a queue is in no total
+_SURE_SHARE = 0.98  # the fraction of a tool's count by rate that is certainly there to be read
 
 
 class Plan(NamedTuple):
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
 
 class Runner:
-    """One call: which systems, how many rounds, and what came out."""
+    """One run: which systems, how many rounds, and the results."""
 
     def __init__(self, folder: Path, rounds: int, length: float) -> None:
         self._folder = folder
@@ -61,12 +61,13 @@ class Runner:
         self._started: set[SideName] = set()
         self._results: dict[str, Any] = {}
         self.wrap: Callable[[str, int, Callable[[], Figures]], Figures] | None = None
-        """Goes around each measured run of Headrace: name, process, run. Such as a profiler."""
+        """Wraps each measured run of Headrace: name, process, run. For example, a profiler."""
 
     def run(self, plan: Plan, kept: dict[str, Any], save: Callable[[Any], None]) -> dict[str, Any]:
-        """Give each side that is there its turns.
+        """Give each available side its turns.
 
-        `kept` is what earlier calls gave: it is added to. `save` gets it after each turn.
+        `kept` has the results of earlier runs, which are extended. `save` is called after each
+        turn.
         """
         results = self._results = {"systems": {}, "loads": {}, "growth": {}, **kept}
         where = machine(self._folder)
@@ -106,12 +107,13 @@ class Runner:
         }
 
     def _sides(self, systems: Sequence[System]) -> dict[SideName, Side]:
-        """The sides of what is there, none started; each system is written down."""
+        """The available sides, not started; each system is recorded."""
         found: dict[SideName, Side] = {}
         for system in systems:
             earlier = self._results["systems"].get(system.name, {})
             about: dict[str, Any] = {"title": system.title, "tool": system.tool}
-            about["sides"] = earlier.get("sides", {})  # figures of loads that do not run now
+            # figures of loads that are not part of this run
+            about["sides"] = earlier.get("sides", {})
             if "version" in earlier:
                 about["version"] = earlier["version"]
             self._results["systems"][system.name] = about
@@ -122,7 +124,7 @@ class Runner:
                     for side in system.sides(self._folder):
                         found[SideName(side.name, side.policy)] = side
                 except Exception as error:
-                    about["missing"] = f"could not be asked: {self._said(error)}"
+                    about["missing"] = f"could not be queried: {self._said(error)}"
             if about["missing"]:
                 CONSOLE.print(f"[yellow]{system.title}: {escape(about['missing'])}[/yellow]; "
                               f"headrace bench --install {system.name}")  # fmt: skip
@@ -143,7 +145,7 @@ class Runner:
             for step in turn.steps:
                 advance(f"{turn.side}: {step.title}", 0.0)
                 if not side.is_alive():
-                    CONSOLE.print(f"[red]{turn.side} has ended[/red]: started again")
+                    CONSOLE.print(f"[red]{turn.side} has exited[/red]: restarting")
                     side.stop()
                     if not self._start(side, turn):
                         break
@@ -158,7 +160,7 @@ class Runner:
         return f"bench-{next(self._numbers):06d}"
 
     def _start(self, side: Side, turn: Turn) -> bool:
-        """Start it and write down how it is at rest; False when it cannot be, this time."""
+        """Start it and record its idle state; returns False if that is impossible this time."""
         about = self._results["systems"][side.name]
         try:
             side.start()
@@ -167,7 +169,7 @@ class Runner:
             CONSOLE.print(f"[red]{turn.side}[/red] {escape(said)}")
             for what in dict.fromkeys(step.what for step in turn.steps):
                 self._entry_of(what)["failures"].append(f"{turn.side}: {said}")
-            if turn.side not in self._started:  # never yet: it is left out from now on
+            if turn.side not in self._started:  # never yet: excluded from now on
                 self._failed_starts.add(turn.side)
             if not about["sides"]:
                 about["missing"] = said
@@ -197,7 +199,7 @@ class Runner:
 
         try:
             if isinstance(step.what, Load):
-                os.sync()  # what was left to be written before is not this one's to wait for
+                os.sync()  # flush earlier writes, so that this run does not wait for them
             with serving(side.is_alive):
                 if self.wrap and side.name == "headrace" and isinstance(step.what, Load):
                     figures = self.wrap(f"{where}-{side.policy}", side.pids[0], measured)
@@ -218,7 +220,7 @@ class Runner:
 
 
 class _Work:
-    """What one turn does on its side, and what of it later steps can use."""
+    """The steps of one turn on its side, and results that later steps can use."""
 
     def __init__(self, side: Side, length: float, name: Callable[[], str]) -> None:
         self._side = side
@@ -228,7 +230,7 @@ class _Work:
         self._growth = Growth(side, length, name) if isinstance(side, KafkaProtocolSide) else None
 
     def run(self, step: Step) -> Figures:
-        """The figures of one step; none where the system's tools cannot tell it."""
+        """The figures of one step; none if the system's tools cannot measure it."""
         if not isinstance(step.what, Load):
             assert self._growth is not None, "series are for Kafka's protocol alone"
             return self._growth.point(step.what, step.value)
@@ -238,7 +240,7 @@ class _Work:
         return kinds[step.what.kind](step.what, window)
 
     def _produce(self, load: Load, window: Window) -> Figures:
-        """What was written stays until the turn ends, or the next of its size."""
+        """Written data stays until the turn ends, or the next of its size."""
         for old in [size for size in self._filled if size != load.record_bytes]:
             self._side.drop(self._filled.pop(old).name)
         name = self._name()
@@ -259,7 +261,7 @@ class _Work:
         return {} if done is None else figures_of(done, load.record_bytes)
 
     def _queue(self, load: Load, window: Window) -> Figures:
-        """Write, and empty what was written; no other load reads it."""
+        """Write, then empty the queue; no other load reads it."""
         if load.acknowledge not in self._side.acknowledges:
             return {}
         self._produce(load, FILLS[load.acknowledge].times(self._length))
@@ -267,11 +269,11 @@ class _Work:
         done = self._side.empty(filled.name, filled.records, load.acknowledge, window)
         self._side.drop(filled.name)
         if done.total >= filled.records * _EMPTY_SHARE:
-            raise SystemFailed("the queue was empty before the window was over")
+            raise SystemFailed("the queue was empty before the end of the window")
         return figures_of(done, load.record_bytes)
 
     def _latency(self, load: Load, window: Window) -> Figures:
-        """Its first second is left out by what sends."""
+        """The sender excludes its first second."""
         name = self._name()
         seen = self._side.latency(name, load.rate_per_s, window.seconds)
         if seen is None:
@@ -279,7 +281,7 @@ class _Work:
         if seen.histogram is None:
             return {**seen.told_ms}
         if not seen.histogram.count:
-            raise SystemFailed("no message came")
+            raise SystemFailed("no message arrived")
         percentiles = {key: seen.histogram.at(share) / 1e6 for key, share in SHARES.items()}
         return {**percentiles, "histogram_ns": seen.histogram.as_json()}
 
@@ -289,7 +291,7 @@ def _minutes(seconds: float) -> str:
 
 
 def chosen_systems(names: Sequence[str]) -> list[System]:
-    """The systems so named, Headrace first; where none is named all that are not extra.
+    """The systems with these names, Headrace first; without names, all that are not optional.
 
     Raises PartMissing.
     """

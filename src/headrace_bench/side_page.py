@@ -1,8 +1,8 @@
-"""Tables and charts of all systems side by side, from kept results; and the page that holds them.
+"""Tables and charts of all systems, from kept results; and the page that holds them.
 
-Invariants: nothing is measured here. A figure is the median of its rounds, the lowest and
-highest beside it; a percentile is of all rounds' messages together. The setting that makes the
-promise stands beside each side, and a system that was not there is named.
+Invariants: measures nothing. A figure is the median of its rounds, with the lowest and highest
+beside it; a percentile covers all rounds' messages together. Each side shows the setting that makes
+the guarantee, and missing systems are listed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ BEGIN, END = "<!-- beside: begin -->", "<!-- beside: end -->"
 
 
 class SideBook:
-    """Where the results of all systems are kept, and the page that is made from them."""
+    """Where the results of all systems are kept, and the generated page."""
 
     def __init__(self, results: Path | None, page: Path | None) -> None:
         self.results = results
         self.page = page
 
     def load(self) -> dict[str, Any]:
-        """What is on file, or nothing."""
+        """Load the kept results, or nothing."""
         return load_results(self.results)
 
     def save(self, results: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class SideBook:
             save_results(self.results, results)
 
     def publish(self, results: dict[str, Any]) -> None:
-        """Draw the charts, and write the tables of the page again."""
+        """Draw the charts, and rewrite the tables of the page."""
         if self.results is None or not results:
             return
         charts = draw(results, self.results.parent / "charts")
@@ -58,7 +58,7 @@ class SideBook:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """What stands between the markers of the page."""
+    """The text between the markers of the page."""
     lines = _systems_table(results)
     for load in (*LOADS, *QUEUE_LOADS):
         entry = results["loads"].get(load.name)
@@ -83,7 +83,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def growth_table(series: Series, entry: dict[str, Any], results: dict[str, Any]) -> list[str]:
-    """One series: a row for each value, the sides beside each other."""
+    """One series: a row for each value, with a column per side."""
     sides = list(entry["rounds"])
     names = []
     for key in sides:
@@ -141,7 +141,7 @@ def _systems_table(results: dict[str, Any]) -> list[str]:
 
 
 def load_table(load: Load, entry: dict[str, Any], results: dict[str, Any]) -> list[str]:
-    """One load: a row for each side, equal promises together, the quickest first."""
+    """One load: a row for each side, grouped by guarantee, the fastest first."""
     columns = list(SHARES) if load.kind == "latency" else [FIGURES[key][0] for key in FIGURES]
     unit = " ms" if load.kind == "latency" else ""
     lines = ["| durability | system | " + " | ".join(f"{name}{unit}" for name in columns) + " |"]
@@ -171,7 +171,8 @@ def _row(load: Load, runs: list[dict[str, Any]]) -> tuple[float, str]:
 
 
 def _latency_row(runs: list[dict[str, Any]]) -> tuple[float, str]:
-    """Percentiles of all rounds' messages; of a tool that tells no message, its rounds' median."""
+    """Percentiles of all rounds' messages; if a tool reports no single messages, its rounds'
+    median."""
     together = HdrHistogram()
     for run in runs:
         together.merge(HdrHistogram.from_json(run.get("histogram_ns", {})))

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM end the bench as Ctrl-C would: what it has started is ended, then it says so.
+"""SIGINT and SIGTERM end the bench like Ctrl-C: its processes are stopped, and it reports it.
 
-Invariants: a signal becomes an exception in the main thread, which passes every `except
-Exception`; whoever has started processes ends them in a `finally`.
+Invariants: a signal becomes an exception in the main thread, which no `except Exception` catches;
+code that has started processes stops them in a `finally`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody asked the bench to end."""
+    """The bench was asked to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.name = signal.Signals(number).name
         self.exit_code = 128 + number
-        """What a shell says of a process that a signal has ended."""
+        """The exit code of a process terminated by a signal, as in a shell."""
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Within this (in the main thread), SIGINT and SIGTERM raise Stopped."""
+    """Within this context (in the main thread), SIGINT and SIGTERM raise Stopped."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(number)

@@ -1,8 +1,8 @@
-"""Load tools as processes: run to their end, or watched through a window of steady load.
+"""Load tools as processes: run to their end, or measured in a window of steady load.
 
-Invariants: no tool outlives the bench, nor waits for a server that has ended (`serving` says
-which one it loads). A figure of a window is what the tool itself reports while it runs; its start,
-its first reports and its end are not in it.
+Invariants: no tool outlives the bench, nor waits for a server that has exited (`serving` names the
+loaded one). A figure of a window is what the tool itself reports while it runs, without its start,
+its first reports and its end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _is_alive: ContextVar[Callable[[], bool] | None] = ContextVar("is_alive", defaul
 
 @contextmanager
 def serving(is_alive: Callable[[], bool]) -> Iterator[None]:
-    """Within this, waiting ends with SystemFailed as soon as the server has ended."""
+    """Within this context, waiting raises SystemFailed as soon as the server has exited."""
     token = _is_alive.set(is_alive)
     try:
         yield
@@ -41,10 +41,10 @@ def serving(is_alive: Callable[[], bool]) -> Iterator[None]:
 
 
 def check_server() -> None:
-    """Raise SystemFailed when the server that is loaded has ended; call it while waiting."""
+    """Raise SystemFailed if the loaded server has exited; call it while waiting."""
     is_alive = _is_alive.get()
     if is_alive is not None and not is_alive():
-        raise SystemFailed("the server ended while it was loaded")
+        raise SystemFailed("the server exited under load")
 
 
 @contextmanager
@@ -55,9 +55,9 @@ def tool(
     *,
     is_merged: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A tool's process, killed when the block is left before it has ended.
+    """A tool's process, killed if the block is left before it has exited.
 
-    Its errors come with what it prints (`is_merged`), or on a pipe of their own.
+    Its stderr is merged with its output (`is_merged`), or a separate pipe.
     """
     process = subprocess.Popen(
         command,
@@ -84,7 +84,7 @@ def run_tool(
     timeout_s: float = 180,
     folder: Path | None = None,
 ) -> str:
-    """Run a load tool to its end; returns what it printed. Raises SystemFailed."""
+    """Run a load tool to its end; returns its output. Raises SystemFailed."""
     name = Path(command[0]).name
     deadline = time.monotonic() + timeout_s
     out = errors = b""
@@ -96,7 +96,7 @@ def run_tool(
             except subprocess.TimeoutExpired as error:
                 check_server()
                 if time.monotonic() > deadline:
-                    raise SystemFailed(f"{name} did not end in {timeout_s:.0f} s") from error
+                    raise SystemFailed(f"{name} did not exit within {timeout_s:.0f} s") from error
     if process.returncode != 0:
         said = (out + errors).decode(errors="replace")
         raise SystemFailed(f"{name} failed: {said[-_SAID_BYTES:]}")
@@ -104,9 +104,9 @@ def run_tool(
 
 
 class Window(NamedTuple):
-    """What is left out after a tool's first report, and how long is measured then.
+    """The warm-up after a tool's first report, and the length of the window.
 
-    It ends earlier as soon as the tool has done `records_enough`, its warm-up included.
+    It ends early once the tool has done `records_enough`, including its warm-up.
     """
 
     warmup_s: float
@@ -115,18 +115,18 @@ class Window(NamedTuple):
 
     @property
     def whole_s(self) -> float:
-        """With the warm-up."""
+        """Including the warm-up."""
         return self.warmup_s + self.seconds
 
     def times(self, length: float) -> Window:
-        """So many times as long."""
+        """Scaled by this factor."""
         return Window(self.warmup_s * length, self.seconds * length, self.records_enough * length)
 
 
 class Steady(NamedTuple):
-    """What a tool did within its window, and what the server used for it.
+    """A tool's work within its window, and the server's resources for it.
 
-    `total` counts from the tool's start: so many records are there at least.
+    `total` counts from the tool's start: at least this many records exist.
     """
 
     records: float
@@ -150,23 +150,23 @@ class Steady(NamedTuple):
 
 
 class Tool(NamedTuple):
-    """How a tool is run that reports while it runs, and how one line of it is read."""
+    """How to run a tool that reports while it runs, and how to parse its lines."""
 
     command: Sequence[str]
     rate_of: Callable[[str], float | None]
-    """The records a second that a line tells; None of a line that tells none."""
+    """Parse a line's records per second; None for other lines."""
     environment: Mapping[str, str] | None = None
     looks_back_s: float = 0.0
-    """Each report is the average of so many seconds; 0: of the time since the one before."""
+    """Each report is the average of this many seconds; 0: of the time since the previous one."""
 
 
 def watch(one: Tool, window: Window, pids: Sequence[int]) -> Steady:
-    """Run a tool until its window is over (then it is killed), or it ends by itself before.
+    """Run a tool until its window is complete (then it is killed), or it exits earlier.
 
-    The warm-up begins with its first report of more than nothing. The rate of the window is the
-    mean of its reports, each weighted by the time it is for; CPU, bytes and memory are those of
-    `pids` and what is below them between the window's first and last moment. Raises SystemFailed
-    when it fails, reports nothing done for SILENCE_MAX_S, or never tells enough.
+    The warm-up begins with its first non-zero report. The rate of the window is the mean of its
+    reports, weighted by their time; CPU, bytes and memory are those of `pids` and their descendants
+    between the window's start and end. Raises SystemFailed if it fails, reports no progress for
+    SILENCE_MAX_S, or never reports enough.
     """
     name = Path(one.command[0]).name
     seen = _Reports(one, window, pids)
@@ -181,7 +181,7 @@ def watch(one: Tool, window: Window, pids: Sequence[int]) -> Steady:
     if code:
         raise SystemFailed(f"{name} failed: {said}")
     if not seen.seconds:
-        raise SystemFailed(f"{name} ended before its warm-up was over; it said: {said}")
+        raise SystemFailed(f"{name} exited before the end of its warm-up; its output: {said}")
     return seen.steady()
 
 
@@ -200,20 +200,20 @@ class _Reports:
         self.seconds = 0.0
 
     def check_progress(self) -> None:
-        """Raise SystemFailed when the server has ended, or nothing was done for too long."""
+        """Raise SystemFailed if the server has exited, or there was no progress for too long."""
         check_server()
         allowed_s = FIRST_REPORT_MAX_S if self._last_at is None else SILENCE_MAX_S
         if time.perf_counter() - self._moved_at > allowed_s:
-            raise SystemFailed(f"the tool reported nothing done for {allowed_s:.0f} s")
+            raise SystemFailed(f"the tool reported no progress for {allowed_s:.0f} s")
 
     def add(self, rate: float, now: float) -> bool:
-        """Take one report; True when the window is over."""
+        """Add one report; returns True when the window is complete."""
         if rate > 0:
             self._moved_at = now
         if self._last_at is None:
             if rate <= 0:
                 return False
-            # Who looks back has worked for a while before it reports at all.
+            # A tool that reports past averages has worked for a while before its first report.
             since = self._started_at if self._tool.looks_back_s else now
             self._last_at, self._warm_at = now, since + self._window.warmup_s
         took, self._last_at = now - self._last_at, now
@@ -230,20 +230,20 @@ class _Reports:
         return is_enough or self.seconds >= self._window.seconds - _SLACK_S
 
     def steady(self) -> Steady:
-        """What the window held."""
+        """The contents of the window."""
         records = self._records
-        if self._tool.looks_back_s:  # the last report alone is of nothing but the window
+        if self._tool.looks_back_s:  # only the last report covers nothing but the window
             records = self._rate * self.seconds
         if not self.seconds or not records or self._before is None:
             raise SystemFailed("the tool reported nothing in its window")
         return Steady(records, self.seconds, self._after.since(self._before), self._total)
 
 
-_SLACK_S = 0.05  # reports come each second, not to the millisecond
+_SLACK_S = 0.05  # reports arrive every second, not to the millisecond
 
 
 def _lines(process: subprocess.Popen[bytes], seen: _Reports) -> Iterator[str]:
-    """What the tool prints, line by line, as it comes; lines may end with a carriage return."""
+    """The tool's output, line by line, as it arrives; lines may end with a carriage return."""
     assert process.stdout is not None
     handle = process.stdout.fileno()
     os.set_blocking(handle, False)

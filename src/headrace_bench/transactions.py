@@ -1,4 +1,4 @@
-"""Transactions under load: copies by Kafka's own tool, small commits, reads of committed records.
+"""Transactions under load: copies with Kafka's own tool, small commits, read_committed fetches.
 
 Invariants: the first tenth of a copy is its warm-up and not measured, nor is a JVM's start.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Figures = dict[str, float]
 COPY_MAX_S = 300.0
-READS = 4  # of each kind, in turn
+READS = 4  # of each kind, alternately
 _numbers = iter(range(1, 1_000_000))
 
 
@@ -38,7 +38,7 @@ def copy(peer: Peer, source: str, target: str, records: int) -> Figures:
             break
     took, used = time.perf_counter() - began_at, cpu_s(peer.pid) - began_cpu
     if done < records or done == began:
-        raise SystemFailed(f"{done} of {records} records were copied")
+        raise SystemFailed(f"only {done} of {records} records were copied")
     return {
         "records_per_s": (done - began) / took,
         "cpu_us_per_record": used / (done - began) * 1e6,
@@ -47,7 +47,7 @@ def copy(peer: Peer, source: str, target: str, records: int) -> Figures:
 
 
 def _copied(command: list[str]) -> Iterator[int]:
-    """How many records the tool has copied: a number for each line that tells it."""
+    """The number of records that the tool has copied, for each line that reports it."""
     deadline = time.monotonic() + COPY_MAX_S
     with tool(command) as process:
         assert process.stdout is not None
@@ -63,7 +63,7 @@ def _copied(command: list[str]) -> Iterator[int]:
 
 
 def commit(peer: Peer, topic: str, record_bytes: int, seconds: float) -> Figures:
-    """Transactions of one record, one after the other; each from its begin to its commit."""
+    """Transactions of one record, one after the other; each timed from begin to commit."""
     producer = Producer(
         {"bootstrap.servers": peer.bootstrap, "log_level": 0, "linger.ms": 0}
         | {"transactional.id": f"bench-commit-{next(_numbers):06d}"}
@@ -97,14 +97,14 @@ def _one(producer: Producer, topic: str, value: bytes) -> None:
 
 
 def isolation(peer: Peer, topic: str, records: int, fetch_bytes: int) -> Figures:
-    """Read a partition in turn with and without read_committed; the ratio of CPU and time."""
+    """Read a partition alternately with and without read_committed; the ratio of CPU and time."""
     sums = {0: [0.0, 0.0, 0.0], 1: [0.0, 0.0, 0.0]}
     for number in range(2 * READS + 2):
         level = number % 2
         before = cpu_s(peer.pid)
         size_bytes, took = raw_client.fetch_all(peer.bootstrap, topic, records, fetch_bytes, level)
         used = cpu_s(peer.pid) - before
-        if number >= 2:  # the first of each warms up
+        if number >= 2:  # the first of each is a warm-up
             sums[level] = [
                 a + b for a, b in zip(sums[level], (size_bytes, took, used), strict=True)
             ]

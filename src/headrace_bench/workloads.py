@@ -1,6 +1,6 @@
-"""What is measured, and what each figure has to reach: data, no code that runs anything.
+"""The workloads, and the target of each figure: data, no code that runs anything.
 
-Invariants: equal promises are compared. *synced*: Headrace by default (fsync before the
+Invariants: equal guarantees are compared. *synced*: Headrace by default (fsync before the
 acknowledgement) against a Kafka topic with flush.messages=1. *unsynced*: a Headrace topic with
 flush.ms=1000 against Kafka by default. *third*: Headrace synced against Kafka by default.
 """
@@ -28,7 +28,7 @@ Kind = Literal[
     "idle",
 ]
 
-# The topic settings that make the promise; nothing else is set.
+# The topic settings that make the guarantee; all others are defaults.
 POLICY_SETTINGS: dict[tuple[str, str], dict[str, str]] = {
     ("headrace", SYNCED): {},
     ("headrace", UNSYNCED): {"flush.ms": "1000"},
@@ -46,7 +46,7 @@ class Side(NamedTuple):
 
 HEADRACE_SYNCED, HEADRACE_UNSYNCED = Side("headrace", SYNCED), Side("headrace", UNSYNCED)
 KAFKA_SYNCED, KAFKA_UNSYNCED = Side("kafka", SYNCED), Side("kafka", UNSYNCED)
-# Alternating, so that a slow minute of the machine hits both.
+# Alternating, so that a slow minute of the machine affects both.
 ALL_SIDES = (HEADRACE_SYNCED, KAFKA_SYNCED, HEADRACE_UNSYNCED, KAFKA_UNSYNCED)
 AS_THEY_COME = (HEADRACE_SYNCED, KAFKA_UNSYNCED)
 
@@ -70,7 +70,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One row of runs. `seconds` is how long a measured run should take."""
+    """One row of runs. `seconds` is the intended length of a measured run."""
 
     name: str
     title: str

@@ -1,1 +1,1 @@
-"""The systems beside Headrace: each is found, started, loaded and stopped in its own way."""
+"""The compared systems: how each is found, started, loaded and stopped."""

@@ -1,7 +1,7 @@
-"""Loads that are written in Go on a system's own client: built once into the cache.
+"""Load programs in Go with a system's own client: built once into the cache.
 
-Invariants: a program is found by its sources, so one built from older ones counts as missing.
-Each prints JSON objects, one a line; `rate_of` reads those that tell a rate.
+Invariants: a program is found by its sources, so one built from older ones counts as missing. Each
+prints one JSON object per line; `rate_of` parses those with a rate.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace_bench import parts
 
 
 class GoLoad:
-    """The program whose sources lie in the folder `name` beside this module."""
+    """The program whose sources are in the folder `name` beside this module."""
 
     def __init__(self, name: str) -> None:
         self._source = Path(__file__).parent / name
@@ -31,7 +31,7 @@ class GoLoad:
         return (self._folder / self.name).exists()
 
     def build(self) -> None:
-        """Build it with the Go compiler that is here, unless it is there. Raises PartMissing."""
+        """Build it with the installed Go compiler, unless it exists. Raises PartMissing."""
         if self.is_built:
             return
         source = self._folder / "source" / self.name
@@ -39,12 +39,12 @@ class GoLoad:
         parts.build_go(source, self._folder / self.name)
 
     def command(self, *words: str) -> list[str]:
-        """How it is run; it was built."""
+        """Its command line; it must have been built."""
         return [str(self._folder / self.name), *words]
 
 
 def rate_of(line: str) -> float | None:
-    """Messages a second since the line before; None of what is no such line."""
+    """Messages per second since the previous line; None for other lines."""
     try:
         said = json.loads(line)
         return float(said["messages"] / said["seconds"])

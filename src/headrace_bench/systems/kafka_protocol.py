@@ -1,7 +1,7 @@
-"""Headrace and Apache Kafka: the same tools and clients, for both speak the same protocol.
+"""Headrace and Apache Kafka: the same tools and clients, because both use the same protocol.
 
-Invariants: Kafka's own ProducerPerformance and ConsumerPerformance write and read,
-librdkafka is timed, franz-go empties queues; each side has a broker of its own.
+Invariants: Kafka's own ProducerPerformance and ConsumerPerformance write and read, librdkafka
+measures latency, franz-go empties queues; each side has its own broker.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class KafkaProtocolSide:
         self.peer.stop()
 
     def admin(self) -> AdminClient:
-        """A client; hold it until its answers are there."""
+        """A client; keep a reference until its responses have arrived."""
         return AdminClient({"bootstrap.servers": self.peer.bootstrap, "log_level": 0})
 
     def create(self, name: str, partitions: int = 1) -> None:
-        """Create a topic with the promise of this side."""
+        """Create a topic with the guarantee of this side."""
         settings: dict[str, Any] = POLICY_SETTINGS[self.name, self.policy]
         new = NewTopic(name, partitions, 1, config=settings)
         admin = self.admin()
@@ -88,7 +88,7 @@ class KafkaProtocolSide:
         return watch(Tool(command, java_tools.produced_rate_of), window, self.pids)
 
     def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
-        """See Side; each pass is a JVM of its own, whose first moments are left out."""
+        """See Side; each pass is a separate JVM, whose start is excluded."""
         del record_bytes
         command = java_tools.reporting_consumer(self.peer.bootstrap, name, records)
 
@@ -98,7 +98,7 @@ class KafkaProtocolSide:
         return read_again(read, window)
 
     def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
-        """See Side: franz-go's share consumer, in a process of its own."""
+        """See Side: franz-go's share consumer, in a separate process."""
         del records
         asked = share_groups.emptying(self.peer.bootstrap, name, acknowledge)
         return watch(asked, window, self.pids)
@@ -119,7 +119,8 @@ class KafkaProtocolSide:
 
 
 def headrace_version() -> str:
-    """Its version, and whether its brokers run the compiled core: a new process says it."""
+    """Its version, and whether its brokers use the compiled core, as determined in a new
+    process."""
     asks = "from headrace.runtime import compiled; print(compiled.use().partition(' (')[0])"
     core = run_tool([sys.executable, "-c", asks]).strip()
     return f"{importlib.metadata.version('headrace')}, {core}"
@@ -135,7 +136,7 @@ def _java_missing() -> str:
 
 def _kafka_missing() -> str:
     if not (cache_folder() / f"kafka-{KAFKA_VERSION}" / ".complete").exists():
-        return f"Kafka {KAFKA_VERSION} and its tools were not fetched yet"
+        return f"Kafka {KAFKA_VERSION} and its tools are not downloaded yet"
     return _java_missing()
 
 
@@ -169,7 +170,7 @@ HEADRACE = System(
     title="Headrace",
     tool=_TOOL,
     version=headrace_version,
-    missing=lambda: "",  # its load tools are Kafka's, fetched when they are first needed
+    missing=lambda: "",  # its load tools are Kafka's, downloaded on first use
     install=_fetch_kafka,
     sides=_headrace_sides,
 )

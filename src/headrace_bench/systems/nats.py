@@ -1,7 +1,7 @@
 """NATS JetStream: a file stream per topic, synced always or by its interval (two minutes).
 
-Invariants: the loads are written in Go on NATS's own client (`nats_load`), for the bench
-tool of its command line cannot be had as a Go module everywhere. One server, one way to sync.
+Invariants: the loads are written in Go with NATS's own client (`nats_load`), because the bench tool
+of its command line is not available everywhere as a Go module. One server, one sync policy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _folder() -> Path:
 
 
 def missing() -> str:
-    """What is not there, or ""."""
+    """What is missing, or ""."""
     absent = [] if parts.find_program("nats-server", _folder()) else ["nats-server"]
     if not _LOAD.is_built:
         absent.append(_LOAD.name)
@@ -51,7 +51,7 @@ def missing() -> str:
 
 
 def install() -> None:
-    """Build the server and the load program with the Go compiler that is here."""
+    """Build the server and the load program with the installed Go compiler."""
     if not parts.find_program("nats-server", _folder()):
         parts.fetch_go(_MODULE, _folder())
     _LOAD.build()
@@ -65,13 +65,13 @@ def _server() -> str:
 
 
 def version() -> str:
-    """As the server says it."""
+    """As the server reports it."""
     found = re.search(r"v([\d.]+)", run_tool([_server(), "--version"]))
     return found[1] if found else "unknown"
 
 
 class Nats(OwnServer):
-    """One server with one way to sync."""
+    """One server with one sync policy."""
 
     acknowledges: Collection[Acknowledge] = ("each", "hundred", "confirmed")
 
@@ -88,7 +88,7 @@ class Nats(OwnServer):
         self.processes.spawn([_server(), "-c", str(settings)])
 
     def answers(self) -> bool:
-        """See OwnServer: JetStream answers a request, not only the port."""
+        """See OwnServer: checks that JetStream responds to a request, not only the port."""
         ask = b'CONNECT {"verbose":false}\r\nSUB i 1\r\nPUB $JS.API.INFO i 0\r\n\r\nPING\r\n'
         return self.exchange(ask, b"MSG i")
 
@@ -101,7 +101,7 @@ class Nats(OwnServer):
         return watch(asked, window, self.pids)
 
     def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
-        """See Side; the tool itself begins anew when it has read so many."""
+        """See Side; the tool itself starts over when it has read this many."""
         del record_bytes
         return watch(Tool(self._load("consume", name, str(records)), rate_of), window, self.pids)
 

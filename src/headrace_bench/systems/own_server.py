@@ -1,7 +1,7 @@
-"""What the systems beside Kafka's protocol share: processes of their own with one promise.
+"""The common part of the systems without Kafka's protocol: separate processes with one guarantee.
 
-Invariants: here is the life of a server (an empty folder, a port, started, answering,
-ended); its command, its first answer and its tools are its own module's.
+Invariants: this module has the life cycle of a server (an empty folder, a port, started, ready,
+stopped); its command, its readiness check and its tools are in its own module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OwnServer:
-    """One server (and what it needs) in a folder of its own; see Side."""
+    """One server (and its auxiliary processes) in its own folder; see Side."""
 
     acknowledges: Collection[Acknowledge] = ()
 
@@ -53,7 +53,7 @@ class OwnServer:
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Whether it answers a request by now."""
+        """Whether it responds to a request by now."""
         raise NotImplementedError
 
     def is_alive(self) -> bool:
@@ -65,11 +65,11 @@ class OwnServer:
         self.processes.stop()
 
     def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
-        """See Side; only those that can acknowledge have their own."""
+        """See Side; systems that can acknowledge override it."""
         raise NotImplementedError
 
     def exchange(self, ask: bytes, is_whole: bytes, refusal: bytes = b"-ERR") -> bool:
-        """Send `ask` on a new connection; whether `is_whole` stands in what comes back."""
+        """Send `ask` on a new connection; returns whether the response contains `is_whole`."""
         seen = b""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1.0) as connection:

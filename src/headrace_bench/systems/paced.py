@@ -1,8 +1,8 @@
 """Messages at a steady rate through a plain socket: one process sends, one receives.
 
-Invariants: the system's protocol is a `Channel`; here are the clock and the rate. The
-time of a message begins when it was due if the sender was held up, and when it was sent if the
-sender woke late, as in `headrace_bench.latency`. Run as a program, this is the sending process.
+Invariants: the system's protocol is a `Channel`; this module has the clock and the rate. A
+message's time starts when it was due if the sender was held up, and when it was sent if the sender
+woke up late, as in `headrace_bench.latency`. Run as a program, this is the sending process.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from headrace_bench.processes import SystemFailed
 from headrace_bench.systems.system import Latency
 from headrace_bench.tools import check_server, tool
 
-_LEAD_S = 0.3  # the receiver waits before the first message is due
+_LEAD_S = 0.3  # the receiver is ready before the first message is due
 
 
 class Channel(Protocol):
     """A connection to one stream of a system."""
 
     def send(self, value: bytes) -> None:
-        """Hand one message to the system; may wait when it cannot keep up."""
+        """Pass one message to the system; may wait if it cannot keep up."""
         ...
 
     def finish(self) -> None:
-        """Return when everything that was sent is acknowledged."""
+        """Return when all sent messages are acknowledged."""
         ...
 
     def receive(self) -> list[bytes]:
-        """The next messages; empty when none came in a second."""
+        """The next messages; empty if none arrived within a second."""
         ...
 
 
@@ -63,7 +63,7 @@ def send(channel: Channel, rate_per_s: int, seconds: float) -> None:
 
 
 def measure(module: str, port: int, name: str, rate_per_s: int, seconds: float) -> Latency:
-    """Start the sender, receive everything. Raises SystemFailed when messages stay away."""
+    """Start the sender, receive everything. Raises SystemFailed if messages are missing."""
     precise_sleep()
     channel = _open(module, port, name)
     total = int(rate_per_s * (seconds + WARMUP_S))

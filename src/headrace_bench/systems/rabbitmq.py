@@ -1,9 +1,9 @@
-"""RabbitMQ: a quorum queue, a classic queue, or a stream per topic, loaded by its makers' PerfTest.
+"""RabbitMQ: a quorum queue, a classic queue, or a stream per topic, loaded with its own PerfTest.
 
-Invariants: messages are persistent and confirmed. A quorum queue is synced before it
-confirms; so is a durable classic queue (in this version); a stream never asks for a sync. Streams
-are loaded over AMQP: the load tool of their own protocol is not among Maven's artifacts. Latency
-is PerfTest's own: from publishing to receiving, so a sender that is held up hides what it waited.
+Invariants: messages are persistent and confirmed. A quorum queue is synced before it confirms; so
+is a durable classic queue (in this version); a stream never requests a sync. Streams are loaded
+over AMQP: the load tool of their own protocol is not available as a Maven artifact. Latency is
+PerfTest's own: from publishing to receiving, which hides the waiting time of a held-up sender.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _perf_folder() -> Path:
 
 
 def _home() -> tuple[Path, Path] | None:
-    """(RabbitMQ's home, Erlang's home), unpacked in the cache or installed in the machine."""
+    """(RabbitMQ's home, Erlang's home), unpacked in the cache or installed system-wide."""
     for root in (_server_folder(), Path("/")):
         homes = sorted((root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
         erlangs = [
@@ -59,17 +59,17 @@ def _home() -> tuple[Path, Path] | None:
 
 
 def missing() -> str:
-    """What is not there, or ""."""
+    """What is missing, or ""."""
     absent = [] if _home() else ["no rabbitmq-server"]
     absent += [] if list(_perf_folder().glob("perf-test-*.jar")) else ["no PerfTest"]
     return " and ".join(absent)
 
 
 def install() -> None:
-    """Unpack Debian's server and Erlang, and fetch PerfTest."""
+    """Unpack Debian's server and Erlang, and download PerfTest."""
     if _home() is None:
         parts.fetch_debian("rabbitmq-server", _server_folder())
-        # Debian's starter names the folder that it was made for.
+        # Debian's start script has its build folder hard-coded.
         erlang = _server_folder() / "usr" / "lib" / "erlang"
         for starter in [*erlang.glob("bin/erl"), *erlang.glob("erts-*/bin/erl")]:
             starter.write_text(re.sub(r"=/usr/lib/erlang$", f"={erlang}", starter.read_text(),
@@ -78,18 +78,18 @@ def install() -> None:
 
 
 def version() -> str:
-    """As its folder says it."""
+    """As its folder name says."""
     found = _home()
     return found[0].name.rpartition("-")[2] if found else "unknown"
 
 
 def confirmed_of(line: str) -> float | None:
-    """Confirmed messages a second, of what PerfTest prints each second."""
+    """Confirmed messages per second, from PerfTest's output of each second."""
     return _rate(r"time .*confirmed: (\d+) msg/s", line)
 
 
 def received_of(line: str) -> float | None:
-    """Received messages a second, of what PerfTest prints each second."""
+    """Received messages per second, from PerfTest's output of each second."""
     return _rate(r"time .*received: (\d+) msg/s", line)
 
 
@@ -99,18 +99,18 @@ def _rate(pattern: str, line: str) -> float | None:
 
 
 def latency_of(out: str) -> dict[str, float]:
-    """Milliseconds at the percentiles that PerfTest tells, its first second left out."""
+    """Milliseconds at the percentiles that PerfTest reports, without its first second."""
     lines = re.findall(r"time ([\d.]+) s, .*consumer latency: [\d]+/(\d+)/\d+/\d+/(\d+) µs", out)
     steady = [(int(p50), int(p99)) for at, p50, p99 in lines if float(at) > 1.5]
     if not steady:
-        raise SystemFailed(f"PerfTest told no latency: {out[-400:]!r}")
-    # Its percentiles are of each second: the median second's p50, the worst second's p99.
+        raise SystemFailed(f"PerfTest reported no latency: {out[-400:]!r}")
+    # Its percentiles are per second: the median second's p50, the worst second's p99.
     p50s, p99s = sorted(one[0] for one in steady), [one[1] for one in steady]
     return {"p50": p50s[len(p50s) // 2] / 1e3, "p99": max(p99s) / 1e3}
 
 
 class RabbitMq(OwnServer):
-    """One server that holds one kind of queue."""
+    """One server with one kind of queue."""
 
     def __init__(self, folder: Path, name: str, kind: str) -> None:
         words, policy, self._flags = _KINDS[kind]
@@ -120,7 +120,7 @@ class RabbitMq(OwnServer):
             self.acknowledges = ("each", "hundred")
 
     def spawn(self) -> None:
-        """See OwnServer: Erlang's port mapper first, so that none is left behind."""
+        """See OwnServer: Erlang's port mapper first, so that none is left running."""
         found = _home()
         if found is None:
             raise parts.PartMissing("no rabbitmq-server: `headrace bench --install rabbitmq`")
@@ -148,7 +148,7 @@ class RabbitMq(OwnServer):
         self.processes.spawn([str(home / "sbin" / "rabbitmq-server")], environment)
 
     def answers(self) -> bool:
-        """See OwnServer: a method frame, no refusal."""
+        """See OwnServer: expects a method frame, not a rejection."""
         return self.exchange(_HELLO, b"\x01\x00\x00", b"AMQP")
 
     def _perf_test(self, name: str, *words: str) -> list[str]:
@@ -166,7 +166,7 @@ class RabbitMq(OwnServer):
         return watch(Tool(command, confirmed_of), window, self.pids)
 
     def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
-        """See Side; what a queue has given is no longer there, a stream is read again."""
+        """See Side; a queue's delivered messages are removed, a stream can be read again."""
         del record_bytes
         command = self._perf_test(
             name, "--producers", "0", "--consumers", "1", "--qos", str(PREFETCH),
@@ -179,9 +179,9 @@ class RabbitMq(OwnServer):
         return read_again(read, window) if self._is_log else read()
 
     def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
-        """See Side; AMQP does not confirm an acknowledgement, and a stream is no queue.
+        """See Side; AMQP does not confirm an acknowledgement, and a stream is not a queue.
 
-        Its first report, which is never part of the window, is of a whole second: the warm-up.
+        Its first report, which is never part of the window, covers a whole second: the warm-up.
         """
         every = {"each": 1, "hundred": ACK_EVERY}[acknowledge]
         command = self._perf_test(
@@ -200,7 +200,8 @@ class RabbitMq(OwnServer):
         return Latency(None, latency_of(run_tool(command)))
 
     def drop(self, name: str) -> None:
-        """See Side: the queue goes with the server; to ask would start an Erlang each time."""
+        """See Side: queues are deleted with the server; a request would start an Erlang VM each
+        time."""
 
 
 _TOOL = (

@@ -1,8 +1,8 @@
-"""Redis: a stream per topic (XADD, XREADGROUP), its append-only file synced always or each second.
+"""Redis: a stream per topic (XADD, XREADGROUP), its append-only file synced always or every second.
 
-Invariants: `redis-benchmark` writes and reads; only the latency at a steady rate is sent by
-`paced` over a plain socket, for `redis-benchmark` knows no rate. A stream is held in memory whole:
-the append-only file is what survives.
+Invariants: `redis-benchmark` writes and reads; only latency at a steady rate is measured by `paced`
+over a plain socket, because `redis-benchmark` has no rate option. A stream is completely in memory:
+the append-only file makes it durable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _program(name: str) -> str:
 
 
 def missing() -> str:
-    """What is not there, or ""."""
+    """What is missing, or ""."""
     absent = [
         n for n in ("redis-server", "redis-benchmark") if not parts.find_program(n, _folder())
     ]
@@ -56,29 +56,29 @@ def install() -> None:
 
 
 def version() -> str:
-    """As the server says it."""
+    """As the server reports it."""
     said = run_tool([_program("redis-server"), "--version"], parts.library_path(_folder()))
     found = re.search(r"v=(\S+)", said)
     return found[1] if found else "unknown"
 
 
 def rate_of(out: str) -> float:
-    """Requests a second, from the comma-separated lines of redis-benchmark. Raises SystemFailed."""
+    """Requests per second, from redis-benchmark's comma-separated lines. Raises SystemFailed."""
     lines = [line for line in out.replace("\r", "\n").splitlines() if line.startswith('"')]
     if len(lines) < 2 or "rps" not in lines[0]:
-        raise SystemFailed(f"redis-benchmark said something else: {out[-_WORDS_SHOWN:]!r}")
+        raise SystemFailed(f"unexpected output of redis-benchmark: {out[-_WORDS_SHOWN:]!r}")
     heading, values = (next(csv.reader([line])) for line in (lines[0], lines[-1]))
     return float(values[heading.index("rps")])
 
 
 def current_rate_of(line: str) -> float | None:
-    """Requests a second since the line before, of what redis-benchmark shows as it runs."""
+    """Requests per second since the previous line, from redis-benchmark's progress output."""
     found = re.search(r": rps=([\d.]+) \(overall:", line)
     return float(found[1]) if found else None
 
 
 class Redis(OwnServer):
-    """One server with one way to sync."""
+    """One server with one sync policy."""
 
     def __init__(self, folder: Path, policy: str) -> None:
         super().__init__(
@@ -120,7 +120,7 @@ class Redis(OwnServer):
         return watch(asked, window, self.pids)
 
     def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
-        """See Side; its benchmark starts at once, and a pass is its whole run."""
+        """See Side; its benchmark starts immediately, and a pass is its whole run."""
         del record_bytes
         groups = iter(range(PASSES_MAX + 1))
         return read_again(lambda: self._read(name, records, f"group-{next(groups)}"), window)
@@ -177,7 +177,7 @@ class RedisChannel:
         raise SystemFailed(f"Redis answered {line!r}")
 
     def send(self, value: bytes) -> None:
-        """See Channel; answers are read by a thread, so that the next message need not wait."""
+        """See Channel; a thread reads replies, so that the next message need not wait."""
         if self._reader is None:
             self._reader = threading.Thread(target=self._read_answers, daemon=True)
             self._reader.start()
@@ -193,7 +193,7 @@ class RedisChannel:
         """See Channel."""
         for _ in range(self._sent):
             if not self._answered.acquire(timeout=30):
-                raise SystemFailed("Redis has not acknowledged everything in 30 s")
+                raise SystemFailed("Redis has not acknowledged everything within 30 s")
 
     def receive(self) -> list[bytes]:
         """See Channel."""

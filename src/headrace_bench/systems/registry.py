@@ -1,4 +1,4 @@
-"""All systems that may stand beside Headrace, in the order of the tables."""
+"""All systems that can be compared with Headrace, in the order of the tables."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""RocketMQ: a name server and a broker that flushes before it answers, or later.
+"""RocketMQ: a name server and a broker that flushes before it responds, or later.
 
-Invariants: the benchmark Producer of its own examples writes. There is no figure of reading a
-log, for their Consumer only tells averages of ten seconds, whether something was left to read or
-not; and none of latency, for neither knows a rate. A queue is emptied by its push consumer in pop
-mode (`rocketmq_load`), which acknowledges each message and is compiled here. Heap and settings are
-said here; its start scripts would take 8 GiB.
+Invariants: the benchmark Producer of its own examples writes. There are no figures of reading a
+log, because their Consumer only reports averages of ten seconds, including idle ones, and none of
+latency, because neither has a rate option. A queue is emptied by its push consumer in pop mode
+(`rocketmq_load`), which acknowledges each message and is compiled here. Heap and settings are set
+here, because its start scripts would take 8 GiB.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ def _classes() -> Path:
 
 
 def missing() -> str:
-    """What is not there, or ""."""
+    """What is missing, or ""."""
     absent = [m for m in _MODULES if not (_folder() / f"{m}-{VERSION}.jar").exists()]
     absent += [] if (_classes() / "EmptyQueue.class").exists() else [_CLASSES]
     return f"no {', no '.join(absent)}" if absent else ""
 
 
 def install() -> None:
-    """Fetch broker, name server and the benchmark classes with all they need; compile the load."""
+    """Download broker, name server and the benchmark classes with dependencies; compile the
+    load."""
     jars = [_folder() / f"{module}-{VERSION}.jar" for module in _MODULES]
     if not all(jar.exists() for jar in jars):
         wanted = [f"org.apache.rocketmq:{module}:{VERSION}" for module in _MODULES]
@@ -83,9 +84,9 @@ def install() -> None:
 
 
 def sent_of(line: str) -> float | None:
-    """Messages a second over its last ten seconds, of what the Producer prints.
+    """Messages per second over its last ten seconds, from the Producer's output.
 
-    Raises SystemFailed when it could not send a good part of them.
+    Raises SystemFailed if a large part of them could not be sent.
     """
     found = re.search(r"Current Time: .*TPS: (\d+) .*Send Failed: (\d+)", line)
     if found is None:
@@ -96,7 +97,7 @@ def sent_of(line: str) -> float | None:
 
 
 class RocketMq(OwnServer):
-    """A name server and a broker with one way to flush."""
+    """A name server and a broker with one flush policy."""
 
     acknowledges: Collection[Acknowledge] = frozenset({"each"})
 
@@ -114,7 +115,7 @@ class RocketMq(OwnServer):
         ]
 
     def spawn(self) -> None:
-        """See OwnServer: the broker, when the name server listens."""
+        """See OwnServer: starts the broker once the name server listens."""
         folder = self.processes.folder
         self._names = free_port()
         settings, names = folder / "broker.conf", folder / "names.conf"
@@ -136,12 +137,13 @@ class RocketMq(OwnServer):
         return "boot success" in (self.processes.folder / "1.log").read_text(errors="replace")
 
     def start(self) -> None:
-        """See Side; until the name server knows the broker, topics cannot be made."""
+        """See Side; until the name server knows the broker, topics cannot be created."""
         super().start()
         self.processes.wait_until(lambda: self._makes_topic("first"))
 
     def _makes_topic(self, name: str) -> bool:
-        """Make a topic of one queue; False as long as the name server does not know the broker."""
+        """Create a topic of one queue; returns False as long as the name server does not know the
+        broker."""
         words = ["updateTopic", "-n", f"127.0.0.1:{self._names}", "-c", "bench", "-t", name]
         words += ["-r", "1", "-w", "1"]
         out = run_tool(self._java("256m", "tools.command.MQAdminStartup", *words))
@@ -156,20 +158,21 @@ class RocketMq(OwnServer):
         return True
 
     def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
-        """See Side; its reports look ten seconds back, so the last one is of the window alone."""
+        """See Side; its reports cover the last ten seconds, so only the last one is within the
+        window."""
         if not self._makes_topic(name):
-            raise SystemFailed(f"RocketMQ did not make topic {name}")
+            raise SystemFailed(f"RocketMQ did not create topic {name}")
         words = ["-n", f"127.0.0.1:{self._names}", "-t", name, "-q", "0", "-ri", "1000"]
         words += ["-s", str(record_bytes), "-w", str(THREADS)]
         command = self._java("512m", "example.benchmark.Producer", *words)
         return watch(Tool(command, sent_of, looks_back_s=10.0), window, self.pids)
 
     def consume(self, name: str, records: int, record_bytes: int, window: Window) -> None:
-        """See Side: its Consumer tells averages of ten seconds, idle ones among them."""
+        """See Side: its Consumer reports averages of ten seconds, including idle ones."""
         del name, records, record_bytes, window
 
     def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
-        """See Side; its client acknowledges each message by itself, and confirms none to us."""
+        """See Side; its client acknowledges each message separately, without confirmation."""
         del records
         assert acknowledge == "each"
         classes = f"{_classes()}:{_folder()}/*"
@@ -179,11 +182,11 @@ class RocketMq(OwnServer):
         return watch(Tool(command, go_load.rate_of), window, self.pids)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> None:
-        """See Side: its benchmark sends as fast as it can, at no rate."""
+        """See Side: its benchmark sends at full speed, without a rate option."""
         del name, rate_per_s, seconds
 
     def drop(self, name: str) -> None:
-        """See Side: topics go with the broker."""
+        """See Side: topics are deleted with the broker."""
 
 
 def _sides(folder: Path) -> list[Side]:

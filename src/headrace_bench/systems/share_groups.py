@@ -1,6 +1,6 @@
 """Share groups of Kafka's protocol: their settings, and the program that empties a topic.
 
-Invariants: the same program and the same settings for every system that speaks the protocol.
+Invariants: the same program and settings for every system with this protocol.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def configure(bootstrap: str, group: str, config: dict[str, str]) -> None:
 
 
 def emptying(bootstrap: str, topic: str, acknowledge: Acknowledge) -> Tool:
-    """What empties the topic from its beginning, in a process of its own, until it is killed.
+    """The command that empties the topic from its beginning, in a separate process, until killed.
 
-    Raises PartMissing where it cannot be built.
+    Raises PartMissing if it cannot be built.
     """
     LOAD.build()
     group = f"{topic}-{acknowledge}"

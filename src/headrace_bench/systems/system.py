@@ -1,7 +1,7 @@
-"""What the benchmarks ask of a system, whichever it is.
+"""The interface of a benchmarked system.
 
-Invariants: one interface of few methods; a system's own words (queue, stream, subject) stay
-in its module. `synced` means: on disk before it is acknowledged; `unsynced`: acknowledged before.
+Invariants: one interface of few methods; a system's own terms (queue, stream, subject) stay in its
+module. `synced` means: on disk before it is acknowledged; `unsynced`: acknowledged before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 PASSES_MAX = 3
-"""So often a log is read whose readers are quicker than a window is long."""
+"""How many times a log is read if a reader is faster than a window is long."""
 
 
 def read_again(read_once: Callable[[], Steady], window: Window) -> Steady:
@@ -32,21 +32,21 @@ def read_again(read_once: Callable[[], Steady], window: Window) -> Steady:
 
 
 class Latency(NamedTuple):
-    """How long messages took: all of them, or what a tool tells of them."""
+    """Message latencies: all of them, or the percentiles that a tool reports."""
 
     histogram: HdrHistogram | None
-    """Nanoseconds from the moment a message was due until it was received."""
+    """Nanoseconds from the time a message was due until it was received."""
     told_ms: dict[str, float]
-    """Percentile -> milliseconds, by the tool's own way, where it tells no single message."""
+    """Percentile -> milliseconds, by the tool's own method, if it reports no single messages."""
 
 
 class Side(Protocol):
-    """One system with one promise, on its own processes and folder."""
+    """One system with one guarantee, with its own processes and folder."""
 
     name: str
     policy: str
     words: str
-    """The setting that makes the promise, in the system's own words."""
+    """The setting that makes the guarantee, in the system's own terms."""
 
     @property
     def acknowledges(self) -> Collection[Acknowledge]:
@@ -55,7 +55,7 @@ class Side(Protocol):
 
     @property
     def ready_s(self) -> float:
-        """Seconds from its start to its first answer."""
+        """Seconds from its start to its first response."""
         ...
 
     @property
@@ -64,40 +64,40 @@ class Side(Protocol):
         ...
 
     def start(self) -> None:
-        """Start it afresh; returns when it answers."""
+        """Start it with an empty folder; returns when it responds."""
         ...
 
     def stop(self) -> None:
-        """End it and remove its data."""
+        """Stop it and remove its data."""
         ...
 
     def is_alive(self) -> bool:
-        """It was started, and none of its processes has ended."""
+        """It was started, and all of its processes are running."""
         ...
 
     def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
-        """Write records, as fast as its tool goes, to a new topic (queue, stream) `name`.
+        """Write records at the tool's full speed to a new topic (queue, stream) `name`.
 
-        Counted is what was acknowledged.
+        Acknowledged records count.
         """
         ...
 
     def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady | None:
-        """Read from the beginning what `produce` wrote to `name`: `records` at least.
+        """Read from the beginning what `produce` wrote to `name`: at least `records`.
 
-        Again and again, until the window is full or it was read PASSES_MAX times. None where no
-        tool tells it.
+        Repeatedly, until the window is complete or it was read PASSES_MAX times. None if no tool
+        supports it.
         """
         ...
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
-        """Send 100 B messages at a steady rate and receive them; None where no tool does it."""
+        """Send 100 B messages at a steady rate and receive them; None if no tool supports it."""
         ...
 
     def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
-        """Receive what `produce` wrote to `name`, `records` at least, and acknowledge it.
+        """Receive what `produce` wrote to `name`, at least `records`, and acknowledge it.
 
-        By one consumer; counted is what it has acknowledged.
+        With one consumer; acknowledged messages count.
         """
         ...
 
@@ -107,17 +107,17 @@ class Side(Protocol):
 
 
 class System(NamedTuple):
-    """A system that may stand beside Headrace."""
+    """A system that can be compared with Headrace."""
 
     name: str
     title: str
     tool: str
-    """What loads it, with the settings that matter."""
+    """Its load tool, with the relevant settings."""
     version: Callable[[], str]
     missing: Callable[[], str]
-    """What is not there, or "" when it can be run."""
+    """What is missing, or "" if it can be run."""
     install: Callable[[], None]
-    """Fetch it into the cache folder; raises PartMissing."""
+    """Download it into the cache folder; raises PartMissing."""
     sides: Callable[[Path], list[Side]]
     is_extra: bool = False
-    """Runs only when it is asked for by name."""
+    """Runs only when requested by name."""

@@ -50,7 +50,7 @@ def test_a_system_that_ends_at_once_says_what_it_said(tmp_path):
     processes = Processes("work", tmp_path / "work")
     processes.clear()
     processes.spawn([sys.executable, "-c", "print('no such setting')"])
-    with pytest.raises(SystemFailed, match=r"(?s)work ended while starting.*no such setting"):
+    with pytest.raises(SystemFailed, match=r"(?s)work exited while starting.*no such setting"):
         processes.wait_until(lambda: False)
     processes.stop()
 
