@@ -1,8 +1,8 @@
-"""`headrace backlog`: what groups have not read yet; look at it, skip it, move it.
+"""`headrace backlog`: list, skip and move what groups have not read yet.
 
-Invariants: consumer groups and share groups alike. The lag of a consumer group is counted from its
-committed offset; that of a share group counts the records that are not finished. A group is never
-moved while it has members.
+Invariants: supports consumer groups and share groups. A consumer group's lag counts from its
+committed offset; a share group's lag counts the records that are not finished. A group with members
+is never moved.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUP = click.argument("group", shell_complete=complete_groups)
 
 
 class Lag(NamedTuple):
-    """What one group has left on one partition; None where it is unknown."""
+    """A group's lag on one partition; None if it is unknown."""
 
     group: str
     type: str
@@ -171,7 +171,7 @@ def _all_of(session: Session, topic: str) -> list[Partition]:
 
 
 def _progress(session: Session, group: str) -> dict[Partition, int]:
-    """Where a group of any type stands. Raises CommandFailed where there is none."""
+    """Return the positions of a group of any type. Raises CommandFailed if it does not exist."""
     kind = type_of(session, group)
     if kind is None:
         raise no_group(group)

@@ -1,10 +1,10 @@
-"""`headrace backlog move`: a group's backlog into another topic.
+"""`headrace backlog move`: moves a group's backlog to another topic.
 
 Invariants: a consumer group's records are copied in transactions that also commit the group's
-offsets, so each record is moved once however often the command is stopped and started again. A
+offsets, so each record is moved once, however often the command is interrupted and restarted. A
 share group's records are received through the group, and acknowledged once their copies are
-durable: stopped between the two, some are copied twice. Both end at the end of the topic as it was
-at the start.
+durable: an interruption between the two duplicates some. Both stop at the topic's end offsets at
+the start of the command.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RECEIVED_MAX: Final = 500
 LOCK_MS: Final = 60_000
 WAIT_MS: Final = 500
 PARTITIONER: Final = "murmur2_random"
-"""The choice of Kafka's own clients."""
+"""The partitioner of Kafka's own clients."""
 
 
 @click.command()
@@ -83,7 +83,7 @@ def move(session: Session, /, group: str, topic: str, **options: Any) -> None:
 
 
 class _Throttle:
-    """Keeps to a rate by waiting after each bundle."""
+    """Limits the rate by waiting after each bundle."""
 
     def __init__(self, rate_per_s: float | None) -> None:
         self._rate_per_s = rate_per_s
@@ -91,7 +91,7 @@ class _Throttle:
         self._count = 0
 
     def wait(self, count: int) -> None:
-        """Until these may have been sent."""
+        """Wait until these may be sent."""
         self._count += count
         if self._rate_per_s is not None:
             due_s = self._begun_s + self._count / self._rate_per_s
@@ -110,7 +110,7 @@ def _move_consumer(
 ) -> int:
     producer: Client | None = None
     if not options["dry_run"]:
-        # It ends what a former run left open, so that the offsets which that one committed count.
+        # It ends an interrupted run's open transaction, so that the offsets committed by it count.
         producer = session.producer(
             {"transactional.id": f"headrace-backlog.{group}.{topic}", "partitioner": PARTITIONER}
         )
@@ -169,7 +169,7 @@ def _move_share(
     producer = session.producer({"acks": "all", "enable.idempotence": True,
                                  "partitioner": PARTITIONER})  # fmt: skip
     moved, throttle = 0, _Throttle(options["rate"])
-    # A partition that was added since has no end and is not asked: its records are newer.
+    # A partition that was added since has no end offset and is skipped: its records are newer.
     ends = [{"partition": p.number, "offset": b.latest} for p, b in bounds.items()]
     asked = {"max": RECEIVED_MAX, "wait_ms": WAIT_MS, "lock_ms": LOCK_MS, "ends": ends}
     again = 0

@@ -1,7 +1,7 @@
 """`headrace backlog park`, `parked`, `unpark`: keys whose messages a share group sets aside.
 
-Invariants: over HTTP; any broker answers for the whole topic. A command whose answer names
-partitions that could not be asked fails.
+Invariants: uses HTTP; any broker answers for the whole topic. A command fails if its response lists
+partitions whose brokers did not respond.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`headrace backlog probe`: how long a message takes from its producer to a share group's consumer.
+"""`headrace backlog probe`: the delay of a message from its producer to a share group's consumer.
 
-Invariants: sends real messages to the topic and receives them through a share group of its own,
-over HTTP, so it measures the broker, its disk and its queue, and takes no message away from a group
-of the application. Other consumers of the topic see the probes: they have the header
-`headrace-probe`, by which a group's filter can leave them out.
+Invariants: sends real messages to the topic and receives them through its own share group over
+HTTP, so it measures the broker, its disk and its queue, and takes no messages from application
+groups. Other consumers of the topic see the probes, which have the header `headrace-probe`, by
+which a group's filter can exclude them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def probe(session: Session, /, topic: str, **options: Any) -> None:
     rounds: list[dict[str, float]] = []
     try:
         path = path_of("queues", topic, group)
-        web.ask("POST", f"{path}/receive", {"max": 1})  # the group begins here
+        web.ask("POST", f"{path}/receive", {"max": 1})  # the group starts here
         for number in range(options["count"]):
             begun_s = time.perf_counter()
             rounds.append(_round(web, topic, path, options["partition"], f"{run}", number))
@@ -82,7 +82,7 @@ def probe(session: Session, /, topic: str, **options: Any) -> None:
 def _round(
     web: Web, topic: str, path: str, partition: int, run: str, number: int
 ) -> dict[str, float]:
-    """Milliseconds from the send until one probe was stored, received and acknowledged."""
+    """Return the ms from the send until one probe was stored, received and acknowledged."""
     value = f"probe {number}"
     record = {"value": value, "partition": partition, "headers": [[HEADER, run]]}
     begun_s = time.perf_counter()

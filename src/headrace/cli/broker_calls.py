@@ -1,7 +1,7 @@
-"""Requests to single brokers, for what the client library does not offer.
+"""Requests to single brokers, for APIs that the client library lacks.
 
-Invariants: a failure is a CommandFailed that names the broker. Error codes inside answers are the
-caller's business.
+Invariants: a failure is a CommandFailed that names the broker. Callers handle error codes in
+responses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def ask_broker(
     api: tuple[int, int],
     body: dict[str, Any],
 ) -> Any:
-    """One broker's answer. Raises CommandFailed."""
+    """Return one broker's response. Raises CommandFailed."""
     from headrace.kafka.wire.primitives import FrameInvalid
     from headrace.kafka.wire.schema import read_response, write_request
 
@@ -43,13 +43,13 @@ def ask_broker(
 
 
 def brokers(session: Session) -> Iterator[tuple[int, str]]:
-    """(id, address) of each broker of the cluster."""
+    """Return (id, address) of each broker of the cluster."""
     for number, broker in sorted(session.cluster_metadata().brokers.items()):
         yield number, f"{broker.host}:{broker.port}"
 
 
 def group_coordinator(session: Session, group: str) -> str:
-    """The address of the broker that coordinates the group. Raises CommandFailed."""
+    """Return the address of the group's coordinator. Raises CommandFailed."""
     for _number, address in brokers(session):
         body = {"key_type": _GROUP_KEY, "coordinator_keys": (group,)}
         (found,) = ask_broker(session, address, FIND_COORDINATOR, body).coordinators

@@ -1,7 +1,8 @@
-"""`headrace check DIR`: what is damaged in a broker's data folder, and what that takes away.
+"""`headrace check DIR`: reports damage in a broker's data folder, and its effects.
 
-Invariants: what is checked is in `headrace.inspection`; here are options, a progress line, tables.
-The exit codes are documented in the command's help: do not change, scripts rely on them.
+Invariants: the checks are in `headrace.inspection`; this module has the options, the progress line
+and the tables. The exit codes are documented in the command's help: do not change, scripts rely on
+them.
 """
 
 from __future__ import annotations

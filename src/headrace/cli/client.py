@@ -1,7 +1,7 @@
-"""The Kafka client library, imported when first asked for.
+"""The Kafka client library, imported on first use.
 
-Invariants: the library's own type hints contradict themselves (a message's offset "may be
-None", its admin module "exports nothing"), so here it counts as untyped.
+Invariants: the library's own type hints are inconsistent (a message's offset "may be None", its
+admin module "exports nothing"), so it counts as untyped here.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def kafka() -> Any:
 
 
 def kafka_admin() -> Any:
-    """Its administration part."""
+    """Its admin module."""
     return importlib.import_module("confluent_kafka.admin")

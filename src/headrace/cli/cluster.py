@@ -1,7 +1,8 @@
-"""`headrace cluster`: the commands, and `dev`, which runs what brokers of a cluster stand on.
+"""`headrace cluster`: the command group, and `dev`, which runs ZooKeeper and bookies for
+development.
 
-Invariants: `dev` starts and stops servers, and says what to type next; what they are made of
-is `headrace.dev_cluster`'s business. The other commands are in `cluster_admin`.
+Invariants: `dev` starts and stops servers, and prints the next commands; `headrace.dev_cluster`
+knows how to run them. The other commands are in `cluster_admin`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headrace.cli.output import print_json, say
 
 _WATCH_S = 1.0
 _FAILURES_MAX = 30
-"""In a row: what ends that often will not stay."""
+"""Consecutive restarts after which a server is given up."""
 
 
 @click.group()

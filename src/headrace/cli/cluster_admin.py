@@ -1,7 +1,7 @@
 """`headrace cluster status | drain | move | verify`: a cluster over ZooKeeper and BookKeeper.
 
-Invariants: asks and tells; what it means is in `headrace.server.cluster_admin`. A command
-that wishes for a move waits until it has happened, unless told not to.
+Invariants: sends requests and prints results; the logic is in `headrace.server.cluster_admin`. A
+command that requests a move waits for it, unless told not to.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WAIT = click.option(
 
 
 def where(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say which cluster is asked, as its `settings`."""
+    """Add the options that select the cluster to a command, which gets them as `settings`."""
     for option in (
         click.option(
             "--zookeeper-root",
@@ -84,7 +84,7 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
         tls: Any,
         **more: Any,
     ) -> None:
-        quorum = (3, 3, 2)  # nothing is written that would need another
+        quorum = (3, 3, 2)  # nothing is written that would need another value
         settings = cluster_settings(
             zookeeper, zookeeper_root, SESSION_TIMEOUT_MS, quorum, zookeeper_credential_file
         )
@@ -96,7 +96,7 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask(settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[Answer]]) -> Answer:
-    """Connect, ask, leave. Raises CommandFailed."""
+    """Connect, run, disconnect. Raises CommandFailed."""
     from headrace.server.cluster_admin import open_admin
 
     async def main() -> Answer:
@@ -114,7 +114,7 @@ def ask(settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[
 def _load(
     snapshot: ClusterSnapshot, broker: BrokerFact, *, as_json: bool
 ) -> list[str | float | None]:
-    """What a broker has carried lately; None where it has not said."""
+    """A broker's recent load; None if it has not reported it."""
     load = snapshot.loads.get(broker.id)
     if load is None or load.incarnation != broker.incarnation:
         return [None] * len(LOAD_COLUMNS)
@@ -139,7 +139,7 @@ def _broker_row(
 
 
 def _lost(snapshot: ClusterSnapshot) -> list[str]:
-    """Facts that were lost, in words."""
+    """Lost facts, as text."""
     return [
         *(
             f"{snapshot.name_of(key)}: its chain of ledgers is missing"
@@ -208,7 +208,7 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
 
 
 def _facts(snapshot: ClusterSnapshot) -> dict[str, object]:
-    """What `--json` shows of bookies, topics, pins and moves."""
+    """The `--json` form of bookies, topics, pins and moves."""
     return {
         "bookies": snapshot.bookies,
         "read_only_bookies": snapshot.read_only_bookies,
@@ -340,7 +340,7 @@ def _no_broker(snapshot: ClusterSnapshot, broker_id: int) -> CommandFailed:
 async def _until(
     admin: ClusterAdmin, wait_s: float, left: Callable[[ClusterSnapshot], int], what: str
 ) -> None:
-    """Wait until nothing is left. Raises CommandFailed."""
+    """Wait until no partitions are left. Raises CommandFailed."""
     deadline = time.monotonic() + wait_s
     count = left(await admin.snapshot())
     with counting(what, count) as advance:

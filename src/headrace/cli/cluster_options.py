@@ -1,6 +1,6 @@
 """The options by which a broker or a command finds its cluster.
 
-Invariants: options and their checks; what a cluster is, others know.
+Invariants: options and their validation only; knows nothing of clusters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = (
 )
 
 CREDENTIAL = setting_option("zookeeper-credential-file")
-"""Never the credential itself: every user of the machine sees the options of a process."""
+"""Never the credential itself: every user of the machine can see a process's options."""
 CREDENTIAL_VARIABLE = "HEADRACE_ZOOKEEPER_CREDENTIAL"
 
 _TLS_NAMES = tuple(setting.option for setting in TLS)
@@ -41,8 +41,7 @@ _NAMES = tuple(setting.option for setting in JOINING)
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options about TLS within a cluster; it gets `tls`, to be used by
-    `with_tls`."""
+    """Add the options about TLS within a cluster to a command; it gets `tls`, for `with_tls`."""
 
     @wraps(command)
     def given(**values: Any) -> None:
@@ -52,7 +51,7 @@ def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tls_of(values: dict[str, Any]) -> tuple[TlsFiles | None, bool, bool]:
-    """Take the options about TLS out of the values of a command. Raises CommandFailed."""
+    """Remove the TLS options from a command's values. Raises CommandFailed."""
     ca, cert, key = (values.pop(name) for name in ("cluster_ca", "cluster_cert", "cluster_key"))
     is_zookeeper, is_bookie = values.pop("zookeeper_tls"), values.pop("bookie_tls")
     files = None if ca is None else TlsFiles(ca, cert, key)
@@ -69,19 +68,19 @@ def tls_of(values: dict[str, Any]) -> tuple[TlsFiles | None, bool, bool]:
 def with_tls(
     settings: ClusterSettings | None, tls: tuple[TlsFiles | None, bool, bool]
 ) -> ClusterSettings | None:
-    """The settings with what `tls_options` gave. Raises CommandFailed on files of no use."""
+    """The settings with the values of `tls_options`. Raises CommandFailed for unusable files."""
     files, is_zookeeper, is_bookie = tls
     if settings is None or files is None:
         return settings
     try:
-        client_context(files)  # now, while somebody is looking
+        client_context(files)  # now, so that the user sees the error
     except RequestInvalid as error:
         raise CommandFailed(str(error)) from error
     return replace(settings, tls=files, is_zookeeper_tls=is_zookeeper, is_bookie_tls=is_bookie)
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that join a cluster."""
+    """Add the options that join a cluster to a command."""
     return setting_options(_NAMES)(command)
 
 
@@ -92,11 +91,11 @@ def cluster_settings(
     quorum: tuple[int, int, int],
     credential_file: Path | None,
 ) -> ClusterSettings | None:
-    """What the options say; None without `--zookeeper`. Raises CommandFailed."""
+    """Convert the options; None without `--zookeeper`. Raises CommandFailed."""
     if zookeeper is None:
         return None
     if "@" in zookeeper:
-        # Not said again: what stands before the sign is a secret, most likely.
+        # Not repeated in the message: the part before the @ is probably a secret.
         raise CommandFailed(
             "--zookeeper accepts only server addresses, and the value contains an"
             " @. Put credentials into a file (--zookeeper-credential-file), because"
@@ -121,7 +120,7 @@ def cluster_settings(
 
 
 def _credential(path: Path | None) -> str | None:
-    """`user:password` from the file or the environment. Raises CommandFailed, without it."""
+    """`user:password` from the file or the environment. Raises CommandFailed, without the value."""
     where = str(path) if path is not None else CREDENTIAL_VARIABLE
     try:
         text = os.environ.get(CREDENTIAL_VARIABLE) if path is None else path.read_text().strip()

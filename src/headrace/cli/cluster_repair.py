@@ -1,6 +1,6 @@
-"""`headrace cluster repair`: rebuild what facts have lost, after showing what it would do.
+"""`headrace cluster repair`: shows which lost facts it can rebuild, then rebuilds them.
 
-Invariants: asks and shows; `headrace.broker.housekeeping.chain_repair` rebuilds.
+Invariants: asks and prints; `headrace.broker.housekeeping.chain_repair` rebuilds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`headrace completion`: the shell's completion script, and what completes topic names.
+"""`headrace completion`: the shell's completion script, and completion of topic and group names.
 
-Invariants: completing must never print, fail or hang: no answer is an empty list.
+Invariants: completion must never print, fail or hang: on any problem, it returns an empty list.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from headrace.cli.connection import DEFAULT_BOOTSTRAP, bootstrap_of
 
-TIMEOUT_S = 1.0  # a shell that waits longer for a completion feels broken
+TIMEOUT_S = 1.0  # a longer completion feels like a hang
 
 
 @click.command()
@@ -41,7 +41,7 @@ def _bootstrap(ctx: click.Context) -> str:
 def complete_topics(
     ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The topics of the broker that begin with what is typed."""
+    """The broker's topics that start with the typed text."""
     from headrace.cli.failures import CommandFailed
     from headrace.cli.session import Session
 
@@ -55,7 +55,7 @@ def complete_topics(
 def complete_groups(
     ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The groups of the broker that begin with what is typed."""
+    """The broker's groups that start with the typed text."""
     from headrace.cli.failures import CommandFailed
     from headrace.cli.group_listing import list_groups
     from headrace.cli.session import Session

@@ -1,7 +1,7 @@
-"""`headrace config`: the settings of brokers and groups, while they run.
+"""`headrace config`: broker and group settings at run time.
 
-Invariants: settings of topics belong to `headrace topic alter`. A change is validated by a broker
-and stored in the cluster's metadata; every broker follows it at once, and after a restart.
+Invariants: topic settings belong to `headrace topic alter`. A broker validates a change and stores
+it in the cluster's metadata; every broker applies it immediately, and after a restart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Options from a file: `--config FILE`, in TOML (docs/CONFIGURATION.md).
 
-Invariants: a file says nothing that an option could not say, under the option's own name or the
-setting's (`num.partitions`). What counts is, in this order: the command line, the environment, the
-file, the default. A name that no option has and a value of the wrong type are errors, since they
-would be settings that have no effect.
+Invariants: a file can set only what options can set, under the option's own name or the setting's
+(`num.partitions`). The precedence is: command line, environment, file, default. Unknown names and
+values of the wrong type are errors, because they would be settings without effect.
 
     [serve]
     data-dir = "/var/lib/headrace"
@@ -41,7 +40,8 @@ _FILE_META = "headrace.cli.config_file"
 def config_option(
     table: str | None, cluster_names: Sequence[str]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option `--config` for a command that reads `table`, and what `[cluster]` may hold."""
+    """The option `--config` for a command that reads `table`, and the names allowed in
+    `[cluster]`."""
 
     def load(ctx: click.Context, _param: object, path: Path | None) -> None:
         if path is not None:
@@ -61,7 +61,7 @@ def config_option(
 
 
 def file_of(ctx: click.Context) -> Path | None:
-    """The file that `--config` named."""
+    """The file given with `--config`."""
     found: Path | None = ctx.meta.get(_FILE_META)
     return found
 
@@ -69,7 +69,7 @@ def file_of(ctx: click.Context) -> Path | None:
 def read_file(
     path: Path, ctx: click.Context, table: str | None, cluster_names: Sequence[str]
 ) -> dict[str, Any]:
-    """What the file says about the options of the context's command. Raises CommandFailed."""
+    """Load the file's options of the context's command. Raises CommandFailed."""
     try:
         with path.open("rb") as stream:
             content = tomllib.load(stream)
@@ -107,7 +107,7 @@ def read_file(
 def _settings_of(
     section: Mapping[str, Any], options: Container[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """(name, value) of each setting. TOML reads `num.partitions = 6` as a table in a table."""
+    """Yield (name, value) of each setting. TOML parses `num.partitions = 6` as a nested table."""
     for key, value in section.items():
         name = prefix + key
         if isinstance(value, dict) and name not in options:
@@ -131,7 +131,7 @@ def _check_name(path: Path, shown: str, name: str, known: Sequence[str]) -> None
 
 
 def _checked(where: str, value: object, option: click.Option, ctx: click.Context) -> object:
-    """The value as the command line would have it. Raises CommandFailed."""
+    """Convert the value to command-line text. Raises CommandFailed."""
     expected, is_right = _expected(option, value)
     if not is_right:
         raise CommandFailed(f"{where} is {_shown(value)}: expected {expected}; nothing was started")
@@ -148,7 +148,7 @@ def _checked(where: str, value: object, option: click.Option, ctx: click.Context
 
 
 def _expected(option: click.Option, value: object) -> tuple[str, bool]:
-    """(what the option takes, whether the value is of that kind)."""
+    """(a description of the option's type, whether the value matches it)."""
     is_bool = isinstance(value, bool)
     if option.is_flag:
         return "true or false", is_bool

@@ -1,7 +1,7 @@
-"""DescribeConfigs and IncrementalAlterConfigs of brokers and groups, by hand.
+"""Hand-written DescribeConfigs and IncrementalAlterConfigs requests for brokers and groups.
 
 Invariants: the client library has no resource for all brokers (an empty name), so both requests are
-written here, in versions that every Kafka since 2.3 serves. Do not change: on the wire.
+encoded here, in versions that every Kafka since 2.3 supports. Do not change: on the wire.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALL_BROKERS = Resource(BROKER, "")
 
 
 class Shown(NamedTuple):
-    """One setting as a broker tells it."""
+    """One setting, as a broker returns it."""
 
     name: str
     value: str | None
@@ -76,14 +76,14 @@ def _text(value: str | None) -> bytes:
 
 
 def broker_addresses(session: Session) -> dict[int, str]:
-    """Where each live broker is reached, in the order of their ids."""
+    """The addresses of the live brokers, in the order of their ids."""
     session.check_reachable()
     brokers = session.cluster_metadata().brokers
     return {number: f"{brokers[number].host}:{brokers[number].port}" for number in sorted(brokers)}
 
 
 def address_of(session: Session, resource: Resource) -> str:
-    """The broker to ask: the one whose settings these are, else any. Raises CommandFailed."""
+    """The broker to query: the one whose settings these are, else any. Raises CommandFailed."""
     addresses = broker_addresses(session)
     if resource.kind == GROUP or resource == ALL_BROKERS:
         return next(iter(addresses.values()))
@@ -129,12 +129,12 @@ def alter(
     for name, operation, value in changes:
         body += _text(name) + struct.pack(">b", operation) + _text(value)
     body += struct.pack(">?", is_dry_run)
-    # Any broker takes a change for any other, which may be down at the moment.
+    # Any broker accepts a change for any other, which may be down at the moment.
     _ask(session, ALL_BROKERS, _ALTER, _ALTER_VERSION, body)
 
 
 def _ask(session: Session, resource: Resource, api_key: int, version: int, body: bytes) -> _Reader:
-    """The answer after its one resource's error. Raises CommandFailed."""
+    """Return the response after its only resource's error. Raises CommandFailed."""
     address = address_of(session, resource)
     try:
         answer = ask(address, api_key, version, body, session.timeout_s, is_flexible=False)

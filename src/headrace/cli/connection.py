@@ -1,7 +1,7 @@
-"""The options that say which cluster is meant, before a command or behind it.
+"""The options that select the cluster, before or after a command.
 
-Invariants: each option is defined once. Before the command it makes the Session, behind it
-changes the Session that is there; what stands behind wins.
+Invariants: each option is defined once. Before the command it creates the Session, after it it
+changes the existing Session; the latter takes precedence.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def _keep_settings(ctx: click.Context, param: object, values: tuple[str, ...]) -
 
 
 def _options(*, is_behind: bool) -> list[click.Option]:
-    """New ones, since each belongs to one command; `is_behind`: that command is not the first."""
+    """New objects, since each belongs to one command; `is_behind`: the command is not the root
+    command."""
 
     def keep(value: Callable[..., Any]) -> dict[str, Any]:
         return {"callback": value, "expose_value": False} if is_behind else {}
@@ -80,13 +81,13 @@ def _options(*, is_behind: bool) -> list[click.Option]:
 
 
 def before_commands(command: click.Command) -> click.Command:
-    """Give the options to the first command, which makes the Session of their values."""
+    """Add the options to the root command, which creates the Session from their values."""
     command.params[:0] = _options(is_behind=False)
     return command
 
 
 def behind_commands(command: click.Command) -> None:
-    """Have `command` and every command below it take the options too."""
+    """Add the options to `command` and every command below it, too."""
     if isinstance(command, click.Group):
         for below in command.commands.values():
             behind_commands(below)
@@ -95,6 +96,6 @@ def behind_commands(command: click.Command) -> None:
 
 
 def bootstrap_of(ctx: click.Context) -> str | None:
-    """What was given, as far as the line has been read: for completion."""
+    """The options parsed so far: for completion."""
     found = ctx.meta.get(_BOOTSTRAP_META) or ctx.find_root().params.get("bootstrap")
     return None if found is None else str(found)

@@ -1,7 +1,7 @@
-"""`headrace consume`: read records of a topic and write them to stdout.
+"""`headrace consume`: reads records of a topic and writes them to stdout.
 
-Invariants: without --group nothing is left behind on the broker. With --group, progress is
-committed only for what was written to stdout (at least once).
+Invariants: without --group, leaves no state on the broker. With --group, commits only the offsets
+of records that were written to stdout (at least once).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _chosen(topic: str, found: list[int], wanted: tuple[int, ...]) -> list[Parti
 
 
 def _meter(topic: str, options: dict[str, Any]) -> Meter:
-    # Records on a terminal are progress enough; a bar between them would only disturb.
+    # Records on a terminal show the progress; a bar between them would only disturb.
     show = not options["quiet"] and not sys.stdout.isatty()
     return Meter(f"consume {topic}", None, show)
 
@@ -200,7 +200,7 @@ def _stop_offsets(
     session: Session, stop: Position, bounds: dict[Partition, Bounds], follow: bool
 ) -> dict[Partition, int]:
     if follow and stop.kind == "offset":
-        return dict.fromkeys(bounds, stop.number)  # it may still be to come
+        return dict.fromkeys(bounds, stop.number)  # it may still be produced
     return resolve(session, stop, bounds)
 
 

@@ -1,11 +1,10 @@
-"""`headrace dead`: what share groups have given up; look at it, send it back, drop it.
+"""`headrace dead`: lists, redrives and deletes the dead letters of share groups.
 
-Invariants: a redrive moves records in transactions, together with its own progress, so each record
-is sent once however often the command is stopped and started again. It ends at the dead letter
-topic's end as it was when it began, so what fails again in the meantime is left for the next one.
-Records that a filter leaves out, or that do not say where they come from, are appended to the dead
-letter topic again, in the same transaction. The order of a partition is kept, and so is that of
-each key.
+Invariants: a redrive moves records in transactions, together with its own offsets, so each record
+is sent once, however often the command is interrupted and restarted. It stops at the dead letter
+topic's end offsets at its start, so messages that fail again meanwhile are left for the next
+redrive. Records that a filter excludes, or without an origin, are appended to the dead letter topic
+again, in the same transaction. The order of each partition and each key is preserved.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ PREFIX: Final = "__dlq.errors."
 REDRIVES: Final = "headrace-redrives"
 """Header that counts how often a record was sent back."""
 NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
-"""They made the copy; the transaction of a redrive takes their place."""
+"""They belong to the copy; the transaction of a redrive replaces them."""
 FAILED_SHOWN_MAX: Final = 100
 NO_ORIGIN: Final = "the record does not name its origin and was kept; redrive it with --to TOPIC"
 TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
 
 
 class Letter(NamedTuple):
-    """What a dead letter says of itself; empty where it does not."""
+    """A dead letter's own description of its origin; empty fields if it has none."""
 
     topic: str
     partition: str
@@ -57,7 +56,7 @@ class Letter(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> Letter:
-        """Read the headers of a record."""
+        """Parse a record's headers."""
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in _all(message)}
         names = ("topic", "partition", "offset", "group", "delivery.count", "message")
         return cls(*(headers.get(PREFIX + name, "") for name in names))
@@ -146,7 +145,8 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _assigned(session: Session, topic: str, group: str) -> tuple[Client, dict[int, int]]:
-    """(a consumer of the whole topic from the group's progress on, where each partition ends)."""
+    """Return (a consumer of the whole topic from the group's offsets on, end offset by
+    partition)."""
     numbers = session.partitions_of(topic)
     consumer = session.consumer(
         {
@@ -175,7 +175,7 @@ def _assigned(session: Session, topic: str, group: str) -> tuple[Client, dict[in
 
 
 def _scan(session: Session, topic: str) -> Iterator[Message]:
-    """All dead letters that were not sent back yet."""
+    """Yield all dead letters that were not sent back yet."""
     consumer, ends = _assigned(session, topic, _group_of(topic))
     try:
         if ends:
@@ -186,7 +186,7 @@ def _scan(session: Session, topic: str) -> Iterator[Message]:
 
 
 def _group_of(topic: str) -> str:
-    """The group that keeps a redrive's progress."""
+    """The group with a redrive's offsets."""
     return f"headrace-redrive.{topic}"
 
 
@@ -242,17 +242,17 @@ def redrive(session: Session, /, topic: str, **options: Any) -> None:
 
 
 class _Outcome:
-    """What became of the dead letters of one redrive."""
+    """The result of a redrive."""
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
         self.kept = 0
-        """Those without an origin among them."""
+        """How many of them have no origin."""
         self.failed: list[dict[str, str]] = []
         self.failed_count = 0
 
     def add(self, bundle: list[Message], targets: list[str | None]) -> None:
-        """Count what was sent where."""
+        """Count what was sent, by destination."""
         for message, target in zip(bundle, targets, strict=True):
             if target:
                 self.sent[target] += 1
@@ -265,7 +265,7 @@ class _Outcome:
                     self.failed.append({"record": place, "error": NO_ORIGIN})
 
     def check(self, topic: str, targets: list[str | None]) -> None:
-        """Raises CommandFailed where nothing says that `topic` holds dead letters at all."""
+        """Raises CommandFailed if nothing shows that `topic` holds dead letters at all."""
         if targets and not any(target != "" for target in targets) and not self.sent:
             raise CommandFailed(
                 f"no record at the beginning of {topic} names its origin; nothing was sent",
@@ -282,7 +282,7 @@ def _redrive(session: Session, topic: str, options: dict[str, Any], outcome: _Ou
             "partitioner": "murmur2_random",
         }
     )
-    begin_transactions(session, producer)  # a redrive that runs commits no more from here on
+    begin_transactions(session, producer)  # a running redrive can commit no more from here on
     consumer, ends = _assigned(session, topic, _group_of(topic))
     sending = TransactionalMove(
         session, consumer, producer, "redrive of this topic", "send dead letters back"
@@ -317,7 +317,8 @@ def _send(
     bundle: list[Message],
     targets: list[str | None],
 ) -> None:
-    """Send one bundle and its progress in one transaction; `targets`: where each record goes."""
+    """Send one bundle and its offsets in one transaction; `targets`: the destination of each
+    record."""
     left = iter(targets)
 
     def copy(message: Message) -> None:
@@ -334,7 +335,7 @@ def _send(
 
 
 def _target(message: Message, options: dict[str, Any]) -> str | None:
-    """Where a dead letter goes; None: it is kept; empty: it does not say where it comes from."""
+    """The destination of a dead letter; None: it is kept; empty: it has no origin."""
     letter = Letter.of(message)
     if options["group"] is not None and letter.group != options["group"]:
         return None
@@ -349,7 +350,7 @@ def _is_origin(letter: Letter, target: str) -> bool:
 
 
 def _stripped(message: Message) -> list[tuple[str, bytes | None]]:
-    """The record's own headers, and how often it was sent back by now."""
+    """The record's own headers, with the updated redrive count."""
     count = 1
     kept: list[tuple[str, bytes | None]] = []
     for name, value in _all(message):

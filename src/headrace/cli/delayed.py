@@ -1,6 +1,6 @@
-"""`headrace delayed`: records that are due later; list them, cancel some.
+"""`headrace delayed`: lists and cancels delayed records.
 
-Invariants: over HTTP; every broker that serves a part of the topic is asked.
+Invariants: uses HTTP, and queries every broker that serves a part of the topic.
 """
 
 from __future__ import annotations
@@ -138,6 +138,6 @@ def cancel(
 
 
 def _merged(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """What came of one record, of what each broker says: the one that serves it knows."""
+    """The result for one record, given each broker's result: its owner's counts."""
     best = max(results, key=lambda one: (one["cancelled"] > 0, "error" not in one))
     return best | {"cancelled": sum(one["cancelled"] for one in results)}

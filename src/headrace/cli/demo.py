@@ -1,4 +1,4 @@
-"""`headrace demo`: the whole product once, on real data."""
+"""`headrace demo`: the whole product on real data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headrace.cli.failures import FAILED
 
 
 def _interrupt(_number: int, _frame: object) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: its broker is stopped, its data is removed."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the clean-up
+    """SIGTERM ends the demo like Ctrl-C: its broker is stopped, its data is removed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
     raise KeyboardInterrupt
 
 

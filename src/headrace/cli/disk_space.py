@@ -1,6 +1,6 @@
-"""Whether a broker's disk is full: asked with DescribeLogDirs (KIP-827).
+"""Detects brokers with full disks, with DescribeLogDirs (KIP-827).
 
-Invariants: reads only. A broker that does not say counts as one with room.
+Invariants: reads only. A broker that does not report it counts as having space.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LogDir(NamedTuple):
 
 
 def full_disks(session: Session) -> list[str]:
-    """The brokers whose disks take no more records, in words."""
+    """Describe the brokers whose disks accept no more records."""
     full = []
     for broker in _brokers(session):
         address = f"{broker.host}:{broker.port}"
@@ -55,7 +55,7 @@ def _log_dirs(address: str, timeout_s: float) -> list[LogDir]:
 
 
 def read_log_dirs(answer: bytes) -> list[LogDir]:
-    """The directories in an answer's body without topics. Raises struct.error, IndexError."""
+    """Parse the directories in a response without topics. Raises struct.error, IndexError."""
     at = _HEAD.size
     count, found = answer[at] - 1, []
     at += 1

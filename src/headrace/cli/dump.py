@@ -1,7 +1,7 @@
-"""`headrace dump`: what stored files hold, for people and as JSON lines.
+"""`headrace dump`: the contents of stored files, for people and as JSON lines.
 
-Invariants: what is shown is in `headrace.inspection.dump`; here are options and lines. Works on
-files of a stopped, running or damaged broker, and changes nothing.
+Invariants: `headrace.inspection.dump` reads the files; this module has the options and the output.
+Works on files of a stopped, running or damaged broker, and changes nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _as_json(line: Line) -> str:
 
 
 def _as_text(line: Line) -> str:
-    """`batch  position: 0  base_offset: 0 ...`; records stand further in than their batch."""
+    """Format as `batch  position: 0  base_offset: 0 ...`; records are indented below their
+    batch."""
     words = [f"{line['type']:<8}"]
     hidden = {"type", "key", "value"} if "decoded" in line else {"type"}
     for name, value in line.items():

@@ -1,6 +1,6 @@
-"""Times as people write them: 60s, 10m, 2h.
+"""Durations as option values: 60s, 10m, 2h.
 
-Invariants: an option's type, nothing else.
+Invariants: one option type, nothing else.
 """
 
 from __future__ import annotations

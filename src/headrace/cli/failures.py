@@ -1,7 +1,7 @@
-"""What can go wrong in a command, in words and exit codes.
+"""The failures of commands, as messages and exit codes.
 
-Invariants: an error names cause, effect and next step, and never shows a traceback.
-The exit codes are documented in `headrace --help`: do not change, scripts rely on them.
+Invariants: an error names cause, effect and next step, and never shows a traceback. The exit codes
+are documented in `headrace --help`: do not change, scripts rely on them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Exit codes:
 
 
 class CommandFailed(click.ClickException):
-    """A command that did not do its work: `message` for people, `exit_code` for scripts."""
+    """A failed command: `message` for people, `exit_code` for scripts."""
 
     def __init__(self, message: str, next_step: str = "", exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class _Meaning(NamedTuple):
     next_step: str
 
 
-# By KafkaError.name(): the part of its vocabulary that a user of this command line can meet.
+# By KafkaError.name(): the errors that a user of this command line can encounter.
 _MEANINGS = {
     "UNKNOWN_TOPIC_OR_PART": _Meaning(
         NOT_FOUND, "no such topic or partition", "See what there is: headrace topic list"
@@ -127,7 +127,7 @@ _MEANINGS = {
 
 
 def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
-    """Turn a client error met while `doing` something into words, next step and exit code."""
+    """Convert a client error that occurred while `doing` something into a message and exit code."""
     meaning = _MEANINGS.get(error.name())
     said = error.str().rstrip(".")
     if meaning is None:
@@ -143,7 +143,7 @@ def _says_nothing_new(said: str) -> bool:
 
 
 def no_topic(name: str) -> CommandFailed:
-    """The failure of naming a topic that is not there."""
+    """The error for a topic that does not exist."""
     return CommandFailed(
         f"no topic {name!r} on this broker",
         f"List topics with headrace topic list, or create it: headrace topic create {name}",
@@ -152,7 +152,7 @@ def no_topic(name: str) -> CommandFailed:
 
 
 def no_group(name: str) -> CommandFailed:
-    """The failure of naming a group that is not there."""
+    """The error for a group that does not exist."""
     return CommandFailed(
         f"no group {name!r} on this broker", "See what there is: headrace group list", NOT_FOUND
     )

@@ -1,7 +1,8 @@
-"""`headrace find`: where a message is, and what became of it.
+"""`headrace find`: finds messages and shows their state.
 
-Invariants: over HTTP, page by page, so that a broker holds no more than one page. A broker searches
-what it serves and names the brokers that serve the rest, which are asked in turn.
+Invariants: uses HTTP, page by page, so that a broker never holds more than one page. A broker
+searches the partitions that it serves and names the brokers of the others, which are queried in
+turn.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def find(session: Session, /, topic: str, **options: Any) -> None:
 def find_all(
     session: Session, address: str, topic: str, query: dict[str, Any], limits: dict[str, Any]
 ) -> dict[str, Any]:
-    """The messages that all brokers find, up to a count and a time. Raises CommandFailed."""
+    """Search on all brokers, up to a count and a time. Raises CommandFailed."""
     finding = _Finding(session.timeout_s, topic, limits)
     left = {-1: address}
     while left:
@@ -88,7 +89,7 @@ def find_all(
             return finding.total
         left |= {id_: http for id_, http in finding.brokers.items() if id_ not in finding.asked}
     for name, number in sorted(finding.missed):
-        # It moved from a broker that was asked later to one that had been asked before.
+        # It moved from a broker that is queried later to one that was queried before.
         place = name, number
         if name == topic and place in finding.owners:
             one = query | {"partition": number}
@@ -103,7 +104,7 @@ def find_all(
 
 
 class _Finding:
-    """What brokers have answered so far."""
+    """The results so far."""
 
     def __init__(self, timeout_s: float, topic: str, limits: dict[str, Any]) -> None:
         self.total: dict[str, Any] = {
@@ -112,26 +113,26 @@ class _Finding:
         self.asked: set[int] = set()
         self.brokers: dict[int, str] = {}
         self.owners: dict[tuple[str, int], str] = {}
-        """Addresses of brokers, by the newest answer."""
+        """Addresses of brokers, according to the newest response."""
         self.missed: set[tuple[str, int]] = set()
-        """Partitions that none of those that were asked has served all the time."""
+        """Partitions that no queried broker has served throughout the search."""
         self._timeout_s = timeout_s
         self._topic = topic
         self._count = limits["count"]
         self._deadline_s = time.monotonic() + limits["time_limit"] / 1000
 
     def stop(self, reason: str) -> None:
-        """Say why not everything was searched."""
+        """Explain why not everything was searched."""
         self.total |= {"is_complete": False, "reason": reason}
 
     def forget(self, place: tuple[str, int]) -> None:
-        """Drop what was found in a partition that is searched from its beginning again."""
+        """Drop the results from a partition that is searched from its beginning again."""
         found = self.total["messages"]
         kept = [one for one in found if (one["topic"], one["partition"]) != place]
         self.total["messages"] = kept
 
     def ask(self, address: str, query: dict[str, Any]) -> bool:
-        """Add what one broker finds; False once a limit is reached."""
+        """Add one broker's results; returns False once a limit is reached."""
         web, given, missed = Web(address, self._timeout_s), dict(query), set[tuple[str, int]]()
         while True:
             room = self._count - len(self.total["messages"])

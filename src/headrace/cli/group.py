@@ -1,7 +1,7 @@
 """`headrace group`: list, describe, reset, delete.
 
-Invariants: a group whose consumers run is never changed under them: its next commit would
-undo the change.
+Invariants: a group with running consumers is never changed, because its next commit would undo the
+change.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None
 def _describe_consumer_group(
     session: Session, name: str
 ) -> tuple[dict[str, Any], list[PartitionLag]]:
-    """Also of a group whose type is not known, such as one of a topic that was deleted."""
+    """Also for a group of unknown type, such as one of a deleted topic."""
     described = describe_groups(session, [name])[name]
     lags = group_lag(session, name, members_by_partition(described))
     state = state_of(described)

@@ -1,6 +1,6 @@
-"""Which groups there are, of every type.
+"""Lists the groups of every type.
 
-Invariants: each broker is asked in Kafka's protocol, since the client library leaves out the types
+Invariants: queries each broker with Kafka's protocol, because the client library omits the types
 that it does not know.
 """
 
@@ -24,7 +24,7 @@ class GroupListed(NamedTuple):
 
     group: str
     state: str
-    """As Kafka writes it: Stable, Empty, PreparingRebalance, ..."""
+    """In Kafka's terms: Stable, Empty, PreparingRebalance, ..."""
     type: str
     """`classic`, `consumer`, `share` or `streams`."""
 
@@ -50,5 +50,5 @@ def list_groups(session: Session) -> list[GroupListed]:
 
 
 def type_of(session: Session, group: str) -> str | None:
-    """The group's type; None of a group that does not exist."""
+    """The group's type; None if it does not exist."""
     return next((one.type for one in list_groups(session) if one.group == group), None)

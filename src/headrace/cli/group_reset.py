@@ -1,7 +1,7 @@
-"""`headrace group reset`: put a group somewhere else in its topics.
+"""`headrace group reset`: changes a group's offsets.
 
-Invariants: shows what it does in a table, before and after, with the records that will be
-read again or skipped. A group that is active is refused: a share group by its coordinator.
+Invariants: prints the offsets before and after in a table, with the number of records that will be
+read again or skipped. An active group is rejected, a share group by its coordinator.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _QUIET_STATES = {"Empty", "Dead", "Unknown"}
 
 
 class Move(NamedTuple):
-    """One partition's progress, before and after."""
+    """One partition's offsets, before and after."""
 
     partition: Partition
     before: int | None
@@ -99,7 +99,7 @@ def move_group(
     shift: int | None,
     options: dict[str, Any],
 ) -> None:
-    """Move a group of any type, to `target` or by `shift`, and print what was done.
+    """Reset a group of any type, to `target` or by `shift`, and print the result.
 
     `options`: topics, numbers, dry_run, as_json. Raises CommandFailed.
     """
@@ -137,7 +137,7 @@ def move_group(
 
 
 def refuse_active(session: Session, name: str) -> None:
-    """Raises CommandFailed where the group has members."""
+    """Raises CommandFailed if the group has members."""
     if type_of(session, name) == STREAMS:
         described = streams_group(session, name)
         state, count = described.group_state, len(described.members)
@@ -157,7 +157,7 @@ def refuse_active(session: Session, name: str) -> None:
 def _partitions(
     session: Session, name: str, committed: dict[Partition, int], options: dict[str, Any]
 ) -> list[Partition]:
-    """What is to be moved: the named topics' partitions, or all in which there is progress."""
+    """The partitions to reset: those of the named topics, or all with a committed offset."""
     numbers = set(options["numbers"])
     topics = options["topics"]
     if topics:
@@ -200,7 +200,7 @@ def _moves(
 
 
 def commit_moves(session: Session, name: str, moves: list[Move]) -> None:
-    """Store the new progress. Raises CommandFailed."""
+    """Commit the new offsets. Raises CommandFailed."""
     offsets = [
         kafka().TopicPartition(m.partition.topic, m.partition.number, m.after) for m in moves
     ]

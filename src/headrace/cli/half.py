@@ -1,6 +1,6 @@
-"""`headrace half`: transactional (half) messages; list them and their outcomes, settle some.
+"""`headrace half`: lists transactional (half) messages and their outcomes, and settles them.
 
-Invariants: over HTTP; every broker that serves a part of the topic is asked.
+Invariants: uses HTTP, and queries every broker that serves a part of the topic.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _settle(
     path = path_of("topics", topic, "half", "settle")
     asked = ask_each(options["http"], session.timeout_s, "POST", path, {how: named})
     answers = [*asked]
-    # The broker that serves the partition of a message knows of it, the others do not.
+    # Only the broker that serves a message's partition knows it.
     results = [
         max(of_one, key=lambda one: (one["ok"], one.get("outcome") != "unknown"))
         for of_one in zip(*(answer["results"] for answer in answers), strict=True)

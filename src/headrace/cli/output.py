@@ -1,7 +1,7 @@
-"""How commands print: tables for people, plain columns for pipes, JSON for scripts.
+"""Output of commands: tables for people, plain columns for pipes, JSON for scripts.
 
-Invariants: data goes to stdout, everything said about it to stderr. On a terminal tables
-are drawn; in a pipe they are plain columns that nothing truncates.
+Invariants: data goes to stdout, messages about it to stderr. On a terminal, tables are drawn; in a
+pipe, they are plain columns without truncation.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def confirm(question: str, *, is_sure: bool) -> None:
-    """Ask before something is lost for good.
+    """Ask for confirmation before an irreversible action.
 
-    Raises CommandFailed where there is no terminal to ask at.
+    Raises CommandFailed if there is no terminal.
     """
     if is_sure:
         return
@@ -45,7 +45,7 @@ def confirm(question: str, *, is_sure: bool) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
-    """A table on stdout; numbers stand to the right."""
+    """Print a table on stdout; numbers are right-aligned."""
     rows = [list(row) for row in rows]
     numeric = [
         bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
@@ -81,7 +81,7 @@ def _draw(columns: Sequence[str], texts: list[list[str]], numeric: list[bool], t
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell as people read it: thousands apart, nothing as a dash, a row on one line."""
+    """Format a cell: thousands separators, a dash for nothing, a single line."""
     if cell is None:
         return "-"
     if isinstance(cell, bool):
@@ -94,12 +94,12 @@ def cell_text(cell: Cell) -> str:
 
 
 def say(message: str) -> None:
-    """A remark for people, on stderr."""
+    """Print a message on stderr."""
     click.echo(message, err=True)
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """Milliseconds since the epoch as ISO 8601 in UTC."""
+    """Format milliseconds since the epoch as ISO 8601 in UTC."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -108,7 +108,7 @@ def iso_time(timestamp_ms: int) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """Bytes as people read them."""
+    """Format a size in bytes."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -117,7 +117,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds as people read them."""
+    """Format seconds."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     if seconds < 7200:

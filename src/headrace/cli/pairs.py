@@ -1,6 +1,6 @@
 """Options of the form NAME=VALUE.
 
-Invariants: text in, values out; imports nothing but click, since most commands need it.
+Invariants: text in, values out; imports only click, because most commands need it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import click
 
 
 def name_and_value(text: str, example: str = "") -> tuple[str, str]:
-    """What stands before and behind the first `=`. Raises BadParameter, with the example."""
+    """Split at the first `=`. Raises BadParameter, with the example."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         shown = f", e.g. {example}" if example else ""

@@ -1,6 +1,6 @@
-"""Kinds of options that click does not have.
+"""Option types that click does not have.
 
-Invariants: text in, values out; what is wrong is said by click, with the option's name.
+Invariants: text in, values out; click reports errors with the option's name.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 def show_address(address: tuple[str, int]) -> str:
-    """HOST:PORT, as it is typed."""
+    """The type of HOST:PORT options."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

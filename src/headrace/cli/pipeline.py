@@ -34,7 +34,7 @@ RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the
 
 @contextmanager
 def _in_words(table: str, warehouse: str) -> Iterator[None]:
-    """Turn what Spark cannot do into a failure with a next step. Raises CommandFailed."""
+    """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
     try:
         yield
     except Exception as error:
@@ -59,7 +59,7 @@ def run() -> None:
 
 
 class _Stop:
-    """Ctrl-C asks the job to end after its round; a second one ends the process."""
+    """Ctrl-C stops the job after its round; a second one ends the process."""
 
     def __init__(self) -> None:
         self.wanted = False

@@ -1,6 +1,6 @@
-"""Places in a log, as a user names them: `earliest`, `latest`, `42`, `-10`, a time, a duration.
+"""Positions in a log, as users write them: `earliest`, `latest`, `42`, `-10`, a time, a duration.
 
-Invariants: parsing is pure; `resolve` alone asks the broker, once per kind.
+Invariants: parsing is pure; only `resolve` queries the broker, once per kind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
 class Position(NamedTuple):
-    """A place: `number` is an offset, a count, or milliseconds since the epoch, by `kind`."""
+    """A position: `number` is an offset, a count, or milliseconds since the epoch, by `kind`."""
 
     kind: Kind
     number: int = 0
@@ -48,7 +48,7 @@ class Partition(NamedTuple):
 
 
 def parse_duration_ms(text: str) -> int:
-    """`90s`, `15m`, `1h30m`, `2d`. Raises ValueError."""
+    """Parse `90s`, `15m`, `1h30m`, `2d`. Raises ValueError."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d")
@@ -56,14 +56,14 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_time_ms(text: str) -> int:
-    """ISO 8601 (without a zone: local time) or `@` and milliseconds. Raises ValueError."""
+    """Parse ISO 8601 (without a zone: local time) or `@` and milliseconds. Raises ValueError."""
     if text.startswith("@"):
         return int(text[1:])
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def parse_position(text: str, now_ms: int) -> Position:
-    """Read a position as a user writes it. Raises ValueError."""
+    """Parse a position. Raises ValueError."""
     if text in _WORDS:
         return Position(_WORDS[text])
     if text.isascii() and text.isdigit():
@@ -94,7 +94,7 @@ class PositionType(click.ParamType[Any]):
 
 
 class TimeType(click.ParamType[Any]):
-    """A click type for moments: ISO 8601, `@` and milliseconds, or a duration ago."""
+    """A click type for times: ISO 8601, `@` and milliseconds, or a duration ago."""
 
     name = "time"
 
@@ -114,14 +114,14 @@ class TimeType(click.ParamType[Any]):
 
 
 class Bounds(NamedTuple):
-    """The log start offset of a partition and the offset that its next record will get."""
+    """A partition's log start offset, and the offset of its next record."""
 
     earliest: int
     latest: int
 
 
 def log_bounds(session: Session, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
-    """Both ends of each partition."""
+    """Return both for each partition."""
     earliest = _ask(session, partitions, "earliest", 0)
     latest = _ask(session, partitions, "latest", 0)
     return {p: Bounds(earliest[p], latest[p]) for p in partitions}
@@ -130,7 +130,7 @@ def log_bounds(session: Session, partitions: Sequence[Partition]) -> dict[Partit
 def resolve(
     session: Session, position: Position, bounds: dict[Partition, Bounds]
 ) -> dict[Partition, int]:
-    """The offset of `position` in each partition, moved inside its bounds."""
+    """Return the offset of `position` in each partition, limited to its bounds."""
     match position.kind:
         case "earliest":
             return {p: b.earliest for p, b in bounds.items()}
@@ -142,7 +142,7 @@ def resolve(
             return {p: max(b.latest - position.number, b.earliest) for p, b in bounds.items()}
         case "time":
             found = _ask(session, list(bounds), "time", position.number)
-            # -1: every record is older, so the place is the end.
+            # -1: every record is older, so the position is the end.
             return {p: found[p] if found[p] >= 0 else b.latest for p, b in bounds.items()}
 
 

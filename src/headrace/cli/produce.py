@@ -1,8 +1,8 @@
-"""`headrace produce`: write records from stdin or files to a topic.
+"""`headrace produce`: writes records from stdin or files to a topic.
 
-Invariants: a record counts only when the broker has acknowledged it. What was read before an
-interruption or a bad line is still delivered, and the summary says how much. After an error that
-every later record would meet, too, nothing more is read or sent.
+Invariants: only acknowledged records count. What was read before an interruption or an invalid line
+is still delivered, and the summary reports how many. After an error that would affect every later
+record, too, reading and sending stop.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-POLL_EVERY = 512  # records between two looks at deliveries and the clock
+POLL_EVERY = 512  # records between two checks of deliveries and the clock
 OF_ONE_RECORD = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"}
-"""Errors that say nothing about the next record."""
+"""Errors that do not affect the next record."""
 READERS: dict[str, Callable[[Source, Reading, Callable[[int], None]], Iterator[Record]]] = {
     "lines": records_in.read_lines,
     "json": records_in.read_json,
@@ -53,13 +53,13 @@ def _headers(_ctx: object, _param: object, values: tuple[str, ...]) -> Headers:
 
 @dataclass(slots=True)
 class Delivery:
-    """What has become of the records that were handed to the client."""
+    """The outcome of the records passed to the client."""
 
     handed: int = 0
     failed: int = 0
     first_error: KafkaError | None = None
     is_hopeless: bool = False
-    """Whether later records would fail like one that did."""
+    """Whether later records would fail in the same way."""
 
     def report(self, error: KafkaError | None, _message: object) -> None:
         """Called by the client for each record that was *not* delivered."""
@@ -169,7 +169,7 @@ def _failure(session: Session, topic: str, delivery: Delivery) -> CommandFailed:
     error = delivery.first_error
     assert error is not None, "called after an error"
     if error.name() in {"POLICY_VIOLATION", "_MSG_TIMED_OUT"}:
-        # The client library keeps to itself what the broker has said.
+        # The client library does not expose the broker's error message.
         full = full_disks(session)
         if full:
             return CommandFailed(
@@ -202,12 +202,12 @@ def _config(session: Session, options: dict[str, Any]) -> dict[str, Any]:
         "compression.type": options["compression"],
         "linger.ms": options["linger_ms"],
         "batch.size": options["batch_bytes"],
-        # The broker's max.message.bytes decides, not the client's guess of it.
+        # The broker's max.message.bytes decides, not the client's own limit.
         "message.max.bytes": 100_000_000,
         "queue.buffering.max.messages": 200_000,
         "message.timeout.ms": int(session.timeout_s * 1000),
         "delivery.report.only.error": True,
-        "partitioner": "murmur2_random",  # as Java's: a key goes to the same partition
+        "partitioner": "murmur2_random",  # as in Java: a key goes to the same partition
     }
 
 
@@ -276,12 +276,12 @@ def _send_all(
 
 
 def _finish(producer: Client, delivery: Delivery, meter: Meter) -> None:
-    """Wait until every record is acknowledged or has failed; the client's timeout bounds it."""
+    """Wait until every record is acknowledged or has failed; bounded by the client's time-out."""
     try:
         while producer.flush(0.2) > 0:
             meter.tick()
             if delivery.is_hopeless:
-                producer.purge(in_flight=False)  # what is under way may be stored
+                producer.purge(in_flight=False)  # in-flight records may be stored
     except KeyboardInterrupt:
         left = len(producer)
         producer.purge()

@@ -1,7 +1,6 @@
-"""A progress line on stderr, for a terminal; a line a minute in the log of what takes hours.
+"""A progress line on stderr, for a terminal; a log line per minute for commands that take hours.
 
-Invariants: in a pipe or with --quiet it imports nothing. It is refreshed by time, never per
-record.
+Invariants: in a pipe or with --quiet, imports nothing. Refreshed by time, never per record.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LINE_EVERY_NS = 60_000_000_000
 
 @contextmanager
 def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how much of a known number is done: call what this yields with each further part."""
+    """Show progress towards a known total: call the yielded function with each increment."""
     if not sys.stderr.isatty():
         yield lambda _count: None
         return
@@ -45,7 +44,7 @@ def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def bytes_read(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how many of how many bytes are read: call what this yields with both."""
+    """Show progress in bytes: call the yielded function with (bytes done, total bytes)."""
     if not sys.stderr.isatty():
         yield lambda _done, _all: None
         return
@@ -66,14 +65,14 @@ def bytes_read(label: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class StatusLine:
-    """How far something is, rewritten in place: for what tells by itself now and then."""
+    """A progress text, rewritten in place: for callers that report occasionally."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
         self._next_ns = time.perf_counter_ns() + LINE_EVERY_NS
 
     def show(self, fraction: float, state: str) -> None:
-        """Say it: in place on a terminal, elsewhere as a line of its own now and then."""
+        """Show it: in place on a terminal, otherwise as a separate line occasionally."""
         if self._is_shown:
             sys.stderr.write(f"\r\x1b[K{fraction:4.0%}  {state}")
         elif time.perf_counter_ns() >= self._next_ns:
@@ -84,13 +83,13 @@ class StatusLine:
         sys.stderr.flush()
 
     def end(self) -> None:
-        """Take it away."""
+        """Clear the line."""
         if self._is_shown:
             sys.stderr.write("\r\x1b[K")
 
 
 class Meter:
-    """Counts records and bytes; shows them while it works, and sums them up at the end."""
+    """Counts records and bytes; shows them while running, and prints a summary at the end."""
 
     def __init__(self, label: str, total: int | None, show: bool) -> None:
         self.records = 0
@@ -127,12 +126,12 @@ class Meter:
         self._task = self._progress.add_task(self._label, total=total, state="")
 
     def set_total(self, total: int | None) -> None:
-        """Say how much there is to do, once that is known."""
+        """Set the total, once it is known."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, total=total)
 
     def tick(self) -> None:
-        """Refresh what is shown, if it is time; cheap enough to be called often."""
+        """Refresh the display if it is due; cheap enough to be called often."""
         if self._progress is None:
             return
         now_ns = time.perf_counter_ns()
@@ -145,17 +144,17 @@ class Meter:
         self._progress.update(self._task, completed=self.done, state=state)
 
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """The time since its start."""
         return (time.perf_counter_ns() - self._started_ns) / 1e9
 
     def stop(self) -> None:
-        """Take the progress line away."""
+        """Clear the progress line."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
     def summary(self, verb: str, detail: str) -> None:
-        """One line on stderr: how much, how long, how fast."""
+        """Print one line on stderr: number, time, rate."""
         self.stop()
         seconds = self.seconds()
         rate = self.records / max(seconds, 1e-9)

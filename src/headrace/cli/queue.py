@@ -1,6 +1,6 @@
-"""`headrace queue`: receive messages of a share group, settle them, watch the group.
+"""`headrace queue`: receives and settles messages of a share group, and watches the group.
 
-Invariants: over the broker's HTTP interface, whose receipts stand for single deliveries, so a
+Invariants: uses the broker's HTTP interface, whose receipts identify single deliveries, so a
 message received by one call can be settled by another.
 """
 
@@ -157,7 +157,7 @@ def _read_receipts() -> list[str]:
 
 
 def _report(results: list[dict[str, Any]], *, as_json: bool, is_quiet: bool = False) -> None:
-    """Raises CommandFailed where a receipt was refused."""
+    """Raises CommandFailed if a receipt was rejected."""
     refused = [result for result in results if not result["ok"]]
     if as_json:
         print_json(results)

@@ -1,7 +1,7 @@
-"""`headrace quota`: what clients may ask of each broker.
+"""`headrace quota`: client quotas of the brokers.
 
-Invariants: any broker takes a change; it is stored in the cluster's metadata, and every broker
-follows it at once, and after a restart.
+Invariants: any broker accepts a change; it is stored in the cluster's metadata, and every broker
+applies it immediately, and after a restart.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def entity_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _entity(options: dict[str, Any]) -> Entity:
-    """The entity that the options name; empty: none. Raises CommandFailed."""
+    """The entity named by the options; empty: none. Raises CommandFailed."""
     found: Entity = {}
     for option, kind in KINDS.items():
         name, is_default = options[option], options[f"default_{option}"]

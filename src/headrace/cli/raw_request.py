@@ -1,6 +1,6 @@
-"""One request of Kafka's protocol to one broker, for what the client library does not offer.
+"""One request of Kafka's protocol to one broker, for APIs that the client library lacks.
 
-Invariants: a connection for each request; does not know what the bodies mean.
+Invariants: one connection per request; bodies are opaque.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ _CLIENT_ID = b"headrace-cli"
 def ask(
     address: str, api_key: int, version: int, body: bytes, timeout_s: float, *, is_flexible: bool
 ) -> bytes:
-    """The answer's body. Raises OSError."""
+    """Return the body of the response. Raises OSError."""
     with BlockingConnection(host_and_port(address), timeout_s, _CLIENT_ID) as connection:
         return connection.call(api_key, version, body, is_flexible=is_flexible)

@@ -1,7 +1,7 @@
-"""Reading records off partitions: spans of offsets, or as a member of a group.
+"""Reads records from partitions: by offset ranges, or as a member of a group.
 
-Invariants: hands bytes to stdout in blocks; knows where to stop; never skips a record in
-silence. An error of one partition ends the reading with words.
+Invariants: writes bytes to stdout in blocks; knows where to stop; never skips a record silently. An
+error of one partition ends the command with a message.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from headrace.cli.records_out import Writer
     from headrace.cli.session import Session
 
-MESSAGES_MAX = 1000  # taken from the client at once: amortises the call, bounds the delay
+MESSAGES_MAX = 1000  # messages taken from the client at once: amortises the call, bounds the delay
 POLL_S = 0.2
 COMMIT_EVERY_NS = 1_000_000_000
-# Told to the client, not to the user: it goes on by itself.
+# Reported by the client, not shown to the user: it recovers by itself.
 _PASSING = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"}
 
 
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Reader:
-    """What all ways of reading share."""
+    """The state shared by all ways of reading."""
 
     session: Session
     write: Writer
@@ -48,7 +48,7 @@ class Reader:
     _passing_since_ns: int = field(default=0)
 
     def consumer(self, **more: Any) -> Client:
-        """A consumer that leaves nothing behind unless told to."""
+        """Create a consumer that leaves no state on the broker unless configured to."""
         isolation = "read_uncommitted" if self.read_uncommitted else "read_committed"
         return self.session.consumer(
             {
@@ -65,7 +65,7 @@ class Reader:
         )
 
     def full(self) -> bool:
-        """Whether as many records were written as were wanted."""
+        """Whether the requested number of records was written."""
         return self.count_max is not None and self.meter.records >= self.count_max
 
     def put(self, messages: list[Message]) -> None:
@@ -84,7 +84,7 @@ class Reader:
         meter.tick()
 
     def check(self, error: KafkaError) -> None:
-        """Raise on what will not pass by itself; on what should, after the timeout."""
+        """Raise on permanent errors; on transient ones, after the time-out."""
         now_ns = time.monotonic_ns()
         if error.name() in _PASSING:
             self._passing_since_ns = self._passing_since_ns or now_ns
@@ -128,7 +128,7 @@ def _wanted(reader: Reader) -> int:
 def _sort_out(
     reader: Reader, messages: list[Message], ends: dict[Partition, int | None]
 ) -> tuple[list[Message], list[Partition]]:
-    """The messages inside their spans, and the partitions that are done."""
+    """Return the messages inside their ranges, and the completed partitions."""
     kept: list[Message] = []
     finished: list[Partition] = []
     for message in messages:
@@ -152,14 +152,14 @@ def _sort_out(
 
 
 def _at_end(offset: int, end: int) -> bool:
-    # Holes at the end (markers, compaction) never come as messages: the end of the partition does.
+    # Holes at the end (markers, compaction) give no messages: only the end-of-partition event.
     return offset >= end
 
 
 def read_group(reader: Reader, topic: str, group: str, reset: str, *, follow: bool) -> None:
     """Read as a member of `group`; without `follow`, until every assigned partition is at its end.
 
-    Commits what was written, each second and at the end.
+    Commits what was written, every second and at the end.
     """
     consumer = reader.consumer(**{"group.id": group, "auto.offset.reset": reset})
     state = _Membership()
@@ -194,7 +194,7 @@ def read_group(reader: Reader, topic: str, group: str, reset: str, *, follow: bo
 
 
 class _Membership:
-    """What this member holds, how far it has written, and where it has met the end."""
+    """This member's partitions, the offsets written, and the partitions at their ends."""
 
     def __init__(self) -> None:
         self.held: set[tuple[str, int]] | None = None
@@ -207,7 +207,7 @@ class _Membership:
         self.at_end = set()
 
     def revoked(self, consumer: Client, partitions: list[Any]) -> None:
-        """Called by the client in a rebalance: commit before others take over."""
+        """Called by the client in a rebalance: commit before the partitions move."""
         self.commit(consumer, wait=True)
         for p in partitions:
             self.next_offsets.pop((p.topic, p.partition), None)
@@ -215,7 +215,7 @@ class _Membership:
         self.at_end = set()
 
     def is_done(self) -> bool:
-        """Whether there is an assignment, and nothing more to read in it."""
+        """Whether there is an assignment, and it is completely read."""
         return self.held is not None and self.held <= self.at_end
 
     def commit(self, consumer: Client, *, wait: bool) -> None:

@@ -1,7 +1,7 @@
-"""Where `headrace produce` gets its records: lines, JSON lines, whole files.
+"""The input of `headrace produce`: lines, JSON lines, whole files.
 
-Invariants: pure reading and parsing, one record at a time, so that a file of any size
-needs no memory. A line that cannot be read names its source and number.
+Invariants: pure reading and parsing, one record at a time, so that memory does not depend on a
+file's size. An error names the input and the line number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """What is sent. `timestamp_ms` 0 and `partition` -1 leave the choice to the client."""
+    """A record to send. With `timestamp_ms` 0 and `partition` -1, the client chooses."""
 
     key: bytes | None
     value: bytes | None
@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """How input becomes records: the same for all of them."""
+    """How to convert input to records: the same for all inputs."""
 
     key: bytes | None
     key_separator: bytes | None
@@ -46,14 +46,14 @@ class Reading:
 
 
 class Source(NamedTuple):
-    """One input, with the name that error messages use."""
+    """One input, with its name for error messages."""
 
     name: str
     stream: BinaryIO
 
 
 def read_lines(source: Source, reading: Reading, read: Callable[[int], None]) -> Iterator[Record]:
-    """One record a line; `read(bytes)` is told of progress. Raises CommandFailed."""
+    """One record per line; `read(bytes)` is called with the progress. Raises CommandFailed."""
     key, separator, headers = reading.key, reading.key_separator, reading.headers
     timestamp_ms, partition, empty_is_null = (
         reading.timestamp_ms,
@@ -74,7 +74,8 @@ def read_lines(source: Source, reading: Reading, read: Callable[[int], None]) ->
 
 
 def read_json(source: Source, reading: Reading, read: Callable[[int], None]) -> Iterator[Record]:
-    """One JSON object a line, as `headrace consume --format json` writes. Raises CommandFailed."""
+    """One JSON object per line, as written by `headrace consume --format json`. Raises
+    CommandFailed."""
     for number, line in enumerate(source.stream, 1):
         read(len(line))
         if not line.strip():

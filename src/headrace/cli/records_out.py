@@ -1,7 +1,7 @@
-"""How `headrace consume` writes records: text, JSON lines, raw values, templates.
+"""The output of `headrace consume`: text, JSON lines, raw values, templates.
 
-Invariants: pure; a format is a function from a message to bytes. On a terminal text is
-shown with its control characters made visible; in a pipe every byte passes as it is.
+Invariants: pure; a format is a function from a message to bytes. On a terminal, control characters
+are made visible; in a pipe, every byte passes unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEMPLATE_FIELDS = (
 
 
 def as_raw(message: Message) -> bytes:
-    """The value's bytes, and nothing else."""
+    """The bytes of the value only."""
     return message.value() or b""
 
 
@@ -54,7 +54,7 @@ def as_json(message: Message) -> bytes:
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
-    """`data` under `name` if it is UTF-8, else under `name`_base64."""
+    """`data` under `name` if it is UTF-8, else in base64 under `name`_base64."""
     if data is None:
         return {name: None}
     try:
@@ -66,7 +66,7 @@ def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
 def text_writer(
     *, keys: bool, headers: bool, positions: bool, times: bool, delimiter: str, terminal: bool
 ) -> Writer:
-    """Values, one a line, behind the columns that were asked for, a tab between them."""
+    """Values, one per line, after the requested columns, separated by tabs."""
     end = unescape(delimiter).encode()
     show = for_terminal if terminal else bytes
     if not (keys or headers or positions or times):
@@ -114,7 +114,7 @@ _FIELDS: dict[str, Writer] = {
 
 
 def template_writer(template: str, terminal: bool) -> Writer:
-    r"""Fields in braces are filled in; \n and \t mean what they say. Raises UsageError."""
+    r"""Replace fields in braces; \n and \t are escapes. Raises UsageError."""
     parts: list[bytes | Writer] = []
     end = 0
     for found in _FIELD.finditer(template):

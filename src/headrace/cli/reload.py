@@ -1,7 +1,7 @@
-"""SIGHUP: read the configuration file again, and apply what can change while a broker runs.
+"""SIGHUP: reloads the configuration file, and applies what can change at run time.
 
-Invariants: never ends the process, whatever the file holds. The command line and the environment
-count more than the file, now as at the start.
+Invariants: never ends the process, whatever the file contains. The command line and the environment
+take precedence over the file, as at the start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG_LEVEL = "log_level"
 
 
 class Reload:
-    """What `headrace serve` does on SIGHUP."""
+    """The SIGHUP handler of `headrace serve`."""
 
     def __init__(self, ctx: click.Context) -> None:
         self._ctx = ctx
@@ -34,7 +34,7 @@ class Reload:
         self._found: Mapping[str, Any] = dict(ctx.default_map or {})
 
     def __call__(self) -> None:
-        """Read the file again."""
+        """Reload the file."""
         if self._path is None:
             log.info("SIGHUP: no configuration file (--config), nothing to reload")
             return
@@ -55,7 +55,7 @@ class Reload:
         return source not in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
 
     def _apply(self, changed: set[str]) -> str:
-        """Apply what can be; what was done, in words."""
+        """Apply what can be applied; returns a description."""
         told = []
         if LOG_LEVEL in changed:
             level = str(self._found.get(LOG_LEVEL, "info"))

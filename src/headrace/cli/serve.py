@@ -1,4 +1,4 @@
-"""`headrace serve`: run a broker until it is told to stop."""
+"""`headrace serve`: runs a broker until it is stopped."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ LOUD = (
     "headrace.log.step_queue",
     "uvicorn.error",
 )
-"""What logs a line for each misdeed of a client, or for each of its tries in an outage."""
+"""Loggers that log a line for each misbehaving client, or for each retry in an outage."""
 _OTHERS_MAY_NOTHING = 0o077
 
 
 def _raise_file_limit() -> None:
-    """Ledgers and connections need descriptors: take what the machine allows."""
+    """Ledgers and connections need descriptors: raise the limit to the allowed maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _calm_the_collector() -> None:
-    """Spare the cycle collector what lives as long as the process, and let it run seldom.
+    """Exempt long-lived objects from the cycle collector, and run it rarely.
 
-    Requests leave no cycles, so counting references frees them; what the collector would do is
-    look through all topics in the middle of somebody's request.
+    Requests leave no cycles, so reference counting frees them; a collection would only scan all
+    topics in the middle of a request.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -75,7 +75,7 @@ def _calm_the_collector() -> None:
 
 
 def _stop_signals(reload: Callable[[], None]) -> asyncio.Event:
-    """Set when SIGINT or SIGTERM comes; SIGHUP calls `reload`."""
+    """Return an event set on SIGINT or SIGTERM; SIGHUP calls `reload`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -118,7 +118,7 @@ def _ready_line(
 async def _supervise(
     settings: Settings, options: list[str], reload: Callable[[], None], *, as_json: bool
 ) -> None:
-    """Run `worker_count` brokers, at ports that follow each other."""
+    """Run `worker_count` brokers, at consecutive ports."""
     from headrace.server.supervisor import Supervisor
 
     stop = _stop_signals(reload)
@@ -138,13 +138,13 @@ async def _supervise(
 
 
 def _nth(address: tuple[str, int], number: int) -> tuple[str, int]:
-    """Of several listeners at one address, the ports are next to each other (0: any)."""
+    """Listeners at the same address have consecutive ports (0: any)."""
     host, port = address
     return (host, port + number if port else 0)
 
 
 def _nth_listeners(settings: Settings, number: int) -> str:
-    """The listeners of one of several workers, as the option says them."""
+    """The listeners of one of several workers, in the option's format."""
     kafka = [one for one in settings.endpoints if one.face == KAFKA]
     return Listeners().format(
         Listener(one.listener, *_nth((one.host, one.port), number)) for one in kafka
@@ -160,7 +160,7 @@ async def _serve(
     gc.disable()  # while all topics are loaded: see _calm_the_collector
     stop = _stop_signals(reload)
     if worker is not None:
-        # The supervisor holds the other end: when it is gone, so is the reason to run.
+        # The supervisor holds the other end: if it is closed, the worker must exit.
         loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin.fileno(), _at_end_of_input, stop)
     broker = await _until_started(start(settings), stop)
@@ -190,15 +190,16 @@ async def _serve(
     await stop.wait()
     log.info("stopping")
     await broker.stop()
-    # The process ends, and with it its memory: the interpreter would look through all of it first.
+    # The process ends, and its memory with it: the interpreter would otherwise scan all of it
+    # first.
     gc.disable()
     gc.freeze()
 
 
 async def _until_started(start: Coroutine[Any, Any, Broker], stop: asyncio.Event) -> Broker | None:
-    """The broker; None if it was told to stop first. Raises what `start` raises.
+    """Return the broker; None if it was stopped first. Raises what `start` raises.
 
-    A start may take long: it waits for the session of a former life to end, or reads a large log.
+    A start may take long: it waits for the session of a previous run to end, or reads a large log.
     """
     starting, stopping = asyncio.ensure_future(start), asyncio.ensure_future(stop.wait())
     try:
@@ -215,7 +216,7 @@ async def _until_started(start: Coroutine[Any, Any, Broker], stop: asyncio.Event
 
 
 def _worker_count(data_dir: Path, asked: int | None) -> int:
-    """How many brokers to run. Raises CommandFailed where that would leave partitions unserved."""
+    """The number of brokers to run. Raises CommandFailed if it would leave partitions unserved."""
     stored = stored_worker_count(data_dir)
     if asked is not None and asked < stored:
         raise CommandFailed(
@@ -227,19 +228,19 @@ def _worker_count(data_dir: Path, asked: int | None) -> int:
 
 
 def _prepare(log_level: str) -> None:
-    """What a process needs before it is a broker. Raises CommandFailed."""
+    """Prepare the process. Raises CommandFailed."""
     if sys.flags.optimize:
         raise CommandFailed(
             "python -O disables the checks of invariants: start headrace without it"
         )
-    # SQLite and object storage in a folder make files, too: records are their owner's alone.
+    # SQLite and object storage in a folder create files, too: only their owner may read records.
     os.umask(_OTHERS_MAY_NOTHING)
     logging.basicConfig(level=log_level.upper(), stream=sys.stderr)
     limit = LogLimit(LOUD, SystemClock())
     for handler in logging.getLogger().handlers:
         handler.addFilter(limit)
         handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    # Its start and stop are ours to tell.
+    # We log its start and stop ourselves.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _raise_file_limit()
     try:
@@ -259,7 +260,7 @@ _OF_ONE_WORKER = {
     "log.dirs",
     "node.id",
 }
-"""Settings that each worker has its own of, or that are passed on in any case."""
+"""Settings of which each worker has its own, or that are always passed on."""
 
 
 def _worker_options(settings: Settings, log_level: str) -> list[str]:
@@ -287,7 +288,7 @@ def _run(
     *,
     as_json: bool,
 ) -> None:
-    """Run what the settings say until it is told to stop. Raises CommandFailed."""
+    """Run according to the settings until stopped. Raises CommandFailed."""
     import uvloop
 
     try:
@@ -333,7 +334,7 @@ def serve(ctx: click.Context, /, worker: int | None, as_json: bool, **values: An
 
 
 def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None) -> Settings:
-    """The values of the options as the server takes them. Raises CommandFailed."""
+    """Convert the options to the server's parameters. Raises CommandFailed."""
     workers = values["workers"]
     cluster = cluster_settings(
         values["zookeeper"],

@@ -1,7 +1,7 @@
-"""A command's connection to the cluster: settings, clients, and waiting for answers.
+"""A command's connection to the cluster: settings, clients, and waiting for results.
 
-Invariants: the client library is imported only when a client is made, and is kept quiet;
-what it has to say reaches the user as a CommandFailed.
+Invariants: the client library is imported only when a client is created, and its log is suppressed;
+its errors reach the user as CommandFailed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-CONNECT_TIMEOUT_S = 3.0  # a broker that does not accept within this is not there
+CONNECT_TIMEOUT_S = 3.0  # a broker that does not accept within this time is down
 
 
 @dataclass(slots=True)
 class Session:
-    """The global options of one call of `headrace`."""
+    """The global options of one `headrace` command."""
 
     bootstrap: str
     timeout_s: float = 15.0
@@ -33,13 +33,13 @@ class Session:
     _admin: Client | None = None
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """The client's settings; what the user gave with -X wins."""
+        """The client's settings; those given with -X take precedence."""
         quiet = {"bootstrap.servers": self.bootstrap, "log_level": 0, "client.id": "headrace-cli"}
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {**quiet, **named, **self.client_config}
 
     def check_reachable(self) -> None:
-        """Fail at once, and plainly, when the bootstrap address refuses connections."""
+        """Fail immediately, with a clear message, if the bootstrap address refuses connections."""
         troubles = []
         for address in self.bootstrap.split(","):
             host, port = host_and_port(address.strip())
@@ -57,24 +57,24 @@ class Session:
         )
 
     def admin(self) -> Client:
-        """The administration client, made once."""
+        """The admin client, created once."""
         if self._admin is None:
             self.check_reachable()
             self._admin = _made(kafka_admin().AdminClient, self.settings())
         return self._admin
 
     def producer(self, config: dict[str, Any]) -> Client:
-        """A producer with `config` beside the global settings."""
+        """Create a producer with `config` in addition to the global settings."""
         self.check_reachable()
         return _made(kafka().Producer, {**self.settings(), **config, **self.client_config})
 
     def consumer(self, config: dict[str, Any]) -> Client:
-        """A consumer with `config` beside the global settings."""
+        """Create a consumer with `config` in addition to the global settings."""
         self.check_reachable()
         return _made(kafka().Consumer, {**self.settings(), **config, **self.client_config})
 
     def answer(self, future: Future[Answer], doing: str) -> Answer:
-        """Wait for `future`. Raises CommandFailed, in words, when the broker says no."""
+        """Wait for `future`. Raises CommandFailed with a message if the broker returns an error."""
         try:
             return future.result(timeout=self.timeout_s + 1)
         except kafka().KafkaException as error:
@@ -87,7 +87,7 @@ class Session:
             ) from None
 
     def describe_topics(self, names: list[str]) -> dict[str, Any]:
-        """The named topics. Raises CommandFailed (not found) for one that is not there."""
+        """Describe the named topics. Raises CommandFailed (not found) if one does not exist."""
         futures = self.admin().describe_topics(
             kafka().TopicCollection(names), request_timeout=self.timeout_s
         )
@@ -124,7 +124,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _made(kind: Any, config: dict[str, Any]) -> Client:
-    """A client of this kind. Raises CommandFailed (usage) on settings that it does not have."""
+    """Create a client of this kind. Raises CommandFailed (usage) for unknown settings."""
     try:
         return kind(_checked(config))
     except kafka().KafkaException as error:
@@ -140,4 +140,4 @@ def _checked(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ignore(_error: object) -> None:
-    """Errors reach the user through the calls that they break."""
+    """Errors reach the user through the calls that fail."""

@@ -1,8 +1,8 @@
-"""Options of `headrace serve`, made from the table of settings.
+"""Options of `headrace serve`, generated from the table of settings.
 
-Invariants: an option, its variable, its key in a file and its check come from one row
-(`headrace.broker.settings.table`). What is wrong with a value is reported with the source that it
-came from, the accepted values and the next step.
+Invariants: an option, its variable, its key in a file and its validation come from one row
+(`headrace.broker.settings.table`). An error about a value names its source, the accepted values and
+the next step.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _SOURCES = {
 }
 BY_OPTION: Mapping[str, BrokerSetting] = {setting.option: setting for setting in SETTINGS.values()}
 CLUSTER_NAMES = tuple(name for name, setting in BY_OPTION.items() if setting.section == CLUSTER)
-"""The options that `[cluster]` in a file may hold."""
+"""The options allowed in the file's `[cluster]`."""
 
 
 class SettingType(click.ParamType[Any]):
-    """The kind of a setting, as click asks for it."""
+    """The click type of a setting."""
 
     def __init__(self, setting: BrokerSetting) -> None:
         self.setting = setting
@@ -59,7 +59,7 @@ class SettingType(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str | int):
-            return value  # parsed before
+            return value  # already parsed
         setting = self.setting
         try:
             return setting.kind.parse(str(value))
@@ -74,7 +74,7 @@ class SettingType(click.ParamType[Any]):
 
 
 class SettingOption(click.Option):
-    """An option that a row of the table defines."""
+    """An option defined by a row of the table."""
 
     def __init__(self, *args: Any, setting: BrokerSetting, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -83,7 +83,7 @@ class SettingOption(click.Option):
 
 def setting_option(option: str, **changes: Any) -> Decorator:
     """The option of `headrace serve` with this name, without its dashes; with `changes` of click's
-    own attributes, for commands that use it otherwise."""
+    own attributes, for commands that use it differently."""
     setting = BY_OPTION[option]
     declaration = f"--{setting.option}"
     attributes: dict[str, Any] = {
@@ -134,7 +134,7 @@ def setting_options(names: Iterable[str] = tuple(BY_OPTION)) -> Decorator:
 
 
 def given_settings(ctx: click.Context) -> dict[str, str]:
-    """The settings that were set, by the command line, the environment or the file, as text."""
+    """The settings given on the command line, in the environment or in the file, as text."""
     given: dict[str, str] = {}
     for param in ctx.command.params:
         if not isinstance(param, SettingOption) or param.name is None:

@@ -1,4 +1,4 @@
-"""The reference page of broker settings, written from their table.
+"""The reference page of broker settings, generated from their table.
 
 python -m headrace.cli.settings_reference > docs/reference/settings.md
 """

@@ -1,7 +1,7 @@
-"""Share groups as administrators see them: their members, where they stand, moving them.
+"""Administration of share groups: members, positions, resets.
 
-Invariants: asks a group's coordinator in Kafka's protocol, since the client library has no calls
-for it. A group with members is refused by the coordinator.
+Invariants: queries a group's coordinator with Kafka's protocol, because the client library has no
+calls for it. The coordinator rejects changes of a group with members.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NONE, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND = 0, 68, 69
 
 
 class ShareStart(NamedTuple):
-    """Where a share group stands on one partition; `lag` is -1 where it is unknown."""
+    """A share group's position on one partition; `lag` is -1 if it is unknown."""
 
     offset: int
     lag: int
 
 
 def share_group(session: Session, group: str) -> Any:
-    """The group with its members, as ShareGroupDescribe answers. Raises CommandFailed."""
+    """Return the group with its members, from ShareGroupDescribe. Raises CommandFailed."""
     address = group_coordinator(session, group)
     body = {"group_ids": (group,), "include_authorized_operations": False}
     (answer,) = ask_broker(session, address, DESCRIBE_SHARE_GROUP, body).groups
@@ -42,7 +42,7 @@ def share_group(session: Session, group: str) -> Any:
 
 
 def share_starts(session: Session, group: str) -> dict[Partition, ShareStart]:
-    """Where the group stands, on each partition on which it has begun."""
+    """The group's position on each partition that it has started."""
     address = group_coordinator(session, group)
     body = {"groups": [{"group_id": group, "topics": None}]}
     (answer,) = ask_broker(session, address, DESCRIBE_SHARE_GROUP_OFFSETS, body).groups
@@ -59,7 +59,7 @@ def share_starts(session: Session, group: str) -> dict[Partition, ShareStart]:
 
 
 def move_share_group(session: Session, group: str, starts: Mapping[Partition, int]) -> None:
-    """Let the group begin at these offsets. Raises CommandFailed, also where it has members."""
+    """Set the group's start offsets. Raises CommandFailed, also if it has members."""
     topics: dict[str, list[dict[str, int]]] = {}
     for partition, offset in starts.items():
         part = {"partition_index": partition.number, "start_offset": offset}

@@ -1,7 +1,7 @@
-"""Streams groups as administrators see them: their members and the partitions that these read.
+"""Administration of streams groups: their members and these members' partitions.
 
-Invariants: asks a group's coordinator in Kafka's protocol, since the client library has no calls
-for it.
+Invariants: queries a group's coordinator with Kafka's protocol, because the client library has no
+calls for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NONE, GROUP_ID_NOT_FOUND = 0, 69
 
 
 def streams_group(session: Session, group: str) -> Any:
-    """The group with its members, as StreamsGroupDescribe answers. Raises CommandFailed."""
+    """Return the group with its members, from StreamsGroupDescribe. Raises CommandFailed."""
     address = group_coordinator(session, group)
     body = {"group_ids": (group,), "include_authorized_operations": False}
     (answer,) = ask_broker(session, address, DESCRIBE_STREAMS_GROUP, body).groups
@@ -38,7 +38,7 @@ def streams_group(session: Session, group: str) -> Any:
 
 
 def read_by(session: Session, described: Any) -> dict[str, list[Partition]]:
-    """The partitions that each member's active tasks read, by member id."""
+    """The partitions read by each member's active tasks, by member id."""
     inputs: dict[str, list[str]] = {}
     for one in described.topology.subtopologies or () if described.topology else ():
         internal = [topic.name for topic in one.repartition_source_topics]

@@ -9,7 +9,7 @@ import re
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[ntr0\\])")
-# A record must not be able to move the cursor, set the title or answer for the user.
+# A record must not be able to move the cursor, set the title or send input to the terminal.
 _CONTROLS = {
     code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)] if code not in (9, 10)
 }

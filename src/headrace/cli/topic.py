@@ -1,6 +1,6 @@
 """`headrace topic`: create, list, describe, alter, delete.
 
-Invariants: what changes something says on stdout what it changed; `--json` prints the same
+Invariants: commands that change something print the change on stdout; `--json` prints the same
 facts with stable names.
 """
 

@@ -1,7 +1,7 @@
-"""`headrace trace`: the life of a message, step by step.
+"""`headrace trace`: the history of a message, step by step.
 
-Invariants: over HTTP; asks every broker that serves a part of the topic, and puts what they know in
-the order of time. What is not known is said.
+Invariants: uses HTTP; queries every broker that serves a part of the topic, and merges the results
+by time. Unknown parts are reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TIME_MS: Final = 30_000
 LAST: Final = 2**63
-"""What is so at present comes last."""
+"""The current state comes last."""
 PLACE: Final = ("event", "at_ms", "topic", "partition", "offset")
 
 
@@ -66,7 +66,7 @@ def trace(session: Session, /, topic: str, message: str, http: str, as_json: boo
 
 
 def _ask_all(session: Session, address: str, topic: str, query: dict[str, Any]) -> dict[str, Any]:
-    """What all brokers know. Raises CommandFailed."""
+    """Collect all brokers' results. Raises CommandFailed."""
     total: dict[str, Any] = {
         "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True
     }  # fmt: skip

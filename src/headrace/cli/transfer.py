@@ -1,8 +1,8 @@
-"""Moving records from topic to topic: reading up to an end, and sending copies.
+"""Moves records from topic to topic: reads up to an end, and sends copies.
 
-Invariants: what is read is known by its end before reading begins, so a move ends. A transactional
-move fences its predecessor before it reads how far that one came: progress that is read earlier may
-be passed by a transaction that still commits, and its records would be sent twice.
+Invariants: the end offsets are determined before reading begins, so a move terminates. A
+transactional move fences its predecessor before it reads its offsets: otherwise a transaction that
+is still committing could advance them, and its records would be sent twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FENCED: Final = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 
 
 def messages_until(consumer: Client, ends: dict[int, int]) -> Iterator[list[Message]]:
-    """Bundles of records up to `ends`; raises CommandFailed where nothing comes for long."""
+    """Yield bundles of records up to `ends`; raises CommandFailed if nothing arrives for long."""
     library = kafka()
     quiet_since_s = time.monotonic()
     open_ = dict(ends)
@@ -37,7 +37,7 @@ def messages_until(consumer: Client, ends: dict[int, int]) -> Iterator[list[Mess
         if bundle:
             quiet_since_s = time.monotonic()
             yield [m for m in bundle if m.offset() < ends[m.partition()]]
-        # Positions pass markers, which are no messages.
+        # Positions skip markers, which are not messages.
         for part in consumer.position(parts):
             if part.offset >= open_[part.partition]:
                 del open_[part.partition]
@@ -62,7 +62,7 @@ def _is_record(message: Message) -> bool:
 
 
 def begin_transactions(session: Session, producer: Client) -> None:
-    """Fence what went before under the producer's id. Raises CommandFailed."""
+    """Fence earlier producers with the same id. Raises CommandFailed."""
     try:
         producer.init_transactions(session.timeout_s)
     except kafka().KafkaException as error:
@@ -70,7 +70,7 @@ def begin_transactions(session: Session, producer: Client) -> None:
 
 
 class TransactionalMove:
-    """Sends bundles of records, each in one transaction with how far its consumer has come."""
+    """Sends bundles of records, each in one transaction with its consumer's offsets."""
 
     def __init__(
         self, session: Session, consumer: Client, producer: Client, name: str, doing: str
@@ -84,9 +84,9 @@ class TransactionalMove:
         self._doing = doing
 
     def send(self, bundle: list[Message], copy: Callable[[Message], None]) -> None:
-        """Send what `copy` hands to the producer for each record, and commit; all or nothing.
+        """Send what `copy` passes to the producer for each record, and commit; atomic.
 
-        Raises CommandFailed, of `copy` too.
+        Raises CommandFailed, including that of `copy`.
         """
         timeout_s = self._session.timeout_s
         last: dict[tuple[str, int], int] = {}
@@ -127,7 +127,7 @@ def produce_copy(
     number: int,
     headers: list[tuple[str, bytes | None]],
 ) -> None:
-    """Hand a copy of `message` to the producer; `number` -1: its key decides the partition."""
+    """Pass a copy of `message` to the producer; with `number` -1, its key decides the partition."""
     options = {"partition": number} if number >= 0 else {}
     while True:
         try:

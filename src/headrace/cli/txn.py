@@ -1,7 +1,7 @@
 """`headrace txn`: list, describe, abort-hanging.
 
-Invariants: asks brokers in Kafka's protocol by hand, since the client library has no calls for it.
-A transaction is aborted by hand only where the operator names its partition and first offset.
+Invariants: hand-written requests of Kafka's protocol, because the client library has no calls for
+them. A transaction is aborted only if the operator gives its partition and first offset.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None
 
 
 def _documents(answer: Any) -> list[dict[str, Any]]:
-    """The transactions in a DescribeTransactions answer that are known to the broker."""
+    """The transactions in a DescribeTransactions response that the broker knows."""
     return [
         {
             "transactional_id": item.transactional_id,

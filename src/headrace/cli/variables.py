@@ -1,7 +1,7 @@
 """Environment variables of options: `--data-dir` is HEADRACE_DATA_DIR.
 
 Invariants: every visible option of `serve` has one, named after the option, and the help page shows
-it. A variable that looks like one of ours and is none is reported, since it changes nothing.
+it. An unknown variable with our prefix is reported, because it has no effect.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def name_variables(command: click.Command) -> None:
 
 
 def show_variables(command: click.Command) -> None:
-    """Show in the command's help, and in its errors, the variables that its options have."""
+    """Show the options' variables in the command's help and errors."""
     for param in command.params:
         if isinstance(param, click.Option):
             param.show_envvar = param.envvar is not None
 
 
 def misspelt(command: click.Command, names: Iterable[str]) -> Mapping[str, str]:
-    """Of the names of variables, those that are nearly one of the command's, and that one."""
+    """Find variable names that are similar to one of the command's; returns pairs with that one."""
     known = {PREFIX + name for name in OTHERS}
     known |= {
         param.envvar for param in command.params if isinstance(param.envvar, str) and param.envvar

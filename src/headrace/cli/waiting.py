@@ -1,7 +1,7 @@
-"""What waits on a topic, delayed records and half messages: listed from all its brokers.
+"""Pending messages of a topic, delayed records and half messages, listed from all its brokers.
 
-Invariants: over HTTP; every broker that serves a part of the topic is asked, until there are as
-many as asked for.
+Invariants: uses HTTP; queries every broker that serves a part of the topic, until the requested
+number is reached.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _AT_ONCE = 500
 def list_waiting(
     address: str, timeout_s: float, topic: str, kind: str, query: dict[str, Any], effect: str
 ) -> list[dict[str, Any]]:
-    """At most `query["limit"]` items of this kind (`delayed` or `half`), in no order.
+    """Return at most `query["limit"]` items of this kind (`delayed` or `half`), unordered.
 
-    `effect` says what is missing where some partition has no broker. Raises CommandFailed.
+    `effect` describes what is missing if some partition has no broker. Raises CommandFailed.
     """
     count = query["limit"]
     found: list[dict[str, Any]] = []
@@ -42,7 +42,7 @@ def list_waiting(
 
 
 def _warn_of_unread_attributes(answers: list[dict[str, Any]]) -> None:
-    """Say why a list is empty where the topic does not read the headers that would fill it."""
+    """Explain an empty list if the topic ignores the headers that would fill it."""
     if not any(answer["reads_attributes"] for answer in answers):
         topic = answers[0]["topic"]
         say(

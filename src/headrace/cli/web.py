@@ -1,7 +1,7 @@
 """Calls of a broker's HTTP interface.
 
-Invariants: a problem that a broker returns becomes a CommandFailed with its next step; where it
-names another broker, that one is asked instead. One connection a call.
+Invariants: a problem returned by a broker becomes a CommandFailed with its next step; if it names
+another broker, the call is repeated there. One connection per call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_HTTP: Final = "127.0.0.1:9180"
 MISDIRECTED: Final = 421
 HOPS_MAX: Final = 3
 MOVING_S: Final = 5.0
-"""How long brokers may differ in who serves what, as after a move or for a group that is new."""
+"""How long brokers' views of ownership may differ, for example after a move or for a new group."""
 PAUSE_S: Final = 0.1
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 _EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT, 503: UNREACHABLE}
@@ -49,12 +49,11 @@ def ask_each(
     query: dict[str, Any] | None = None,
     wait_s: float = 0,
 ) -> Iterator[Any]:
-    """What each broker answers that serves a part of the topic, from the one at `address` on;
-    page by page where its answers have pages.
+    """Yield the response of each broker that serves a part of the topic, starting with `address`;
+    page by page if responses have pages.
 
-    For answers that have the fields `broker` (the one that answered) and `elsewhere` (partitions
-    that others serve); `asked_at` is added, its address. Raises CommandFailed where one cannot be
-    asked.
+    For responses with the fields `broker` (the responding one) and `elsewhere` (partitions served
+    by others); adds `asked_at`, its address. Raises CommandFailed if a broker cannot be queried.
     """
     given = {name: value for name, value in (query or {}).items() if value is not None}
     asked: set[int] = set()
@@ -76,7 +75,7 @@ def ask_each(
 
 
 def require_all(answers: list[dict[str, Any]], effect: str) -> None:
-    """Raises CommandFailed where no broker that answered serves some partition."""
+    """Raises CommandFailed if no responding broker serves some partition."""
     missed = set.intersection(
         *({other["partition"] for other in answer["elsewhere"]} for answer in answers)
     )
@@ -90,7 +89,7 @@ def require_all(answers: list[dict[str, Any]], effect: str) -> None:
 
 
 def require_none_failed(answer: dict[str, Any], effect: str) -> None:
-    """For answers about a whole topic: raises CommandFailed where they lack some partition."""
+    """For responses about a whole topic: raises CommandFailed if some partition is missing."""
     failed = answer.get("failed", [])
     if failed:
         numbers = ", ".join(str(one["partition"]) for one in failed)
@@ -103,27 +102,27 @@ def require_none_failed(answer: dict[str, Any], effect: str) -> None:
 
 
 def place_of(topic: str, other: dict[str, Any]) -> tuple[str, int]:
-    """(topic, partition) of an item of `elsewhere`. What each broker that was asked has there was
-    served by none of them: no broker serves it, or it moved meanwhile."""
+    """(topic, partition) of an item of `elsewhere`. A partition that every queried broker lists
+    there was served by none of them: no broker serves it, or it moved meanwhile."""
     return other.get("topic", topic), other["partition"]
 
 
 def path_of(*parts: str) -> str:
-    """A path under /v1, its parts quoted."""
+    """A path under /v1, with quoted parts."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 class Web:
-    """The HTTP interface of the cluster, from one broker on."""
+    """The HTTP interface of the cluster, starting with one broker."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self.answered_at = address
-        """The broker that gave the last answer."""
+        """The broker that sent the last response."""
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0) -> Any:
-        """What a broker answers; `wait_s`: how long it may wait. Raises CommandFailed."""
+        """Return a broker's response; `wait_s`: how long it may wait. Raises CommandFailed."""
         address, hops = self._address, 0
         deadline_s = time.monotonic() + MOVING_S
         status, answer = self._ask(address, method, path, body, wait_s)
