@@ -111,11 +111,11 @@ def collect(
     try:
         with tool(command) as sender:
             taken_ns, begin_ns, end_ns = _receive(consumer, sender, total, skip)
-            _, said = sender.communicate(timeout=LATE_MAX_S)
+            _, output = sender.communicate(timeout=LATE_MAX_S)
     finally:
         consumer.close()
     if sender.returncode != 0:
-        raise SystemFailed(said.decode(errors="replace")[-1000:])
+        raise SystemFailed(output.decode(errors="replace")[-1000:])
     return taken_ns, begin_ns, end_ns
 
 
@@ -131,9 +131,9 @@ def _receive(
         if message is None:
             check_server()
             if now_ns - last_ns > LATE_MAX_S * 1e9 or sender.poll():
-                said = sender.communicate()[1][-500:] if sender.poll() else b""
+                output = sender.communicate()[1][-500:] if sender.poll() else b""
                 raise SystemFailed(
-                    f"{total - seen} of {total} messages did not arrive; {said.decode()}"
+                    f"{total - seen} of {total} messages did not arrive; {output.decode()}"
                 )
             continue
         if message.error() is not None:

@@ -45,8 +45,8 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | 
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PartMissing(f"`{' '.join(command[:3])}` could not be run: {error}") from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-800:]
-        raise PartMissing(f"`{' '.join(command[:4])}` failed: {said}")
+        output = (done.stderr or done.stdout).strip()[-800:]
+        raise PartMissing(f"`{' '.join(command[:4])}` failed: {output}")
     return done.stdout
 
 

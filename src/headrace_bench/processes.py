@@ -144,10 +144,10 @@ class Processes:
                 what = (
                     "exited while starting" if ended else f"was not ready in {_START_TIMEOUT_S} s"
                 )
-                raise SystemFailed(f"{self.name} {what}; its output: {self.said()}")
+                raise SystemFailed(f"{self.name} {what}; its output: {self.output()}")
             time.sleep(0.01)
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The end of the processes' output."""
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(log.read_text(errors="replace")[-1500:] for log in logs)

@@ -54,9 +54,9 @@ def flame_graph(pid: int, target: Path, measured: Callable[[], _T]) -> _T:
         return measured()
     finally:
         spy.send_signal(signal.SIGINT)
-        said, _ = spy.communicate(timeout=120)
+        output, _ = spy.communicate(timeout=120)
         if not target.exists():
             raise parts.PartMissing(
-                f"py-spy drew nothing: {said.strip()[-300:]}; it must be allowed to trace"
+                f"py-spy drew nothing: {output.strip()[-300:]}; it must be allowed to trace"
                 " (root, or kernel.yama.ptrace_scope=0)"
             )

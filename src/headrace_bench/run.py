@@ -201,8 +201,8 @@ class Session:
                 os.sync()
                 figures = self._around(name, peer, lambda: self.measures.run(workload, peer, side))
         except Exception as error:
-            said = str(error).replace(str(self.folder), "DATA").replace(str(Path.home()), "~")
-            entry["failures"].append(f"{side.peer}/{side.policy}: {said}"[:500])
+            message = str(error).replace(str(self.folder), "DATA").replace(str(Path.home()), "~")
+            entry["failures"].append(f"{side.peer}/{side.policy}: {message}"[:500])
             CONSOLE.print(
                 f"[red]{workload.name} {side.peer} {side.policy}[/red]: {escape(str(error))}"
             )

@@ -124,15 +124,15 @@ class Runner:
                     for side in system.sides(self._folder):
                         found[SideName(side.name, side.policy)] = side
                 except Exception as error:
-                    about["missing"] = f"could not be queried: {self._said(error)}"
+                    about["missing"] = f"could not be queried: {self._message_of(error)}"
             if about["missing"]:
                 CONSOLE.print(f"[yellow]{system.title}: {escape(about['missing'])}[/yellow]; "
                               f"headrace bench --install {system.name}")  # fmt: skip
         return found
 
-    def _said(self, error: BaseException) -> str:
-        said = str(error) or type(error).__name__
-        return said.replace(str(self._folder), "DATA").replace(str(Path.home()), "~")[:500]
+    def _message_of(self, error: BaseException) -> str:
+        message = str(error) or type(error).__name__
+        return message.replace(str(self._folder), "DATA").replace(str(Path.home()), "~")[:500]
 
     def _turn(self, turn: Turn, side: Side, advance: Callable[[str, float], None]) -> None:
         try:
@@ -165,14 +165,14 @@ class Runner:
         try:
             side.start()
         except Exception as error:
-            said = f"did not start: {self._said(error)}"
-            CONSOLE.print(f"[red]{turn.side}[/red] {escape(said)}")
+            message = f"did not start: {self._message_of(error)}"
+            CONSOLE.print(f"[red]{turn.side}[/red] {escape(message)}")
             for what in dict.fromkeys(step.what for step in turn.steps):
-                self._entry_of(what)["failures"].append(f"{turn.side}: {said}")
+                self._entry_of(what)["failures"].append(f"{turn.side}: {message}")
             if turn.side not in self._started:  # never yet: excluded from now on
                 self._failed_starts.add(turn.side)
             if not about["sides"]:
-                about["missing"] = said
+                about["missing"] = message
             return False
         about["missing"] = ""
         if turn.side not in self._started:
@@ -206,8 +206,8 @@ class Runner:
                 else:
                     figures = measured()
         except Exception as error:
-            entry["failures"].append(f"{turn.side}{at and f' at{at}'}: {self._said(error)}")
-            CONSOLE.print(f"[red]{where} {turn.side}[/red]: {escape(self._said(error))}")
+            entry["failures"].append(f"{turn.side}{at and f' at{at}'}: {self._message_of(error)}")
+            CONSOLE.print(f"[red]{where} {turn.side}[/red]: {escape(self._message_of(error))}")
             return
         if not figures:
             return
@@ -279,7 +279,7 @@ class _Work:
         if seen is None:
             return {}
         if seen.histogram is None:
-            return {**seen.told_ms}
+            return {**seen.reported_ms}
         if not seen.histogram.count:
             raise SystemFailed("no message arrived")
         percentiles = {key: seen.histogram.at(share) / 1e6 for key, share in SHARES.items()}

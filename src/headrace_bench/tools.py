@@ -98,8 +98,8 @@ def run_tool(
                 if time.monotonic() > deadline:
                     raise SystemFailed(f"{name} did not exit within {timeout_s:.0f} s") from error
     if process.returncode != 0:
-        said = (out + errors).decode(errors="replace")
-        raise SystemFailed(f"{name} failed: {said[-_SAID_BYTES:]}")
+        output = (out + errors).decode(errors="replace")
+        raise SystemFailed(f"{name} failed: {output[-_SAID_BYTES:]}")
     return out.decode(errors="replace")
 
 
@@ -170,18 +170,18 @@ def watch(one: Tool, window: Window, pids: Sequence[int]) -> Steady:
     """
     name = Path(one.command[0]).name
     seen = _Reports(one, window, pids)
-    said = ""
+    output = ""
     with tool(one.command, one.environment, is_merged=True) as process:
         for text in _lines(process, seen):
-            said = (said + text + "\n")[-_SAID_BYTES:]
+            output = (output + text + "\n")[-_SAID_BYTES:]
             rate = one.rate_of(text)
             if rate is not None and seen.add(rate, time.perf_counter()):
                 return seen.steady()
         code = process.wait()
     if code:
-        raise SystemFailed(f"{name} failed: {said}")
+        raise SystemFailed(f"{name} failed: {output}")
     if not seen.seconds:
-        raise SystemFailed(f"{name} exited before the end of its warm-up; its output: {said}")
+        raise SystemFailed(f"{name} exited before the end of its warm-up; its output: {output}")
     return seen.steady()
 
 

@@ -55,7 +55,7 @@ def run_broker_kills(task: Task) -> None:
         if not acknowledged or not raw.acknowledged:
             task.wrong("nothing was acknowledged, so nothing was verified", seed=task.seed)
     except (Fatal, OSError) as error:
-        task.wrong(f"{type(error).__name__}: {error}", seed=task.seed, log=broker.last_words())
+        task.wrong(f"{type(error).__name__}: {error}", seed=task.seed, log=broker.log_tail())
     finally:
         broker.kill()
         shutil.rmtree(broker.data_dir, ignore_errors=True)
@@ -64,7 +64,7 @@ def run_broker_kills(task: Task) -> None:
 def _cycles(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) -> RawLoad:
     rng = seeded(task.seed)
     starts: list[float] = []
-    while task.goes_on():
+    while task.has_time():
         _wait_for_acknowledgements(library, raw)
         time.sleep(rng.choice((0.0, 0.05, 0.3)) + 0.2 * rng.random())
         broker.kill()
@@ -116,7 +116,7 @@ def _look(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) ->
             for text in wrong:
                 task.wrong(f"partition {partition}: {text}", seed=task.seed, cycle=task.runs)
             task.add("records compared", len(values))
-        for text in _look_at_raw(task, wire, raw):
+        for text in _check_raw(task, wire, raw):
             task.wrong(f"partition {RAW_PARTITION}: {text}", seed=task.seed, cycle=task.runs)
         if library.failed:
             task.wrong(f"the library failed: {library.failed[0]}", seed=task.seed)
@@ -128,7 +128,7 @@ def _look(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) ->
         wire.close()
 
 
-def _look_at_raw(task: Task, wire: KafkaWire, raw: RawLoad) -> list[str]:
+def _check_raw(task: Task, wire: KafkaWire, raw: RawLoad) -> list[str]:
     known: dict[int, int] = {}
     for (batch, first), offset in zip(raw.batches, raw.offsets, strict=False):
         for at in range(int.from_bytes(batch[57:61], "big")):

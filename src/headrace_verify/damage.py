@@ -145,8 +145,8 @@ def run_flips(task: Task) -> None:
         task.figures["bits left out"] = total - limit
         task.skip("files that are never read, and metadata.sqlite a second time (closed cleanly)")
     every = ((c, p, bit) for c, p, size in places for bit in range(8 * size))
-    while task.checked < limit if limit is not None else task.goes_on():
-        if task.checked % 64 == 0 and not task.goes_on() and limit is None:
+    while task.checked < limit if limit is not None else task.has_time():
+        if task.checked % 64 == 0 and not task.has_time() and limit is None:
             break
         if task.is_exhaustive:
             is_closed, path, bit = next(every)
@@ -211,7 +211,7 @@ def run_tails(task: Task) -> None:
         places.sort(key=lambda place: (place[0] != frames.path, place))
     limit = task.flips_max
     for path, at in places:
-        if task.runs % 16 == 0 and not task.goes_on() and not task.is_exhaustive:
+        if task.runs % 16 == 0 and not task.has_time() and not task.is_exhaustive:
             break
         if limit is not None and task.runs >= limit:
             break

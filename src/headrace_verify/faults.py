@@ -123,7 +123,7 @@ class _Truth:
 
 def run_faults(task: Task) -> None:
     """Run sessions on one modelled disk, each ended by a kill; then continue on another disk."""
-    while task.goes_on():
+    while task.has_time():
         seed = task.seed + task.runs
         inline_ns = -1 if seed % 2 else wal_sync.INLINE_SYNC_NS
         small_bytes = seeded(seed).choice((0, 600, segment_write_buffer.SMALL_BYTES))

@@ -124,13 +124,13 @@ class Model:
 
 
 def run_kill_cycles(
-    count: int, seed: int, folder: Path, goes_on: Callable[[], bool] = lambda: True
+    count: int, seed: int, folder: Path, has_time: Callable[[], bool] = lambda: True
 ) -> Model:
     """Kill the writer `count` times, then let it end once; the model reports problems."""
     rng = seeded(seed)
     model = Model()
     for cycle in range(count + 1):
-        is_last = cycle == count or not goes_on()
+        is_last = cycle == count or not has_time()
         # A third die during recovery or just after it.
         delay = rng.choice((0.0, 0.01, 0.02)) + rng.random() * 0.03
         if is_last:
@@ -239,15 +239,15 @@ def _await_end(pid: int) -> str | None:
 
 def _where(pid: int) -> str:
     """Return what each thread of a process waits for, according to the kernel."""
-    told = []
+    states = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
             state = (task / "stat").read_text().rpartition(") ")[2][:1]
-            told.append(f"{(task / 'comm').read_text().strip()} {state}")
-            told.append((task / "wchan").read_text().strip() or "running")
+            states.append(f"{(task / 'comm').read_text().strip()} {state}")
+            states.append((task / "wchan").read_text().strip() or "running")
         except OSError:
             continue  # it has exited meanwhile
-    return " ".join(told) or "no thread is left"
+    return " ".join(states) or "no thread is left"
 
 
 async def _write_until_killed(folder: Path, generation: int, pipe: int, *, is_last: bool) -> None:

@@ -22,7 +22,7 @@ def run_kills(task: Task) -> None:
     if not hasattr(os, "fork"):
         task.skip("this system has no fork")
         return
-    while task.goes_on():
+    while task.has_time():
         count = CYCLES_PER_FOLDER
         if task.runs_max is not None:
             count = min(count, task.runs_max - task.runs)

@@ -80,7 +80,7 @@ class _Model:
 def run_log(task: Task) -> None:
     """Test one log after the other."""
     logging.getLogger("headrace").setLevel(logging.CRITICAL)
-    while task.goes_on():
+    while task.has_time():
         seed = task.seed + task.runs
         try:
             wrong = asyncio.run(_life(task, seed))

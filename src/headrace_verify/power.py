@@ -54,7 +54,7 @@ def _explore(task: Task, cases: list[_Case]) -> None:
     if task.stop_at_first:
         cases = [case for case in cases if case.profile == "posix-strict"]
     for number, case in enumerate(itertools.cycle(cases)):
-        if not task.goes_on():
+        if not task.has_time():
             break
         run_case(task, case, task.seed + number)
         task.runs += 1

@@ -378,7 +378,7 @@ def run_cases(task: Task, explore: Callable[[Task, int, str, int], Any]) -> None
     # Ledgers are garbage-collected thousands of times from now on.
     logging.getLogger("headrace").setLevel(logging.CRITICAL)
     with small_settings():
-        while task.goes_on():
+        while task.has_time():
             profile = PROFILES[0] if task.stop_at_first else PROFILES[task.runs % 2]
             sync_turns = 0 if task.runs // 2 % 2 else 3
             seed = task.seed + task.runs

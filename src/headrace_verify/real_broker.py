@@ -101,7 +101,7 @@ class RealBroker:
         if not line.endswith(b"\n"):
             process.kill()
             process.wait()
-            raise Fatal(f"the broker does not start: {self.last_words()}")
+            raise Fatal(f"the broker does not start: {self.log_tail()}")
         ready: dict[str, Any] = json.loads(line)
         # Workers report all of theirs, at consecutive ports.
         self.addresses = addresses_in(ready["kafka"])
@@ -145,7 +145,7 @@ class RealBroker:
         finally:
             self.kill()
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of its log."""
         return self.log_path.read_text(errors="replace")[-800:]
 

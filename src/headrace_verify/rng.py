@@ -5,7 +5,7 @@ Invariants: every random draw of an attack comes from here, so that a seed repla
 
 from __future__ import annotations
 
-from random import Random  # noqa: TID251 - the one door through which seeded chance comes in
+from random import Random  # noqa: TID251 - the only source of seeded randomness
 
 Chance = Random
 

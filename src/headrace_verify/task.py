@@ -103,7 +103,7 @@ class Task:
         """The fraction of its time that has passed."""
         return min(1.0, self.seconds / self._seconds) if self._seconds else 1.0
 
-    def goes_on(self) -> bool:
+    def has_time(self) -> bool:
         """Whether there is time, and reason, for another run."""
         if self._on_progress is not None:
             self._on_progress(self)

@@ -82,7 +82,7 @@ def test_a_server_that_ends_tells_what_its_log_says(tmp_path):
         "it", ("127.0.0.1", 1), ["sh", "-c", "echo no room; exit 3"], tmp_path / "l", family
     )
     server.start()
-    with pytest.raises(ProcessNotReady, match=r"it at 127.0.0.1:1 has ended(?s:.*)no room"):
+    with pytest.raises(ProcessNotReady, match=r"it at 127.0.0.1:1 has exited(?s:.*)no room"):
         server.wait_until(lambda: False, 60)
     family.close()
 

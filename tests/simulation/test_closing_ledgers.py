@@ -42,7 +42,7 @@ def test_a_store_that_closes_under_its_writers_leaves_nothing_behind(seed):
 
     async def work(cluster: Cluster, store: BookKeeperLedgerStore) -> None:
         ledgers = [await store.create() for _ in range(3)]
-        cluster.bookies[seed % 4].end(is_told=seed % 3 != 0)
+        cluster.bookies[seed % 4].end(is_notified=seed % 3 != 0)
         completions = []
         for number in range(APPENDS):
             completions.append(store.append(ledgers[number % 3], [b"y" * 50], 50, 0)[1])
@@ -73,7 +73,7 @@ def test_a_ledger_that_loses_a_bookie_while_it_is_sealed_does_not_wait_for_ever(
         sealing = asyncio.ensure_future(store.seal(ledger, b"footer"))
         await asyncio.sleep(0.01)
         store.release(ledger)
-        cluster.bookies[0].end(is_told=True)
+        cluster.bookies[0].end(is_notified=True)
         async with asyncio.timeout(60):
             with pytest.raises(LedgerLost):
                 await sealing

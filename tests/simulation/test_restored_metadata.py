@@ -24,7 +24,7 @@ async def work(run: Run, seconds: float) -> None:
     task = run._as_host(run.hosts[0], workload.run_idempotent(context), "writer")
     for broker in run.cluster.brokers:
         await asyncio.sleep(seconds / len(run.cluster.brokers))
-        broker.end(is_told=True)
+        broker.end(is_notified=True)
         broker.start()
     over.set()
     await task
@@ -37,7 +37,7 @@ def restored(run: Run, saved: dict[str, object]) -> None:
     """
     ensemble = run.cluster.ensemble
     for broker in run.cluster.brokers:
-        broker.end(is_told=True)
+        broker.end(is_notified=True)
     for name, value in saved.items():
         setattr(ensemble, name, value)
     for path in [path for path, node in ensemble.nodes.items() if node.owner]:

@@ -48,7 +48,7 @@ def test_bookies_that_are_killed_one_at_a_time_cost_no_ledger_and_no_pause(
         assert await write(store, ledger, 1.0) < GAP_MS_MAX
         for _ in range(8):
             victim = rng.choice(cluster.bookies)
-            victim.end(is_told=True)
+            victim.end(is_notified=True)
             assert await write(store, ledger, rng.choice([0.2, 1.0, 6.0])) < GAP_MS_MAX
             victim.start()
             assert await write(store, ledger, rng.choice([1.0, 3.0])) < GAP_MS_MAX
@@ -69,7 +69,7 @@ def test_a_ledger_waits_for_a_bookie_when_too_few_are_left_to_acknowledge():
         ledger = await store.create()
         await write(store, ledger, 0.5)
         for bookie in cluster.bookies[:2]:
-            bookie.end(is_told=True)
+            bookie.end(is_notified=True)
         _, completion = store.append(ledger, [b"y"], 1, None)
         waiting = asyncio.ensure_future(completion.wait())
         await asyncio.sleep(2.0)

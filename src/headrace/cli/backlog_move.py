@@ -196,7 +196,7 @@ def _move_share(
                 moved += done
                 show_done(done)
                 throttle.wait(len(found))
-    _say_what_is_left(group, left - moved, again)
+    _report_remaining(group, left - moved, again)
     require_all(answers, "their unread records were not moved")
     return moved
 
@@ -209,7 +209,7 @@ def _not_acknowledged(result: dict[str, Any]) -> CommandFailed:
     )
 
 
-def _say_what_is_left(group: str, left: int, again: int) -> None:
+def _report_remaining(group: str, left: int, again: int) -> None:
     if again:
         say(f"{again:,} records may have been copied twice: they could not be acknowledged in time")
     if left > 0:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.inspection.check import Report
     from headrace.inspection.findings import Finding
 
-DAMAGED, NOT_LOOKED = 1, 2
+DAMAGED, NOT_CHECKED = 1, 2
 
 
 @click.command(
@@ -54,7 +54,7 @@ def check(folder: Path, *, as_json: bool, verbose: bool) -> None:
         with bytes_read("checking") as progress:
             report = run(folder, progress)
     except (HeadraceError, OSError) as error:
-        raise CommandFailed(str(error), "", NOT_LOOKED) from error
+        raise CommandFailed(str(error), "", NOT_CHECKED) from error
     if as_json:
         _print_lines(report)
     else:
@@ -62,7 +62,7 @@ def check(folder: Path, *, as_json: bool, verbose: bool) -> None:
     if report.of(Severity.DAMAGE):
         sys.exit(DAMAGED)
     if report.of(Severity.UNREADABLE):
-        sys.exit(NOT_LOOKED)
+        sys.exit(NOT_CHECKED)
 
 
 def _print_lines(report: Report) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.inspection.folder import Folder
     from headrace.inspection.ledgers import Ledgers
 
-NOT_LOOKED = 2
+NOT_CHECKED = 2
 _TIMES = {"timestamp", "changed", "first_append_ms", "delete_horizon"}
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
@@ -57,7 +57,7 @@ def _reading() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (HeadraceError, OSError) as error:
-        raise CommandFailed(str(error), "", NOT_LOOKED) from error
+        raise CommandFailed(str(error), "", NOT_CHECKED) from error
 
 
 def _print(lines: Iterable[Line], count: int | None, *, as_json: bool) -> None:
@@ -280,7 +280,7 @@ def metadata(folder: Path, prefix: str, *, count: int | None, as_json: bool) -> 
         copy = MetadataCopy(folder)
         _print(_matching(copy.rows, prefix, metadata_line), count, as_json=as_json)
     if copy.findings:
-        raise CommandFailed(copy.findings[0].cause, copy.findings[0].next_step, NOT_LOOKED)
+        raise CommandFailed(copy.findings[0].cause, copy.findings[0].next_step, NOT_CHECKED)
 
 
 def _matching(rows: Iterable[Any], prefix: str, line_of: Callable[[Any], Line]) -> Iterator[Line]:

@@ -134,11 +134,11 @@ def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
         is_local = error.name().startswith("_")
         step = "Check the command and -X" if is_local else "See the broker's log"
         return CommandFailed(f"{doing}: {said} ({error.name()})", step)
-    detail = "" if _says_nothing_new(said) else f" ({said})"
+    detail = "" if _is_redundant(said) else f" ({said})"
     return CommandFailed(f"{doing}: {meaning.cause}{detail}", meaning.next_step, meaning.exit_code)
 
 
-def _says_nothing_new(said: str) -> bool:
+def _is_redundant(said: str) -> bool:
     return said.startswith(("Broker: ", "Local: "))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 # the first unread records come in one fetch; a hanging broker must not block the command
-PEEK_TIMEOUT_S = 5.0
+FIRST_RECORD_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ def ages_s(session: Session, offsets: dict[Partition, int]) -> dict[Partition, f
     )
     ages: dict[Partition, float] = {}
     pending = set(offsets)
-    deadline_ns = time.monotonic_ns() + int(PEEK_TIMEOUT_S * 1e9)
+    deadline_ns = time.monotonic_ns() + int(FIRST_RECORD_TIMEOUT_S * 1e9)
     try:
         consumer.assign([kafka().TopicPartition(p.topic, p.number, o) for p, o in offsets.items()])
         while pending and time.monotonic_ns() < deadline_ns:

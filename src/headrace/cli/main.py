@@ -74,7 +74,7 @@ EXTRAS = {
 """Modules that belong to an extra other than `pipeline`."""
 
 
-class _ReaderGoneError(Exception):
+class _PipeClosedError(Exception):
     """The reader of the output has closed the pipe."""
 
 
@@ -104,7 +104,7 @@ class LazyGroup(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            raise _ReaderGoneError from None
+            raise _PipeClosedError from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -154,7 +154,7 @@ def cli(
 def _run(arguments: list[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="headrace", standalone_mode=False)
-    except _ReaderGoneError:
+    except _PipeClosedError:
         _silence_stdout()
         return OK  # the reader has exited, as in `headrace consume t | head`
     except (KeyboardInterrupt, click.Abort):

@@ -33,7 +33,7 @@ RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the
 
 
 @contextmanager
-def _in_words(table: str, warehouse: str) -> Iterator[None]:
+def _with_next_step(table: str, warehouse: str) -> Iterator[None]:
     """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
     try:
         yield
@@ -136,7 +136,7 @@ def archive(session: Session, /, as_json: bool, quiet: bool, **options: Any) -> 
     stop = _Stop()
     signal.signal(signal.SIGINT, stop)
     restarts = importlib.import_module("headrace.pipeline.restarts")
-    with _in_words(config.table, options["warehouse"]):
+    with _with_next_step(config.table, options["warehouse"]):
         result = restarts.with_restarts(
             lambda: job.run_archive(
                 config,
@@ -192,7 +192,7 @@ def reconcile(
     session.describe_topics([topic])
     proof = importlib.import_module("headrace.pipeline.proof")
     config = proof.ReconcileConfig(session.bootstrap, topic, table, client=session.client_config)
-    with _in_words(table, warehouse):
+    with _with_next_step(table, warehouse):
         report = proof.prove(config, warehouse, master)
     if as_json:
         print_json(

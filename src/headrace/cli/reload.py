@@ -56,12 +56,12 @@ class Reload:
 
     def _apply(self, changed: set[str]) -> str:
         """Apply what can be applied; returns a description."""
-        told = []
+        changes = []
         if LOG_LEVEL in changed:
             level = str(self._found.get(LOG_LEVEL, "info"))
             logging.getLogger().setLevel(level.upper())
-            told.append(f"log-level is now {level}")
+            changes.append(f"log-level is now {level}")
         later = ", ".join(sorted(name.replace("_", "-") for name in changed - {LOG_LEVEL}))
         if later:
-            told.append(f"{later} will change at the next start")
-        return "; ".join(told) or "no changes"
+            changes.append(f"{later} will change at the next start")
+        return "; ".join(changes) or "no changes"

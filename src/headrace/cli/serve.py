@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace")
 
-LOUD = (
+RATE_LIMITED_LOGGERS = (
     "headrace.kafka.connection",
     "headrace.kafka.dispatch",
     "headrace.kafka.handlers.fetch",
@@ -53,7 +53,7 @@ LOUD = (
     "uvicorn.error",
 )
 """Loggers that log a line for each misbehaving client, or for each retry in an outage."""
-_OTHERS_MAY_NOTHING = 0o077
+_OWNER_ONLY_UMASK = 0o077
 
 
 def _raise_file_limit() -> None:
@@ -63,7 +63,7 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _calm_the_collector() -> None:
+def _tune_cycle_collector() -> None:
     """Exempt long-lived objects from the cycle collector, and run it rarely.
 
     Requests leave no cycles, so reference counting frees them; a collection would only scan all
@@ -157,7 +157,7 @@ async def _serve(
     from headrace.server.assemble import start
 
     gc.collect()
-    gc.disable()  # while all topics are loaded: see _calm_the_collector
+    gc.disable()  # while all topics are loaded: see _tune_cycle_collector
     stop = _stop_signals(reload)
     if worker is not None:
         # The supervisor holds the other end: if it is closed, the worker must exit.
@@ -180,7 +180,7 @@ async def _serve(
     )
     click.echo(line)
     sys.stdout.flush()
-    _calm_the_collector()
+    _tune_cycle_collector()
     for endpoint in broker.bound:
         if not is_loopback(endpoint.host):
             log.warning(
@@ -234,9 +234,9 @@ def _prepare(log_level: str) -> None:
             "python -O disables the checks of invariants: start headrace without it"
         )
     # SQLite and object storage in a folder create files, too: only their owner may read records.
-    os.umask(_OTHERS_MAY_NOTHING)
+    os.umask(_OWNER_ONLY_UMASK)
     logging.basicConfig(level=log_level.upper(), stream=sys.stderr)
-    limit = LogLimit(LOUD, SystemClock())
+    limit = LogLimit(RATE_LIMITED_LOGGERS, SystemClock())
     for handler in logging.getLogger().handlers:
         handler.addFilter(limit)
         handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -154,7 +154,7 @@ class LedgerCheck:
             self._damage("batch-epoch", batch.position, f"leader epoch {epochs}", first, last)
         self._max_ms = max(self._max_ms, header.max_timestamp_ms)
         self.seen.end_offset = last + 1
-        self._look_inside(batch, first, last)
+        self._check_contents(batch, first, last)
 
     def _fits(self, batch: FoundBatch, expected: int) -> bool:
         base = batch.header.base_offset
@@ -162,7 +162,7 @@ class LedgerCheck:
             return base == self._indexed.get(batch.position, max(base, expected))
         return base == expected
 
-    def _look_inside(self, batch: FoundBatch, first: int, last: int) -> None:
+    def _check_contents(self, batch: FoundBatch, first: int, last: int) -> None:
         """Check that markers and internal records decode, because a coordinator replays them."""
         try:
             if batch.header.is_control:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _KINDS = {APPEND, CREATE, SEAL, DELETE, EXTEND}
 _ATTEMPTS_MAX = 5
-_START_ANEW = "start the version of Headrace that wrote it, or a newer one"
+_USE_OTHER_VERSION = "start the version of Headrace that wrote it, or a newer one"
 
 
 class _Piece(NamedTuple):
@@ -112,7 +112,7 @@ class Ledgers:
             self._load(before)
             if folder.user is None or folder.read("checkpoint") == before:
                 break
-        self._look_at_files()
+        self._check_files()
 
     def _load(self, checkpoint: bytes | None) -> None:
         salt = self._salt()
@@ -138,7 +138,7 @@ class Ledgers:
             return decode_folder(data, name)
         except FormatUnsupported as error:
             if "version" in error.fields:
-                self.findings.append(unreadable("format", name, str(error), _START_ANEW))
+                self.findings.append(unreadable("format", name, str(error), _USE_OTHER_VERSION))
             else:
                 cause = f"its {len(data)} bytes are not a Headrace format file"
                 self.findings.append(damage("format", name, 0, cause, WHOLE_FOLDER))
@@ -156,7 +156,7 @@ class Ledgers:
         try:
             return decode_checkpoint(data, name)
         except FormatUnsupported as error:
-            self.findings.append(unreadable("checkpoint", name, str(error), _START_ANEW))
+            self.findings.append(unreadable("checkpoint", name, str(error), _USE_OTHER_VERSION))
         except DataCorrupt:
             cause = "its checksum does not match, so the lengths of the ledgers are unknown"
             self.findings.append(damage("checkpoint", name, 0, cause, WHOLE_FOLDER))
@@ -212,7 +212,7 @@ class Ledgers:
         if kind not in _KINDS:
             cause = f"an entry of unknown kind {kind} at byte {piece.at}"
             name = self.folder.name(piece.file)
-            self.findings.append(unreadable("wal-entry", name, cause, _START_ANEW))
+            self.findings.append(unreadable("wal-entry", name, cause, _USE_OTHER_VERSION))
             return
         if kind == CREATE:
             self.by_id.setdefault(number, StoredLedger(number))
@@ -255,7 +255,7 @@ class Ledgers:
 
     # --- the files ---------------------------------------------------------------------------
 
-    def _look_at_files(self) -> None:
+    def _check_files(self) -> None:
         for ledger in self.by_id.values():
             ledger.file_size = self.folder.size(ledger.segment) or 0
         if not self.is_known:

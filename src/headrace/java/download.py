@@ -111,13 +111,13 @@ def pip_settings() -> dict[str, str]:
     """pip's `cert`, `client-cert` and `proxy`, from its files and the environment."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
     try:
-        told = subprocess.run(  # noqa: S603 - our own interpreter
+        output = subprocess.run(  # noqa: S603 - our own interpreter
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
-        told = ""
+        output = ""
     found: dict[str, tuple[int, str]] = {}
-    for line in told.splitlines():
+    for line in output.splitlines():
         matched = _SETTING.match(line.strip())
         if matched:
             section, name, value = matched.groups()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CACHE_VARIABLE = "HEADRACE_CACHE"
 MAVEN_VARIABLE = "HEADRACE_MAVEN"
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
-_TOLD_EVERY_S = 5
+_REPORT_INTERVAL_S = 5
 _NAMED_MAX = 3  # how many missing jars a message names; the others are counted
 _MIRRORED = {"*", "central", "external:*"}
 
@@ -137,11 +137,11 @@ def _fetch(jars: Sequence[Jar], target: Path) -> None:
     place = repository()
     downloads: Downloads | None = None
     for number, jar in enumerate(jars, 1):
-        told = _Told(f"{jar.file_name} ({number} of {len(jars)})")
+        progress = _DownloadProgress(f"{jar.file_name} ({number} of {len(jars)})")
         try:
             downloads = downloads or Downloads()
             url = f"{place}/{jar.path}"
-            downloads.fetch(url, target / jar.file_name, jar.sha256, told)
+            downloads.fetch(url, target / jar.file_name, jar.sha256, progress)
         except DownloadFailed as error:
             raise JarUnavailable(
                 f"{_names(jars[number - 1 :])} could not be downloaded ({error}). Check the"
@@ -153,7 +153,7 @@ def _fetch(jars: Sequence[Jar], target: Path) -> None:
             raise JarCorrupt(str(error), jar=jar.file_name) from error
 
 
-class _Told:
+class _DownloadProgress:
     """Reports on stderr what is downloaded, with progress if it takes long."""
 
     def __init__(self, name: str) -> None:
@@ -164,7 +164,7 @@ class _Told:
         now_s = time.monotonic()
         if now_s < self._next_s and count != size:
             return
-        self._next_s = now_s + _TOLD_EVERY_S
+        self._next_s = now_s + _REPORT_INTERVAL_S
         of = f" of {size / 1e6:.1f}" if size is not None else ""
         sys.stderr.write(f"headrace: downloading {self._name}: {count / 1e6:.1f}{of} MB\n")
         sys.stderr.flush()

@@ -80,15 +80,15 @@ def message_batches(
     would let large ones accumulate.
     """
     position = piece.start
-    heard_ns = monotonic_ns()
+    received_at_ns = monotonic_ns()
     while position < piece.end:
         wanted = min(_SLICE_ROWS, piece.end - position)
         events = consumer.consume(wanted, 0) or consumer.consume(1, _POLL_S)
         if not events:
-            if monotonic_ns() - heard_ns > options.stall_timeout_ms * _MS_TO_NS:
+            if monotonic_ns() - received_at_ns > options.stall_timeout_ms * _MS_TO_NS:
                 raise _stalled(piece, position, options.stall_timeout_ms)
             continue
-        heard_ns = monotonic_ns()
+        received_at_ns = monotonic_ns()
         messages = [event for event in events if event.error() is None]
         reached_end_at = -1
         if len(messages) < len(events):

@@ -109,9 +109,9 @@ def with_restarts(
 def _cause(error: Exception) -> str:
     """Return the line of a long Spark message that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = (
+    candidates = (
         line
         for line in lines
         if _ERROR_NAME.search(line) or any(phrase in line for phrase in _PASSING_SPARK_FAILURES)
     )
-    return next(telling, lines[0] if lines else type(error).__name__)
+    return next(candidates, lines[0] if lines else type(error).__name__)

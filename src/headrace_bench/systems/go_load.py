@@ -46,7 +46,7 @@ class GoLoad:
 def rate_of(line: str) -> float | None:
     """Messages per second since the previous line; None for other lines."""
     try:
-        said = json.loads(line)
-        return float(said["messages"] / said["seconds"])
+        output = json.loads(line)
+        return float(output["messages"] / output["seconds"])
     except (ValueError, KeyError, TypeError, ZeroDivisionError):
         return None

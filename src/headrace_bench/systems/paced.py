@@ -87,9 +87,9 @@ def measure(module: str, port: int, name: str, rate_per_s: int, seconds: float) 
                     histogram.add(now_ns - struct.unpack_from(">q", value)[0])
         if seen < total and sender.poll() is None:
             sender.kill()
-        _, said = sender.communicate(timeout=LATE_MAX_S)
+        _, output = sender.communicate(timeout=LATE_MAX_S)
     if sender.returncode or seen < total:
-        words = said.decode(errors="replace")[-800:]
+        words = output.decode(errors="replace")[-800:]
         raise SystemFailed(f"{total - seen} of {total} messages did not arrive; {words}")
     return Latency(histogram, {})
 

@@ -57,8 +57,8 @@ def install() -> None:
 
 def version() -> str:
     """As the server reports it."""
-    said = run_tool([_program("redis-server"), "--version"], parts.library_path(_folder()))
-    found = re.search(r"v=(\S+)", said)
+    output = run_tool([_program("redis-server"), "--version"], parts.library_path(_folder()))
+    found = re.search(r"v=(\S+)", output)
     return found[1] if found else "unknown"
 
 
@@ -131,10 +131,10 @@ class Redis(OwnServer):
         command = [*self._bench(requests, 1, 1), "--csv"]
         command += ["XREADGROUP", "GROUP", group, "c", "COUNT", str(READ_COUNT), "NOACK"]
         before = usage_of(self.pids)
-        said = run_tool([*command, "STREAMS", name, ">"], parts.library_path(_folder()))
+        output = run_tool([*command, "STREAMS", name, ">"], parts.library_path(_folder()))
         used = usage_of(self.pids).since(before)
         read = requests * READ_COUNT
-        return Steady(read, requests / rate_of(said), used, read)
+        return Steady(read, requests / rate_of(output), used, read)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""

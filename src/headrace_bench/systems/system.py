@@ -36,7 +36,7 @@ class Latency(NamedTuple):
 
     histogram: HdrHistogram | None
     """Nanoseconds from the time a message was due until it was received."""
-    told_ms: dict[str, float]
+    reported_ms: dict[str, float]
     """Percentile -> milliseconds, by the tool's own method, if it reports no single messages."""
 
 

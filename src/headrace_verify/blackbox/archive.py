@@ -72,19 +72,19 @@ class Archive:
         """Kill it once more, let a last one finish, and compare."""
         self._over.set()
         self._has_stopped.wait(30)
-        result, told = self.result, ""
+        result, output = self.result, ""
         for _ in range(FINISH_TRIES):
-            code, told = self._ask(["archive", *self._where, "--quiet"])
+            code, output = self._ask(["archive", *self._where, "--quiet"])
             if code == 0:
                 break
         else:
-            result.problems.append(f"the archive does not finish: {told[-300:]}")
+            result.problems.append(f"the archive does not finish: {output[-300:]}")
             return result
-        _, told = self._ask(["reconcile", *self._where, "--json"])
+        _, output = self._ask(["reconcile", *self._where, "--json"])
         try:
-            report = json.loads(told)
+            report = json.loads(output)
         except ValueError:
-            result.problems.append(f"the archive cannot be compared: {told[-300:]}")
+            result.problems.append(f"the archive cannot be compared: {output[-300:]}")
             return result
         result.stored, result.archived = report["stored"], report["archived"]
         result.problems += [f"archive: {problem}" for problem in report["problems"]]

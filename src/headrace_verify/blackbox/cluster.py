@@ -122,7 +122,7 @@ class Cluster(Protocol):
         """Whether its process is running."""
         ...
 
-    def last_words(self, node: int) -> str:
+    def log_tail(self, node: int) -> str:
         """The end of its log."""
         ...
 
@@ -285,9 +285,9 @@ class SingleBroker:
         """See Cluster."""
         return self.broker.pid is not None and not self.broker.has_ended
 
-    def last_words(self, node: int) -> str:
+    def log_tail(self, node: int) -> str:
         """See Cluster."""
-        return self.broker.last_words()
+        return self.broker.log_tail()
 
     def complaints(self) -> Sequence[str]:
         """See Cluster."""

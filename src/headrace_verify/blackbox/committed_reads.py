@@ -97,8 +97,8 @@ def ends_of(wire: KafkaWire, place: Place) -> tuple[int, int]:
 def _end(wire: KafkaWire, place: Place, isolation: int) -> int:
     asked = {"partition_index": place.part, "timestamp": _LATEST}
     topics = [{"name": place.topic, "partitions": [asked]}]
-    told = wire.call(LIST_OFFSETS, 2, replica_id=-1, isolation_level=isolation, topics=topics)
-    answer = told.topics[0].partitions[0]
+    response = wire.call(LIST_OFFSETS, 2, replica_id=-1, isolation_level=isolation, topics=topics)
+    answer = response.topics[0].partitions[0]
     if int(answer.error_code):
         raise Refused(int(answer.error_code))
     return int(answer.offset)
@@ -110,11 +110,11 @@ def stable_progress(wire: KafkaWire, group: str, topics: Mapping[str, int]) -> P
     asked = [
         {"name": name, "partition_indexes": tuple(range(count))} for name, count in topics.items()
     ]
-    told = wire.call(OFFSET_FETCH, 7, group_id=group, topics=asked, require_stable=True)
-    if int(told.error_code):
-        raise Refused(int(told.error_code))
+    response = wire.call(OFFSET_FETCH, 7, group_id=group, topics=asked, require_stable=True)
+    if int(response.error_code):
+        raise Refused(int(response.error_code))
     found: Progress = {}
-    for topic in told.topics:
+    for topic in response.topics:
         for part in topic.partitions:
             code = int(part.error_code)
             if code == UNSTABLE_OFFSET_COMMIT:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _INSIDE = "HEADRACE_BLACKBOX_NETWORK"
 _NETWORK = "10.77.0"
 _BRIDGE = "hr0"
-_NOBODY = "02:00:00:00:00:01"
+_UNUSED_MAC = "02:00:00:00:00:01"
 _FIRST_HOST = 11
 CLIENTS = "clients"
 """The run's own namespace, in which its clients run."""
@@ -151,7 +151,9 @@ class Fabric:
                     continue
                 device = _BRIDGE if there == CLIENTS else "eth0"
                 host = self._hosts[here]
-                what = f"replace {host} lladdr {_NOBODY} nud permanent" if now else f"del {host}"
+                what = (
+                    f"replace {host} lladdr {_UNUSED_MAC} nud permanent" if now else f"del {host}"
+                )
                 _run(f"{self._enter(there)} ip neigh {what} dev {device}")
 
     def _enter(self, name: str) -> str:

@@ -16,7 +16,7 @@ from headrace_verify.history import INVOKE, OK, POLL, SEND
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headrace_verify.blackbox.harm import Harm
+    from headrace_verify.blackbox.fault_injection import InjectedFault
     from headrace_verify.history import Event
 
 BIN_MS = 100
@@ -70,7 +70,7 @@ class Tally:
             self.gave_up.append(f"{event['p']}: {event['error']}")
 
 
-def outages(tally: Tally, harms: Sequence[Harm]) -> list[dict[str, Any]]:
+def outages(tally: Tally, injected: Sequence[InjectedFault]) -> list[dict[str, Any]]:
     """For each fault: how long no acknowledgement and no read occurred around it, and after its
     healing.
 
@@ -80,15 +80,15 @@ def outages(tally: Tally, harms: Sequence[Harm]) -> list[dict[str, Any]]:
     """
     times = [done for _, done in tally.writes]
     found = []
-    for harm in harms:
-        outage = _outage(tally, times, harm)
-        until_ns = harm.healed_ns + max(ALONE_NS, _recovery_ns(outage))
+    for episode in injected:
+        outage = _outage(tally, times, episode)
+        until_ns = episode.healed_ns + max(ALONE_NS, _recovery_ns(outage))
         outage["is_alone"] = not any(
-            other is not harm
+            other is not episode
             and other.fault.kind not in CLIENT_FAULTS
             and other.began_ns < until_ns
-            and other.healed_ns > harm.began_ns
-            for other in harms
+            and other.healed_ns > episode.began_ns
+            for other in injected
         )
         found.append(outage)
     return found
@@ -98,22 +98,22 @@ def _recovery_ns(outage: dict[str, Any]) -> int:
     return max(outage["write_after_ms"] or 0, outage["read_after_ms"] or 0) * 1_000_000
 
 
-def _outage(tally: Tally, times: list[int], harm: Harm) -> dict[str, Any]:
+def _outage(tally: Tally, times: list[int], episode: InjectedFault) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "fault": harm.fault.kind,
-        "target": harm.target,
-        "lasted_ms": (harm.healed_ns - harm.began_ns) // 1_000_000,
+        "fault": episode.fault.kind,
+        "target": episode.target,
+        "lasted_ms": (episode.healed_ns - episode.began_ns) // 1_000_000,
     }
     writes = tally.writes
-    first = bisect_left(times, harm.healed_ns)
-    ended = next((done for began, done in writes[first:] if began >= harm.healed_ns), None)
-    found["write_after_ms"] = None if ended is None else (ended - harm.healed_ns) // 1_000_000
-    found["write_gap_ms"] = _gap_ms(times, harm.began_ns, ended)
+    first = bisect_left(times, episode.healed_ns)
+    ended = next((done for began, done in writes[first:] if began >= episode.healed_ns), None)
+    found["write_after_ms"] = None if ended is None else (ended - episode.healed_ns) // 1_000_000
+    found["write_gap_ms"] = _gap_ms(times, episode.began_ns, ended)
     reads = tally.reads
-    place = bisect_left(reads, harm.healed_ns)
+    place = bisect_left(reads, episode.healed_ns)
     read = reads[place] if place < len(reads) else None
-    found["read_after_ms"] = None if read is None else (read - harm.healed_ns) // 1_000_000
-    found["read_gap_ms"] = _gap_ms(reads, harm.began_ns, read)
+    found["read_after_ms"] = None if read is None else (read - episode.healed_ns) // 1_000_000
+    found["read_gap_ms"] = _gap_ms(reads, episode.began_ns, read)
     return found
 
 

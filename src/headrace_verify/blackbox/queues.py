@@ -111,7 +111,7 @@ def settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
                 for place in _places()
             ]
             for group in list(left):
-                what = _what_is_left(web, group)
+                what = _describe_backlog(web, group)
                 if what:
                     left[group] = what
                 else:
@@ -134,7 +134,7 @@ def _places() -> list[tuple[str, int]]:
     return [(topic, part) for topic, n in WORKLOAD.topics.items() for part in range(n)]
 
 
-def _what_is_left(web: Web, group: str) -> str:
+def _describe_backlog(web: Web, group: str) -> str:
     """Describe what a group has left on all partitions. Raises OSError."""
     missing = set(_places())
     for at in range(len(web.addresses)):

@@ -166,10 +166,10 @@ def note_ends(context: Context, wire: KafkaWire, topic: str, part: int) -> tuple
 
 def _listed(wire: KafkaWire, topic: str, part: int, timestamp: int) -> int:
     asked = {"partition_index": part, "timestamp": timestamp}
-    told = wire.call(
+    response = wire.call(
         LIST_OFFSETS, 1, replica_id=-1, topics=[{"name": topic, "partitions": [asked]}]
     )
-    answer = told.topics[0].partitions[0]
+    answer = response.topics[0].partitions[0]
     if int(answer.error_code):
         raise Refused(int(answer.error_code))
     return int(answer.offset)

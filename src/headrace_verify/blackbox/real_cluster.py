@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.dev_cluster.cluster import DevCluster
 from headrace.dev_cluster.settings import ClusterOptions, Place
 from headrace_verify.blackbox.cluster import Bundle
-from headrace_verify.blackbox.door import DOOR_PORT, LOOPBACK, Door
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
+from headrace_verify.blackbox.forwarder import FORWARDER_PORT, LOOPBACK, Forwarder
 from headrace_verify.blackbox.nodes import BrokerNode, Node, ServerNode, SlowAnswers, SmallDisk
 from headrace_verify.blackbox.schedule import BOOKIE_FAULTS, ENSEMBLE_FAULTS
 from headrace_verify.real_broker import RealBroker
@@ -103,7 +103,7 @@ class RealCluster:
         self._servers.start()
         self.links: list[Breakable] = []
         self._addresses: list[tuple[str, int]] = []
-        self._doors: list[Door] = []
+        self._forwarders: list[Forwarder] = []
         self._https: list[str] = []
         self._brokers = self._make_brokers(network)
         self.http = ",".join(self._https)
@@ -149,9 +149,9 @@ class RealCluster:
                 broker = RealBroker(self._folder / name, options, (*enter, *launch))
                 broker.listen(host, KAFKA_PORT, HTTP_PORT, LOOPBACK)
                 # HTTP administration is served only on loopback: that of the broker's namespace.
-                door = Door(enter, (host, DOOR_PORT), (LOOPBACK, HTTP_PORT))
-                self._doors.append(door)
-                self._https.append(door.address)
+                forwarder = Forwarder(enter, (host, FORWARDER_PORT), (LOOPBACK, HTTP_PORT))
+                self._forwarders.append(forwarder)
+                self._https.append(forwarder.address)
                 self._addresses.append(broker.address)
             made.append(BrokerNode(name, broker, FakeClock.find(self._folder / name / "clock")))
         if self._fabric is not None:
@@ -312,7 +312,7 @@ class RealCluster:
             self.start(node)
         return found.is_alive
 
-    def last_words(self, node: int) -> str:
+    def log_tail(self, node: int) -> str:
         """See Cluster."""
         path = self._nodes[node].log_path
         return path.read_text(errors="replace")[-800:] if path.exists() else ""
@@ -339,8 +339,8 @@ class RealCluster:
             slow.end()
         for one in self._nodes:
             one.kill()
-        for door in self._doors:
-            door.close()
+        for forwarder in self._forwarders:
+            forwarder.close()
         self._servers.kill()
         for disk in (*self._disks, *self._journals, *self._zookeeper_disks):
             disk.close()

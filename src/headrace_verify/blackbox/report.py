@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """The whole report as plain values."""
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
-    found = outages(outcome.tally, outcome.done.harms)
+    found = outages(outcome.tally, outcome.done.injected)
     faults: dict[str, int] = {}
-    for harm in outcome.done.harms:
-        faults[harm.fault.kind] = faults.get(harm.fault.kind, 0) + 1
+    for episode in outcome.done.injected:
+        faults[episode.fault.kind] = faults.get(episode.fault.kind, 0) + 1
     return {
         "what": "headrace verify blackbox",
         "version": version("headrace"),
@@ -58,7 +58,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "judged_s": round(outcome.judged_s, 2),
         "unavailability": summary(found),
         "outages": found,
-        "broker_log_ends": outcome.last_words,
+        "broker_log_ends": outcome.log_tail,
         "archive": None if outcome.archive is None else asdict(outcome.archive),
     }
 
@@ -89,12 +89,12 @@ def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
     axes.plot(seconds, [count * per_s for count in writes], lw=1, label="acknowledged writes/s")
     axes.plot(seconds, [count * per_s for count in reads], lw=1, label="polls with records/s")
     colours: dict[str, str] = {}
-    for harm in outcome.done.harms:
-        kind = harm.fault.kind
+    for episode in outcome.done.injected:
+        kind = episode.fault.kind
         is_new = kind not in colours
         colour = colours.setdefault(kind, f"C{2 + len(colours) % 8}")
-        first = (harm.began_ns - outcome.begun_ns) / 1e9
-        last = max(first + 0.1, (harm.healed_ns - outcome.begun_ns) / 1e9)
+        first = (episode.began_ns - outcome.begun_ns) / 1e9
+        last = max(first + 0.1, (episode.healed_ns - outcome.begun_ns) / 1e9)
         axes.axvspan(first, last, color=colour, alpha=0.25, label=kind if is_new else None)
     axes.set_xlabel("seconds")
     axes.set_yscale("symlog", linthresh=10)

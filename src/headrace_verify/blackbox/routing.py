@@ -93,9 +93,9 @@ class Connection:
         return wire
 
     def _leader(self, place: Any) -> tuple[str, int]:
-        told = self.wire().call(METADATA, 1, topics=[{"name": place.topic}])
-        nodes = {int(node.node_id): (str(node.host), int(node.port)) for node in told.brokers}
-        (topic,) = told.topics
+        response = self.wire().call(METADATA, 1, topics=[{"name": place.topic}])
+        nodes = {int(node.node_id): (str(node.host), int(node.port)) for node in response.brokers}
+        (topic,) = response.topics
         if int(topic.error_code):
             raise Refused(int(topic.error_code))
         for partition in topic.partitions:
@@ -104,10 +104,10 @@ class Connection:
         raise Refused(LEADER_NOT_AVAILABLE)
 
     def _coordinator(self, group: Any) -> tuple[str, int]:
-        told = self.wire().call(FIND_COORDINATOR, 0, key=group.name)
-        if int(told.error_code):
-            raise Refused(int(told.error_code))
-        return str(told.host), int(told.port)
+        response = self.wire().call(FIND_COORDINATOR, 0, key=group.name)
+        if int(response.error_code):
+            raise Refused(int(response.error_code))
+        return str(response.host), int(response.port)
 
     def drop(self) -> None:
         """Close everything and drop the routes."""

@@ -19,8 +19,8 @@ from headrace_verify.blackbox import archive
 from headrace_verify.blackbox.all_parts import chosen, has_records
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import SMALL_LEDGERS, TOPICS, Crew
+from headrace_verify.blackbox.fault_injection import Done, FaultInjector
 from headrace_verify.blackbox.figures import Tally
-from headrace_verify.blackbox.harm import Done, Harmer
 from headrace_verify.blackbox.link import Network
 from headrace_verify.blackbox.producers import PATIENCE_S
 from headrace_verify.blackbox.raw_clients import encoded, note_committed, note_ends
@@ -92,7 +92,7 @@ class Outcome:
     healed_ns: int = 0
     ended_ns: int = 0
     judged_s: float = 0.0
-    last_words: str = ""
+    log_tail: str = ""
     archive: Archived | None = None
 
     @property
@@ -128,11 +128,11 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
         crew.close()
         if run.archive is not None:
             run.archive.close()
-        outcome.last_words = cluster.last_words(0)
+        outcome.log_tail = cluster.log_tail(0)
         _keep_logs({path.name: path for path in work.glob("*.log")} | dict(cluster.logs()), folder)
         cluster.close()
         network.close()
-        run.harmer.close()
+        run.injector.close()
     outcome.skipped |= crew.skipped | outcome.done.skipped
     outcome.violations += outcome.done.wrong
     try:
@@ -166,7 +166,7 @@ def _judge(outcome: Outcome, histories: list[Path]) -> None:
     missing = [kind for kind in dict.fromkeys(wanted) if not facts.counts.get(kind)]
     if missing:
         outcome.violations.append(f"nothing was checked: there was no {', no '.join(missing)}")
-    if not outcome.done.harms:
+    if not outcome.done.injected:
         outcome.violations.append("nothing was checked: no fault was injected")
     for name, counts in outcome.tally.clients.items():
         if "send invoke" in counts and not counts.get("send ok"):
@@ -195,8 +195,8 @@ class _Run:
         spec = Spec("run", "run", 0, self._plan.seed, cluster.bootstrap, topics, 0)
         spec.options["http"] = cluster.http
         self._context = Context(spec, history)
-        self.harmer = Harmer(cluster, crew, history, self._plan.seconds)
-        outcome.done = self.harmer.done
+        self.injector = FaultInjector(cluster, crew, history, self._plan.seconds)
+        outcome.done = self.injector.done
         self.archive: archive.Archive | None = None
 
     def go(self) -> None:
@@ -209,9 +209,9 @@ class _Run:
         self._begin_archive()
         self._warm_up()
         outcome.begun_ns = now_ns()
-        self._harm()
+        self._inject_faults()
         outcome.healed_ns = now_ns()
-        self._look_alive()
+        self._check_liveness()
         self._check_alive()
         self._wait(self._cluster.liveness_s * CALM_SHARE, "calm")
         self._end_producers()
@@ -279,28 +279,28 @@ class _Run:
         self._on_progress(1, what)
         time.sleep(seconds)
 
-    def _harm(self) -> None:
-        harmer = self.harmer
+    def _inject_faults(self) -> None:
+        injector = self.injector
 
         def show() -> None:
             passed = (now_ns() - self._outcome.begun_ns) / 1e9
-            state = f"{len(harmer.done.harms)} faults healed {harmer.now}"
+            state = f"{len(injector.done.injected)} faults healed {injector.now}"
             self._on_progress(min(1.0, passed / self._plan.seconds), state)
 
-        harmer.run(self._outcome.schedule, self._outcome.begun_ns, show)
+        injector.run(self._outcome.schedule, self._outcome.begun_ns, show)
         left_s = self._plan.seconds - (now_ns() - self._outcome.begun_ns) / 1e9
         time.sleep(max(0.0, left_s))
 
     def _check_alive(self) -> None:
         for node in range(self._cluster.node_count):
             if not self._cluster.is_alive(node):
-                words = self._cluster.last_words(node)
+                words = self._cluster.log_tail(node)
                 name = self._cluster.name(node)
                 self._outcome.violations.append(f"{name} has exited on its own: {words}")
                 self._cluster.kill(node)
                 self._cluster.start(node)
 
-    def _look_alive(self) -> None:
+    def _check_liveness(self) -> None:
         """Check that a new client writes and reads, through the links, within the bound."""
         within_s = self._cluster.liveness_s
         deadline_ns = now_ns() + int(within_s * 1e9)
@@ -324,8 +324,8 @@ class _Run:
                 why = error
                 connection.drop()
                 time.sleep(0.1)
-        said = f"not alive: no write and read within {within_s} s after healing: {why}"
-        self._outcome.violations.append(said)
+        violation = f"not alive: no write and read within {within_s} s after healing: {why}"
+        self._outcome.violations.append(violation)
 
     def _end_producers(self) -> None:
         self._on_progress(1, "producers are finishing")
@@ -339,11 +339,11 @@ class _Run:
     def _acknowledged_since_healing(self, names: list[str]) -> None:
         """Check that each producer got an acknowledgement for a record sent after the healing."""
         for client in self._crew.producers():
-            if client.spec.name in names and not self._has_come_back(client.history_path):
-                said = f"not alive: {client.spec.name} wrote nothing after the last healing"
-                self._outcome.violations.append(said)
+            if client.spec.name in names and not self._has_recovered(client.history_path):
+                violation = f"not alive: {client.spec.name} wrote nothing after the last healing"
+                self._outcome.violations.append(violation)
 
-    def _has_come_back(self, path: Path) -> bool:
+    def _has_recovered(self, path: Path) -> bool:
         """Whether it got an acknowledgement for a record sent, or deliberately resent, since."""
         since_ns = self._outcome.healed_ns
         sends_again = "raw-" in path.name
@@ -374,17 +374,15 @@ class _Run:
         while waiting and now_ns() < deadline_ns:
             time.sleep(0.2)
             try:
-                self._look_at_groups(connection, waiting, lag)
+                self._check_groups(connection, waiting, lag)
             except OSError as error:
                 connection.failed(error)  # the group's coordinator may still be loading
         connection.drop()
         for group in sorted(waiting):
-            said = f"not alive: group {group} still lags {lag.get(group)} after {within_s} s"
-            self._outcome.violations.append(said)
+            violation = f"not alive: group {group} still lags {lag.get(group)} after {within_s} s"
+            self._outcome.violations.append(violation)
 
-    def _look_at_groups(
-        self, connection: Connection, waiting: set[str], lag: dict[str, int]
-    ) -> None:
+    def _check_groups(self, connection: Connection, waiting: set[str], lag: dict[str, int]) -> None:
         """Remove groups that have committed everything from `waiting`. Raises OSError."""
         ends = {
             place: note_ends(self._context, connection.wire(place), *place)[1]

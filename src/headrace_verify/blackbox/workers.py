@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import Fatal
-from headrace_verify.blackbox.door import DOOR_PORT, LOOPBACK, Door
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
+from headrace_verify.blackbox.forwarder import FORWARDER_PORT, LOOPBACK, Forwarder
 from headrace_verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
 from headrace_verify.real_broker import RealBroker
 from headrace_verify.rng import seeded
@@ -60,14 +60,14 @@ class Workers:
             launch = (*fabric.launch(MACHINE), *launch)
             self.links.append(Edge(fabric, "the workers and their clients", [(CLIENTS, MACHINE)]))
         self._has_network = fabric is not None
-        self._doors: list[Door] = []
+        self._forwarders: list[Forwarder] = []
         https = [f"{self._host}:{http + number}" for number in range(WORKERS)]
         if fabric is not None:
             # HTTP administration is served only on the machine's loopback interface.
             for number in range(WORKERS):
-                here, there = (self._host, DOOR_PORT + number), (LOOPBACK, http + number)
-                self._doors.append(Door(fabric.launch(MACHINE), here, there))
-            https = [door.address for door in self._doors]
+                here, there = (self._host, FORWARDER_PORT + number), (LOOPBACK, http + number)
+                self._forwarders.append(Forwarder(fabric.launch(MACHINE), here, there))
+            https = [forwarder.address for forwarder in self._forwarders]
         self.http = ",".join(https)
         options = ["--workers", str(WORKERS), "--no-auto-create-topics"]
         options += ["--open-to-network"] if fabric is not None else []
@@ -98,7 +98,7 @@ class Workers:
         for node in nodes or range(1, self.node_count):
             while node and not self._serves(node):
                 if deadline.is_over:
-                    raise Fatal(f"{self.name(node)} does not return: {self.last_words(0)}")
+                    raise Fatal(f"{self.name(node)} does not return: {self.log_tail(0)}")
                 time.sleep(RETRY_S)
 
     def start_and_die(self, node: int, after_s: float) -> None:
@@ -164,17 +164,17 @@ class Workers:
         """See Cluster: the supervisor handles a dead worker."""
         return self._all.is_alive
 
-    def last_words(self, node: int) -> str:
+    def log_tail(self, node: int) -> str:
         """See Cluster."""
-        return self._all.broker.last_words()
+        return self._all.broker.log_tail()
 
     def complaints(self) -> Sequence[str]:
         """See Cluster: workers that exited without being stopped."""
         found = []
         for line in self._all.log_path.read_text(errors="replace").splitlines():
-            told = _ENDED.search(line)
-            if told and int(told[2]) not in _ASKED_FOR:
-                found.append(f"worker {told[1]} exited on its own, with code {told[2]}")
+            found_end = _ENDED.search(line)
+            if found_end and int(found_end[2]) not in _ASKED_FOR:
+                found.append(f"worker {found_end[1]} exited on its own, with code {found_end[2]}")
         return found
 
     def logs(self) -> Mapping[str, Path]:
@@ -187,8 +187,8 @@ class Workers:
         for node in range(1, self.node_count):
             self._signal(node, signal.SIGKILL)
         self._all.kill()
-        for door in self._doors:
-            door.close()
+        for forwarder in self._forwarders:
+            forwarder.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _pid(self, node: int) -> int | None:

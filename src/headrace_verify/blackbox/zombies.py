@@ -40,7 +40,7 @@ class _Member:
 
     def join(self) -> None:
         """Join, or rejoin. Raises OSError, Refused."""
-        told = self.wire.call(
+        response = self.wire.call(
             JOIN_GROUP,
             3,
             group_id=self._context.spec.group,
@@ -50,10 +50,10 @@ class _Member:
             protocol_type="verify",
             protocols=[{"name": "by-hand", "metadata": self.name.encode()}],
         )
-        _check(told.error_code)
-        self.id, self.generation = told.member_id, int(told.generation_id)
-        self.is_leader = told.leader == told.member_id
-        self.members = [member.member_id for member in told.members]
+        _check(response.error_code)
+        self.id, self.generation = response.member_id, int(response.generation_id)
+        self.is_leader = response.leader == response.member_id
+        self.members = [member.member_id for member in response.members]
 
     def sync(self) -> None:
         """Sync, and record the partitions of this generation; the leader assigns them."""
@@ -63,7 +63,7 @@ class _Member:
                 mine = range(at, len(self._context.places), len(self.members))
                 data = ",".join(map(str, mine)).encode()
                 assignments.append({"member_id": member, "assignment": data})
-        told = self.wire.call(
+        response = self.wire.call(
             SYNC_GROUP,
             2,
             group_id=self._context.spec.group,
@@ -71,8 +71,8 @@ class _Member:
             member_id=self.id,
             assignments=assignments,
         )
-        _check(told.error_code)
-        text = bytes(told.assignment).decode()
+        _check(response.error_code)
+        text = bytes(response.assignment).decode()
         parts = [self._context.places[int(number)] for number in text.split(",") if number]
         self._context.history.write(
             OK,
@@ -91,7 +91,7 @@ class _Member:
         op = self._context.history.invoke("commit", **fields, offs=[[topic, part, offset]])
         listed = {"partition_index": part, "committed_offset": offset}
         try:
-            told = self.wire.call(
+            response = self.wire.call(
                 OFFSET_COMMIT,
                 2,
                 group_id=group,
@@ -103,13 +103,15 @@ class _Member:
         except OSError:
             self._context.history.write(INFO, "commit", op=op, **fields)
             raise
-        code = int(told.topics[0].partitions[0].error_code)
+        code = int(response.topics[0].partitions[0].error_code)
         self._context.history.write(FAIL if code else OK, "commit", op=op, code=code, **fields)
 
     def leave(self) -> None:
         """Leave, so that the next round begins immediately."""
-        told = self.wire.call(LEAVE_GROUP, 1, group_id=self._context.spec.group, member_id=self.id)
-        _check(told.error_code)
+        response = self.wire.call(
+            LEAVE_GROUP, 1, group_id=self._context.spec.group, member_id=self.id
+        )
+        _check(response.error_code)
 
 
 def _check(code: Any) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace_verify.checkers.harms import Harms
+from headrace_verify.checkers.node_faults import NodeFaults
 from headrace_verify.history import (
     ACQUIRE,
     ASSIGN,
@@ -275,7 +275,7 @@ class Facts:
     """Share group, topic, partition and offset of the origin -> copies by their own position."""
     with_dead_letters: set[str] = field(default_factory=set)
     """Share groups whose dead letter topics were read."""
-    harms: Harms = field(default_factory=Harms)
+    node_faults: NodeFaults = field(default_factory=NodeFaults)
     is_calendar_set: bool = False
     """Whether wall clocks jump in this run: then early deliveries are not judged."""
     clients: dict[str, str] = field(default_factory=dict)
@@ -448,7 +448,7 @@ class _Gatherer:
         elif event.get("what") == "calendars are set":
             self.facts.is_calendar_set = True
         elif event.get("what") in {"fault", "healed"}:
-            self.facts.harms.note(event)
+            self.facts.node_faults.note(event)
             self.facts.is_calendar_set |= event["fault"] == "clock"
 
     def _die(self, event: Event) -> None:

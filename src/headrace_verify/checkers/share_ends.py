@@ -119,5 +119,5 @@ def _wrong_dead_letters(facts: Facts, groups: dict[str, ShareHistory]) -> Iterat
             yield Anomaly("dead letter changed", f"{what} differs from its copy", *at)
         group = groups.get(name)
         if group is not None and (topic, number, offset) in group.sure:
-            said = f"{what} was acknowledged, but has a copy: {first.reason}"
-            yield Anomaly("dead letter of an acknowledged message", said, *at)
+            detail = f"{what} was acknowledged, but has a copy: {first.reason}"
+            yield Anomaly("dead letter of an acknowledged message", detail, *at)

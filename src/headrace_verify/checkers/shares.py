@@ -109,7 +109,7 @@ class ShareHistory:
             delivery = Delivery(since_ns, at_ns, member, message, ordered_key, is_loose, lock_ns)
             self.deliveries.append(delivery)
             self._current[message, member] = delivery
-            self._look_at_lock(delivery)
+            self._check_lock(delivery)
             may_expire = send is not None and send.may_expire
             if may_expire or (deliveries and deliveries[0] >= GIVEN_UP_FROM):
                 self.maybe_over.add(message)
@@ -117,7 +117,7 @@ class ShareHistory:
                 what = f"key {key} occurs twice in one response, at {offset} and before"
                 yield Anomaly("key twice in flight", what, at_ns, event["topic"], number)
 
-    def _look_at_lock(self, delivery: Delivery) -> None:
+    def _check_lock(self, delivery: Delivery) -> None:
         message = delivery.message
         before = self._locked.pop(message, None)
         if before is not None and not delivery.is_loose:
@@ -297,7 +297,7 @@ class ShareHistory:
                 tenures[place] = list(_tenures(facts, *place))
             span = first.since_ns, second.at_ns
             is_one = any(low <= span[0] and span[1] <= high for low, high in tenures[place])
-            if is_one and facts.harms.is_whole(*span):
+            if is_one and facts.node_faults.is_whole(*span):
                 early_ms = (end_ns - second.at_ns) // 1_000_000
                 what = (
                     f"offset {offset} was delivered to {second.member} {early_ms} ms"

@@ -134,7 +134,7 @@ def perform(mode: Mode, asked: Asked) -> int:
         mode.print_list(as_json=asked.as_json)
         return OK
     if asked.planted is not None:
-        return _prove(mode, asked.planted, as_json=asked.as_json)
+        return _run_self_test(mode, asked.planted, as_json=asked.as_json)
     line = StatusLine()
     try:
         outcome = mode.run(line.show)
@@ -151,7 +151,7 @@ def perform(mode: Mode, asked: Asked) -> int:
     return OK if outcome.held else FAILED
 
 
-def _prove(mode: Mode, words: str, *, as_json: bool) -> int:
+def _run_self_test(mode: Mode, words: str, *, as_json: bool) -> int:
     """Plant bugs, one per run; every one must be found."""
     bugs = mode.choose(words)
     if not bugs:

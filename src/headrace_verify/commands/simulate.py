@@ -15,7 +15,7 @@ from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_table, say
 from headrace_verify.commands.mode import Proof, mode_options, perform
-from headrace_verify.commands.stopping import told_to_end
+from headrace_verify.commands.stopping import stop_requested
 from headrace_verify.workloads import LOG, WORKLOADS
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Simulation:
         """See Mode."""
         from headrace_verify.simulation.explore import explore
 
-        with told_to_end() as is_over:
+        with stop_requested() as is_over:
             return explore(
                 self._seed, self._limits, show, self._keep, is_over, workload=self._workload
             )

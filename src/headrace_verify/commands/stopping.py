@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def told_to_end() -> Iterator[Callable[[], bool]]:
+def stop_requested() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether Ctrl-C or SIGTERM was received, so that a run ends
     early.
 

@@ -82,7 +82,7 @@ def log_the_environment_at_debug(patch: Patch) -> None:
 
 def let_everybody_read_the_data(patch: Patch) -> None:
     patch(disk, "FILE_MODE", 0o644)
-    patch(importlib.import_module(_SERVE), "_OTHERS_MAY_NOTHING", 0)
+    patch(importlib.import_module(_SERVE), "_OWNER_ONLY_UMASK", 0)
 
 
 def answer_for_any_host(patch: Patch) -> None:

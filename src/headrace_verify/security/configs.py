@@ -106,8 +106,8 @@ def a_brokers_identity_and_exposure_cannot_be_changed_by_clients(abuse: Abuse) -
     for kind in (-128, 0, 1, 3, 8, 16, 32, 127):
         code = alter(abuse, "segment.ms", "1", SUBJECT, kind)
         abuse.expect(code not in {0, None}, f"resource type {kind}: code {code}")
-    told = [one.name for one in shown.values() if CANARY in str(one.value)]
-    abuse.expect(not told, f"settings tell a secret: {told}")
+    revealed = [one.name for one in shown.values() if CANARY in str(one.value)]
+    abuse.expect(not revealed, f"settings tell a secret: {revealed}")
     paths = [
         one.name
         for one in shown.values()

@@ -105,8 +105,8 @@ def a_listener_beyond_loopback_wants_to_be_asked_for(abuse: Abuse) -> None:
             except subprocess.TimeoutExpired:
                 abuse.expect(False, f"{arguments}: it has started")
             else:
-                is_told = b"--open-to-network" in done.stderr
-                abuse.expect(done.returncode != 0 and is_told, f"{arguments}: {done.stderr!r}")
+                is_explained = b"--open-to-network" in done.stderr
+                abuse.expect(done.returncode != 0 and is_explained, f"{arguments}: {done.stderr!r}")
 
 
 def links_in_place_of_files_lead_nowhere(abuse: Abuse) -> None:

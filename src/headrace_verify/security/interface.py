@@ -31,7 +31,7 @@ def _document(abuse: Abuse) -> dict[str, Any]:
         data = client.getresponse().read()
     finally:
         client.close()
-    abuse.hear(data)
+    abuse.record_received(data)
     found: dict[str, Any] = json.loads(data)
     return found
 
@@ -60,8 +60,8 @@ def answers_are_as_the_interface_says(abuse: Abuse) -> None:
             cwd=folder,
             env={**os.environ, "SCHEMATHESIS_HOOKS": HOOKS},
         )  # fmt: skip
-    said = done.stdout + done.stderr
-    abuse.expect(done.returncode == 0, f"schemathesis: {said[-3000:]}")
-    tested = re.search(r"Tested: *(\d+)", said)
+    output = done.stdout + done.stderr
+    abuse.expect(done.returncode == 0, f"schemathesis: {output[-3000:]}")
+    tested = re.search(r"Tested: *(\d+)", output)
     is_tried = tested is not None and int(tested[1]) >= OPERATIONS_MIN
-    abuse.expect(is_tried, f"schemathesis has tested too little: {said[-1000:]}")
+    abuse.expect(is_tried, f"schemathesis has tested too little: {output[-1000:]}")

@@ -184,7 +184,7 @@ def names_break_no_line_of_the_metrics(abuse: Abuse) -> None:
         text = client.getresponse().read()
     finally:
         client.close()
-    abuse.hear(text)
+    abuse.record_received(text)
     lines = text.decode(errors="replace").split("\n")
     wrong = [line for line in lines if not _METRIC.fullmatch(line.replace("\r", "?"))]
     forged = [line for line in lines if line.startswith("headrace_forged")]

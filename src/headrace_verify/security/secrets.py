@@ -41,10 +41,10 @@ def secrets_of_the_environment_are_shown_to_nobody(abuse: Abuse) -> None:
     for path in ("/metrics", "/healthz", "/readyz", "/nowhere", "/openapi.json", "/debug/vars"):
         answer = get(abuse, path)
         abuse.expect(CANARY.encode() not in answer.head + answer.body, f"{path} tells a secret")
-    told = [
+    shown_secrets = [
         one.name for one in settings_of(abuse, "0", BROKER).values() if CANARY in str(one.value)
     ]
-    abuse.expect(not told, f"settings tell a secret: {told}")
+    abuse.expect(not shown_secrets, f"settings tell a secret: {shown_secrets}")
     try:
         line = Path(f"/proc/{abuse.broker.pid}/cmdline").read_bytes()
     except OSError:
@@ -75,12 +75,14 @@ def _refused(abuse: Abuse, arguments: Sequence[str], environment: dict[str, str]
             )
         except subprocess.TimeoutExpired as error:
             abuse.expect(False, f"{shown}: it has started")
-            said = (error.stdout or b"") + (error.stderr or b"")
+            output = (error.stdout or b"") + (error.stderr or b"")
         else:
-            said = done.stdout + done.stderr
+            output = done.stdout + done.stderr
             abuse.expect(done.returncode != 0, f"{shown}: it has started, and exited with code 0")
-        abuse.expect(CANARY.encode() not in said, f"{shown}: it tells the secret: {said[-300:]!r}")
-        abuse.expect(b"Traceback" not in said, f"{shown}: a traceback: {said[-300:]!r}")
+        abuse.expect(
+            CANARY.encode() not in output, f"{shown}: it tells the secret: {output[-300:]!r}"
+        )
+        abuse.expect(b"Traceback" not in output, f"{shown}: a traceback: {output[-300:]!r}")
 
 
 def secrets_in_addresses_are_refused_and_not_said_again(abuse: Abuse) -> None:

@@ -20,7 +20,7 @@ RESETS = 1_000
 ANSWER_S = 30
 """For a machine with other load, too."""
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-_TELLING = re.compile(
+_REVEALING = re.compile(
     rb"uvicorn|starlette|python/|\bpython\b|h11|CPython|site-packages|Traceback|\.py\b",
     re.IGNORECASE,
 )
@@ -72,12 +72,12 @@ def strangers_pages_get_no_leave_to_read(abuse: Abuse) -> None:
     for origin in (b"https://evil.example", b"null", b"http://localhost.evil.example"):
         for path in PATHS:
             answer = get(abuse, path, b"Origin: " + origin + b"\r\n")
-            said = b"access-control-" in answer.head.lower()
-            abuse.expect(not said, f"{path} tells {origin!r} that it may read")
+            leak = b"access-control-" in answer.head.lower()
+            abuse.expect(not leak, f"{path} tells {origin!r} that it may read")
         asked = b"Origin: " + origin + b"\r\nAccess-Control-Request-Method: POST\r\n"
         answer = get(abuse, "/metrics", asked, method=b"OPTIONS")
-        said = b"access-control-" in answer.head.lower()
-        abuse.expect(not said and answer.status >= 400, f"a preflight: {answer.status}")
+        leak = b"access-control-" in answer.head.lower()
+        abuse.expect(not leak and answer.status >= 400, f"a preflight: {answer.status}")
     for path in PATHS:
         answer = get(abuse, path)
         is_typed = b"x-content-type-options: nosniff" in answer.head.lower()
@@ -94,8 +94,8 @@ def answers_are_not_split_and_say_nothing_back(abuse: Abuse) -> None:
         for start in (b"/healthz?x=", b"/healthz/", b"/", b"//", b"/metrics?name[]="):
             answer = get(abuse, start + tail, b"X-Ask: " + tail.replace(b"\r\n", b" ") + b"\r\n")
             abuse.expect(answer.lines <= 1, f"{start + tail!r}: {answer.lines} answers")
-            said = mark in answer.head or mark in answer.body
-            abuse.expect(not said, f"{start + tail!r} is said back: {answer.body[:80]!r}")
+            leak = mark in answer.head or mark in answer.body
+            abuse.expect(not leak, f"{start + tail!r} is said back: {answer.body[:80]!r}")
             split = b"\nx-split" in answer.head.lower() or b"set-cookie" in answer.head.lower()
             abuse.expect(not split, f"{start + tail!r} makes a header")
 
@@ -121,8 +121,8 @@ def errors_tell_nothing_of_the_inside(abuse: Abuse) -> None:
         (b"GET", b"/" + b"a" * 70_000),
     ):  # fmt: skip
         answer = get(abuse, target, method=method)
-        said = _TELLING.search(answer.head + answer.body)
-        abuse.expect(said is None, f"{method!r} {target[:20]!r} tells {said and said[0]!r}")
+        leak = _REVEALING.search(answer.head + answer.body)
+        abuse.expect(leak is None, f"{method!r} {target[:20]!r} tells {leak and leak[0]!r}")
         abuse.expect(answer.status < 500 or answer.status == 501, f"{target[:20]!r}: a fault")
         has_name = b"\r\nserver:" in answer.head.lower()
         abuse.expect(not has_name, f"{method!r} {target[:20]!r} tells the server's name")

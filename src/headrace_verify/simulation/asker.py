@@ -33,8 +33,8 @@ async def _ask_for_topics(wire: Wire) -> int:
 
 
 async def _ask_for_a_coordinator(wire: Wire) -> int:
-    told = await wire.call(FIND_COORDINATOR, 0, key="nobody")
-    check(told.error_code)
+    response = await wire.call(FIND_COORDINATOR, 0, key="nobody")
+    check(response.error_code)
     return -1
 
 

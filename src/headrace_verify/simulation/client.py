@@ -138,9 +138,9 @@ class Routes:
         return wire
 
     async def _find_leader(self, place: Leader) -> tuple[str, int]:
-        told = await (await self.wire()).call(METADATA, 1, topics=[{"name": place.topic}])
-        nodes = {int(node.node_id): (str(node.host), int(node.port)) for node in told.brokers}
-        (topic,) = told.topics
+        response = await (await self.wire()).call(METADATA, 1, topics=[{"name": place.topic}])
+        nodes = {int(node.node_id): (str(node.host), int(node.port)) for node in response.brokers}
+        (topic,) = response.topics
         check(topic.error_code)
         for partition in topic.partitions:
             if int(partition.partition_index) == place.part and int(partition.leader_id) in nodes:
@@ -149,9 +149,9 @@ class Routes:
 
     async def _find_coordinator(self, group: Coordinator) -> tuple[str, int]:
         wire, kind = await self.wire(), int(group.is_of_transactions)
-        told = await wire.call(FIND_COORDINATOR, 1, key=group.group, key_type=kind)
-        check(told.error_code)
-        return str(told.host), int(told.port)
+        response = await wire.call(FIND_COORDINATOR, 1, key=group.group, key_type=kind)
+        check(response.error_code)
+        return str(response.host), int(response.port)
 
     def failed(self, error: Exception) -> bool:
         """Update the routes after an error; returns whether a retry makes sense."""

@@ -88,7 +88,7 @@ class SimulatedBroker:
 
     def _exited(self, host: Host) -> None:
         if self.host is host:
-            self.end(is_told=True)
+            self.end(is_notified=True)
             self.is_wanted = True
             self._cluster.loop.call_later(RESTART_S, self._start_if_wanted)
 
@@ -114,7 +114,7 @@ class SimulatedBroker:
         self.is_wanted = False
         host, broker = self.host, self._broker
         if host is None or broker is None or self.node is None:
-            self.end(is_told=True)
+            self.end(is_notified=True)
             return
 
         async def leave() -> None:
@@ -129,11 +129,11 @@ class SimulatedBroker:
     def _stopped(self, host: Host) -> None:
         if self.host is host:
             is_wanted = self.is_wanted
-            self.end(is_told=True)
+            self.end(is_notified=True)
             if is_wanted:
                 self.start()
 
-    def end(self, *, is_told: bool) -> None:
+    def end(self, *, is_notified: bool) -> None:
         """Kill it immediately; whether peers see their connections closed (otherwise the machine
         lost power)."""
         host, self.host = self.host, None
@@ -141,8 +141,8 @@ class SimulatedBroker:
         self.is_wanted = False
         if host is not None:
             host.is_alive = False
-            self._cluster.network.end(host, is_told=is_told)
-        if not is_told:
+            self._cluster.network.end(host, is_notified=is_notified)
+        if not is_notified:
             self._cluster.network.power_off(self.name)
             self.machine.lost_power()
 
@@ -182,16 +182,16 @@ class SimulatedBookie:
             if path not in cluster.ensemble.nodes:
                 cluster.ensemble.create(path, b"", 0, is_made_up=True)
 
-    def end(self, *, is_told: bool) -> None:
+    def end(self, *, is_notified: bool) -> None:
         """Kill it; unsynced data is lost except for a part. Its session ends immediately."""
         host, self.host = self.host, None
         self.server = None
         if host is None:
             return
         host.is_alive = False
-        self._cluster.network.end(host, is_told=is_told)
+        self._cluster.network.end(host, is_notified=is_notified)
         self.store.crash(self._random.randint(0, self.store.unsynced_count))
-        if not is_told:
+        if not is_notified:
             self._cluster.network.power_off(self.name)
         self._cluster.ensemble.zxid += 1
         self._cluster.ensemble.delete(f"{LEDGERS_ROOT}/available/{self.id}", -1)

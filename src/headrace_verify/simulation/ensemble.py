@@ -131,7 +131,7 @@ class Ensemble(Tree):
         self._loop = loop
         self.timed_out: set[int] = set()
         """Sessions that have expired."""
-        self.heard_s: dict[int, float] = {}
+        self.last_seen_s: dict[int, float] = {}
         """Session -> when it last sent anything."""
         self._timeout_s: dict[int, float] = {}
         self._last_session = 0
@@ -148,7 +148,7 @@ class Ensemble(Tree):
         self._last_session += 1
         session = self._last_session
         self._timeout_s[session] = timeout_ms / 1000
-        self.heard_s[session] = self._loop.now_s
+        self.last_seen_s[session] = self._loop.now_s
         self._look(session)
         return session
 
@@ -162,23 +162,23 @@ class Ensemble(Tree):
 
     def speaks_for(self, session: int, connection: Watcher) -> bool:
         """Whether to serve a request on this connection; also renews the session."""
-        if session not in self.heard_s or self._connections.get(session) is not connection:
+        if session not in self.last_seen_s or self._connections.get(session) is not connection:
             return False
-        self.heard_s[session] = self._loop.now_s
+        self.last_seen_s[session] = self._loop.now_s
         return True
 
     def is_alive(self, session: int) -> bool:
         """Whether the session is alive; if so, it is renewed."""
-        if session not in self.heard_s:
+        if session not in self.last_seen_s:
             return False
-        self.heard_s[session] = self._loop.now_s
+        self.last_seen_s[session] = self._loop.now_s
         return True
 
     def _look(self, session: int) -> None:
-        heard_s = self.heard_s.get(session)
-        if heard_s is None:
+        last_seen_s = self.last_seen_s.get(session)
+        if last_seen_s is None:
             return
-        end_s = heard_s + self._timeout_s[session]
+        end_s = last_seen_s + self._timeout_s[session]
         if self._loop.now_s >= end_s:
             self.timed_out.add(session)
             self.expire(session)
@@ -188,13 +188,13 @@ class Ensemble(Tree):
     def forget_since(self, sessions: Sequence[int], since_s: float) -> None:
         """Forget renewals since then: they were lost on the way to the leader."""
         for session in sessions:
-            if self.heard_s.get(session, 0.0) > since_s:
-                self.heard_s[session] = since_s
+            if self.last_seen_s.get(session, 0.0) > since_s:
+                self.last_seen_s[session] = since_s
                 self._look(session)
 
     def expire(self, session: int) -> None:
         """Delete everything that belongs to the session."""
-        if self.heard_s.pop(session, None) is None:
+        if self.last_seen_s.pop(session, None) is None:
             return
         for path in [path for path, node in self.nodes.items() if node.owner == session]:
             self.zxid += 1
@@ -207,8 +207,8 @@ class Ensemble(Tree):
     def forget(self, connection: Watcher) -> None:
         """Forget a closed connection's watches."""
         self._trees.pop(connection, None)
-        for told in self._one_shots.values():
-            told.pop(connection, None)
+        for watching in self._one_shots.values():
+            watching.pop(connection, None)
 
     # --- the tree ----------------------------------------------------------------------------
 
@@ -326,21 +326,21 @@ class Ensemble(Tree):
 
     def _fire(self, kind: int, path: str) -> None:
         """Notify each connection once per event, however many of its watches match."""
-        told = {
+        watching = {
             watcher: None
             for watcher, roots in self._trees.items()
             if any(path == root or path.startswith(root + "/") for root in roots)
         }
-        told |= self._one_shots.pop(("node", path), {})
+        watching |= self._one_shots.pop(("node", path), {})
         if kind == wire.DELETED:
-            told |= self._one_shots.pop(("children", path), {})
-        self._tell([*told], Event(kind, path))
+            watching |= self._one_shots.pop(("children", path), {})
+        self._notify([*watching], Event(kind, path))
 
     def _fire_parent(self, path: str) -> None:
-        told = self._one_shots.pop(("children", path), {})
-        self._tell([*told], Event(wire.CHILDREN_CHANGED, path or "/"))
+        watching = self._one_shots.pop(("children", path), {})
+        self._notify([*watching], Event(wire.CHILDREN_CHANGED, path or "/"))
 
-    def _tell(self, watchers: Sequence[Watcher], event: Event) -> None:
+    def _notify(self, watchers: Sequence[Watcher], event: Event) -> None:
         for watcher in watchers:
             if watcher.is_gone:
                 self.forget(watcher)

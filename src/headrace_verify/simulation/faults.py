@@ -79,16 +79,16 @@ class Faults:
             return _jump(broker, fault.strength)
         if group == "bookie":
             bookie = cluster.bookies[fault.target % len(cluster.bookies)]
-            return self._harm_bookie(bookie, rest, fault.strength)
+            return self._fault_bookie(bookie, rest, fault.strength)
         if fault.kind == "lose-chain":
             return self._operator.lose_chain(fault, broker)
         if group == "disk":
-            return _harm_disk(broker, rest, fault.strength)
+            return _fault_disk(broker, rest, fault.strength)
         if group == "zookeeper":
-            return self._harm_server(fault, rest)
+            return self._fault_server(fault, rest)
         if fault.kind in {"expire", "drop-session"}:
-            return self._harm_session(broker, fault.kind)
-        return self._harm_link(fault, broker)
+            return self._fault_session(broker, fault.kind)
+        return self._fault_link(fault, broker)
 
     def _pause(self, host: Host | None, callbacks: int = 0) -> Callable[[], None] | None:
         """Stop a host now, or after this many more callbacks: between any two awaits."""
@@ -98,7 +98,7 @@ class Faults:
         host.callbacks_left = callbacks - 1
         return lambda: self._cluster.loop.resume(host)
 
-    def _harm_bookie(
+    def _fault_bookie(
         self, bookie: SimulatedBookie, how: str, strength: float
     ) -> Callable[[], None] | None:
         if bookie.host is None or bookie.server is None:
@@ -109,10 +109,10 @@ class Faults:
             server = bookie.server
             server.slow_s = SLOW_MAX_S * strength
             return lambda: setattr(server, "slow_s", 0.0)
-        bookie.end(is_told=how == "crash")
+        bookie.end(is_notified=how == "crash")
         return bookie.start
 
-    def _harm_session(self, broker: SimulatedBroker, kind: str) -> Callable[[], None] | None:
+    def _fault_session(self, broker: SimulatedBroker, kind: str) -> Callable[[], None] | None:
         zookeeper, host = broker.zookeeper, broker.host
         if zookeeper is None or host is None or not zookeeper.session_id:
             return None
@@ -124,7 +124,7 @@ class Faults:
         cut = [self._cluster.network.reset(broker.name, place) for place in PLACES]
         return _nothing if any(cut) else None
 
-    def _harm_server(self, fault: Fault, how: str) -> Callable[[], None] | None:
+    def _fault_server(self, fault: Fault, how: str) -> Callable[[], None] | None:
         """Affects ZooKeeper servers, never more than one at a time: they need a majority."""
         server = self._cluster.servers[fault.target % len(self._cluster.servers)]
         servers = self._cluster.servers
@@ -132,13 +132,13 @@ class Faults:
             return None
         if how == "alone":
             server.leave(HALF_TICK_S * fault.strength)
-            return server.come_back
+            return server.rejoin
         if how == "pause":
             return self._pause(server.host)
-        server.end(is_told=how == "crash")
+        server.end(is_notified=how == "crash")
         return server.start
 
-    def _harm_link(self, fault: Fault, broker: SimulatedBroker) -> Callable[[], None] | None:
+    def _fault_link(self, fault: Fault, broker: SimulatedBroker) -> Callable[[], None] | None:
         cluster = self._cluster
         kind, name = fault.kind, broker.name
         client = self._clients[fault.other % len(self._clients)].name
@@ -193,10 +193,10 @@ def _end_broker(broker: SimulatedBroker, fault: Fault) -> Callable[[], None] | N
         broker.stop()
     elif fault.kind == "power" and isinstance(machine, LoneMachine) and fault.strength > 0.2:
         # In the middle of a disk operation.
-        machine.disk.on_cut = lambda: broker.end(is_told=False)
+        machine.disk.on_cut = lambda: broker.end(is_notified=False)
         machine.disk.cut_after = int(fault.strength * CUT_OPERATIONS_MAX)
     else:
-        broker.end(is_told=fault.kind == "crash")
+        broker.end(is_notified=fault.kind == "crash")
 
     def heal() -> None:
         if isinstance(machine, LoneMachine):
@@ -209,7 +209,7 @@ def _end_broker(broker: SimulatedBroker, fault: Fault) -> Callable[[], None] | N
     return heal
 
 
-def _harm_disk(broker: SimulatedBroker, how: str, strength: float) -> Callable[[], None] | None:
+def _fault_disk(broker: SimulatedBroker, how: str, strength: float) -> Callable[[], None] | None:
     machine = broker.machine
     if not isinstance(machine, LoneMachine):
         return None

@@ -35,9 +35,9 @@ async def look_at_everything(run: Run, context: workload.Context) -> None:
     if await _look(run, context, sender, "after healing") and await _have_all_bookies(run):
         cluster = run.cluster
         for bookie in cluster.bookies:
-            bookie.end(is_told=False)
+            bookie.end(is_notified=False)
         for broker in cluster.brokers:
-            broker.end(is_told=False)
+            broker.end(is_notified=False)
         await asyncio.sleep(1.0)
         for bookie in cluster.bookies:
             bookie.start()
@@ -95,7 +95,7 @@ async def _look(run: Run, context: workload.Context, sender: workload.Sender, wh
     for address in context.addresses:
         try:
             async with asyncio.timeout(PROGRESS_S):
-                await _ask_everything(context, routes, address)
+                await _query_everything(context, routes, address)
         except TimeoutError:
             context.journal.problem(
                 f"no answer: {when} {address[0]} does not answer a request for {PROGRESS_S:.0f} s"
@@ -106,7 +106,7 @@ async def _look(run: Run, context: workload.Context, sender: workload.Sender, wh
     return True
 
 
-async def _ask_everything(
+async def _query_everything(
     context: workload.Context, routes: Routes, address: tuple[str, int]
 ) -> None:
     """Send one broker requests that need its locks and quotas: none may be held forever."""
@@ -170,15 +170,15 @@ async def _read(context: workload.Context, routes: Routes, topic: str, part: int
 
 def _why(run: Run, topic: str, part: int) -> str:
     """Describe what each broker knows about the partition."""
-    said = []
+    views = []
     for broker in run.cluster.ready():
         node = broker.node
         found = None if node is None else node.topics.by_name.get(topic)
         if node is None or found is None:
-            said.append(f"{broker.name} does not know it")
+            views.append(f"{broker.name} does not know it")
         elif node.ownership.is_mine(found, part):
             failure = found.require_log(part).failure
-            said.append(f"{broker.name} has it (failure: {failure})")
+            views.append(f"{broker.name} has it (failure: {failure})")
         else:
-            said.append(f"{broker.name} sees {node.ownership.leader(found, part)}")
-    return "; ".join(said) or "no broker is up"
+            views.append(f"{broker.name} sees {node.ownership.leader(found, part)}")
+    return "; ".join(views) or "no broker is up"

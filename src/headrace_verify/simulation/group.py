@@ -40,7 +40,7 @@ class Member:
     async def join(self) -> None:
         """Join and get partitions. Raises OSError, TimeoutError, Refused."""
         wire = await self.coordinator()
-        told = await wire.call(
+        response = await wire.call(
             JOIN_GROUP,
             3,
             group_id=GROUP,
@@ -50,16 +50,16 @@ class Member:
             protocol_type="verify",
             protocols=[{"name": "by-hand", "metadata": b""}],
         )
-        check(told.error_code)
-        self.id, generation = told.member_id, int(told.generation_id)
+        check(response.error_code)
+        self.id, generation = response.member_id, int(response.generation_id)
         assignments = []
-        if told.leader == told.member_id:
-            members = sorted(member.member_id for member in told.members)
+        if response.leader == response.member_id:
+            members = sorted(member.member_id for member in response.members)
             for at, member in enumerate(members):
                 mine = range(at, len(self._context.places), len(members))
                 data = ",".join(map(str, mine)).encode()
                 assignments.append({"member_id": member, "assignment": data})
-        told = await wire.call(
+        response = await wire.call(
             SYNC_GROUP,
             2,
             group_id=GROUP,
@@ -67,8 +67,8 @@ class Member:
             member_id=self.id,
             assignments=assignments,
         )
-        check(told.error_code)
-        text = bytes(told.assignment).decode()
+        check(response.error_code)
+        text = bytes(response.assignment).decode()
         places = [self._context.places[int(number)] for number in text.split(",") if number]
         fields: dict[str, Any] = {"group": GROUP, "member": self.id, "gen": generation}
         parts = [list(place) for place in places]
@@ -98,14 +98,14 @@ class Member:
         check(code)
 
     async def _beat(self, wire: Wire, generation: int) -> int:
-        told = await wire.call(
+        response = await wire.call(
             HEARTBEAT, 1, group_id=GROUP, generation_id=generation, member_id=self.id
         )
-        return int(told.error_code)
+        return int(response.error_code)
 
     async def _is_loaded(self, wire: Wire) -> bool:
-        told = await wire.call(OFFSET_FETCH, 2, group_id=GROUP, topics=[])
-        return int(told.error_code) == 0
+        response = await wire.call(OFFSET_FETCH, 2, group_id=GROUP, topics=[])
+        return int(response.error_code) == 0
 
     async def poll(self) -> None:
         """Continue reading each partition."""
@@ -132,7 +132,7 @@ class Member:
             listed = {"partition_index": part, "committed_offset": offset}
             topics.setdefault(topic, []).append(listed)
         try:
-            told = await wire.call(
+            response = await wire.call(
                 OFFSET_COMMIT,
                 2,
                 group_id=GROUP,
@@ -144,7 +144,7 @@ class Member:
         except (OSError, TimeoutError):
             journal.write(name, INFO, "commit", op=op, **fields)
             raise
-        codes = {int(part.error_code) for topic in told.topics for part in topic.partitions}
+        codes = {int(part.error_code) for topic in response.topics for part in topic.partitions}
         code = max(codes)
         kind = OK if codes == {0} else FAIL if codes <= FENCED_CODES else INFO
         journal.write(name, kind, "commit", op=op, code=code, **fields)

@@ -117,12 +117,12 @@ class Transport(asyncio.Transport):
         """See asyncio: the peer sees a connection reset."""
         if not self._is_lost:
             self._is_closing = True
-            self._tell_reset()
+            self._notify_reset()
             self._lose_soon(None)
 
     # --- network side ------------------------------------------------------------------------
 
-    def _tell_reset(self) -> None:
+    def _notify_reset(self) -> None:
         assert self.other is not None
         self.pipe.send(self.other.host, self.other.lose, ConnectionResetError("reset by the peer"))
 
@@ -132,7 +132,7 @@ class Transport(asyncio.Transport):
     def abort_unborn(self) -> None:
         """The caller has given up on this connection meanwhile."""
         self._is_lost = self._is_closing = True
-        self._tell_reset()
+        self._notify_reset()
 
     def begin(self, protocol: Any) -> None:
         """Notify the protocol of the connection; buffered input follows."""
@@ -175,12 +175,12 @@ class Transport(asyncio.Transport):
         if self.protocol is not None:  # else: reset before the caller was notified
             self.protocol.connection_lost(error)
 
-    def vanish(self, *, is_told: bool) -> None:
+    def vanish(self, *, is_notified: bool) -> None:
         """The host of this end has died."""
         self._is_lost = self._is_closing = self.has_vanished = True
         self._network.forget(self)
-        if is_told:
-            self._tell_reset()
+        if is_notified:
+            self._notify_reset()
 
     def _refuse(self) -> None:
         """The peer's machine is back, and does not know this connection."""
@@ -189,7 +189,7 @@ class Transport(asyncio.Transport):
 
     def reset(self) -> None:
         """The connection was cut on the way: both sides are notified."""
-        self._tell_reset()
+        self._notify_reset()
         self._lose_soon(ConnectionResetError("reset on the way"))
 
 
@@ -296,12 +296,12 @@ class Network:
             transport.reset()
         return len(found)
 
-    def end(self, host: Host, *, is_told: bool) -> None:
+    def end(self, host: Host, *, is_notified: bool) -> None:
         """Remove everything that belonged to a host."""
         for address in [key for key, server in self.servers.items() if server.host is host]:
             del self.servers[address]
         for transport in [one for one in self._transports if one.host is host]:
-            transport.vanish(is_told=is_told)
+            transport.vanish(is_notified=is_notified)
 
     def forget(self, transport: Transport) -> None:
         """Remove a connection that has ended on one side."""

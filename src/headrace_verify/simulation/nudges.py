@@ -114,17 +114,17 @@ def let_requests_be_cancelled(face: KafkaFace, fault_points: FaultPoints) -> Non
     """Cancel some of this broker's requests at one of their awaits, as at its shutdown."""
     spawn = face._tasks.spawn
 
-    def spawn_cut_short(work: Coroutine[Any, Any, Any], name: str) -> None:
+    def spawn_and_cancel(work: Coroutine[Any, Any, Any], name: str) -> None:
         point = "request cancelled"
         if name in _REQUESTS and fault_points.does(point):
-            work = _cut_short(work, 1 + int(fault_points.strength(point) * CANCEL_AWAITS))
+            work = _run_and_cancel(work, 1 + int(fault_points.strength(point) * CANCEL_AWAITS))
         spawn(work, name)
 
     tasks: Any = face._tasks
-    tasks.spawn = spawn_cut_short
+    tasks.spawn = spawn_and_cancel
 
 
-async def _cut_short(work: Coroutine[Any, Any, Any], awaits: int) -> None:
+async def _run_and_cancel(work: Coroutine[Any, Any, Any], awaits: int) -> None:
     await _steps(work, awaits)
 
 

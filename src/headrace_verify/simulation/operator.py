@@ -56,7 +56,7 @@ class Operator:
         ensemble.zxid += 1
         ensemble.delete(chains[fault.other % len(chains)], -1)
         if fault.strength > 0.5 and broker.host is not None:
-            broker.end(is_told=True)
+            broker.end(is_notified=True)
 
         def heal() -> None:
             if broker.host is None:

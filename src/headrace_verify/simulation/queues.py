@@ -247,9 +247,11 @@ async def check_audit(context: Context, *, is_calendar_set: bool) -> None:
         if outcome < 0 and is_calendar_set:
             continue
         if (outcome == COMMITTED) != (how == "commit") or outcome < 0:
-            said = {-1: "unknown", 0: "pending", ROLLED_BACK: "rolled back"}.get(outcome, outcome)
+            reported = {-1: "unknown", 0: "pending", ROLLED_BACK: "rolled back"}.get(
+                outcome, outcome
+            )
             context.journal.problem(
-                f"half message: {name} ended with {how}, but is reported as {said}"
+                f"half message: {name} ended with {how}, but is reported as {reported}"
             )
 
 
@@ -327,8 +329,8 @@ class ShareMember:
         self._epochs[wire] = self._epochs.get(wire, 0) + 1
 
     async def _learn(self, wire: Wire) -> None:
-        told = await wire.call(METADATA, 10, topics=None)
-        self._topics = {str(one.name): one.topic_id for one in told.topics}
+        response = await wire.call(METADATA, 10, topics=None)
+        self._topics = {str(one.name): one.topic_id for one in response.topics}
 
     async def _settle(
         self,

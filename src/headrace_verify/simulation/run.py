@@ -42,7 +42,7 @@ from headrace_verify.simulation.queues import (
     set_groups_up,
 )
 from headrace_verify.simulation.schedule import CLUSTER_KINDS, LONE_KINDS, draw_schedule
-from headrace_verify.simulation.tables import look_at_table, run_table
+from headrace_verify.simulation.tables import check_table, run_table
 from headrace_verify.simulation.transactions import run_copier, run_transactional
 from headrace_verify.simulation.watch import Watch
 from headrace_verify.workloads import LOG, QUEUES, WORKLOADS
@@ -67,7 +67,7 @@ QUORUMS = (
 )
 """Bookies, and the replication of each ledger."""
 
-SAID_ALOUD = {"lose-chain": "ledger chain", "disk-full": "the disk is full"}
+EXPECTED_ERRORS = {"lose-chain": "ledger chain", "disk-full": "the disk is full"}
 """Fault -> the error that brokers must log about it."""
 
 log = logging.getLogger(__name__)
@@ -238,17 +238,17 @@ class Run:
         if scenario.workload == QUEUES:
             await self._empty_queues(maker)
         await look_at_everything(self, maker)
-        await self._look_at_tables(maker)
+        await self._check_tables(maker)
         if scenario.workload == QUEUES:
             await drain(maker._replace(name="last-drain", over=asyncio.Event()))
 
-    async def _look_at_tables(self, maker: workload.Context) -> None:
+    async def _check_tables(self, maker: workload.Context) -> None:
         last = maker._replace(over=asyncio.Event())
         for table in self.journal.tables:
             routes = last.routes()
             try:
                 async with asyncio.timeout(PROGRESS_S):
-                    await look_at_table(last, routes, table)
+                    await check_table(last, routes, table)
             except TimeoutError:
                 self.journal.problem(f"no progress: {table.topic} cannot be read at the end")
             routes.drop()
@@ -266,10 +266,10 @@ class Run:
             return
         if len(cluster.brokers) > 2:
             cluster.brokers.remove(broken := rng.choice(cluster.brokers))
-            broken.end(is_told=rng.random() < 0.5)
+            broken.end(is_notified=rng.random() < 0.5)
         if len(cluster.bookies) > 3:
             cluster.bookies.remove(bookie := rng.choice(cluster.bookies))
-            bookie.end(is_told=rng.random() < 0.5)
+            bookie.end(is_notified=rng.random() < 0.5)
 
     def _context(self, number: int, host: Host | None, over: asyncio.Event) -> workload.Context:
         name = "last-look" if host is None else host.name
@@ -332,8 +332,10 @@ class _Lines(logging.Handler):
         if len(self.lines) < 5_000:
             self.lines.append(text)
         done = self._run.faults.done
-        is_told = any(fault in done and words in text for fault, words in SAID_ALOUD.items())
-        if record.levelno >= logging.ERROR and not is_told:
+        is_expected = any(
+            fault in done and words in text for fault, words in EXPECTED_ERRORS.items()
+        )
+        if record.levelno >= logging.ERROR and not is_expected:
             self._run.journal.problem(f"fault of a broker: {name}: {record.getMessage()[:200]}")
 
 

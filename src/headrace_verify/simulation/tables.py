@@ -128,7 +128,7 @@ async def run_table(context: Context) -> None:
         table.acknowledged(offset, records, context.journal.now_s)
         sequence += len(records)
         if context.rng.random() < LOOKS_SHARE:
-            await look_at_table(context, routes, table)
+            await check_table(context, routes, table)
         await context.pause(1 / (context.rate_per_s * RATE_FACTOR))
     routes.drop()
 
@@ -139,7 +139,7 @@ def _record(context: Context, number: int) -> Record:
     return Record(number, context.clock.now_ms(), b"key-%d" % rng.randrange(KEYS), value)
 
 
-async def look_at_table(context: Context, routes: Routes, table: Table) -> None:
+async def check_table(context: Context, routes: Routes, table: Table) -> None:
     """Read everything, and compare."""
 
     async def read(wire: Wire) -> list[Record]:

@@ -310,12 +310,12 @@ async def _committed(context: Context, transactor: Transactor) -> dict[tuple[str
     async def ask(wire: Wire) -> dict[tuple[str, int], int]:
         nonlocal since_ns
         since_ns = context.journal.now_ns
-        told = await wire.call(
+        response = await wire.call(
             OFFSET_FETCH, 7, group_id=COPIERS, topics=topics, require_stable=True
         )
-        check(told.error_code)
+        check(response.error_code)
         found: dict[tuple[str, int], int] = {}
-        for topic in told.topics:
+        for topic in response.topics:
             for part in topic.partitions:
                 check(part.error_code)
                 found[str(topic.name), int(part.partition_index)] = int(part.committed_offset)

@@ -425,10 +425,10 @@ async def note_ends(context: Context, wire: Wire, topic: str, part: int) -> tupl
     found = []
     for timestamp in (EARLIEST, LATEST):
         asked = {"partition_index": part, "timestamp": timestamp}
-        told = await wire.call(
+        response = await wire.call(
             LIST_OFFSETS, 1, replica_id=-1, topics=[{"name": topic, "partitions": [asked]}]
         )
-        answer = told.topics[0].partitions[0]
+        answer = response.topics[0].partitions[0]
         check(answer.error_code)
         found.append(int(answer.offset))
     start, end = found

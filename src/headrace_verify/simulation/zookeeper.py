@@ -83,25 +83,25 @@ class SimulatedServer:
         cluster = self._cluster
         await cluster.loop.create_server(lambda: _Client(cluster, self, host), self.name, PORT)
 
-    def end(self, *, is_told: bool) -> None:
+    def end(self, *, is_notified: bool) -> None:
         """Kill it; the others continue to serve its state."""
         host, self.host = self.host, None
         if host is None:
             return
         host.is_alive = False
-        self._cluster.network.end(host, is_told=is_told)
-        if not is_told:
+        self._cluster.network.end(host, is_notified=is_notified)
+        if not is_notified:
             self._cluster.network.power_off(self.name)
 
-    def leave(self, unheard_s: float) -> None:
+    def leave(self, unreported_s: float) -> None:
         """Partition it from the other servers, but not from clients; client activity of the last
-        `unheard_s` has not reached the leader."""
+        `unreported_s` has not reached the leader."""
         ensemble = self._cluster.ensemble
         self.copy = ensemble.copied()
         sessions = [client.session for client in self.clients]
-        ensemble.forget_since(sessions, self._cluster.loop.now_s - unheard_s)
+        ensemble.forget_since(sessions, self._cluster.loop.now_s - unreported_s)
 
-    def come_back(self) -> None:
+    def rejoin(self) -> None:
         """Disconnect all clients, and serve the shared state again."""
         self.copy = None
         for client in list(self.clients):
@@ -197,7 +197,7 @@ class _Client(asyncio.Protocol):
     def _take(self, request: Reader) -> None:
         copy = self._server.copy
         if copy is not None:
-            self._take_alone(copy, request)
+            self._take_partitioned(copy, request)
             return
         if not self.session:
             self._open(request)
@@ -223,7 +223,7 @@ class _Client(asyncio.Protocol):
         if kind == wire.CLOSE:
             self._ensemble.expire(self.session)
 
-    def _take_alone(self, copy: Tree, request: Reader) -> None:
+    def _take_partitioned(self, copy: Tree, request: Reader) -> None:
         """Reads are answered; other requests wait for a leader, and later ones with them."""
         if not self.session or self._is_held_up:
             return

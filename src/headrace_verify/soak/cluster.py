@@ -111,12 +111,12 @@ class SoakedCluster:
         begun_ns = self._clock.now_ns()
         found = asyncio.run(self._findings())
         orphans = {orphan.ledger for orphan in found.orphans}
-        told = dict(
+        statistics = dict(
             line.split("\t", 1)
             for line in self._servers.ask_zookeeper("mntr").splitlines()
             if "\t" in line
         )
-        if "zk_znode_count" not in told:
+        if "zk_znode_count" not in statistics:
             raise ConnectionError("ZooKeeper does not return its node count")
         took_s = (self._clock.now_ns() - begun_ns) / 1e9
         self._due_s = at_s + max(LOOK_S_MIN, min(LOOK_S_MAX, LOOK_COSTS * took_s))
@@ -126,8 +126,8 @@ class SoakedCluster:
             self._orphans.oldest_s(at_s, orphans),
             len(found.stale),
             self._stale.oldest_s(at_s, found.stale),
-            int(told["zk_znode_count"]),
-            int(told["zk_watch_count"]),
+            int(statistics["zk_znode_count"]),
+            int(statistics["zk_watch_count"]),
             tuple(found.problems),
         )
 
@@ -139,7 +139,7 @@ class SoakedCluster:
         """See Soaked."""
         for one, broker in zip(self.watched(), self._brokers, strict=True):
             if broker.has_ended:
-                return f"{one.name}: {broker.last_words()}"
+                return f"{one.name}: {broker.log_tail()}"
         for server in (*self._servers.bookies, *self._servers.zookeepers):
             if not server.is_alive:
                 return f"{server.name}: {server.log.read_text(errors='replace')[-800:]}"

@@ -20,7 +20,7 @@ from headrace_verify.kafka_wire import KafkaWire
 from headrace_verify.real_broker import addresses_in
 from headrace_verify.soak import visitors
 from headrace_verify.soak.worker import Asking, WireWorker
-from headrace_verify.soak.writers import LibraryWriter, RawWriter, what_is_wrong
+from headrace_verify.soak.writers import LibraryWriter, RawWriter, find_discrepancies
 from headrace_verify.wire.abuse import pause
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def main(kafka: str, http: str, seed: str) -> None:
     acknowledged = [one for writer in writers for one in writer.acknowledged]
     lost, read = ["not read"], 0
     try:
-        lost, read = what_is_wrong(addresses, acknowledged, {RETAINED: RETENTION_BYTES})
+        lost, read = find_discrepancies(addresses, acknowledged, {RETAINED: RETENTION_BYTES})
     except OSError as error:
         lost = [f"the records cannot be read again: {error!r}"]
-    told: dict[str, Any] = {
+    load_report: dict[str, Any] = {
         "acknowledged": sum(map(len, acknowledged)),
         "read_again": read,
         "turns": {worker.name: worker.turns for worker in workers},
@@ -108,7 +108,7 @@ def main(kafka: str, http: str, seed: str) -> None:
         "faults": faults,
         "lost": lost,
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(load_report) + "\n")
 
 
 def _is_at_work(worker: Worker) -> bool:

@@ -51,7 +51,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "violations": outcome.violations,
         "skipped": outcome.skipped,
         "figures": outcome.figures,
-        "load": outcome.told,
+        "load": outcome.load_report,
         "probe_rounds": outcome.rounds,
         "looks": len(outcome.samples),
         "before": outcome.before.as_json(),

@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     before: Sample
     samples: list[Sample]
     after: Sample
-    told: dict[str, Any]
+    load_report: dict[str, Any]
     """The load's own report."""
     rounds: int
     """The number of probe rounds."""
@@ -108,30 +108,30 @@ class _Soak:
 
     def run(self) -> Outcome:
         load.make_topics(self._target.addresses)
-        before = self._first_look()
+        before = self._first_sample()
         probed = Probed(self._folder / "probe")
         samples: list[Sample] = []
-        told: dict[str, Any] = {"faults": [], "lost": ["the load has not reported"]}
+        load_report: dict[str, Any] = {"faults": [], "lost": ["the load has not reported"]}
         kafka, http = _joined(self._target.addresses), _joined(self._target.http_addresses)
         crew = _start("load", kafka, http, str(self._plan.seed))
         probe = _start("probe", kafka, load.PROBE, str(self._folder / "probe"))
         try:
             self._wait_for(crew, probed)
-            samples = self._look_on(probed)
+            samples = self._sample_load(probed)
             _end(probe, 60)
             self._on_progress(1.0, "reading everything again")
-            said = _end(crew, END_S)
+            output = _end(crew, END_S)
             with contextlib.suppress(ValueError):
-                told = json.loads(said)
+                load_report = json.loads(output)
         finally:
             for process in (probe, crew):
                 process.kill()
                 process.wait()
         probed.new()
         after = self._settled(before)
-        return self._outcome(before, samples, after, told, probed)
+        return self._outcome(before, samples, after, load_report, probed)
 
-    def _first_look(self) -> Sample:
+    def _first_sample(self) -> Sample:
         """`/metrics` becomes available shortly after the broker is ready."""
         while True:
             try:
@@ -155,7 +155,7 @@ class _Soak:
             pause(0.05)
             probed.new()
 
-    def _look_on(self, probed: Probed) -> list[Sample]:
+    def _sample_load(self, probed: Probed) -> list[Sample]:
         every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, self._plan.seconds / LOOKS))
         begun_s = self._at_s
         samples: list[Sample] = []
@@ -196,14 +196,14 @@ class _Soak:
         before: Sample,
         samples: list[Sample],
         after: Sample,
-        told: dict[str, Any],
+        load_report: dict[str, Any],
         probed: Probed,
     ) -> Outcome:
         first_s = samples[0].at_s if samples else 0.0
         judged = [one for one in samples if one.at_s - first_s >= warm_up_s(self._plan.seconds)]
         wrong, figures = judge(judged, load.ENDLESS, {load.RETAINED: load.RETAINED_BYTES_MAX})
         wrong += judge_return(before, after)
-        wrong += [*self._faults[:10], *told["faults"], *told["lost"]]
+        wrong += [*self._faults[:10], *load_report["faults"], *load_report["lost"]]
         if probed.failure:
             wrong.append(f"the probe: {probed.failure}")
         if after.shared is not None:
@@ -214,7 +214,7 @@ class _Soak:
         if any(one.rss_bytes is None for one in before.processes.values()):
             skipped.append("memory, descriptors and threads: not available without /proc")
         return Outcome(
-            self._plan, before, samples, after, told, probed.rounds, figures, wrong, skipped
+            self._plan, before, samples, after, load_report, probed.rounds, figures, wrong, skipped
         )
 
 

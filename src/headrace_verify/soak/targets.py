@@ -125,7 +125,7 @@ class OneBroker:
 
     def ended(self) -> str:
         """See Soaked."""
-        return f"the broker: {self._broker.last_words()}" if self._broker.has_ended else ""
+        return f"the broker: {self._broker.log_tail()}" if self._broker.has_ended else ""
 
     def logs(self) -> Sequence[Path]:
         """See Soaked."""
@@ -157,9 +157,9 @@ class Workers(OneBroker):
     def ended(self) -> str:
         """See Soaked: the supervisor would restart a worker."""
         if self._broker.has_ended:
-            return f"the supervisor: {self._broker.last_words()}"
+            return f"the supervisor: {self._broker.log_tail()}"
         if any(pid is not None and not Path(f"/proc/{pid}").exists() for pid in self._pids):
-            return f"a worker: {self._broker.last_words()}"
+            return f"a worker: {self._broker.log_tail()}"
         return ""
 
 

@@ -169,7 +169,7 @@ class RawWriter(WireWorker):
         self._producer = (-1, -1)
 
 
-def what_is_wrong(
+def find_discrepancies(
     addresses: Sequence[tuple[str, int]],
     acknowledged: Sequence[Acknowledged],
     retained: Mapping[str, int],
@@ -254,10 +254,10 @@ def _fetch(asking: Asking, place: Place, offset: int) -> tuple[bytes, int]:
 def _start(asking: Asking, place: Place) -> int:
     def earliest(wire: KafkaWire) -> int:
         asked = {"partition_index": place.part, "timestamp": EARLIEST}
-        told = wire.call(
+        response = wire.call(
             LIST_OFFSETS, 1, replica_id=-1, topics=[{"name": place.topic, "partitions": [asked]}]
         )
-        answer = told.topics[0].partitions[0]
+        answer = response.topics[0].partitions[0]
         if int(answer.error_code):
             raise Refused(int(answer.error_code))
         return int(answer.offset)

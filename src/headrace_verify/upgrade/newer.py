@@ -184,18 +184,18 @@ async def check_refusals(stopped: Path, work: Path) -> Findings:
         else:
             if raise_it not in PARTITIONS_ALONE:
                 found.wrong.append(f"a newer version of {name} is opened as if it were known")
-        _judge_refusals(found, name, errors)
+        _check_rejections(found, name, errors)
     for name, read in _newer_parts():
         try:
             read()
         except HeadraceError as error:
-            _judge_refusals(found, name, [error])
+            _check_rejections(found, name, [error])
         else:
-            _judge_refusals(found, name, [])
+            _check_rejections(found, name, [])
     return found
 
 
-def _judge_refusals(found: Findings, name: str, errors: list[HeadraceError]) -> None:
+def _check_rejections(found: Findings, name: str, errors: list[HeadraceError]) -> None:
     found.checked += 1
     if not errors:
         found.wrong.append(f"a newer version of {name} is read as if it were known")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_verify.real_broker import RealBroker
 
 SENT_KEPT_BYTES = 4096
-HEARD_KEPT_BYTES = 8 << 20
+RECEIVED_KEPT_BYTES = 8 << 20
 AT_ONCE = 64
 """Connections of one round of `Abuse.each`."""
 PATIENCE_S = 10
@@ -89,22 +89,22 @@ class Peer:
 
     def receive(self, size: int, timeout_s: float = PATIENCE_S) -> bytes:
         """Receive `size` bytes, or fewer if it is closed or time is over."""
-        heard = bytearray()
+        received = bytearray()
         end_ns = _CLOCK.now_ns() + int(timeout_s * 1e9)
-        while len(heard) < size:
+        while len(received) < size:
             left_s = (end_ns - _CLOCK.now_ns()) / 1e9
             if left_s <= 0:
                 break
             self.socket.settimeout(left_s)
             try:
-                part = self.socket.recv(min(size - len(heard), 1 << 18))
+                part = self.socket.recv(min(size - len(received), 1 << 18))
             except OSError:
                 break
             if not part:
                 break
-            heard += part
-        self._abuse.hear(heard)
-        return bytes(heard)
+            received += part
+        self._abuse.record_received(received)
+        return bytes(received)
 
     def answer(self, timeout_s: float = PATIENCE_S) -> bytes | None:
         """Receive one response of the Kafka port without its size; None if there is none."""
@@ -128,7 +128,7 @@ class Peer:
                 return True
             if not part:
                 return True
-            self._abuse.hear(part)
+            self._abuse.record_received(part)
         return False
 
 
@@ -145,7 +145,7 @@ class Abuse:
         self.is_long = seconds >= 5
         self.sent = bytearray()
         self.sent_bytes = 0
-        self.heard = bytearray()
+        self.received = bytearray()
         self.faults: list[str] = []
         self.skipped: list[str] = []
         self.checked = 0
@@ -153,7 +153,7 @@ class Abuse:
         self._end_ns = _CLOCK.now_ns() + int(seconds * 1e9)
 
     @property
-    def goes_on(self) -> bool:
+    def has_time(self) -> bool:
         """Whether there is time for more."""
         return _CLOCK.now_ns() < self._end_ns
 
@@ -174,9 +174,9 @@ class Abuse:
         self.sent_bytes += len(data)
         self.sent += data[: max(0, SENT_KEPT_BYTES - len(self.sent))]
 
-    def hear(self, data: bytes | bytearray) -> None:
+    def record_received(self, data: bytes | bytearray) -> None:
         """Record received bytes."""
-        self.heard += data[: max(0, HEARD_KEPT_BYTES - len(self.heard))]
+        self.received += data[: max(0, RECEIVED_KEPT_BYTES - len(self.received))]
 
     def expect(self, is_so: bool, otherwise: str) -> None:
         """Check the case's own guarantee."""
@@ -197,7 +197,7 @@ class Abuse:
         number."""
         waiting = iter(requests)
         count = 0
-        while (self.goes_on or not count) and (group := list(islice(waiting, AT_ONCE))):
+        while (self.has_time or not count) and (group := list(islice(waiting, AT_ONCE))):
             selector = selectors.DefaultSelector()
             for data in group:
                 peer = self.open(is_http=is_http)
@@ -205,14 +205,14 @@ class Abuse:
                 peer.end_sending()
                 peer.socket.setblocking(False)
                 selector.register(peer.socket, selectors.EVENT_READ)
-            self._hear_all(selector, wait_s)
+            self._receive_all(selector, wait_s)
             selector.close()
             self.close()
             count += len(group)
         self.checked += count
         return count
 
-    def _hear_all(self, selector: selectors.BaseSelector, wait_s: float) -> None:
+    def _receive_all(self, selector: selectors.BaseSelector, wait_s: float) -> None:
         end_ns = _CLOCK.now_ns() + int(wait_s * 1e9)
         while selector.get_map() and (left_s := (end_ns - _CLOCK.now_ns()) / 1e9) > 0:
             for key, _ in selector.select(left_s):
@@ -224,7 +224,7 @@ class Abuse:
                     continue
                 except OSError:
                     part = b""
-                self.hear(part)
+                self.record_received(part)
                 if not part:
                     selector.unregister(peer)
 

@@ -79,7 +79,7 @@ def a_thousand_busy_connections_leave_time_for_others(abuse: Abuse) -> None:
         peer.socket.send(asked[number % 2])
         selector.register(peer.socket, selectors.EVENT_READ, asked[number % 2])
     answers = 0
-    while abuse.goes_on and selector.get_map():
+    while abuse.has_time and selector.get_map():
         for key, _ in selector.select(0.2):
             client = key.fileobj
             assert isinstance(client, socket.socket)

@@ -107,8 +107,8 @@ def an_unknown_version_is_answered_or_ends_its_connection(abuse: Abuse) -> None:
         with abuse.open() as peer:
             peer.send(_header(API_VERSIONS, version))
             answer = peer.answer()
-            is_told = answer is not None and answer[4:6] == b"\x00\x23"
-            abuse.expect(is_told, f"ApiVersions v{version} is not answered by error 35 (KIP-511)")
+            has_error = answer is not None and answer[4:6] == b"\x00\x23"
+            abuse.expect(has_error, f"ApiVersions v{version} is not answered by error 35 (KIP-511)")
 
 
 def a_correlation_id_used_again_is_answered_again(abuse: Abuse) -> None:

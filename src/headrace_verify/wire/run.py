@@ -21,7 +21,7 @@ from headrace_verify.wire import batches, crowds, frames, grammar, web
 from headrace_verify.wire.abuse import Abuse, Case, pause
 from headrace_verify.wire.control import Control
 from headrace_verify.wire.verdict import Judge
-from headrace_verify.wire.witness import Witnessed, percentile_ms, what_was_lost
+from headrace_verify.wire.witness import Witnessed, find_lost, percentile_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,7 +144,7 @@ def _abuse(
     writes = witnessed.writes
     lost = ["the broker has exited"]
     if not broker.has_ended:
-        lost = what_was_lost(broker.address, GOOD_TOPIC, writes)
+        lost = find_lost(broker.address, GOOD_TOPIC, writes)
     left_out = [
         f"{case.name}: {'not selected' if plan.only else 'only in longer runs'}"
         for case in plan.table

@@ -97,18 +97,16 @@ class Judge:
         wrong: list[str] = []
         figures: dict[str, Any] = {}
         if self._broker.has_ended:
-            return [f"the broker has exited: {self._broker.last_words()}"], figures
-        self._look_at_the_witness(before, wrong, figures)
-        self._look_at_http(wrong)
+            return [f"the broker has exited: {self._broker.log_tail()}"], figures
+        self._check_witness(before, wrong, figures)
+        self._check_http(wrong)
         if before.held is not None:
-            self._look_at_the_process(before.held, wrong, figures)
-        self._look_at_the_log(before.log_bytes, wrong, figures)
-        wrong += [f"the client receives {one!r}" for one in self._secrets if one in abuse.heard]
+            self._check_process(before.held, wrong, figures)
+        self._check_log(before.log_bytes, wrong, figures)
+        wrong += [f"the client receives {one!r}" for one in self._secrets if one in abuse.received]
         return wrong, figures
 
-    def _look_at_the_witness(
-        self, before: Before, wrong: list[str], figures: dict[str, Any]
-    ) -> None:
+    def _check_witness(self, before: Before, wrong: list[str], figures: dict[str, Any]) -> None:
         end_ns = self._clock.now_ns()
         while not self._witnessed.since(end_ns) and not self._witnessed.failure:
             if self._clock.now_ns() - end_ns > WITNESS_S * 1_000_000_000:
@@ -138,7 +136,7 @@ class Judge:
         if worst > limit:
             wrong.append(f"a write of the good client took {worst:.0f} ms: at most {limit:.0f} ms")
 
-    def _look_at_http(self, wrong: list[str]) -> None:
+    def _check_http(self, wrong: list[str]) -> None:
         client = http.client.HTTPConnection(*self._broker.http_address, timeout=HTTP_S)
         try:
             client.request("GET", "/healthz")
@@ -150,7 +148,7 @@ class Judge:
         finally:
             client.close()
 
-    def _look_at_the_process(self, held: Usage, wrong: list[str], figures: dict[str, Any]) -> None:
+    def _check_process(self, held: Usage, wrong: list[str], figures: dict[str, Any]) -> None:
         pid = self._broker.pid
         assert pid is not None
         end_ns = self._clock.now_ns() + SETTLE_S * 1_000_000_000
@@ -173,7 +171,7 @@ class Judge:
         if peak > PEAK_BYTES_MAX:
             wrong.append(f"at its worst it took {peak // MIB} MiB more than before")
 
-    def _look_at_the_log(self, log_bytes: int, wrong: list[str], figures: dict[str, Any]) -> None:
+    def _check_log(self, log_bytes: int, wrong: list[str], figures: dict[str, Any]) -> None:
         with self._broker.log_path.open("rb") as file:
             file.seek(log_bytes)
             data = file.read()

@@ -96,9 +96,9 @@ def requests_are_not_smuggled(abuse: Abuse) -> None:
         ("a NUL in a header", b"X: a\x00b\r\n\r\n"),
     ):
         _refused(abuse, start + head + hidden, what)
-        before = len(abuse.heard)
+        before = len(abuse.received)
         _status(abuse, start + head + hidden)
-        answered = bytes(abuse.heard[before:])
+        answered = bytes(abuse.received[before:])
         abuse.expect(b"headrace_" not in answered, f"{what}: the second request is answered")
 
 

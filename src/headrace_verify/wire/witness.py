@@ -100,7 +100,7 @@ def percentile_ms(writes: Sequence[Write], part: float) -> float:
     return found[min(len(found) - 1, int(len(found) * part))] / 1000 if found else -1.0
 
 
-def what_was_lost(address: tuple[str, int], topic: str, writes: Sequence[Write]) -> list[str]:
+def find_lost(address: tuple[str, int], topic: str, writes: Sequence[Write]) -> list[str]:
     """Compare all acknowledged records with those stored."""
     wire = KafkaWire(address, TIMEOUT_S)
     stored: dict[int, bytes | None] = {}

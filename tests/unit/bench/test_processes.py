@@ -31,7 +31,7 @@ def test_a_tree_of_processes_is_counted_and_ended(tmp_path):
     processes.clear()
     process = processes.spawn([sys.executable, "-c", WORK])
     try:
-        processes.wait_until(lambda: "ready" in processes.said())
+        processes.wait_until(lambda: "ready" in processes.output())
         tree = tree_of(process.pid)
         used = usage_of(processes.pids)
         assert len(tree) == 2

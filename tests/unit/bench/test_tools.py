@@ -66,18 +66,18 @@ def test_a_tool_that_ends_while_it_warms_up_tells_nothing(tmp_path):
 
 def test_a_tool_that_does_nothing_any_more_is_a_failure_and_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(tools, "SILENCE_MAX_S", 0.3)
-    with pytest.raises(SystemFailed, match="nothing done"):
+    with pytest.raises(SystemFailed, match="no progress"):
         watch(telling(tmp_path, 7, *[0] * 10_000), Window(0.0, 600.0), [])
     assert is_gone(tmp_path)
 
 
 def test_a_tool_is_ended_when_its_server_has_ended(tmp_path):
     answers = iter([True, False])
-    with serving(lambda: next(answers, False)), pytest.raises(SystemFailed, match="server ended"):
+    with serving(lambda: next(answers, False)), pytest.raises(SystemFailed, match="server exited"):
         watch(telling(tmp_path, *[7] * 10_000), Window(0.0, 600.0), [])
     assert is_gone(tmp_path)
     sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with serving(lambda: False), pytest.raises(SystemFailed, match="server ended"):
+    with serving(lambda: False), pytest.raises(SystemFailed, match="server exited"):
         run_tool(sleeps)
 
 

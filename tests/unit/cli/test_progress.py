@@ -6,7 +6,7 @@ import os
 import signal
 
 from headrace.cli import progress
-from headrace_verify.commands.stopping import told_to_end
+from headrace_verify.commands.stopping import stop_requested
 
 
 def test_a_log_gets_a_line_a_minute_and_short_work_none(monkeypatch, capsys) -> None:
@@ -22,7 +22,7 @@ def test_a_log_gets_a_line_a_minute_and_short_work_none(monkeypatch, capsys) -> 
 
 def test_who_is_told_to_end_hears_so_once_and_can_be_ended_the_second_time(capsys) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with told_to_end() as is_over:
+    with stop_requested() as is_over:
         assert not is_over()
         os.kill(os.getpid(), signal.SIGTERM)
         assert is_over()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from headrace.cli.serve import LOUD
+from headrace.cli.serve import RATE_LIMITED_LOGGERS
 from headrace.runtime.log_limit import BURST, LogLimit
 
 
@@ -39,6 +39,6 @@ def test_a_burst_passes_then_one_for_each_interval_and_it_says_what_is_missing()
 
 def test_an_outage_of_the_storage_cannot_fill_the_disk_with_each_try_of_a_client():
     """Found by `headrace verify blackbox`: no bookies, and a line for each refused append."""
-    limit = LogLimit(LOUD, Clock())
+    limit = LogLimit(RATE_LIMITED_LOGGERS, Clock())
     passed = sum(limit.filter(record("headrace.log.step_queue")) for _ in range(10_000))
     assert passed == BURST

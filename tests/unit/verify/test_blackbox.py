@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_verify.blackbox.fault_injection import InjectedFault
 from headrace_verify.blackbox.figures import Tally, outages, summary
-from headrace_verify.blackbox.harm import Harm
 from headrace_verify.blackbox.link import TO_BROKER, Network
 from headrace_verify.blackbox.payload import number_of, value_bytes, value_number
 from headrace_verify.blackbox.schedule import CHAINS, CLUSTER_KINDS, KINDS, Fault, draw_schedule
@@ -153,7 +153,7 @@ def test_unavailability_is_the_gap_and_the_time_from_healing_to_the_next_write()
     tally.writes.insert(100, (1500 * ms, 2400 * ms))  # invoked before the healing: proves nothing
     tally.reads.extend([500 * ms, 1990 * ms, 2050 * ms])
     fault = Fault(1.0, "kill", 1.0, 0, 0.0, "one by one")
-    (found,) = outages(tally, [Harm(fault, "node 0", 1000 * ms, 2000 * ms)])
+    (found,) = outages(tally, [InjectedFault(fault, "node 0", 1000 * ms, 2000 * ms)])
     assert found["write_after_ms"] == 501
     assert found["write_gap_ms"] == 1400  # to the answer at 2,400 ms
     assert found["read_after_ms"] == 50

@@ -101,17 +101,17 @@ def test_an_unknown_attack_or_time_is_refused():
 
 def test_a_task_stops_at_its_time_its_runs_or_too_many_violations(tmp_path):
     task = Task("mine", 1, 0.0, Path(tmp_path))
-    assert task.goes_on()
+    assert task.has_time()
     task.runs = 1
-    assert not task.goes_on()
+    assert not task.has_time()
     counted = Task("mine", 1, 1e9, Path(tmp_path), runs_max=2)
     counted.runs = 2
-    assert not counted.goes_on()
+    assert not counted.has_time()
     broken = Task("mine", 1, 1e9, Path(tmp_path))
     for _ in range(50):
         broken.wrong("again")
     assert broken.violation_count == 50
-    assert not broken.goes_on()
+    assert not broken.has_time()
 
 
 def test_a_run_that_is_interrupted_reports_what_it_has_checked(attack):

@@ -17,7 +17,7 @@ from headrace_verify.blackbox import crew
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import Client
 from headrace_verify.blackbox.languages import go
-from headrace_verify.blackbox.languages.child import ChildGone, consume, produce
+from headrace_verify.blackbox.languages.child import ChildExited, consume, produce
 from headrace_verify.blackbox.payload import value_bytes, value_number
 from headrace_verify.history import History, read_history
 
@@ -98,7 +98,7 @@ def run_until(context, folder, action, condition):
     def run():
         try:
             action()
-        except ChildGone as error:
+        except ChildExited as error:
             raised.append(error)
 
     thread = threading.Thread(target=run)

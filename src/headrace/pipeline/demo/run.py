@@ -121,7 +121,7 @@ def run_demo(bootstrap: str, out_dir: Path, console: Console) -> int:
                 spark = _wait_for(session, progress)
                 _archive(demo, progress, spark, total)
                 _delays(demo, progress, spark, total)
-                _prove(demo, progress, spark, published)
+                _verify(demo, progress, spark, published)
         finally:
             if session.exception() is None:
                 session.result().stop()
@@ -227,7 +227,7 @@ def _delays(demo: Demo, progress: Progress, spark: Any, total: int) -> None:
     progress.advance(bar)
 
 
-def _prove(demo: Demo, progress: Progress, spark: Any, published: dict[int, int]) -> None:
+def _verify(demo: Demo, progress: Progress, spark: Any, published: dict[int, int]) -> None:
     bar = progress.add_task("verification", total=1)
     begun_ns = monotonic_ns()
     report = run_reconcile(

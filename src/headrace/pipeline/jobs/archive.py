@@ -133,7 +133,7 @@ OnRound = Callable[[Round], None]
 OnMaintenance = Callable[[MaintainReport], None]
 
 
-def _silent(_: object) -> None:
+def _ignore(_: object) -> None:
     pass
 
 
@@ -158,7 +158,7 @@ def run_archive(
                 SessionConfig(config.master, warehouse=config.place, memory_mb=config.memory_mb)
             )
         try:
-            archive = _Archive(config, spark, on_round or _silent, on_maintenance or _silent)
+            archive = _Archive(config, spark, on_round or _ignore, on_maintenance or _ignore)
             return archive.run(should_stop)
         finally:
             if own:
@@ -172,8 +172,8 @@ class _Archive:
         self,
         config: ArchiveConfig,
         spark: Any,
-        on_round: OnRound = _silent,
-        on_maintenance: OnMaintenance = _silent,
+        on_round: OnRound = _ignore,
+        on_maintenance: OnMaintenance = _ignore,
     ) -> None:
         self._config = config
         self._spark = spark

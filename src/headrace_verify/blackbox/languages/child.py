@@ -52,7 +52,7 @@ def command_of(context: Context, settings: dict[str, object], *words: str) -> li
     return [*context.spec.options["command"], *words, *listed]
 
 
-class ChildGone(Exception):
+class ChildExited(Exception):
     """The program has exited unexpectedly."""
 
 
@@ -68,20 +68,20 @@ class Child:
         )
 
     def tell(self, *words: object) -> None:
-        """Send a command. Raises ChildGone."""
+        """Send a command. Raises ChildExited."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(b"%s\n" % " ".join(map(str, words)).encode())
             self.process.stdin.flush()
         except OSError as error:
-            raise self._gone() from error
+            raise self._has_exited() from error
 
-    def hear(self) -> Answer:
-        """Return the next response. Raises ChildGone at the end."""
+    def receive(self) -> Answer:
+        """Return the next response. Raises ChildExited at the end."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.endswith(b"\n"):
-            raise self._gone()
+            raise self._has_exited()
         answer: Answer = json.loads(line)
         return answer
 
@@ -89,8 +89,8 @@ class Child:
         """Iterate over all responses."""
         while True:
             try:
-                answer = self.hear()
-            except ChildGone:
+                answer = self.receive()
+            except ChildExited:
                 return
             yield answer
 
@@ -115,9 +115,9 @@ class Child:
             self.process.kill()
             self.process.wait()
 
-    def _gone(self) -> ChildGone:
+    def _has_exited(self) -> ChildExited:
         self._wait()
-        return ChildGone(f"the client's program has exited with code {self.process.returncode}")
+        return ChildExited(f"the client's program has exited with code {self.process.returncode}")
 
 
 class _Listener:
@@ -154,7 +154,7 @@ class _Listener:
 
 
 def produce(context: Context, command: Sequence[str]) -> None:
-    """An idempotent producer in another language. Raises ChildGone."""
+    """An idempotent producer in another language. Raises ChildExited."""
     with Child(command) as child:
         _produce(context, child)
 
@@ -183,10 +183,10 @@ class _Member:
         self.identity = "", -1
 
     def ask(self, *words: object) -> Answer:
-        """The response to a command; rebalance events before it are recorded. Raises ChildGone."""
+        """The response to a command; earlier rebalance events are recorded. Raises ChildExited."""
         self._child.tell(*words)
         while True:
-            answer = self._child.hear()
+            answer = self._child.receive()
             if "member" in answer:
                 self.identity = answer["member"], answer["generation"]
             match answer["what"]:
@@ -199,7 +199,7 @@ class _Member:
             self._child.tell("noted")
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> None:
-        """Commit. Raises Uncommitted, ChildGone."""
+        """Commit. Raises Uncommitted, ChildExited."""
         places = [f"{topic}:{part}:{end}" for (topic, part), end in sorted(offsets.items())]
         answer = self.ask("commit", *places)
         if "error" in answer:
@@ -207,7 +207,7 @@ class _Member:
 
 
 def consume(context: Context, command: Sequence[str]) -> None:
-    """A group member in another language, which commits what it has polled. Raises ChildGone."""
+    """A group member in another language, which commits what it has polled. Raises ChildExited."""
     with Child(command) as child:
         _consume(context, child)
 

@@ -69,8 +69,8 @@ def _run(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotBuilt(f"`go {command[1]}` could not be run: {error}; try again.") from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-300:]
-        raise NotBuilt(f"`go {command[1]}` failed: {said}; skipping the Go client.")
+        output = (done.stderr or done.stdout).strip()[-300:]
+        raise NotBuilt(f"`go {command[1]}` failed: {output}; skipping the Go client.")
     return done.stdout
 
 

@@ -18,7 +18,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace_verify.blackbox.languages.child import Child, ChildGone
+from headrace_verify.blackbox.languages.child import Child, ChildExited
 from headrace_verify.blackbox.payload import number_of
 from headrace_verify.blackbox.transactional import Failed
 from headrace_verify.history import now_ns
@@ -68,15 +68,15 @@ class Producers:
         self._answers.put(None)
 
     def ask(self, *words: object) -> Answer:
-        """Send a command, and wait for its response. Raises ChildGone."""
+        """Send a command, and wait for its response. Raises ChildExited."""
         self._child.tell(*words)
         answer = self._answers.get()
         if answer is None:
-            raise ChildGone("the client's program has exited")
+            raise ChildExited("the client's program has exited")
         return answer
 
     def send(self, data: bytes, ended: Callable[..., None], *words: object) -> None:
-        """Send the command to send a value. Raises ChildGone."""
+        """Send the command to send a value. Raises ChildExited."""
         value = number_of(data)
         self._flying[value] = ended
         self._child.tell("send", *words, value, base64.b64encode(data).decode())
@@ -91,7 +91,7 @@ class ChildInstance:
         self.timeout_s = timeout_s
 
     def _do(self, what: str, *words: object) -> None:
-        """Raises Failed, ChildGone."""
+        """Raises Failed, ChildExited."""
         deadline_ns = now_ns() + int(PATIENCE_S * 1e9)
         while True:
             answer = self._producers.ask(what, self._number, *words)

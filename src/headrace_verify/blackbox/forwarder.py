@@ -17,18 +17,18 @@ from headrace_verify.real_broker import addresses_in, die_with_us
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DOOR_PORT, LOOPBACK = 9380, "127.0.0.1"
+FORWARDER_PORT, LOOPBACK = 9380, "127.0.0.1"
 CHUNK_BYTES = 128 << 10
 
 
-class Door:
+class Forwarder:
     """The process. `launch`: the command prefix that enters the namespace."""
 
     def __init__(
         self, launch: Sequence[str], here: tuple[str, int], there: tuple[str, int]
     ) -> None:
         self.address = f"{here[0]}:{here[1]}"
-        command = [*launch, sys.executable, "-m", "headrace_verify.blackbox.door"]
+        command = [*launch, sys.executable, "-m", "headrace_verify.blackbox.forwarder"]
         command += [self.address, f"{there[0]}:{there[1]}"]
         self._process = subprocess.Popen(  # noqa: S603 - our own command
             command,

@@ -44,7 +44,7 @@ _DIRECTIONS = {"cut": (), "cut-to-broker": (TO_BROKER,), "cut-to-clients": (TO_C
 
 
 @dataclass(slots=True)
-class Harm:
+class InjectedFault:
     """A fault as executed."""
 
     fault: Fault
@@ -57,12 +57,12 @@ class Harm:
 class Done:
     """All executed faults, and problems meanwhile."""
 
-    harms: list[Harm] = field(default_factory=list)
+    injected: list[InjectedFault] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
 
-class Harmer:
+class FaultInjector:
     """Executes a schedule."""
 
     def __init__(self, cluster: Cluster, crew: Crew, history: History, seconds: float) -> None:
@@ -135,29 +135,29 @@ class Harmer:
         fields = {"what": "fault", "fault": fault.kind, "lasts_s": fault.lasts_s}
         self._history.write(OK, NOTE, **fields)
         if fault.kind in MANY_FAULTS:
-            target = self._harm_many(fault)
+            target = self._fault_many(fault)
         elif fault.kind in BOOKIE_FAULTS:
-            target = self._harm_bookie(fault)
+            target = self._fault_bookie(fault)
         elif fault.kind in ENSEMBLE_FAULTS:
-            target = self._harm_ensemble(fault)
+            target = self._fault_ensemble(fault)
         elif fault.kind in ROLLING_FAULTS:
             target = self._roll(fault)
         elif fault.kind in NODE_FAULTS:
-            target = self._harm_node(fault)
+            target = self._fault_node(fault)
         elif fault.kind in NETWORK_FAULTS:
-            target = self._harm_link(fault)
+            target = self._fault_link(fault)
         else:
-            target = self._harm_client(fault)
+            target = self._fault_client(fault)
         self._history.write(OK, NOTE, what="healed", fault=fault.kind, target=target)
         self.now = ""
-        self.done.harms.append(Harm(fault, target, began_ns, now_ns()))
+        self.done.injected.append(InjectedFault(fault, target, began_ns, now_ns()))
 
-    def _harm_node(self, fault: Fault) -> str:
+    def _fault_node(self, fault: Fault) -> str:
         cluster, targets = self._cluster, self._cluster.targets(fault.kind)
         node = targets[fault.target % len(targets)]
         name = cluster.name(node)
         if not cluster.is_alive(node):
-            words = cluster.last_words(node)
+            words = cluster.log_tail(node)
             self.done.wrong.append(f"{name} had exited on its own before {fault}: {words}")
             cluster.kill(node)
             cluster.start(node)
@@ -192,7 +192,7 @@ class Harmer:
                 cluster.set_clock(node, 0.0)
         return name
 
-    def _harm_bookie(self, fault: Fault) -> str:
+    def _fault_bookie(self, fault: Fault) -> str:
         cluster, targets = self._cluster, self._cluster.targets(fault.kind)
         assert isinstance(cluster, HasBookies), "the target supports its own kinds of faults"
         node = targets[fault.target % len(targets)]
@@ -206,7 +206,7 @@ class Harmer:
             cluster.slow_bookie(node, 0.0)
         return cluster.name(node)
 
-    def _harm_ensemble(self, fault: Fault) -> str:
+    def _fault_ensemble(self, fault: Fault) -> str:
         cluster, targets = self._cluster, self._cluster.targets(fault.kind)
         assert isinstance(cluster, HasEnsemble), "the target supports its own kinds of faults"
         if fault.kind == "kill-leader":
@@ -232,7 +232,7 @@ class Harmer:
             cluster.start(node)
         return ", ".join(cluster.name(node) for node in targets)
 
-    def _harm_many(self, fault: Fault) -> str:
+    def _fault_many(self, fault: Fault) -> str:
         """Choose two or more nodes, at most half plus one of them."""
         cluster, targets = self._cluster, sorted(set(self._cluster.targets(fault.kind)))
         rng = seeded(f"{fault.target} {fault.strength}")
@@ -250,7 +250,7 @@ class Harmer:
                 cluster.resume(node)
         return ", ".join(cluster.name(node) for node in sorted(nodes))
 
-    def _harm_link(self, fault: Fault) -> str:
+    def _fault_link(self, fault: Fault) -> str:
         links = self._cluster.links
         link = links[fault.target % len(links)]
         is_for_all = fault.strength > 0.5
@@ -264,7 +264,7 @@ class Harmer:
         link.heal()
         return f"{link.name}{'' if is_for_all else ', half of its connections'}"
 
-    def _harm_client(self, fault: Fault) -> str:
+    def _fault_client(self, fault: Fault) -> str:
         client = self._crew.pick(fault.target)
         if fault.kind == "pause-client":
             client.signal(signal.SIGSTOP)

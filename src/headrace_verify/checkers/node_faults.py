@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace_verify.history import Event
 
-HARMLESS = frozenset(
+UNAFFECTING = frozenset(
     {"cut", "cut-to-broker", "cut-to-clients", "delay", "reset", "pause-client", "kill-client"}
 )
 NEVER_NS = 2**63
 
 
-class Harms:
+class NodeFaults:
     """Time spans in which a node's in-memory state may have been lost."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Harms:
     def note(self, event: Event) -> None:
         """Record that a fault began, or was healed."""
         kind = event["fault"]
-        if kind in HARMLESS:
+        if kind in UNAFFECTING:
             return
         if event["what"] == "fault":
             span = [event["t"], NEVER_NS]
