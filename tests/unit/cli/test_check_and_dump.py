@@ -124,7 +124,7 @@ def test_records_of_groups_are_decoded(data, capsys):
         (
             decoder_of("orders", CompanionKind.SHARES),
             shares.encode(shares.ShareGroupChanged(3, [shares.StoredRun(4, 6, 0, 2)], 4)),
-            {"record": "GroupChanged", "number": 3, "start": 4},
+            {"record": "ShareGroupChanged", "number": 3, "start": 4},
         ),
         (
             decoder_of("__consumer_offsets", None),

@@ -142,7 +142,7 @@ def test_a_producer_whose_program_ends_gives_up(tmp_path):
     (error,) = run_until(
         context, tmp_path, lambda: produce(context, program(quitter)), lambda _: False
     )
-    assert "ended with 3" in str(error)
+    assert "exited with code 3" in str(error)
 
 
 def test_answers_that_never_come_are_told_of(tmp_path):
