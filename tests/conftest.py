@@ -7,10 +7,15 @@ import importlib.util
 import logging
 import os
 import signal
+import sys
 
 import pytest
 
 from headrace.runtime import compiled
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # With it, every broker and command that a test starts would compile all its modules anew.
+    sys.dont_write_bytecode = False
 
 if os.environ.get(compiled.SWITCH, "0") != "0":
     compiled.use()  # before anything imports the plain modules: all tests run on the compiled core
@@ -32,8 +37,16 @@ if importlib.util.find_spec("pyspark") is None:
     # `make setup` brings the broker and its tests; `make test` brings Spark, too.
     collect_ignore = ["pipeline", "unit/pipeline", "property/pipeline"]
 
-REAL_TIME = ("blackbox", "cluster", "contract", "integration", "pipeline", "soak", "wire")
+GROUPS = {
+    "clusters": ("blackbox", "cluster", "contract", "soak"),  # share a ZooKeeper and bookies
+    "brokers": ("integration", "wire"),  # share a broker
+    "Spark": ("pipeline",),  # share a session
+}
+"""Folders whose tests run one after another in one process, in order (decision 17)."""
+REAL_TIME = tuple(folder for folders in GROUPS.values() for folder in folders)
 """Folders of tests whose processes, sockets and disks are real, beside whatever else runs here."""
+LONG_FIRST = ("crash", "simulation", "documents", "property", "upgrade", "unit")
+"""Folders of tests that compute; the others, all short, come last."""
 COMPUTING_NICE = 10
 ONE_CHANCE = ("test_restart.py", "test_full_disk.py", "test_bookkeeper_failures.py")
 """What is lost once is lost: who shows that nothing acknowledged is, gets no second chance."""
@@ -66,6 +79,12 @@ def load_profile():
 
 
 def pytest_collection_modifyitems(items):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: _turn_of(_group_of(item.nodeid)))  # stable: modules stay whole
+    repeat_once(items)
+
+
+def repeat_once(items):
     """A test in real time that fails runs once more, and is told of (docs/decisions/0015)."""
     for item in items:
         if _folder_of(item.nodeid) in REAL_TIME and item.path.name not in ONE_CHANCE:
@@ -77,11 +96,20 @@ def _folder_of(nodeid):
 
 
 def _group_of(nodeid):
-    """Tests of one group run one after another, those of others beside them (0017)."""
+    """What one process runs in order: a group of real-time tests, else a module."""
     folder = _folder_of(nodeid)
-    if folder == "pipeline":
-        return "Spark"
-    return "real time" if folder in REAL_TIME else "computing"
+    for group, folders in GROUPS.items():
+        if folder in folders:
+            return group
+    return nodeid.split("::")[0]
+
+
+def _turn_of(group):
+    """Sorts groups and modules: what takes long begins early, so that none is alone at the end."""
+    if group in GROUPS:
+        return 0, list(GROUPS).index(group)
+    folder = _folder_of(group)
+    return 1, LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -92,12 +120,14 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             return _group_of(nodeid)
 
+    config.option.loadscopereorder = False  # keep our order, not the number of tests
     return InGroups(config, log)
 
 
 def pytest_runtest_setup(item):
-    """Who computes lets those go first that are in real time beside it."""
-    if "PYTEST_XDIST_WORKER" in os.environ and _group_of(item.nodeid) != "real time":
+    """Tests that compute, and Spark, give way to real-time tests beside them."""
+    gives_way = _group_of(item.nodeid) not in ("clusters", "brokers")
+    if gives_way and "PYTEST_XDIST_WORKER" in os.environ:
         os.setpriority(os.PRIO_PROCESS, 0, COMPUTING_NICE)
 
 
