@@ -11,7 +11,7 @@ from tests.cluster.bookkeeper_rig import beside, data_entry, plant, plant_payloa
 from tests.cluster.oracle import stream
 
 from headrace.errors import LedgerFenced, LedgerLost, StorageUnavailable
-from headrace.storage.bookkeeper import notes
+from headrace.storage.bookkeeper import inline_checkpoints
 from headrace.storage.bookkeeper.entries import (
     FRAGMENT,
     HEAD,
@@ -300,7 +300,7 @@ def test_after_an_outage_ledgers_look_at_their_metadata_in_line(with_store, monk
     with_store(scenario)
 
 
-def test_a_note_that_was_stored_in_part_counts_as_none(with_store):
+def test_a_checkpoint_that_was_stored_in_part_counts_as_none(with_store):
     async def scenario(store):
         ledger = await store.create()
         length = 0
@@ -319,10 +319,10 @@ def test_a_note_that_was_stored_in_part_counts_as_none(with_store):
     with_store(scenario)
 
 
-def test_a_long_ledger_without_notes_is_not_searched_to_its_beginning(with_store, monkeypatch):
+def test_a_long_ledger_without_checkpoints_is_not_searched_to_its_start(with_store, monkeypatch):
     async def scenario(store):
-        monkeypatch.setattr(notes, "SEARCHED_BYTES_MAX", 100_000)
-        monkeypatch.setattr(notes, "STEP_BYTES", 30_000)
+        monkeypatch.setattr(inline_checkpoints, "SEARCHED_BYTES_MAX", 100_000)
+        monkeypatch.setattr(inline_checkpoints, "STEP_BYTES", 30_000)
         ledger = await store.create()
         await append(store, ledger, bytes(1_000))
         store.append_checkpoint(ledger, b"too far away")
@@ -330,9 +330,9 @@ def test_a_long_ledger_without_notes_is_not_searched_to_its_beginning(with_store
             await append(store, ledger, bytes(10_000))
         other = await beside(store)
         info = await other.recover(ledger)
-        assert await other.notes(ledger) == []
-        monkeypatch.setattr(notes, "SEARCHED_BYTES_MAX", 1_000_000)
-        assert await other.notes(ledger) == [(1_000, b"too far away")]
+        assert await other.checkpoints(ledger) == []
+        monkeypatch.setattr(inline_checkpoints, "SEARCHED_BYTES_MAX", 1_000_000)
+        assert await other.checkpoints(ledger) == [(1_000, b"too far away")]
         assert bytes(await other.read(ledger, 0, 1 << 20)) == bytes(info.end)
         await other.close()
 

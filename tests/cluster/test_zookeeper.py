@@ -20,9 +20,9 @@ from headrace.runtime.zookeeper import (
     VALUE_BYTES_MAX,
     Create,
     Delete,
+    MultiResult,
     Node,
     Put,
-    Written,
     ZooKeeper,
 )
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
@@ -92,7 +92,7 @@ def test_a_multi_is_done_as_a_whole_or_says_what_does_not_fit(shared_zookeeper, 
     async def run():
         async with client(shared_zookeeper.address, root=root) as zk:
             done = await zk.multi([Create("/a", b""), Put("/a", b"1", 0), Create("/b", b"")])
-            assert done == [Written(0, 0), Written(1, 0), Written(0, 0)]
+            assert done == [MultiResult(0, 0), MultiResult(1, 0), MultiResult(0, 0)]
             with pytest.raises(VersionConflict) as caught:
                 await zk.multi([Create("/c", b""), Delete("/b", 0), Put("/a", b"2", 0)])
             assert caught.value.fields == {"path": "/a", "index": 2, "is_missing": False}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.errors import BatchCorrupt, UnsupportedForMessageFormat
 from headrace.records.batch import HEADER_SIZE, check_batch, iterate_headers, read_header
 from headrace.records.codec import (
-    Place,
+    PayloadCursor,
     Record,
     checked_payload,
     compress_batch,
@@ -318,7 +318,7 @@ def test_records_are_the_same_where_decoding_goes_on_from_an_earlier_place(sizes
         records = records[::2]
         batch = retain_records(read_header(batch), records)
     payload, header = checked_payload(batch, 0)
-    place, end = Place(), records[-1].offset
+    place, end = PayloadCursor(), records[-1].offset
     for _ in range(4):
         first = data.draw(st.integers(0, end))
         last = data.draw(st.integers(first, end))
