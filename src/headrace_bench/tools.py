@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FIRST_REPORT_MAX_S = 60.0
 SILENCE_MAX_S = 30.0
-_LOOK_S = 0.5
+_POLL_INTERVAL_S = 0.5
 _SAID_BYTES = 3_000
 _is_alive: ContextVar[Callable[[], bool] | None] = ContextVar("is_alive", default=None)
 
@@ -91,7 +91,7 @@ def run_tool(
     with tool(command, environment, folder) as process:
         while True:
             try:
-                out, errors = process.communicate(timeout=_LOOK_S)
+                out, errors = process.communicate(timeout=_POLL_INTERVAL_S)
                 break
             except subprocess.TimeoutExpired as error:
                 check_server()
@@ -251,7 +251,7 @@ def _lines(process: subprocess.Popen[bytes], seen: _Reports) -> Iterator[str]:
     with selectors.DefaultSelector() as selector:
         selector.register(handle, selectors.EVENT_READ)
         while True:
-            if selector.select(_LOOK_S):
+            if selector.select(_POLL_INTERVAL_S):
                 more = os.read(handle, 1 << 16)
                 if not more:
                     break

@@ -48,7 +48,7 @@ def run_broker_kills(task: Task) -> None:
         left = library.finish()
         if left:
             task.wrong(f"{left} records of the library got no result", seed=task.seed)
-        _look(task, broker, library, raw)
+        _verify_all(task, broker, library, raw)
         acknowledged = library.count
         task.figures["acknowledged by the library"] = acknowledged
         task.figures["acknowledged batches, raw"] = raw.acknowledged
@@ -74,7 +74,7 @@ def _cycles(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) 
         starts.append(broker.start())
         task.runs += 1
         task.checked += 1
-        _look(task, broker, library, raw)
+        _verify_all(task, broker, library, raw)
         raw = raw.again()
         raw.start()
     task.figures["start after a kill, mean s"] = round(sum(starts) / max(1, len(starts)), 2)
@@ -103,7 +103,7 @@ def _die_early(broker: RealBroker, after_s: float) -> None:
     broker.kill()
 
 
-def _look(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) -> None:
+def _verify_all(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) -> None:
     """Read everything and compare it with what the clients know."""
     wire = KafkaWire(broker.address)
     try:

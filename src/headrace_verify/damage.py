@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.storage.files.format import SECTOR_BYTES, decode_folder, decode_frame
-from headrace_verify.data_folder import METADATA_FILES, DataFolder, build, look
+from headrace_verify.data_folder import METADATA_FILES, DataFolder, build, read_folder
 from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def verdict(
     Batches after WAL frame `sequence` may be missing: then the result is "torn".
     """
     try:
-        found = asyncio.run(look(damaged, scratch))
+        found = asyncio.run(read_folder(damaged, scratch))
     except HeadraceError:
         return "reported", ""
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no report of damage

@@ -82,7 +82,7 @@ class DataFolder:
     async def files_read(self) -> set[str]:
         """The paths that opening and reading the whole folder read, without the metadata's."""
         disk = ModelDisk(self.image)
-        await look(self, None, disk)
+        await read_folder(self, None, disk)
         return {
             f"{folder}/{name}".removeprefix("data/")
             for folder, names in self.image.names.items()
@@ -222,7 +222,7 @@ class Found(NamedTuple):
         return f"Found({self.error!r}, {len(self.data)} partitions)"
 
 
-async def look(
+async def read_folder(
     damaged: DataFolder, metadata_folder: Path | None, disk: ModelDisk | None = None
 ) -> Found:
     """Open the folder and read everything sequentially, by offset and by time.
@@ -246,7 +246,7 @@ async def look(
             return Found(error, {}, [])
         node = Node(_CONFIG, store, metadata, SlowClock(), SystemRandomness())
         try:
-            return await _look_at(node, damaged)
+            return await _read_everything(node, damaged)
         finally:
             await node.tasks.close()
             await metadata.close()
@@ -273,7 +273,7 @@ def _put_back(damaged: DataFolder, folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-async def _look_at(node: Node, damaged: DataFolder) -> Found:
+async def _read_everything(node: Node, damaged: DataFolder) -> Found:
     found = Found(None, {}, [])
     try:
         await node.open()

@@ -201,11 +201,11 @@ class Walk:
             if rng.random() >= share:
                 continue
             for keep, image in zip(KEEPS, loss.states(rng), strict=True):
-                await self._look(image, index, keep, rng)
+                await self._explore_state(image, index, keep, rng)
                 if self.has_found:
                     return
 
-    async def _look(self, image: Image, index: int, keep: str, rng: Random) -> None:
+    async def _explore_state(self, image: Image, index: int, keep: str, rng: Random) -> None:
         facts = id(self._facts)  # replaced by each change
         key = hash((tuple(image.inodes), repr(image.names), facts, self.oracle.version))
         if key in self._seen:

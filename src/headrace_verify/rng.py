@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random  # noqa: TID251 - the only source of seeded randomness
 
-Chance = Random
+Rng = Random
 
 
 def seeded(seed: int | str) -> Random:

@@ -9,7 +9,7 @@ import pytest
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import Client, find_program
 from headrace_verify.blackbox.routing import Connection
-from headrace_verify.checkers import judge
+from headrace_verify.checkers import check_history
 from headrace_verify.checkers.facts import gather
 from headrace_verify.history import History, merged, read_history
 from headrace_verify.real_broker import RealBroker
@@ -104,5 +104,5 @@ def test_a_client_in_another_language_works_with_others_and_is_judged_like_them(
     facts = gather(history)
     assert facts.counts["send ok"] == facts.counts["send invoke"]
     assert facts.counts["assign ok"] >= len(members)
-    verdict = judge(facts)
+    verdict = check_history(facts)
     assert verdict.is_clean, verdict.as_json()

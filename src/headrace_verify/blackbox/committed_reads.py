@@ -25,7 +25,7 @@ FETCH_BYTES = 4 << 20
 TIMEOUT_S = 20
 PATIENCE_S = 60
 """Enough for a partition whose owner has just started, and for a transaction to time out."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 """Between two reads of the groups' committed offsets."""
 UNSTABLE_OFFSET_COMMIT = 88
 _READ_COMMITTED = 1
@@ -161,7 +161,7 @@ def run_committed_reader(context: Context) -> None:
     positions = {Place(*place): 0 for place in context.places}
     groups: Mapping[str, Mapping[str, int]] = context.spec.options["progress"]
     context.history.write(OK, ASSIGN, parts=context.owned(context.places))
-    look_ns = 0
+    next_read_ns = 0
     while not context.over.is_set():
         moved = False
         for place, position in positions.items():
@@ -177,8 +177,8 @@ def run_committed_reader(context: Context) -> None:
             _note(context, since_ns, place, found)
             moved = moved or found.next_offset > position
             positions[place] = found.next_offset
-        if now_ns() >= look_ns:
-            look_ns = now_ns() + int(LOOK_S * 1e9)
+        if now_ns() >= next_read_ns:
+            next_read_ns = now_ns() + int(POLL_INTERVAL_S * 1e9)
             try:
                 for group, topics in groups.items():
                     note_stable(context, connection, group, topics)

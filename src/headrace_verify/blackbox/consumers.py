@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_MS = 500
-COMMIT_CHANCE = 0.3
+COMMIT_PROBABILITY = 0.3
 Found = dict[str, list[tuple[int, int, bytes | None]]]
 """Topic -> a poll's records of it, as (partition, offset, bytes)."""
 GENERATION_AT = slice(7, 11)
@@ -71,7 +71,7 @@ def run_librdkafka_member(context: Context) -> None:
     while not context.over.is_set():
         since_ns = now_ns()
         note_polled(context, progress, since_ns, poll())
-        if progress.ends and context.rng.random() < COMMIT_CHANCE:
+        if progress.ends and context.rng.random() < COMMIT_PROBABILITY:
             commit_all(progress, commit, lambda: (consumer.memberid() or "", generation()))
     consumer.close()
 
@@ -203,7 +203,7 @@ def run_kafka_python_member(context: Context) -> None:
             context.pause(0.1)
             continue
         note_polled(context, progress, since_ns, _by_topic(polled))
-        if progress.ends and context.rng.random() < COMMIT_CHANCE:
+        if progress.ends and context.rng.random() < COMMIT_PROBABILITY:
             commit_all(progress, commit, identity)
     consumer.close(autocommit=False)
 
@@ -268,7 +268,7 @@ async def _aiokafka(context: Context) -> None:
             await asyncio.sleep(0.1)
             continue
         note_polled(context, progress, since_ns, _by_topic(polled))
-        if progress.ends and context.rng.random() < COMMIT_CHANCE:
+        if progress.ends and context.rng.random() < COMMIT_PROBABILITY:
             await _commit_aiokafka(progress, consumer, identity)
     await _stop(consumer)
 

@@ -18,7 +18,7 @@ from headrace_verify.kafka_wire import LIST_OFFSETS, KafkaWire, Refused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-AGAIN_CHANCE = 0.1
+RETRY_PROBABILITY = 0.1
 """How often an acknowledged batch is sent again: it must be recognised."""
 LATEST, EARLIEST = -1, -2
 _NEVER_STORED = {3, 10, 17, 18, 87}
@@ -80,7 +80,7 @@ def run_raw_producer(context: Context) -> None:
                 break
             sequences[place] += count
             last[place] = repeat
-            if context.rng.random() < AGAIN_CHANCE:
+            if context.rng.random() < RETRY_PROBABILITY:
                 repeat()
             if connection.made > made:
                 for again in last.values():

@@ -28,7 +28,7 @@ from headrace_verify.blackbox.read_back import read_back
 from headrace_verify.blackbox.routing import Connection, Group, Place
 from headrace_verify.blackbox.schedule import Fault, draw_schedule
 from headrace_verify.blackbox.targets import SINGLE, kinds_of, make_target
-from headrace_verify.checkers import Verdict, judge, without_collector
+from headrace_verify.checkers import Verdict, check_history, without_collector
 from headrace_verify.checkers.facts import gather
 from headrace_verify.checkers.share_ends import count_messages
 from headrace_verify.history import NOTE, OK, History, now_ns, read_history, write_merged
@@ -155,7 +155,7 @@ def _judge(outcome: Outcome, histories: list[Path]) -> None:
     outcome.event_count = write_merged([path for path in histories if path.exists()], merged)
     with without_collector():
         facts = gather(outcome.tally.passing(read_history(merged)))
-        outcome.verdict = judge(facts)
+        outcome.verdict = check_history(facts)
         outcome.messages = count_messages(facts)
     outcome.counts = facts.counts
     outcome.judged_s = (now_ns() - begun_ns) / 1e9

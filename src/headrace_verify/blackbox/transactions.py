@@ -30,7 +30,7 @@ ORDERS: Mapping[str, int] = {"orders": 2}
 LIBRARIES = ("librdkafka", "aiokafka", "java")
 COPIERS = tuple(f"copies-{library}" for library in LIBRARIES)
 """Their groups."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 CATCH_UP_MAX = 5
 """Times the limit without progress: how long a group may take in all."""
 
@@ -162,7 +162,7 @@ class _Settling:
             if self._progress != before:
                 deadline_ns = now_ns() + within_ns
             if waiting:
-                self._context.pause(LOOK_S)
+                self._context.pause(POLL_INTERVAL_S)
         for name in waiting:
             yield f"not alive: {name} {otherwise}, without progress for {self._within_s} s"
 

@@ -116,7 +116,7 @@ class Verdict:
         }
 
 
-def judge(facts: Facts) -> Verdict:
+def check_history(facts: Facts) -> Verdict:
     """Run every checker."""
     verdict = Verdict()
     for checker in CHECKERS:
@@ -128,10 +128,10 @@ def judge(facts: Facts) -> Verdict:
     return verdict
 
 
-def judge_history(events: Iterable[Event]) -> Verdict:
+def check_events(events: Iterable[Event]) -> Verdict:
     """Gather the facts, then run every checker."""
     with without_collector():
-        return judge(gather(events))
+        return check_history(gather(events))
 
 
 @contextmanager

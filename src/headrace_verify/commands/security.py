@@ -105,7 +105,7 @@ def _list() -> None:
     from headrace_verify.security.table import THREATS
 
     print_table(
-        ("on", "case", "drawn from", "must hold"),
+        ("target", "case", "modelled on", "must hold"),
         [(one.listener, one.case.name, one.after or "-", one.holds) for one in THREATS],
     )
     click.echo()

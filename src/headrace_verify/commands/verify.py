@@ -255,7 +255,7 @@ def _list(*, as_json: bool) -> None:
             }
         )
         return
-    print_table(("attack", "promise"), [(one.name, one.promise) for one in ATTACKS])
+    print_table(("attack", "guarantee"), [(one.name, one.promise) for one in ATTACKS])
     click.echo()
     bugs = sorted(PLANTED, key=lambda bug: bug.number)
     print_table(

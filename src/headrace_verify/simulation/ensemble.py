@@ -149,7 +149,7 @@ class Ensemble(Tree):
         session = self._last_session
         self._timeout_s[session] = timeout_ms / 1000
         self.last_seen_s[session] = self._loop.now_s
-        self._look(session)
+        self._expire_if_due(session)
         return session
 
     def attach(self, session: int, connection: Watcher) -> None:
@@ -174,7 +174,7 @@ class Ensemble(Tree):
         self.last_seen_s[session] = self._loop.now_s
         return True
 
-    def _look(self, session: int) -> None:
+    def _expire_if_due(self, session: int) -> None:
         last_seen_s = self.last_seen_s.get(session)
         if last_seen_s is None:
             return
@@ -183,14 +183,14 @@ class Ensemble(Tree):
             self.timed_out.add(session)
             self.expire(session)
         else:
-            self._loop.call_at(end_s + 0.001, self._look, session, context=OUTSIDE)
+            self._loop.call_at(end_s + 0.001, self._expire_if_due, session, context=OUTSIDE)
 
     def forget_since(self, sessions: Sequence[int], since_s: float) -> None:
         """Forget renewals since then: they were lost on the way to the leader."""
         for session in sessions:
             if self.last_seen_s.get(session, 0.0) > since_s:
                 self.last_seen_s[session] = since_s
-                self._look(session)
+                self._expire_if_due(session)
 
     def expire(self, session: int) -> None:
         """Delete everything that belongs to the session."""

@@ -41,7 +41,7 @@ NUDGES = {
 }
 """What a broker may do on its own at any moment."""
 POINTS = {**SEAMS, **NUDGES}
-QUIET_CHANCE = 0.2
+CALM_PROBABILITY = 0.2
 """Seeds without any fault points."""
 
 
@@ -49,14 +49,14 @@ class FaultPoints:
     """What one run may do, and what it did."""
 
     def __init__(self, seed: str, points: Sequence[str]) -> None:
-        self._chances = {point: seeded(f"{seed} {point}") for point in points}
+        self._generators = {point: seeded(f"{seed} {point}") for point in points}
         self.hits: dict[str, int] = {}
         """Point -> number of hits."""
         self.is_over = False
 
     def does(self, point: str) -> bool:
         """Decide whether to misbehave here and now."""
-        rng = self._chances.get(point)
+        rng = self._generators.get(point)
         if rng is None or self.is_over or rng.random() >= POINTS[point]:
             return False
         self.hits[point] = self.hits.get(point, 0) + 1
@@ -65,12 +65,12 @@ class FaultPoints:
     def strength(self, point: str) -> float:
         """Return how much: 0 to 1, small values more often. Call it only after `does` returned
         true."""
-        return self._chances[point].random() ** 2
+        return self._generators[point].random() ** 2
 
 
 def draw_points(seed: int) -> tuple[str, ...]:
     """The points of a run: a random half of them, or none."""
     rng = seeded(f"simulation {seed} mischief")
-    if rng.random() < QUIET_CHANCE:
+    if rng.random() < CALM_PROBABILITY:
         return ()
     return tuple(point for point in POINTS if rng.random() < 0.5)

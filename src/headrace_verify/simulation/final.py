@@ -32,7 +32,9 @@ async def look_at_everything(run: Run, context: workload.Context) -> None:
         addresses=[address for address in context.addresses if _lives(run, address[0])],
     )
     sender = workload.Sender(context)
-    if await _look(run, context, sender, "after healing") and await _have_all_bookies(run):
+    if await _check_progress(run, context, sender, "after healing") and await _have_all_bookies(
+        run
+    ):
         cluster = run.cluster
         for bookie in cluster.bookies:
             bookie.end(is_notified=False)
@@ -43,7 +45,7 @@ async def look_at_everything(run: Run, context: workload.Context) -> None:
             bookie.start()
         for broker in cluster.brokers:
             broker.start()
-        await _look(run, context, sender, "after a loss of power")
+        await _check_progress(run, context, sender, "after a loss of power")
 
 
 async def _have_all_bookies(run: Run) -> bool:
@@ -78,7 +80,9 @@ def _lives(run: Run, name: str) -> bool:
     return any(broker.name == name for broker in run.cluster.brokers)
 
 
-async def _look(run: Run, context: workload.Context, sender: workload.Sender, when: str) -> bool:
+async def _check_progress(
+    run: Run, context: workload.Context, sender: workload.Sender, when: str
+) -> bool:
     routes = context.routes()
     for topic, part in context.places:
         try:

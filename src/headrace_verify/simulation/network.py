@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
 
 DELAY_MIN_S, DELAY_MAX_S = 0.000_05, 0.000_6
-SLOW_CHANCE, SLOW_MAX_S = 0.01, 0.02
+SLOW_PROBABILITY, SLOW_MAX_S = 0.01, 0.02
 """Occasionally, a message takes much longer than others."""
 
 
@@ -251,7 +251,7 @@ class Network:
         """Draw the delay of one message."""
         random = self._random.random
         delay_s = DELAY_MIN_S + random() * DELAY_MAX_S
-        if random() < SLOW_CHANCE:
+        if random() < SLOW_PROBABILITY:
             delay_s += random() * SLOW_MAX_S
         return delay_s + self.slow.get(link, 0.0) * random()
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.storage.bookkeeper.quorum import Quorum
-from headrace_verify.checkers import Verdict, judge_history
+from headrace_verify.checkers import Verdict, check_events
 from headrace_verify.history import OK
 from headrace_verify.rng import seeded
 from headrace_verify.simulation import workload
@@ -298,7 +298,7 @@ class Run:
         network, events = self.cluster.network, self.journal.events
         return Result(
             self.scenario,
-            judge_history(events),
+            check_events(events),
             self.journal.problems,
             self.journal.trace,
             self.loop.now_s - self.begun_s,

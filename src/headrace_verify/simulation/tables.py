@@ -27,7 +27,7 @@ TOMBSTONE_SHARE: Final = 0.25
 RETENTION_S: Final = 15.0
 RATE_FACTOR: Final = 4
 """It writes this much more often than others do: ledgers must be sealed to be compacted."""
-LOOKS_SHARE: Final = 0.1
+CHECK_PROBABILITY: Final = 0.1
 CONFIGS: Final = {
     "cleanup.policy": "compact",
     "delete.retention.ms": str(int(RETENTION_S * 1000)),
@@ -127,7 +127,7 @@ async def run_table(context: Context) -> None:
             break
         table.acknowledged(offset, records, context.journal.now_s)
         sequence += len(records)
-        if context.rng.random() < LOOKS_SHARE:
+        if context.rng.random() < CHECK_PROBABILITY:
             await check_table(context, routes, table)
         await context.pause(1 / (context.rate_per_s * RATE_FACTOR))
     routes.drop()

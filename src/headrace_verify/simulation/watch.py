@@ -26,7 +26,7 @@ class Watch:
         self._journal = journal
         self._tenures: dict[tuple[Any, int, int], tuple[str, int]] = {}
         self._marks: dict[tuple[Any, int, int], int] = {}
-        self.looks = 0
+        self.checks = 0
 
     def start(self) -> None:
         """Start checking."""
@@ -34,7 +34,7 @@ class Watch:
 
     def _look(self) -> None:
         self._cluster.loop.call_later(EVERY_S, self._look)
-        self.looks += 1
+        self.checks += 1
         for broker in self._cluster.brokers:
             node = broker.node
             if node is None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BROKER_COUNT, BOOKIE_COUNT = 2, 3
 UNTIDY = 1.25
 """A bookie's files may be this many times as large as their live data: it compacts below 80 %."""
-LOOK_S_MIN, LOOK_S_MAX, LOOK_COSTS = 1.0, 5.0, 10
+CHECK_INTERVAL_S_MIN, CHECK_INTERVAL_S_MAX, CHECK_COST_FACTOR = 1.0, 5.0, 10
 """Minimum and maximum interval between checks of the shared state; within these, a multiple of the
 last check's duration, because it is work for ZooKeeper, too."""
 _BOOKIE_SETTINGS = {
@@ -119,7 +119,9 @@ class SoakedCluster:
         if "zk_znode_count" not in statistics:
             raise ConnectionError("ZooKeeper does not return its node count")
         took_s = (self._clock.now_ns() - begun_ns) / 1e9
-        self._due_s = at_s + max(LOOK_S_MIN, min(LOOK_S_MAX, LOOK_COSTS * took_s))
+        self._due_s = at_s + max(
+            CHECK_INTERVAL_S_MIN, min(CHECK_INTERVAL_S_MAX, CHECK_COST_FACTOR * took_s)
+        )
         return Shared(
             found.ledgers + len(orphans),
             len(orphans),

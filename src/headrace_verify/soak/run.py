@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headrace_verify.soak.probe import Round
     from headrace_verify.soak.targets import Soaked
 
-LOOKS, LOOKS_MIN = 400, 12
-LOOK_S_MIN, LOOK_S_MAX = 0.25, 5.0
+SAMPLES, SAMPLES_MIN = 400, 12
+SAMPLE_INTERVAL_S_MIN, SAMPLE_INTERVAL_S_MAX = 0.25, 5.0
 SETTLE_S, SETTLE_CLUSTER_S = 45, 90
 """For resources to be released, and garbage to be collected."""
 START_S = 120
@@ -156,25 +156,27 @@ class _Soak:
             probed.new()
 
     def _sample_load(self, probed: Probed) -> list[Sample]:
-        every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, self._plan.seconds / LOOKS))
+        every_s = min(
+            SAMPLE_INTERVAL_S_MAX, max(SAMPLE_INTERVAL_S_MIN, self._plan.seconds / SAMPLES)
+        )
         begun_s = self._at_s
         samples: list[Sample] = []
         seconds = self._plan.seconds
         while (gone_s := self._at_s - begun_s) < seconds or (
             # An overloaded machine takes few samples and few rounds of the probe.
-            _with_figures(samples) < LOOKS_MIN and gone_s < seconds + START_S
+            _with_figures(samples) < SAMPLES_MIN and gone_s < seconds + START_S
         ):
             pause(every_s)
             if ended := self._target.ended():
                 self._faults.append(f"has exited on its own: {ended}")
                 break
             try:
-                looked = take(self._target, self._at_s)
+                sample = take(self._target, self._at_s)
             except (OSError, HeadraceError) as error:
                 self._faults.append(f"sampling failed: {error!r}")
                 continue
-            samples.append(with_latencies(looked, probed.new()))
-            processes = looked.processes.values()
+            samples.append(with_latencies(sample, probed.new()))
+            processes = sample.processes.values()
             rss = sum(one.rss_bytes or 0 for one in processes) >> 20
             tasks = sum(one.tasks or 0 for one in processes)
             self._on_progress(min(1.0, gone_s / seconds), f"{rss} MiB, {tasks} tasks")
@@ -218,15 +220,15 @@ class _Soak:
         )
 
 
-def with_latencies(looked: Sample, rounds: Sequence[Round]) -> Sample:
+def with_latencies(sample: Sample, rounds: Sequence[Round]) -> Sample:
     """Build the sample with the figures of these rounds."""
     if not rounds:
-        return looked
+        return sample
     produce = sorted(one.produce_us / 1000 for one in rounds)
     fetch = sorted(one.fetch_us / 1000 for one in rounds)
     control = [one.control_us / 1000 for one in rounds if one.control_us != NO_CONTROL]
     p99 = min(len(rounds) - 1, len(rounds) * 99 // 100)
-    return looked._replace(
+    return sample._replace(
         produce_p50_ms=median(produce),
         produce_p99_ms=produce[p99],
         fetch_p50_ms=median(fetch),

@@ -95,12 +95,12 @@ def take(target: Soaked, at_s: float) -> Sample:
     logs: dict[str, int] = {}
     for one in target.watched():
         figures = [] if one.http is None else scrape(one.http)
-        processes[one.name] = _look_at(one, figures)
+        processes[one.name] = _sample_process(one, figures)
         _add_logs(logs, figures)
     return Sample(at_s, processes, logs, target.disk_bytes(), target.copies, target.shared(at_s))
 
 
-def _look_at(one: Watched, figures: _Figures) -> Process:
+def _sample_process(one: Watched, figures: _Figures) -> Process:
     held = None if one.pid is None else usage(one.pid)
     sockets = None if one.pid is None else _sockets(one.pid)
     plain = {name: value for name, labels, value in figures if not labels}

@@ -49,9 +49,9 @@ async def check_folder(root: Path, work: Path, name: str, manifest: dict[str, An
                 found.same(f"{where}", expected, data.get(where, b""))
             await later.go_on(broker.node)
         async with opened(work, "second", objects) as broker:
-            await later.look(broker.node, "after a kill")
+            await later.check(broker.node, "after a kill")
         async with opened(work, "third", objects) as broker:
-            await later.look(broker.node, "after a stop")
+            await later.check(broker.node, "after a stop")
     except (HeadraceError, AssertionError, LookupError, ValueError) as error:
         found.wrong.append(f"{name}: not usable: {type(error).__name__}: {error}"[:600])
     return found
@@ -116,7 +116,7 @@ class _Later:
             raise reply.results[0].error
         self._committed[f"{topic}-{number}"] = [offset, 0, "later"]
 
-    async def look(self, node: Node, when: str) -> None:
+    async def check(self, node: Node, when: str) -> None:
         """Check that old and new data is there."""
         gives, data = await everything(node)
         data = {where: held for where, held in data.items() if OFFSETS_TOPIC not in where}

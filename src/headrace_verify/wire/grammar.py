@@ -31,7 +31,7 @@ from headrace_verify.wire.own_requests import INTS, TEXTS, VERSIONS, OwnRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_verify.rng import Chance
+    from headrace_verify.rng import Rng
     from headrace_verify.wire.abuse import Abuse
 
 TEXT = "wire-abused"
@@ -75,7 +75,7 @@ _TEXTS = (TEXT, TEXT, "range", *TEXTS)
 class _Drawn:
     """Random values of types: encodable, with arbitrary meaning."""
 
-    def __init__(self, rng: Chance) -> None:
+    def __init__(self, rng: Rng) -> None:
         self._rng = rng
 
     def value(self, hint: Any, kafka_type: str | None = None) -> Any:
@@ -168,7 +168,7 @@ def _entity(cls: Any) -> Any:
     return cls(**values)
 
 
-def write(served: Served, rng: Chance | None = None) -> Written:
+def write(served: Served, rng: Rng | None = None) -> Written:
     """Build a request in which every array has an element, or a random one."""
     if served.api >= OWN_KEYS_FROM:
         body = _Noted()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import io
 
     from headrace.kafka.wire.definitions import Field, MessageDefinition
-    from headrace_verify.rng import Chance
+    from headrace_verify.rng import Rng
 
 VERSIONS: Final = tuple(
     (api.key, version)
@@ -36,9 +36,7 @@ TEXTS: Final = ("", "é", "x" * 300, "consumer", "a,b", "0", "\x00", "../x")
 class OwnRequest:
     """Encodes requests: with something in every part of them, or at random."""
 
-    def __init__(
-        self, body: io.BytesIO, text: str, topic_id: UUID, rng: Chance | None = None
-    ) -> None:
+    def __init__(self, body: io.BytesIO, text: str, topic_id: UUID, rng: Rng | None = None) -> None:
         """`text`: the value of names; `topic_id`: of an existing topic, so that requests get past
         the look-up."""
         self._body = body

@@ -20,7 +20,7 @@ from headrace_verify.self_proof import spoiled_launch
 from headrace_verify.wire import batches, crowds, frames, grammar, web
 from headrace_verify.wire.abuse import Abuse, Case, pause
 from headrace_verify.wire.control import Control
-from headrace_verify.wire.verdict import Judge
+from headrace_verify.wire.verdict import Checks
 from headrace_verify.wire.witness import Witnessed, find_lost, percentile_ms
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def _abuse(
         _wait_for(witnessed)
         with Control(folder / "control") as control:
             secrets = [secret.encode() for _name, secret in plan.canaries]
-            judge = Judge(broker, witnessed, control, secrets)
-            results = _run_cases(plan, broker, judge, on_progress)
+            checks = Checks(broker, witnessed, control, secrets)
+            results = _run_cases(plan, broker, checks, on_progress)
     finally:
         assert witness.stdin is not None
         witness.stdin.close()
@@ -140,7 +140,7 @@ def _abuse(
         except subprocess.TimeoutExpired:
             witness.kill()
             witness.wait()
-    witnessed.look()
+    witnessed.read_new()
     writes = witnessed.writes
     lost = ["the broker has exited"]
     if not broker.has_ended:
@@ -150,7 +150,7 @@ def _abuse(
         for case in plan.table
         if case not in plan.cases()
     ]
-    skipped = [*judge.skipped, *left_out]
+    skipped = [*checks.skipped, *left_out]
     return Outcome(plan, results, lost, len(writes), percentile_ms(writes, 0.99), skipped)
 
 
@@ -171,11 +171,11 @@ def _wait_for(witnessed: Witnessed) -> None:
         if witnessed.failure or clock.now_ns() > end_ns:
             raise Fatal(f"the good client does not start: {witnessed.failure or 'no write'}")
         pause(0.02)
-        witnessed.look()
+        witnessed.read_new()
 
 
 def _run_cases(
-    plan: Plan, broker: RealBroker, judge: Judge, on_progress: Callable[[float, str], None]
+    plan: Plan, broker: RealBroker, checks: Checks, on_progress: Callable[[float, str], None]
 ) -> list[Result]:
     clock = SystemClock()
     begun_ns = clock.now_ns()
@@ -185,7 +185,7 @@ def _run_cases(
         on_progress(number / len(cases), case.name)
         spent_s = (clock.now_ns() - begun_ns) / 1e9
         seconds = _share(case, cases[number:], plan.seconds - spent_s)
-        results.append(_run_case(case, plan.seed, seconds, broker, judge))
+        results.append(_run_case(case, plan.seed, seconds, broker, checks))
         if broker.has_ended:
             break
     return results
@@ -198,8 +198,8 @@ def _share(case: Case, rest: Sequence[Case], left_s: float) -> float:
     return max(SHARE_S_MIN, left_s * case.share / shares)
 
 
-def _run_case(case: Case, seed: int, seconds: float, broker: RealBroker, judge: Judge) -> Result:
-    before = judge.before()
+def _run_case(case: Case, seed: int, seconds: float, broker: RealBroker, checks: Checks) -> Result:
+    before = checks.before()
     abuse = Abuse(broker, f"{seed} {case.name}", seconds)
     try:
         case.run(abuse)
@@ -207,7 +207,7 @@ def _run_case(case: Case, seed: int, seconds: float, broker: RealBroker, judge: 
         abuse.faults.append(f"cannot connect to the listener: {error}")
     finally:
         abuse.close()
-    wrong, figures = judge.after(before, abuse)
+    wrong, figures = checks.after(before, abuse)
     taken_s = (SystemClock().now_ns() - before.at_ns) / 1e9
     return Result(
         case,

@@ -58,7 +58,7 @@ class Before(NamedTuple):
     at_ns: int
 
 
-class Judge:
+class Checks:
     """Of one broker."""
 
     def __init__(

@@ -70,7 +70,7 @@ class Witnessed:
         self.writes: list[Write] = []
         self.failure = ""
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Read what was added."""
         if not self._path.exists():
             return
@@ -87,7 +87,7 @@ class Witnessed:
 
     def since(self, at_ns: int) -> list[Write]:
         """Those that ended after `at_ns`."""
-        self.look()
+        self.read_new()
         first = len(self.writes)
         while first and self.writes[first - 1].at_ns > at_ns:
             first -= 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.verify.histories import MUTATIONS, SIDE_EFFECTS, Model
 
-from headrace_verify.checkers import judge_history
+from headrace_verify.checkers import check_events
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -17,7 +17,7 @@ seeds = st.integers(0, 2**32 - 1)
 @given(seed=seeds, steps=st.integers(0, 120), partitions=st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
 def test_a_right_history_passes(seed, steps, partitions):
-    verdict = judge_history(Model(random.Random(seed), partitions).run(steps))
+    verdict = check_events(Model(random.Random(seed), partitions).run(steps))
     assert verdict.is_clean, verdict.anomalies
 
 
@@ -35,7 +35,7 @@ def test_a_spoiled_history_is_caught_by_the_right_checkers(mutation):
         if expected is None:
             return  # this history offers no place for it
         found += 1
-        verdict = judge_history(sorted(events, key=lambda event: event["t"]))
+        verdict = check_events(sorted(events, key=lambda event: event["t"]))
         kinds = set(verdict.counts)
         assert expected <= kinds, verdict.anomalies
         assert kinds <= expected | SIDE_EFFECTS.get(mutation.__name__, set()), verdict.anomalies
@@ -66,7 +66,7 @@ def member(*polls, kind="librdkafka-member", committed=None):
         )
     for at, event in enumerate(events):
         event["t"], event["since"] = at, at - 1
-    verdict = judge_history(events)
+    verdict = check_events(events)
     return [kind for kind in verdict.counts if "poll" in kind], verdict.excused
 
 

@@ -7,7 +7,7 @@ import threading
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.copying import _FIRST, Driver
 from headrace_verify.blackbox.transactional import Failed
-from headrace_verify.checkers import judge_history
+from headrace_verify.checkers import check_events
 from headrace_verify.history import History, read_history
 
 PATIENCE_S = 30
@@ -106,12 +106,12 @@ def test_the_first_transactions_commit_abort_and_are_fenced(tmp_path):
     assert first[1] == [aborted]
     assert [asked] in first[2:], "a fenced instance has asked in vain"
     assert sum(event["f"] == "init" for event in events) >= 3
-    assert judge_history(events).is_clean
+    assert check_events(events).is_clean
 
 
 def test_a_broker_that_does_not_fence_is_found(tmp_path):
     events = events_of(tmp_path, Broker(fences=False))
-    assert "zombie committed" in judge_history(events).counts
+    assert "zombie committed" in check_events(events).counts
 
 
 def test_a_commit_that_failed_stays_in_doubt_though_an_abort_succeeds(tmp_path):

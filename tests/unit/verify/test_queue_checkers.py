@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_verify.checkers import judge_history
+from headrace_verify.checkers import check_events
 from headrace_verify.checkers.facts import gather
 from headrace_verify.checkers.share_ends import count_messages
 from headrace_verify.history import FAIL, INFO, INVOKE, OK
@@ -76,7 +76,7 @@ class Story:
         return self.put(OK, "drained", group=GROUP, upto=upto, dead=True)
 
     def kinds(self):
-        return set(judge_history(self.events).counts)
+        return set(check_events(self.events).counts)
 
     def counts(self):
         return {k: n for k, n in count_messages(gather(self.events))[GROUP].items() if n}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_verify.checkers import judge_history
+from headrace_verify.checkers import check_events
 from headrace_verify.history import FAIL, INVOKE, OK
 
 ORDERS, BILLS, PARCELS, GROUP = "orders", "bills", "parcels", "copies"
@@ -93,7 +93,7 @@ class Story:
         return self
 
     def kinds(self):
-        return set(judge_history(self.events).counts)
+        return set(check_events(self.events).counts)
 
 
 def whole():

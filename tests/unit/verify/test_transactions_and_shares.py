@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_verify.checkers import judge_history
+from headrace_verify.checkers import check_events
 from headrace_verify.history import FAIL, INVOKE, OK
 
 TOPIC = "t"
@@ -40,7 +40,7 @@ class Story:
         return self.put(kind, "settle", member, recs=[list(r) for r in records], **fields)
 
     def kinds(self):
-        return set(judge_history(self.events).counts)
+        return set(check_events(self.events).counts)
 
 
 def test_committed_and_aborted_transactions_that_are_right_pass():

@@ -28,7 +28,12 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace_verify.blackbox.consumers import COMMIT_CHANCE, Uncommitted, commit_all, note_polled
+from headrace_verify.blackbox.consumers import (
+    COMMIT_PROBABILITY,
+    Uncommitted,
+    commit_all,
+    note_polled,
+)
 from headrace_verify.blackbox.context import Context, Progress, now_ns
 from headrace_verify.blackbox.producers import IN_FLIGHT_MAX, PATIENCE_S, REFUSED, TICK_S, burst
 from headrace_verify.history import FAIL, INFO, OK
@@ -222,7 +227,7 @@ def _consume(context: Context, child: Child) -> None:
         if "error" in answer:
             context.note("poll failed", error=answer["error"][:200])
             context.pause(0.1)
-        elif progress.ends and context.rng.random() < COMMIT_CHANCE:
+        elif progress.ends and context.rng.random() < COMMIT_PROBABILITY:
             commit_all(progress, member.commit, lambda: member.identity)
     member.ask("close")
 
