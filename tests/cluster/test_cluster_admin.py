@@ -110,12 +110,12 @@ def test_what_is_not_there_is_neither_drained_nor_moved(shared_cluster, config, 
 
     asyncio.run(make())
     for command, arguments, why in (
-        (drain, ("99",), "no broker with the id 99 is running"),
+        (drain, ("99",), "no broker with id 99 is running"),
         (drain, ("99", "--undo"), "broker 99 is not draining"),
         (move, ("nothing", "0", "--to", "1"), "topic 'nothing' does not exist"),
         (move, ("nothing", "0", "--unpin"), "topic 'nothing' does not exist"),
         (move, ("orders", "7", "--to", "1"), "has partitions 0 to 1 but not 7"),
-        (move, ("orders", "1", "--to", "99"), "no broker with the id 99 is running"),
+        (move, ("orders", "1", "--to", "99"), "no broker with id 99 is running"),
     ):
         refused = asked(command, *arguments, "--config", config)
         assert refused.exit_code != 0

@@ -69,11 +69,11 @@ def test_the_set_of_a_released_version_is_never_written_again(tmp_path):
     assert path.read_bytes() == before
     path.write_bytes(before + b"\0")
     assert archive.changed_or_missing(tmp_path, released) == [
-        "the golden set of 9.9.9, which is released, was changed"
+        "the golden set of the released version 9.9.9 was changed"
     ]
     path.unlink()
     assert archive.changed_or_missing(tmp_path, released) == [
-        "the golden set of 9.9.9, which is released, is gone"
+        "the golden set of the released version 9.9.9 is missing"
     ]
 
 
