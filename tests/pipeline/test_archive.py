@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.integration.broker import wait_until
 
 from headrace.pipeline.catalog import ADDED_COLUMNS, TableName, lease, open_catalog, read_progress
 from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
@@ -49,11 +50,14 @@ def test_killed_again_and_again_it_goes_on_without_gap_or_duplicate(config, spar
     send(topic, 30_000)
     child = Path(__file__).parent / "archive_child.py"
     command = [sys.executable, child, config.bootstrap, topic, str(config.warehouse), config.table]
+    files = f"**/{config.table.partition('.')[2]}/data/**/*.parquet"
     # One dies within its first round, one between commits, one in the middle of a commit.
-    for lines, delay_s in ((0, 11.0), (1, 0.3), (2, 0.0)):
+    for lines, delay_s in ((0, 0.0), (1, 0.3), (2, 0.0)):
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
+            if lines == 0:
+                wait_until(lambda: any(Path(config.warehouse).glob(files)), timeout_s=120)
             for _ in range(lines):
                 assert process.stdout.readline()
             time.sleep(delay_s)
