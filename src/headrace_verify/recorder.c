@@ -1,10 +1,10 @@
 /* Records what a process does to the files under one folder, in one order, with its notes.
  *
- * Preloaded (LD_PRELOAD) into a broker. Each call that changes a file, a name or what is durable is
- * made as usual, and one record of it is appended to HEADRACE_RECORD_FILE. A mutex around both gives
- * one total order; a sync is two records, its start and its end, and does not hold the mutex. What
- * cannot be recorded faithfully becomes a record of kind `?`, which makes the reader refuse the whole.
- * The layout of a record is read by recorder.py.
+ * Preloaded (LD_PRELOAD) into a broker. Each call that changes a file, a name or durability is executed
+ * as usual, and one record of it is appended to HEADRACE_RECORD_FILE. A mutex around both gives one
+ * total order; a sync is two records, its start and its end, and does not hold the mutex. A call that
+ * cannot be recorded faithfully becomes a record of kind `?`, for which the reader rejects the whole
+ * recording. recorder.py parses the layout of a record.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -105,7 +105,7 @@ static void unsupported(const char *what) {
     unlock();
 }
 
-/* For the process itself: something that it has asked for, or been told. */
+/* For the process itself: a note of a request or a response. */
 EXPORT void headrace_record_note(const void *data, size_t size) {
     struct iovec part = {(void *)data, size};
     if (out < 0) return;
@@ -277,7 +277,7 @@ static int controlled(int fd, int command, long value, const char *name) {
 EXPORT int fcntl(int fd, int command, ...) { VALUE(command); return controlled(fd, command, value, "fcntl"); }
 EXPORT int fcntl64(int fd, int command, ...) { VALUE(command); return controlled(fd, command, value, "fcntl64"); }
 
-/* SQLite's index of its journal (-shm) is rebuilt by whoever opens the file first: not kept. */
+/* SQLite's WAL index (-shm) is rebuilt by the first process that opens the file: not recorded. */
 #define SHARED(prot, flags, fd) (((prot) & PROT_WRITE) && ((flags) & MAP_SHARED) && is_tracked(fd) && tracked[fd] == 1)
 BANNED(void *, mmap, (void *a, size_t size, int prot, int flags, int fd, off_t at), (a, size, prot, flags, fd, at), SHARED(prot, flags, fd))
 BANNED(void *, mmap64, (void *a, size_t size, int prot, int flags, int fd, off64_t at), (a, size, prot, flags, fd, at), SHARED(prot, flags, fd))

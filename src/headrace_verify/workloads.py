@@ -43,7 +43,7 @@ class Workload(NamedTuple):
     """Roles that a seed may add."""
     isolation: int = 0
     """The isolation level of readers, also in the final reads; 1: read_committed."""
-    configs: dict[str, dict[str, str]] = {}  # noqa: RUF012 - a default that nobody changes
+    configs: dict[str, dict[str, str]] = {}  # noqa: RUF012 - a default that is never mutated
     """Topic -> its own settings."""
     clients: tuple[str, ...] = ()
     """Additional black-box clients."""

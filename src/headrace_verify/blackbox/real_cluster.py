@@ -190,8 +190,8 @@ class RealCluster:
             one_bookie = bookies[at % len(bookies)]
             groups[f"{broker} and {one_bookie}"] = [(broker, one_bookie)]
             groups[f"{broker} and its peers"] = [(broker, one) for one in peers]
-            everybody = [CLIENTS, *peers, *bookies, *zookeepers]
-            groups[f"{broker} and all others"] = [(broker, one) for one in everybody]
+            all_others = [CLIENTS, *peers, *bookies, *zookeepers]
+            groups[f"{broker} and all others"] = [(broker, one) for one in all_others]
         for bookie in bookies:
             groups[f"{bookie} and ZooKeeper"] = [(bookie, one) for one in zookeepers]
             others = [*brokers, *zookeepers, *(one for one in bookies if one != bookie)]

@@ -1,6 +1,6 @@
-/* Preloaded: what a process reads as the time of day is off by what a mapped file says at that
- * moment. The monotonic clock, and so every sleep and wait of Python and uvloop, stays as it is. A
- * wait with an absolute deadline in the time of day would be off; the broker has none. */
+/* Preloaded: adds an offset, read from a mapped file, to the time of day that a process reads. The
+ * monotonic clock, and therefore every sleep and wait of Python and uvloop, is unchanged. A wait with
+ * an absolute wall-clock deadline would be affected; the broker has none. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

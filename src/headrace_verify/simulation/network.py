@@ -346,7 +346,7 @@ class Network:
 
         there.send(None, arrive)
         if not await answer:
-            raise ConnectionRefusedError(f"nobody listens at {name}:{port}")
+            raise ConnectionRefusedError(f"no server listens at {name}:{port}")
         if mine.is_closing():
             raise ConnectionResetError(f"{name}:{port} reset the connection immediately")
         protocol = factory()

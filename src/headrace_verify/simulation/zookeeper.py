@@ -321,9 +321,9 @@ class _Client(asyncio.Protocol):
             answers = self._ensemble.multi(changes, self.session)
         except Conflict as conflict:
             self._ensemble.zxid += 1
-            before, behind = 0, -2
+            before, after = 0, -2
             codes = [
-                conflict.code if at == conflict.index else before if at < conflict.index else behind
+                conflict.code if at == conflict.index else before if at < conflict.index else after
                 for at in range(len(changes))
             ]
             parts = [wire.part(-1) + wire.INT.pack(code) for code in codes]

@@ -1,4 +1,4 @@
-// Loads a JetStream stream through NATS's own Go client; prints JSON objects, one a line.
+// Loads a JetStream stream through NATS's own Go client; prints one JSON object per line.
 //
 //	nats_load URL produce STREAM BYTES
 //	nats_load URL consume STREAM MESSAGES
@@ -6,9 +6,9 @@
 //	nats_load URL latency STREAM PER_SECOND SECONDS WARMUP_SECONDS
 //	nats_load URL drop STREAM
 //
-// produce publishes asynchronously, with so many unacknowledged; consume reads with an ordered
-// consumer, again from the beginning after MESSAGES. Both run until they are killed, and tell each
-// half second how many messages were acknowledged, or read, since they told before. empty receives
+// produce publishes asynchronously, with a fixed number unacknowledged; consume reads with an ordered
+// consumer, again from the beginning after MESSAGES. Both run until they are killed, and report every
+// half second how many messages were acknowledged, or read, since the previous report. empty receives
 // through a durable pull consumer and acknowledges each message, every hundredth with AckAll, or
 // each with DoubleAck, one after the other. latency sends on one connection and receives on another; a message's time begins when
 // it was due if the sender was held up, and when it was sent if the sender merely woke late.
@@ -77,7 +77,7 @@ func waitAcknowledged(stream nats.JetStreamContext) {
 	}
 }
 
-// report tells each half second by how much count has grown.
+// report prints every half second by how much count has grown.
 func report(count func() int64) {
 	last, at := int64(0), time.Now()
 	for range time.Tick(reportEvery) {

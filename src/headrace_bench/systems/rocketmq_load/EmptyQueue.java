@@ -8,11 +8,11 @@ import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Receives messages in RocketMQ's pop mode and acknowledges each; prints JSON objects, one a line.
+ * Receives messages in RocketMQ's pop mode and acknowledges each; prints one JSON object per line.
  *
  * <pre>EmptyQueue NAMESERVER TOPIC GROUP</pre>
  *
- * Runs until it is killed, and prints each half second how many messages it has consumed.
+ * Runs until it is killed, and prints every half second how many messages it has consumed.
  */
 public final class EmptyQueue {
     private static final int POP_QUEUES = 8;

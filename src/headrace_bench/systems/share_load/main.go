@@ -1,12 +1,12 @@
-// Empties a topic through a Kafka share group with franz-go; prints JSON objects, one a line.
+// Empties a topic through a Kafka share group with franz-go; prints one JSON object per line.
 //
 //	share_load BOOTSTRAP TOPIC GROUP each|hundred|confirmed
 //
-// It runs until it is killed, and tells each half second how many messages it has acknowledged since
-// it told before. each acknowledges every message by a call of its own; the client sends what it has
-// with its next fetch. hundred takes polls of a hundred, each acknowledged as a whole by the next
-// poll. confirmed acknowledges a message and waits for the broker's answer before the next one.
-// Everything else is as the client comes.
+// It runs until it is killed, and reports every half second how many messages it has acknowledged
+// since the previous report. each acknowledges every message with a separate call; the client sends
+// the acknowledgements with its next fetch. hundred polls a hundred messages, all acknowledged by the
+// next poll. confirmed acknowledges a message and waits for the broker's response before the next one.
+// All other settings are the client's defaults.
 package main
 
 import (
@@ -32,7 +32,7 @@ func check(err error) {
 	}
 }
 
-// report tells each half second by how much count has grown.
+// report prints every half second by how much count has grown.
 func report(count *atomic.Int64) {
 	last, at := int64(0), time.Now()
 	for range time.Tick(reportEvery) {

@@ -1,7 +1,7 @@
-// franz-go as the child of a black box's worker: see languages/child.py.
+// franz-go as the child of a black-box worker: see languages/child.py.
 //
-// Rules of the room: it knows the lines of its parent and franz-go's public names, no broker and no
-// history. It ends when its standard input does.
+// Invariants: knows its parent's protocol and franz-go's public names, no broker and no history.
+// Exits when its standard input is closed.
 package main
 
 import (
@@ -37,17 +37,17 @@ var (
 	noted = make(chan struct{})
 )
 
-// say writes one line; the order of lines is that of what they tell.
+// say writes one line; lines are in the order of the events that they report.
 func say(what string, fields answer) {
 	fields["what"] = what
 	outMu.Lock()
 	defer outMu.Unlock()
 	if out.Encode(fields) != nil {
-		os.Exit(0) // nobody listens any more
+		os.Exit(0) // the parent has exited
 	}
 }
 
-// read hands lines to whoever waits for them: a callback for `noted`, the loop for all else.
+// read passes `noted` lines to the waiting callback, and all others to the main loop.
 func read() {
 	scanner := bufio.NewScanner(os.Stdin)
 	scanner.Buffer(nil, lineBytesMax)
@@ -76,7 +76,7 @@ func main() {
 		kgo.RequestTimeoutOverhead(requestTimeout),
 		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }),
 		kgo.MetadataMinAge(100 * time.Millisecond),
-		kgo.AlwaysRetryEOF(), // a connection that is cut is no wrong setting here
+		kgo.AlwaysRetryEOF(), // a broken connection does not mean a wrong setting here
 	}
 	go read()
 	var err error
@@ -130,7 +130,7 @@ func produce(settings map[string]string, options []kgo.Opt) error {
 	return nil
 }
 
-// send takes `send TOPIC PARTITION VALUE BYTES`.
+// send executes `send TOPIC PARTITION VALUE BYTES`.
 func send(client *kgo.Client, words []string) error {
 	part, err := strconv.Atoi(words[2])
 	if err != nil {
@@ -176,7 +176,7 @@ func consume(settings map[string]string, options []kgo.Opt) error {
 		kgo.RebalanceTimeout(20*time.Second),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
-		// From a poll to the next one nothing is given or taken, so what a commit names is owned.
+		// There is no rebalance between two polls, so committed partitions are owned.
 		kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsAssigned(teller("assigned")),
 		kgo.OnPartitionsRevoked(teller("revoked")),
@@ -206,12 +206,12 @@ func consume(settings map[string]string, options []kgo.Opt) error {
 func milliseconds(text string) time.Duration {
 	count, err := strconv.Atoi(text)
 	if err != nil {
-		panic(err) // the parent's fault
+		panic(err) // a bug of the parent
 	}
 	return time.Duration(count) * time.Millisecond
 }
 
-// teller tells of partitions that come or go, and waits until that is written down.
+// teller reports assigned or revoked partitions, and waits until the parent has recorded it.
 func teller(what string) func(context.Context, *kgo.Client, map[string][]int32) {
 	return func(_ context.Context, client *kgo.Client, assigned map[string][]int32) {
 		parts := [][2]any{}
@@ -250,7 +250,7 @@ func (one member) poll(timeout time.Duration) {
 	say("polled", identified(one.client, fields))
 }
 
-// commit takes TOPIC:PARTITION:OFFSET each.
+// commit executes `commit TOPIC:PARTITION:OFFSET ...`.
 func (one member) commit(places []string) error {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	for _, place := range places {

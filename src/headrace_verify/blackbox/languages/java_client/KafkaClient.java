@@ -1,8 +1,8 @@
-/* Apache Kafka's own client in Java as the child of a black box's worker: see languages/child.py.
+/* Apache Kafka's own Java client as the child of a black-box worker: see languages/child.py.
  *
- * Rules of the room: it knows the lines of its parent and Kafka's public classes (and one private
- * fact: a member's generation), no broker and no history. It ends when its standard input does.
- * Janino compiles it, so there are no lambdas, and what a generic method returns is cast by hand.
+ * Invariants: knows its parent's protocol and Kafka's public classes (and one private field: a
+ * member's generation), no broker and no history. Exits when its standard input is closed.
+ * Janino compiles it, so there are no lambdas, and results of generic methods are cast explicitly.
  */
 
 import java.io.BufferedReader;
@@ -111,7 +111,7 @@ public final class KafkaClient {
 
     // --- transactional producers ----------------------------------------------------------------
 
-    /** Commands name one of several producers, which are made when they are first named. */
+    /** Commands name one of several producers, which are created on first use. */
     private static void transact(Properties settings) throws Exception {
         Map producers = new HashMap();
         String line = IN.readLine();
@@ -249,7 +249,7 @@ public final class KafkaClient {
         return offsets;
     }
 
-    /** Tell of partitions that come or go, and wait until that is written down. */
+    /** Report assigned or revoked partitions, and wait until the parent has recorded it. */
     private static void tell(String what, Collection parts, KafkaConsumer consumer) {
         StringBuilder listed = new StringBuilder();
         for (Iterator every = parts.iterator(); every.hasNext();) {
@@ -265,7 +265,7 @@ public final class KafkaClient {
         }
     }
 
-    /** As a commit would send it: `groupMetadata` tells the former one until the next poll. */
+    /** As a commit would send it: `groupMetadata` returns the previous one until the next poll. */
     private static String identity(KafkaConsumer consumer) {
         try {
             Object generation = call(field(field(consumer, "delegate"), "coordinator"), "generation");
