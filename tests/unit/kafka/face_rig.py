@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from contextlib import asynccontextmanager
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -113,17 +114,33 @@ class Client:
         raise AssertionError("no answer")
 
 
+class AheadClock(SystemClock):
+    """The system clock, ahead by as many milliseconds as a test lets pass at once."""
+
+    __slots__ = ("ahead_ms",)
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return SystemClock.now_ms(self) + self.ahead_ms
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns() + self.ahead_ms * 1_000_000
+
+
 class Rig:
     """A broker."""
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
+        self.clock = AheadClock()
         self.store = MemoryLedgerStore()
         self.metadata = MemoryMetadataStore()
         self.node = Node(
             config or BrokerConfig(offsets_partition_count=2),
             self.store,
             self.metadata,
-            SystemClock(),
+            self.clock,
             SystemRandomness(),
         )
         self.face: KafkaFace
