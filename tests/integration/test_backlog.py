@@ -120,7 +120,7 @@ def test_the_hottest_keys_of_a_backlog_come_first(headrace, broker, name):
 
 def test_what_is_not_there_is_said(headrace, broker, name):
     assert "no group" in headrace("backlog", "list", f"{name}-nobody", code=3)
-    assert "no topic" in headrace("queue", "receive", f"{name}-none", "g", code=3)
+    assert "does not exist" in headrace("queue", "receive", f"{name}-none", "g", code=3)
     said = headrace("queue", "watch", name, "g", "--http", "127.0.0.1:1", code=4)
     assert "--http" in said
 
