@@ -26,10 +26,11 @@ fast: setup
 demo: $(SPARK)
 	@$(PY) -m headrace.cli.main demo $(DEMO)
 
-# Four processes on two cores, because half of the tests wait for servers (decision 17). mypy runs
-# beside them; ruff and import-linter, which take seconds, before them.
+# Four processes on two cores, because half of the tests wait for servers (decision 17). mypy and the
+# build of the S3 server run beside them; ruff and import-linter, which take seconds, before them.
 test: $(SPARK) lint-quick
 	@$(VENV)/bin/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
+	$(PY) -m tests.s3_server & \
 	$(PY) -m pytest --numprocesses 4 --dist loadscope $(TESTS); tests=$$?; \
 	wait $$mypy; types=$$?; cat $(VENV)/mypy.log; exit $$((tests ? tests : types))
 

@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 echo "s3-server: building VersityGW $version for the tests (a minute or two, once)"
 GOBIN="$work/bin" GOPATH="$work/go" GOCACHE="$work/cache" GOFLAGS=-buildvcs=false \
-    nice go install "github.com/versity/versitygw/cmd/versitygw@$version" >"$work/log" 2>&1 || {
+    go install "github.com/versity/versitygw/cmd/versitygw@$version" >"$work/log" 2>&1 || {
     tail -5 "$work/log" >&2
     echo "s3-server: it cannot be built: tests against a real S3 server will be skipped" >&2
     exit 0

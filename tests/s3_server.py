@@ -157,3 +157,7 @@ class Proxy:
             sink.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # an end was closed
+
+
+if __name__ == "__main__":
+    built()
