@@ -40,6 +40,8 @@ class Authority:
         self._run(
             *("req", "-x509", "-days", "2", "-subj", f"/CN={name}", "-out", self.certificate),
             *("-addext", "basicConstraints=critical,CA:true", "-keyout", self._key),
+            # Python 3.13 checks strictly, as RFC 5280 says.
+            *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
             *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
         )
 
@@ -48,7 +50,7 @@ class Authority:
         made = self._folder / f"{self.certificate.stem}-{name}.pem"
         key, request = made.with_suffix(".key"), made.with_suffix(".request")
         extensions = made.with_suffix(".extensions")
-        extensions.write_text(f"subjectAltName=IP:{address}\n")
+        extensions.write_text(f"subjectAltName=IP:{address}\nauthorityKeyIdentifier=keyid\n")
         unit = f"/OU=0:{role}" if role else ""
         self._run(
             *("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
