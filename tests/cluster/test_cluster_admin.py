@@ -93,7 +93,7 @@ def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, 
     assert found["stale"] == [f"{DELETED.hex}-0", f"{DELETED.hex}-2"]
     shown = asked(verify, "--config", config)
     assert "2 ledgers and 2 deleted partitions await deletion" in shown.output
-    assert f"ledger {labelled}: of orders-3, epoch 4, made 20" in shown.output
+    assert f"ledger {labelled}: of orders-3, epoch 4, created 20" in shown.output
     assert "\x1b" not in shown.output
 
 
