@@ -95,7 +95,7 @@ def test_a_record_at_another_place_is_found(archived, spark, topic):
         f"{topic}-0: 2 missing in the table (offsets 9, 10)",
         f"{topic}-1: 1 missing in the table (offsets 7)",
         f"{topic}-2: 1 archived twice",
-        f"{topic}-2: 1 not as in the log (offset 7: key, value)",
+        f"{topic}-2: 1 differ from the log (offset 7: key, value)",
     ]
 
 
@@ -135,7 +135,7 @@ def test_other_bytes_and_rows_from_nowhere_are_named(archived, spark, topic):
     spark.sql(f"DELETE FROM {table} WHERE partition = 1 AND offset = 99")
     short = replace(archived, published={0: 100, 1: 101, 2: 100})
     assert run_reconcile(short, spark=spark).problems == [
-        f"{topic}-0: 1 not as in the log (offset 3: value)",
+        f"{topic}-0: 1 differ from the log (offset 3: value)",
         f"{topic}-1: published 101, stored 100",
         f"{topic}-1: 1 missing in the table (offsets 99)",
     ]

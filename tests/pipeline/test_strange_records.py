@@ -98,4 +98,4 @@ def test_they_are_archived_and_proven(spark, broker, strange_topic, warehouse, t
         "WHERE offset IN (1, 2, 4)"
     )
     (problem,) = run_reconcile(config, spark=spark).problems
-    assert problem.endswith("3 not as in the log (offset 1: raw; offset 2: raw; offset 4: raw)")
+    assert problem.endswith("3 differ from the log (offset 1: raw; offset 2: raw; offset 4: raw)")

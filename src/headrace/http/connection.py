@@ -14,6 +14,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.http.joined_writes import JoinedWrites
+from headrace.http.problems import problem
 
 CONNECTIONS_MAX: Final = 128
 """From here on the oldest that waits for its client is closed for each new one: health checks come
@@ -24,11 +25,12 @@ of one take some kilobytes."""
 UNPARSED_BYTES_MAX: Final = 1024 * 1024
 """Of requests that were sent ahead. The socket is not read from the first of them on, but for once
 each time that a handler asks whether its client has gone."""
-BARREN_BYTES_MAX: Final = 16 * 1024
-"""Of input in a row that completes no head, no message and no part of a body."""
+BARREN_BYTES_MAX: Final = 64 * 1024
+"""Of input in a row that completes no head, no message and no part of a body: a page token or a
+name of the longest kind, percent-encoded, fits."""
 VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = b"host"
-_INVALID: Final = "Invalid HTTP request received."
+_INVALID: Final = "the request is no valid HTTP, or its head is too large"
 
 
 class RequestMalformed(ValueError):
@@ -129,6 +131,17 @@ class Connection(HttpToolsProtocol):
     def _send_refusal(self) -> None:
         self.logger.warning(_INVALID)
         self.send_400_response(_INVALID)
+
+    def send_400_response(self, msg: str) -> None:
+        """See HttpToolsProtocol: a problem, as for every other error."""
+        response = problem(
+            400, msg, f"send valid HTTP/1.1, heads of {BARREN_BYTES_MAX} bytes at most"
+        )
+        head = [b"HTTP/1.1 400 Bad Request"]
+        fields = [*self.server_state.default_headers, *response.raw_headers]
+        head += [name + b": " + value for name, value in (*fields, (b"connection", b"close"))]
+        self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + bytes(response.body))
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """See HttpToolsProtocol: what was sent ahead has its turn."""

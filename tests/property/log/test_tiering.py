@@ -156,7 +156,7 @@ class World:
         self.starts = {start, target}
         await self.log.lifecycle_host.trim(target)
 
-    async def delete_orphans(self) -> None:
+    async def sweep(self) -> None:
         await self.node.tiering.delete_orphans()
 
     async def run(self, step: str, number: int) -> None:
@@ -190,7 +190,7 @@ class World:
         """After a restart and a sweep all is where the chain says, and nothing else is anywhere."""
         await self.crash()
         await self.start()
-        await self.delete_orphans()
+        await self.sweep()
         links = [
             link
             for entry in await self.metadata.list(PARTITIONS)

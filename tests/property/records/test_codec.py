@@ -88,7 +88,7 @@ alike = st.tuples(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(alike, min_size=1, max_size=4), st.randoms(use_true_random=False))
+@given(st.lists(alike, min_size=1, max_size=4), st.randoms(use_true_random=True))
 def test_runs_of_records_of_one_layout_are_read_alike(runs, random):
     records: list[Record] = []
     for count, key, value_size, step_ms in runs:
