@@ -183,7 +183,7 @@ class Node:
         )
         self.appends.delays = self.timers
         self.group_configs = ConfiguredGroups(self.metadata)
-        self.copies = CopyAppends(self.appends, self.ownership)
+        self.copies = CopyAppends(self.appends, self.topics, self.ownership)
         self.dead_letters = DeadLetters(environment, self.topics, self.copies.append)
         self.shares = SharePartitions(
             environment,

@@ -25,10 +25,10 @@ DEAD = "jobs.dead"
 CONFIG = {"errors.deadletterqueue.topic.name": DEAD}
 
 
-async def make_dead_letter_topic(cluster, partitions=1):
+async def make_dead_letter_topic(cluster, partitions=1, **config):
     """The dead letter topic, and the broker that serves its first partition."""
     nodes = [broker.node for broker in cluster.brokers.values()]
-    await nodes[0].topics.create(DEAD, partitions, 1, {})
+    await nodes[0].topics.create(DEAD, partitions, 1, config)
     await until(lambda: all(DEAD in node.topics.by_name for node in nodes))
     await until(lambda: any(n.ownership.is_mine(n.topics.get(DEAD), 0) for n in nodes))
     return next(n for n in nodes if n.ownership.is_mine(n.topics.get(DEAD), 0))
@@ -120,6 +120,32 @@ async def test_a_dead_letter_topic_without_an_owner_is_waited_for(cluster):
         while not await is_finished(cluster, number):
             await asyncio.sleep(0.01)
     assert [copy.value for copy in await copies(node)] == [b"late"]
+
+
+@with_brokers(2)
+async def test_copies_above_the_topics_limit_are_halved_before_they_are_sent(cluster):
+    await cluster.make_queue(**CONFIG)
+    node = await make_dead_letter_topic(cluster, **{"max.message.bytes": "2000"})
+    other = next(b for b in cluster.brokers.values() if b.node is not node)
+    number = cluster.owners().index(other.node.config.broker_id)
+    peers, sent = other.node.queue_owners.peers, []
+    real = peers.append_copies
+
+    async def closes_the_connection(broker, topic_id, partition, batch):
+        sent.append(len(batch))
+        if len(batch) > 2000:
+            raise BrokerUnreachable("the connection was closed")
+        await real(broker, topic_id, partition, batch)
+
+    cluster.patch.setattr(peers, "append_copies", closes_the_connection)
+    values = [bytes([65 + n]) * 700 for n in range(4)]
+    await cluster.append(number, *values)
+    messages = await other.receive(max=10)
+    dead = [{"receipt": one["receipt"], "reason": "unreadable"} for one in messages]
+    assert all(one["ok"] for one in await other.settle(dead_letter=dead))
+    await until(lambda: other.node.dead_letters.copied_total == 4)
+    assert max(sent) <= 2000
+    assert [copy.value for copy in await copies(node)] == values
 
 
 def batch_of(**headers):

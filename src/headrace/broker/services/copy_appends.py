@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.queue_peers import QueuePeerCalls
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import BrokerFact
 
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 class CopyAppends:
     """The appends of copies that one broker makes, or is asked for by others."""
 
-    def __init__(self, appends: Appends, ownership: Ownership) -> None:
+    def __init__(self, appends: Appends, topics: Topics, ownership: Ownership) -> None:
         self._appends = appends
+        self._topics = topics
         self._ownership = ownership
         self.peer: Callable[[int], tuple[BrokerFact, QueuePeerCalls]] = _without_peers
         """The calls to another broker, by its id; raises BrokerUnreachable."""
@@ -49,6 +51,8 @@ class CopyAppends:
         if self._ownership.is_mine(topic, number):
             await self.append_here(topic.require_log(number), batch)
             return
+        # Its owner closes the connection of a request above its limit, without an answer.
+        self._topics.log_config(topic.name, topic.fact.configs).check_size(len(batch))
         leader = self._ownership.leader(topic, number).broker
         broker, peers = self.peer(leader)
         try:

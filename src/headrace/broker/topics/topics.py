@@ -132,7 +132,7 @@ class Topics:
             known.fact, known.version = fact, entry.version
             self._extend(known)
             for _, partition in known.logs:
-                partition.config = self._log_config(fact.name, fact.configs)
+                partition.config = self.log_config(fact.name, fact.configs)
             self.version += 1
         return removed
 
@@ -208,7 +208,7 @@ class Topics:
             f"{fact.name}-{number}",
             fact.id,
             number,
-            self._log_config(fact.name, fact.configs),
+            self.log_config(fact.name, fact.configs),
             self._environment,
             leader_epoch,
         )
@@ -219,10 +219,11 @@ class Topics:
         """Apply the new defaults of topic settings, already in the config, to all logs."""
         for topic in self.by_id.values():
             for _, partition in topic.logs:
-                partition.config = self._log_config(topic.name, topic.fact.configs)
+                partition.config = self.log_config(topic.name, topic.fact.configs)
         self.version += 1
 
-    def _log_config(self, name: str, configs: Mapping[str, str]) -> LogConfig:
+    def log_config(self, name: str, configs: Mapping[str, str]) -> LogConfig:
+        """The settings of a topic's logs, with the broker's defaults where it has none."""
         defaults = self._config.topic_defaults
         if defaults and name not in INTERNAL_TOPICS:  # the internal topics' settings are fixed
             configs = {**defaults, **configs}
@@ -472,7 +473,7 @@ class Topics:
                 return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))
             for _, partition in topic.logs:
-                partition.config = self._log_config(topic.name, configs)
+                partition.config = self.log_config(topic.name, configs)
             self.version += 1
 
     def _check_current(self, topic: Topic) -> None:
