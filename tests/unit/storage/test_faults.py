@@ -378,6 +378,59 @@ def test_the_disk_begins_with_all_segments_before_one_is_waited_for(tmp_path):
     asyncio.run(main())
 
 
+def test_a_checkpoint_hands_the_disk_a_few_megabytes_at_a_time(tmp_path):
+    """A sync of the write-ahead log waits for everything that the disk was given before it."""
+
+    async def main() -> None:
+        under_way, most = 0, 0
+        written: dict[str, int] = {}
+
+        class Noting(FaultyDisk):
+            def write_back(self, fd: int, position: int, size: int, /) -> None:
+                nonlocal under_way, most
+                super().write_back(fd, position, size)
+                path = self._paths[fd]
+                begun = position + size - written.get(path, 0)
+                written[path] = position + size
+                under_way = begun  # what was begun before it is written
+                most = max(most, under_way)
+
+            def begin_sync(self, fd: int, /) -> None:
+                nonlocal under_way, most
+                path = self._paths[fd]
+                size = os.stat(path).st_size
+                under_way += size - written.get(path, 0)
+                written[path] = size
+                most = max(most, under_way)
+
+            def fdatasync(self, fd: int, /) -> None:
+                nonlocal under_way
+                super().fdatasync(fd)
+                if self._paths[fd].endswith(".ledger"):
+                    under_way = 0
+
+        store = await open_store(tmp_path / "data", Noting())
+        ledgers = [await store.create() for _ in range(12)]
+        for turn in range(2):
+            for number, ledger in enumerate(ledgers):
+                for _ in range(10 if number == 5 else 1):
+                    await append(store, ledger, bytes(3_000_000))
+            most = 0
+            await store._maintenance.checkpoint()
+            assert 4_000_000 < most <= 8 * 1024 * 1024, turn
+            assert len(written) == 12
+            assert all(
+                size
+                == (turn + 1)
+                * 3_000_000
+                * (10 if path.endswith(f"{ledgers[5]:016x}.ledger") else 1)
+                for path, size in written.items()
+            )
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_segment_whose_sync_failed_is_written_again_before_it_is_trusted(tmp_path):
     """The disk drops what a failed sync should have written, as a kernel may."""
 

@@ -10,7 +10,7 @@ after a failed sync the page cache may have lost data.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import DataCorrupt
 from headrace.runtime.disk import (
@@ -30,23 +30,44 @@ from headrace.storage.files.format import (
     encode_checkpoint,
     encode_footer,
 )
+from headrace.storage.files.group import CLEAN, Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.storage.files.group import Catalog, Ledger
+    from headrace.storage.files.group import Catalog
     from headrace.storage.files.segments import Segments
     from headrace.storage.files.wal_reader import WalReader
 
 
 SYNCED_TOGETHER = 64
 """Segments under writeback at once; each uses a descriptor."""
+WRITTEN_TOGETHER = 8 * 1024 * 1024
+"""Bytes under writeback at once. A sync of the WAL, and with it a producer, waits for all earlier
+writes to the disk."""
+
+
+class _Part(NamedTuple):
+    """The bytes of a segment that were written since the last checkpoint."""
+
+    ledger: Ledger
+    start: int
+    end: int
 
 
 class Snapshot:
     """The state that one checkpoint covers."""
 
-    __slots__ = ("dirty", "folders", "footers", "next_ledger", "rows", "sequence", "wal_number")
+    __slots__ = (
+        "dirty",
+        "dirty_from",
+        "folders",
+        "footers",
+        "next_ledger",
+        "rows",
+        "sequence",
+        "wal_number",
+    )
 
     def __init__(
         self,
@@ -63,18 +84,19 @@ class Snapshot:
             (ledger.id, ledger.readable, ledger.is_sealed) for ledger in catalog.ledgers.values()
         ]
         self.dirty = segments.dirty
+        self.dirty_from = [ledger.dirty_from for ledger in segments.dirty.values()]
         self.folders = segments.unsynced_folders
         self.footers = segments.unsynced_footers
         segments.dirty = {}
         segments.unsynced_folders = {}
         segments.unsynced_footers = {}
         for ledger in self.dirty.values():
-            ledger.is_dirty = False
+            ledger.dirty_from = CLEAN
 
     def mark_unsynced(self, segments: Segments) -> None:
         """The checkpoint failed: mark what it should have synced as unsynced again."""
         for ledger in self.dirty.values():
-            ledger.is_dirty = True
+            ledger.dirty_from = 0
         segments.dirty = {**self.dirty, **segments.dirty}
         for forgotten in segments.forgotten:
             segments.dirty.pop(forgotten, None)
@@ -104,9 +126,8 @@ class CheckpointWriter:
             [ledger for ledger in snapshot.dirty.values() if ledger.must_rewrite], lengths
         )
         self._rewrite_footers(set(self._doubtful_footers) & set(snapshot.footers))
-        dirty = list(snapshot.dirty.values())
-        for at in range(0, len(dirty), SYNCED_TOGETHER):
-            self._sync_segments(dirty[at : at + SYNCED_TOGETHER])
+        for together in _parts(snapshot, lengths):
+            self._sync_segments(together)
         for number in snapshot.footers:
             self._doubtful_footers[number] = None
             segments.sync(segments.footer_path(number))
@@ -120,17 +141,18 @@ class CheckpointWriter:
             Checkpoint(snapshot.wal_number, snapshot.sequence, snapshot.next_ledger, rows),
         )
 
-    def _sync_segments(self, ledgers: Sequence[Ledger]) -> None:
+    def _sync_segments(self, parts: Sequence[_Part]) -> None:
         """Sync some segments: writeback starts for all of them before the first fdatasync."""
         disk = self._disk
         opened: list[tuple[Ledger, int | None]] = []
         try:
-            for ledger in ledgers:
+            for ledger, start, end in parts:
                 with _doubt(ledger):
                     fd = self._segments.open_written(ledger.id)
                 opened.append((ledger, fd))
                 if fd is not None:
-                    disk.begin_sync(fd)
+                    with _doubt(ledger):
+                        self._write_back(fd, start, end)
             for ledger, fd in opened:
                 with _doubt(ledger):
                     if fd is not None:
@@ -140,6 +162,15 @@ class CheckpointWriter:
             for _, fd in opened:
                 if fd is not None:
                     disk.close(fd)
+
+    def _write_back(self, fd: int, start: int, end: int) -> None:
+        """Start writeback of a segment; at most WRITTEN_TOGETHER bytes are under way at once."""
+        piece = WRITTEN_TOGETHER // 2
+        former = start
+        while end - start > piece:
+            self._disk.write_back(fd, former, start + piece - former)
+            former, start = start, start + piece
+        self._disk.begin_sync(fd)
 
     def _rewrite_footers(self, wanted: set[int]) -> None:
         """Rewrite footers from the WAL, which is retained until they are durable."""
@@ -187,6 +218,22 @@ class CheckpointWriter:
         finally:
             for fd in fds.values():
                 self._disk.close(fd)
+
+
+def _parts(snapshot: Snapshot, lengths: Mapping[int, int]) -> Iterator[list[_Part]]:
+    """Divide the dirty segments into lists that are synced together."""
+    together: list[_Part] = []
+    total = 0
+    for ledger, start in zip(snapshot.dirty.values(), snapshot.dirty_from, strict=True):
+        end = lengths.get(ledger.id, start)  # a deleted ledger has no length
+        size = max(0, end - start)
+        if together and (len(together) == SYNCED_TOGETHER or total + size > WRITTEN_TOGETHER):
+            yield together
+            together, total = [], 0
+        together.append(_Part(ledger, start, end))
+        total += size
+    if together:
+        yield together
 
 
 @contextmanager

@@ -6,7 +6,7 @@ Invariants: plain state, changed by `group_commit` only. `start <= written_end <
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError, LedgerSealed
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
 
+CLEAN: Final = -1
+"""A segment without writes that a checkpoint has still to sync."""
+
+
 class Ledger:
     """One ledger of the folder."""
 
@@ -23,11 +27,11 @@ class Ledger:
         "blocked",
         "buffered",
         "corrupt",
+        "dirty_from",
         "end",
         "fd",
         "has_file",
         "id",
-        "is_dirty",
         "is_recent",
         "is_sealed",
         "must_rewrite",
@@ -54,8 +58,8 @@ class Ledger:
         self.fd = -1
         self.has_file = length > 0
         self.is_recent = False
-        self.is_dirty = False
-        """Written since the last checkpoint began."""
+        self.dirty_from = CLEAN
+        """Where its first write since the last checkpoint began; CLEAN if there was none."""
         self.buffered: BufferedRun | None = None
         """Its last bytes, if they are buffered and not in the segment yet."""
         self.must_rewrite = False

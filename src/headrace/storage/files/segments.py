@@ -100,9 +100,8 @@ class Segments:
         if fd < 0:
             fd = self._open_segment(ledger)
         ledger.is_recent = True
-        if not ledger.is_dirty:
-            ledger.is_dirty = True
-            self.dirty[ledger.id] = ledger
+        if ledger.dirty_from < 0:
+            self._mark_dirty(ledger, position)
         if self._disk.pwrite(fd, data, position) != len(data):
             write_fully(self._disk, fd, data, position)
 
@@ -115,9 +114,8 @@ class Segments:
         if fd < 0:
             fd = self._open_segment(ledger)
         ledger.is_recent = True
-        if not ledger.is_dirty:
-            ledger.is_dirty = True
-            self.dirty[ledger.id] = ledger
+        if ledger.dirty_from < 0:
+            self._mark_dirty(ledger, position)
         if self._disk.pwritev(fd, parts, position) != size:
             write_fully(self._disk, fd, b"".join(parts), position)
 
@@ -181,7 +179,8 @@ class Segments:
         """Truncate the segment at the ledger's end."""
         fd = ledger.fd if ledger.fd >= 0 else self._open_segment(ledger)
         self._disk.truncate(fd, ledger.end)
-        self._mark_dirty(ledger)
+        if ledger.dirty_from < 0:
+            self._mark_dirty(ledger, ledger.end)
 
     def open_written(self, ledger: int) -> int | None:
         """Open a segment to sync it; None if it was deleted. For any thread. Raises OSError."""
@@ -293,8 +292,8 @@ class Segments:
             ledger.fd = -1
         self._open.clear()
 
-    def _mark_dirty(self, ledger: Ledger) -> None:
-        ledger.is_dirty = True
+    def _mark_dirty(self, ledger: Ledger, position: int) -> None:
+        ledger.dirty_from = position
         self.dirty[ledger.id] = ledger
 
     def _open_segment(self, ledger: Ledger) -> int:
