@@ -84,7 +84,7 @@ class Snapshot:
             (ledger.id, ledger.readable, ledger.is_sealed) for ledger in catalog.ledgers.values()
         ]
         self.dirty = segments.dirty
-        self.dirty_from = [ledger.dirty_from for ledger in segments.dirty.values()]
+        self.dirty_from = {ledger.id: ledger.dirty_from for ledger in self.dirty.values()}
         self.folders = segments.unsynced_folders
         self.footers = segments.unsynced_footers
         segments.dirty = {}
@@ -224,7 +224,8 @@ def _parts(snapshot: Snapshot, lengths: Mapping[int, int]) -> Iterator[list[_Par
     """Divide the dirty segments into lists that are synced together."""
     together: list[_Part] = []
     total = 0
-    for ledger, start in zip(snapshot.dirty.values(), snapshot.dirty_from, strict=True):
+    for ledger in snapshot.dirty.values():
+        start = snapshot.dirty_from[ledger.id]
         end = lengths.get(ledger.id, start)  # a deleted ledger has no length
         size = max(0, end - start)
         if together and (len(together) == SYNCED_TOGETHER or total + size > WRITTEN_TOGETHER):
