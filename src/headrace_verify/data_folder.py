@@ -31,7 +31,7 @@ from headrace_verify.scenario import FixedSalt, abandon
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
 
 METADATA_FILES = ("metadata.sqlite", "metadata.sqlite-wal")
 _GROUP = "verifiers"
@@ -65,7 +65,7 @@ class DataFolder:
     def __init__(self) -> None:
         self.image = Image([], {"": {}})
         self.metadata_files: dict[str, bytes] = {}
-        self.facts: list[Entry] = []
+        self.facts: list[MetadataEntry] = []
         self.batches: dict[str, list[StoredBatch]] = {}
         """By partition, such as orders-0."""
         self.committed = -1
@@ -254,7 +254,7 @@ async def read_folder(
         await abandon(store)
 
 
-async def _remembered(facts: list[Entry]) -> MemoryMetadataStore:
+async def _remembered(facts: list[MetadataEntry]) -> MemoryMetadataStore:
     metadata = MemoryMetadataStore()
     for fact in facts:
         await metadata.put(fact.key, fact.value, ANY)

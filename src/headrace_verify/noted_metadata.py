@@ -14,10 +14,10 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.metadata.store import Entry, Operation
+    from headrace.metadata.store import MetadataEntry, MultiOperation
     from headrace_verify.model_disk import ModelDisk
 
-Facts = dict[str, "Entry"]
+Facts = dict[str, "MetadataEntry"]
 
 
 class NotedMetadata(MemoryMetadataStore):
@@ -43,7 +43,7 @@ class NotedMetadata(MemoryMetadataStore):
         await self._note()
         return version
 
-    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+    async def multi(self, operations: Sequence[MultiOperation]) -> Sequence[int]:
         """See MetadataStore."""
         await asyncio.sleep(0)
         versions = await super().multi(operations)

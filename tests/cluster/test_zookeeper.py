@@ -21,8 +21,8 @@ from headrace.runtime.zookeeper import (
     Create,
     Delete,
     MultiResult,
-    Node,
     Put,
+    ZNode,
     ZooKeeper,
 )
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
@@ -60,7 +60,7 @@ def test_nodes_are_made_read_changed_and_removed(shared_zookeeper, root):
             assert await zk.create("/a/b", b"1") == "/a/b"
             with pytest.raises(VersionConflict, match="/a/b already exists"):
                 await zk.create("/a/b", b"")
-            assert await zk.get("/a/b") == Node(b"1", 0)
+            assert await zk.get("/a/b") == ZNode(b"1", 0)
             assert await zk.put("/a/b", b"\0\xff", 0) == 1
             for version in (0, 7):
                 with pytest.raises(VersionConflict, match="another version"):
@@ -143,7 +143,7 @@ def test_watches_fire_once_when_something_changed_and_when_the_connection_broke(
             await zk.get("/a/b", lambda: told.append("broke"))
             proxy.break_connections()
             await wait_until(lambda: sorted(told) == ["broke", "comes", "names", "value"])
-            assert await zk.get("/a/b") == Node(b"", 2)  # and the session goes on
+            assert await zk.get("/a/b") == ZNode(b"", 2)  # and the session goes on
             assert zk.session.number == 1
 
     asyncio.run(run())
@@ -266,7 +266,7 @@ def test_what_was_made_with_a_credential_is_closed_to_others(shared_zookeeper, r
             await zk.create(root, b"mine")
             with pytest.raises(RequestInvalid, match="credential"):
                 await other.get(root)
-            assert await zk.get(root) == Node(b"mine", 0)
+            assert await zk.get(root) == ZNode(b"mine", 0)
 
     asyncio.run(run())
 

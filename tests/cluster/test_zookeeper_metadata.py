@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.network import Proxy
 
 from headrace.errors import MetadataUnavailable, RequestInvalid, VersionConflict
-from headrace.metadata.store import ABSENT, ANY, Entry, Operation
+from headrace.metadata.store import ABSENT, ANY, MetadataEntry, MultiOperation
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.session import SessionState
@@ -153,9 +153,9 @@ def test_an_ephemeral_key_comes_back_in_the_next_session_unless_it_was_taken(
             while await next_of(watch) != "/brokers/1":
                 pass
             assert list(await other.list("/brokers/")) == [
-                Entry("/brokers/1", b"still me", 0),
-                Entry("/brokers/2", b"taken", 0),
-                Entry("/brokers/4", b"lasting", 1),
+                MetadataEntry("/brokers/1", b"still me", 0),
+                MetadataEntry("/brokers/2", b"taken", 0),
+                MetadataEntry("/brokers/4", b"lasting", 1),
             ]
             assert store.session.number >= 2
             # And what came back belongs to the new session: it is removed with the store.
@@ -181,10 +181,10 @@ def test_a_key_that_changes_its_owner_keeps_counting(shared_zookeeper, root):
             assert await store.put("/a", b"3", ANY) == 2
             assert await other.put("/a", b"4", 2) == 3
             assert await other.put("/a", b"5", 3, ephemeral=True) == 4
-            assert list(await store.multi([Operation("/a", b"6", 4)])) == [5]
-            assert await store.get("/a") == Entry("/a", b"6", 5)
+            assert list(await store.multi([MultiOperation("/a", b"6", 4)])) == [5]
+            assert await store.get("/a") == MetadataEntry("/a", b"6", 5)
             await other.close()
-            assert await store.get("/a") == Entry("/a", b"6", 5)
+            assert await store.get("/a") == MetadataEntry("/a", b"6", 5)
 
     asyncio.run(run())
 
@@ -203,7 +203,7 @@ def test_a_value_that_is_too_large_is_refused_in_words(shared_zookeeper, root):
 def test_folders_hold_no_value_and_are_made_when_they_are_missing(shared_zookeeper, root):
     async def run():
         async with store_on(shared_zookeeper.address, root) as store:
-            operations = [Operation(f"/p/{n % 3}/x/{n}", b"", ABSENT) for n in range(9)]
+            operations = [MultiOperation(f"/p/{n % 3}/x/{n}", b"", ABSENT) for n in range(9)]
             assert list(await store.multi(operations)) == [0] * 9
             assert await store.get("/p") is None
             assert await store.get("/p/1") is None

@@ -19,7 +19,7 @@ from headrace.errors import DataCorrupt, FormatUnsupported, MetadataUnavailable,
 from headrace.metadata.facts import allocate_producer_ids, ensure_cluster_id
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.sqlite import SqliteMetadataStore
-from headrace.metadata.store import ABSENT, ANY, Entry, MetadataStore, Operation
+from headrace.metadata.store import ABSENT, ANY, MetadataEntry, MetadataStore, MultiOperation
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
@@ -93,7 +93,7 @@ def test_a_key_starts_at_version_0_and_counts_its_changes(house):
             assert await store.put("/a", b"1", ABSENT) == 0
             assert await store.put("/a", b"", 0) == 1
             assert await store.put("/a", b"\0\xff", ANY) == 2
-            assert await store.get("/a") == Entry("/a", b"\0\xff", 2)
+            assert await store.get("/a") == MetadataEntry("/a", b"\0\xff", 2)
 
     asyncio.run(run())
 
@@ -107,7 +107,7 @@ def test_a_put_with_another_version_changes_nothing(house, expected):
             with pytest.raises(VersionConflict) as caught:
                 await store.put("/a", b"lost", expected)
             assert caught.value.fields == {"key": "/a", "expected": expected, "actual": 0}
-            assert await store.get("/a") == Entry("/a", b"kept", 0)
+            assert await store.get("/a") == MetadataEntry("/a", b"kept", 0)
 
     asyncio.run(run())
 
@@ -162,7 +162,7 @@ def test_one_of_many_rivals_wins_a_compare_and_set(house):
 
             results = await asyncio.gather(*map(rival, range(24)))
             (winner,) = [number for number in results if number is not None]
-            assert await stores[0].get("/owner") == Entry("/owner", b"%d" % winner, 0)
+            assert await stores[0].get("/owner") == MetadataEntry("/owner", b"%d" % winner, 0)
 
     asyncio.run(run())
 
@@ -200,14 +200,17 @@ def test_a_multi_is_done_as_a_whole(house):
             store = await house.open()
             await store.put("/a", b"a", ABSENT)
             operations = [
-                Operation("/a", None, 0),
-                Operation("/b", b"b", ABSENT),
-                Operation("/a", b"again", ABSENT),
-                Operation("/b", b"bb", 0),
-                Operation("/nothing", None, ANY),
+                MultiOperation("/a", None, 0),
+                MultiOperation("/b", b"b", ABSENT),
+                MultiOperation("/a", b"again", ABSENT),
+                MultiOperation("/b", b"bb", 0),
+                MultiOperation("/nothing", None, ANY),
             ]
             assert list(await store.multi(operations)) == [ABSENT, 0, 0, 1, ABSENT]
-            assert list(await store.list("/")) == [Entry("/a", b"again", 0), Entry("/b", b"bb", 1)]
+            assert list(await store.list("/")) == [
+                MetadataEntry("/a", b"again", 0),
+                MetadataEntry("/b", b"bb", 1),
+            ]
             assert list(await store.multi([])) == []
 
     asyncio.run(run())
@@ -222,12 +225,12 @@ def test_a_multi_with_one_conflict_does_nothing(house):
             with pytest.raises(VersionConflict):
                 await store.multi(
                     [
-                        Operation("/new", b"x", ABSENT),
-                        Operation("/a", None, 0),
-                        Operation("/b", b"y", 3),
+                        MultiOperation("/new", b"x", ABSENT),
+                        MultiOperation("/a", None, 0),
+                        MultiOperation("/b", b"y", 3),
                     ]
                 )
-            assert list(await store.list("/")) == [Entry("/a", b"a", 0)]
+            assert list(await store.list("/")) == [MetadataEntry("/a", b"a", 0)]
             await store.put("/last", b"", ABSENT)
             assert await next_of(watch) == "/last"  # nobody was told of what did not happen
 
@@ -364,7 +367,7 @@ def test_a_version_goes_on_when_a_key_changes_its_owner(house):
                 await mine.put("/a", b"", 0, ephemeral=True)
             assert await mine.put("/a", b"", 1) == 2
             await other.close()
-            assert await mine.get("/a") == Entry("/a", b"", 2)
+            assert await mine.get("/a") == MetadataEntry("/a", b"", 2)
 
     asyncio.run(run())
 
@@ -461,7 +464,7 @@ def test_what_was_written_is_there_after_reopening(sqlite_house):
             await store.delete("/gone", 0)
             await store.close()
             store = await house.open()
-            assert list(await store.list("/")) == [Entry("/a", b"2", 1)]
+            assert list(await store.list("/")) == [MetadataEntry("/a", b"2", 1)]
 
     asyncio.run(run())
 
@@ -628,9 +631,12 @@ def test_a_full_disk_is_reported_and_changes_nothing(sqlite_house):
             await store._run(lambda: store._file._one(f"PRAGMA max_page_count = {pages}"))
             with pytest.raises(MetadataUnavailable, match="disk is full"):
                 await store.multi(
-                    [Operation("/a", b"lost", 0), Operation("/big", bytes(1 << 20), ABSENT)]
+                    [
+                        MultiOperation("/a", b"lost", 0),
+                        MultiOperation("/big", bytes(1 << 20), ABSENT),
+                    ]
                 )
-            assert await store.get("/a") == Entry("/a", b"kept", 0)
+            assert await store.get("/a") == MetadataEntry("/a", b"kept", 0)
             await store._run(lambda: store._file._one("PRAGMA max_page_count = 1000000"))
             assert await store.put("/big", bytes(1 << 20), ABSENT) == 0
 

@@ -13,7 +13,7 @@ from tests.integration.test_http_queues import Queue
 
 from headrace.cli import dead
 from headrace.cli.failures import CommandFailed
-from headrace.cli.session import Session
+from headrace.cli.session import CliSession
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_of_two_redrives_at_once_one_stops_and_each_dead_letter_comes_back_once(
     monkeypatch.setattr(dead, "_assigned", overtaken)
     options = dict.fromkeys(("target", "group", "reason", "rate", "lines"))
     with pytest.raises(CommandFailed, match="another redrive of this topic has taken over"):
-        dead._redrive(Session(broker.kafka), topic, options, dead._Outcome())
+        dead._redrive(CliSession(broker.kafka), topic, options, dead._Outcome())
     back = [value for value, headers in values(broker, queue.topic) if headers]
     assert sorted(back) == ["1", "2", "3", "4"]
 

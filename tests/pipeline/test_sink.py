@@ -10,7 +10,7 @@ from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.errors import DeliveryFailed, DeliveryInDoubt, RowsChanged
 from headrace.pipeline.options import SinkOptions
 from headrace.pipeline.target import KafkaTopics
-from headrace.pipeline.written import Row, WriteIdentity
+from headrace.pipeline.written import RowToWrite, WriteIdentity
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def run(broker):
                 identity = WriteIdentity(f"query-of-{topic}", batch, name, number)
                 delivery = TaskDelivery(topics, identity)
                 for value in values:
-                    delivery.send(Row(topic, -1, value[:5], value, (), 0))
+                    delivery.send(RowToWrite(topic, -1, value[:5], value, (), 0))
                 topics.flush()
                 if number not in dying:
                     reports.append(delivery.finish())

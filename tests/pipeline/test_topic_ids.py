@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
-from headrace.pipeline.cluster import Cluster
+from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.errors import OptionInvalid, TopicRecreated
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
@@ -30,7 +30,7 @@ def recreate(broker, send):
 
 
 def test_a_recreated_topic_has_another_id(broker, topic, recreate):
-    cluster = Cluster({"bootstrap.servers": broker})
+    cluster = ClusterClient({"bootstrap.servers": broker})
     before = cluster.subscription_of((topic,), None)
     assert before.partitions == {topic: {"0": 0, "1": 0, "2": 0}}
     assert cluster.topic_id_or_none(topic) == before.topic_ids[topic]
@@ -44,7 +44,7 @@ def test_a_recreated_topic_has_another_id(broker, topic, recreate):
 
 def test_a_task_notices_that_its_topic_was_recreated_while_it_read(broker, topic, send, recreate):
     send(topic, 30)
-    topic_id = Cluster({"bootstrap.servers": broker}).topic_id_or_none(topic)
+    topic_id = ClusterClient({"bootstrap.servers": broker}).topic_id_or_none(topic)
     options = SourceOptions(client={"bootstrap.servers": broker}, batch_rows=2)
     piece = OffsetRange(topic, 0, 0, 10)
     assert sum(batch.num_rows for batch in read_of_topic(piece, topic_id, options)) == 10
@@ -62,7 +62,10 @@ def test_a_read_can_insist_on_an_id(broker, topic):
         options = {"topicIds": f'{{"{topic}": "{topic_id}"}}', "subscribe": topic}
         return HeadraceReader(parse_source({"bootstrap.servers": broker, **options}))
 
-    assert reader(Cluster({"bootstrap.servers": broker}).topic_id_or_none(topic)).partitions() == []
+    assert (
+        reader(ClusterClient({"bootstrap.servers": broker}).topic_id_or_none(topic)).partitions()
+        == []
+    )
     with pytest.raises(TopicRecreated, match="its id was former"):
         reader("former").partitions()
 

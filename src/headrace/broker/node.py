@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
     from headrace.broker.topics.topic import Topic
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
     from headrace.storage.tiering.tier import Tier
@@ -383,7 +383,7 @@ class Node:
                     return broker
         raise CoordinatorUnavailable("no broker coordinates this key at the moment: try again")
 
-    def _topic_changed(self, key: str, entry: Entry | None) -> None:
+    def _topic_changed(self, key: str, entry: MetadataEntry | None) -> None:
         """Another broker may have created, changed or deleted a topic."""
         removed = self.topics.apply(key, entry)
         if removed is not None:

@@ -25,15 +25,15 @@ from headrace.cli.output import AS_JSON, print_json, print_table, say
 from headrace.cli.positions import (
     Bounds,
     Partition,
-    Position,
+    PositionSpec,
     log_bounds,
 )
 from headrace.cli.transfer import messages_until
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
-LATEST: Final = Position("latest")
+LATEST: Final = PositionSpec("latest")
 GROUP = click.argument("group", shell_complete=complete_groups)
 
 
@@ -74,7 +74,7 @@ for command in (reset, move, park, parked, unpark, probe):
 @click.option("--all", "is_all", is_flag=True, help="Include partitions without a backlog.")
 @AS_JSON
 @click.pass_obj
-def list_(session: Session, /, groups: tuple[str, ...], is_all: bool, as_json: bool) -> None:
+def list_(session: CliSession, /, groups: tuple[str, ...], is_all: bool, as_json: bool) -> None:
     """Show lag in messages and seconds, by group and partition.
 
     The lag in seconds is the age of the first unread record. Default: all groups.
@@ -95,7 +95,7 @@ def list_(session: Session, /, groups: tuple[str, ...], is_all: bool, as_json: b
     say(f"{left:,} messages left, the oldest {oldest_s:,.1f} s old")
 
 
-def _lags(session: Session, group: str, kind: str) -> list[Lag]:
+def _lags(session: CliSession, group: str, kind: str) -> list[Lag]:
     return [
         Lag(group, kind, one.topic, one.partition, one.committed, one.lag, one.lag_s)
         for one in lag_of(session, group, kind)
@@ -113,7 +113,7 @@ def _lags(session: Session, group: str, kind: str) -> list[Lag]:
               help="Maximum number of records to examine.")  # fmt: skip
 @AS_JSON
 @click.pass_obj
-def keys(session: Session, /, group: str, topic: str, **options: Any) -> None:
+def keys(session: CliSession, /, group: str, topic: str, **options: Any) -> None:
     """Show the keys with the most records in a backlog.
 
     In a group with key order, a hot key limits throughput, because its records are delivered one
@@ -139,7 +139,7 @@ def keys(session: Session, /, group: str, topic: str, **options: Any) -> None:
 
 
 def _sampled(
-    session: Session,
+    session: CliSession,
     topic: str,
     starts: dict[Partition, int],
     bounds: dict[Partition, Bounds],
@@ -166,11 +166,11 @@ def _sampled(
     return found[:count_max]
 
 
-def _all_of(session: Session, topic: str) -> list[Partition]:
+def _all_of(session: CliSession, topic: str) -> list[Partition]:
     return [Partition(topic, number) for number in session.partitions_of(topic)]
 
 
-def _progress(session: Session, group: str) -> dict[Partition, int]:
+def _progress(session: CliSession, group: str) -> dict[Partition, int]:
     """Return the positions of a group of any type. Raises CommandFailed if it does not exist."""
     kind = type_of(session, group)
     if kind is None:
@@ -188,7 +188,7 @@ def _progress(session: Session, group: str) -> dict[Partition, int]:
 @DRY_RUN
 @AS_JSON
 @click.pass_obj
-def skip(session: Session, /, group: str, **options: Any) -> None:
+def skip(session: CliSession, /, group: str, **options: Any) -> None:
     """Skip everything that a group has not read. Its consumers must be stopped.
 
     The records stay in the topic; `headrace backlog reset` can return to them.

@@ -35,7 +35,7 @@ from headrace.cli.web import HTTP, Web, ask_each, path_of, require_all
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 RECEIVED_MAX: Final = 500
 LOCK_MS: Final = 60_000
@@ -53,7 +53,7 @@ PARTITIONER: Final = "murmur2_random"
 @HTTP
 @AS_JSON
 @click.pass_obj
-def move(session: Session, /, group: str, topic: str, **options: Any) -> None:
+def move(session: CliSession, /, group: str, topic: str, **options: Any) -> None:
     """Move the records of TOPIC that GROUP has not read to another topic.
 
     GROUP continues after them. The key decides the partition in the other topic, so the order of
@@ -102,7 +102,7 @@ class _Throttle:
 
 
 def _move_consumer(
-    session: Session,
+    session: CliSession,
     group: str,
     topic: str,
     bounds: dict[Partition, Bounds],
@@ -155,7 +155,7 @@ def _move_consumer(
 
 
 def _move_share(
-    session: Session,
+    session: CliSession,
     group: str,
     topic: str,
     bounds: dict[Partition, Bounds],
@@ -219,7 +219,9 @@ def _report_remaining(group: str, left: int, again: int) -> None:
         )
 
 
-def _copy(session: Session, producer: Client, messages: list[dict[str, Any]], target: str) -> None:
+def _copy(
+    session: CliSession, producer: Client, messages: list[dict[str, Any]], target: str
+) -> None:
     """Send copies and wait until they are durable. Raises CommandFailed."""
     errors: list[Any] = []
 

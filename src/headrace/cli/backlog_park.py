@@ -16,7 +16,7 @@ from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say
 from headrace.cli.web import HTTP, Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 GROUP = click.argument("group", shell_complete=complete_groups)
 TOPIC = click.argument("topic", shell_complete=complete_topics)
@@ -29,7 +29,7 @@ KEYS = click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @KEYS
 @HTTP
 @click.pass_obj
-def park(session: Session, /, group: str, topic: str, keys: tuple[str, ...], http: str) -> None:
+def park(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], http: str) -> None:
     """Set the messages of keys aside; a group with key order continues with the other keys.
 
     A message in flight is finished as usual. The messages stay in the topic, in order.
@@ -46,7 +46,7 @@ def park(session: Session, /, group: str, topic: str, keys: tuple[str, ...], htt
 @HTTP
 @AS_JSON
 @click.pass_obj
-def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool) -> None:
+def parked(session: CliSession, /, group: str, topic: str, http: str, as_json: bool) -> None:
     """List parked keys and the known number of their messages."""
     path = f"{path_of('queues', topic, group)}/parked"
     answer = Web(http, session.timeout_s).ask("GET", path)
@@ -66,7 +66,9 @@ def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool
 @KEYS
 @HTTP
 @click.pass_obj
-def unpark(session: Session, /, group: str, topic: str, keys: tuple[str, ...], http: str) -> None:
+def unpark(
+    session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], http: str
+) -> None:
     """Resume delivery of parked keys, each from where it stopped."""
     path = f"{path_of('queues', topic, group)}/unpark"
     answer = Web(http, session.timeout_s).ask("POST", path, {"keys": [*keys]})

@@ -21,7 +21,7 @@ from headrace.cli.queue import Milliseconds
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 HEADER: Final = "headrace-probe"
 GROUP_PREFIX: Final = "headrace-probe."
@@ -36,7 +36,7 @@ WAIT_MS: Final = 10_000
 @HTTP
 @AS_JSON
 @click.pass_obj
-def probe(session: Session, /, topic: str, **options: Any) -> None:
+def probe(session: CliSession, /, topic: str, **options: Any) -> None:
     """Measure the delivery delay by sending, receiving and acknowledging messages one by one.
 
     Consumers of TOPIC see the probes, which have the header headrace-probe. A share group can

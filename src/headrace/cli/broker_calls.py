@@ -14,14 +14,14 @@ from headrace.cli.raw_request import ask
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 FIND_COORDINATOR = 10, 4
 _GROUP_KEY = 0
 
 
 def ask_broker(
-    session: Session,
+    session: CliSession,
     address: str,
     api: tuple[int, int],
     body: dict[str, Any],
@@ -42,13 +42,13 @@ def ask_broker(
         ) from error
 
 
-def brokers(session: Session) -> Iterator[tuple[int, str]]:
+def brokers(session: CliSession) -> Iterator[tuple[int, str]]:
     """Return (id, address) of each broker of the cluster."""
     for number, broker in sorted(session.cluster_metadata().brokers.items()):
         yield number, f"{broker.host}:{broker.port}"
 
 
-def group_coordinator(session: Session, group: str) -> str:
+def group_coordinator(session: CliSession, group: str) -> str:
     """Return the address of the group's coordinator. Raises CommandFailed."""
     for _number, address in brokers(session):
         body = {"key_type": _GROUP_KEY, "coordinator_keys": (group,)}

@@ -43,10 +43,10 @@ def complete_topics(
 ) -> list[CompletionItem]:
     """The broker's topics that start with the typed text."""
     from headrace.cli.failures import CommandFailed
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
     try:
-        names = Session(_bootstrap(ctx), TIMEOUT_S).cluster_metadata().topics
+        names = CliSession(_bootstrap(ctx), TIMEOUT_S).cluster_metadata().topics
     except CommandFailed:
         return []
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
@@ -58,10 +58,10 @@ def complete_groups(
     """The broker's groups that start with the typed text."""
     from headrace.cli.failures import CommandFailed
     from headrace.cli.group_listing import list_groups
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
     try:
-        names = [one.group for one in list_groups(Session(_bootstrap(ctx), TIMEOUT_S))]
+        names = [one.group for one in list_groups(CliSession(_bootstrap(ctx), TIMEOUT_S))]
     except CommandFailed:
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

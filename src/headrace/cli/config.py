@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.cli.config_requests import Resource, Shown
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Validate only.")
 _ID = click.IntRange(0, 2**31 - 1)
@@ -49,7 +49,7 @@ def config() -> None:
     """
 
 
-def _resource(session: Session, broker: int | None, group: str | None) -> Resource:
+def _resource(session: CliSession, broker: int | None, group: str | None) -> Resource:
     """The group, the broker, or the broker with the lowest id. Raises CommandFailed."""
     from headrace.cli.config_requests import BROKER, Resource, broker_addresses
 
@@ -93,7 +93,7 @@ def _row(shown: Shown) -> dict[str, Any]:
 @AS_JSON
 @click.pass_obj
 def list_(
-    session: Session, /, broker: int | None, group: str | None, is_all: bool, as_json: bool
+    session: CliSession, /, broker: int | None, group: str | None, is_all: bool, as_json: bool
 ) -> None:
     """List the settings of a broker or group with the source of each value."""
     from headrace.cli.config_requests import describe
@@ -132,7 +132,7 @@ def list_(
 @AS_JSON
 @click.pass_obj
 def get(
-    session: Session, /, name: str, broker: int | None, group: str | None, as_json: bool
+    session: CliSession, /, name: str, broker: int | None, group: str | None, as_json: bool
 ) -> None:
     """Print the value of one setting of a broker or group."""
     from headrace.cli.config_requests import describe
@@ -164,7 +164,7 @@ def get(
 @AS_JSON
 @click.pass_obj
 def set_(
-    session: Session,
+    session: CliSession,
     /,
     changes: tuple[str, ...],
     broker: int | None,
@@ -188,7 +188,7 @@ def set_(
 @AS_JSON
 @click.pass_obj
 def unset(
-    session: Session,
+    session: CliSession,
     /,
     names: tuple[str, ...],
     broker: int | None,
@@ -204,7 +204,7 @@ def unset(
 
 
 def _alter(
-    session: Session,
+    session: CliSession,
     owner: tuple[int | None, str | None],
     operations: Sequence[tuple[str, int, str | None]],
     *,

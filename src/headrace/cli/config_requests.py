@@ -15,7 +15,7 @@ from headrace.cli.raw_request import ask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 BROKER, GROUP = 4, 32
 SET, DELETE = 0, 1
@@ -75,14 +75,14 @@ def _text(value: str | None) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
-def broker_addresses(session: Session) -> dict[int, str]:
+def broker_addresses(session: CliSession) -> dict[int, str]:
     """The addresses of the live brokers, in the order of their ids."""
     session.check_reachable()
     brokers = session.cluster_metadata().brokers
     return {number: f"{brokers[number].host}:{brokers[number].port}" for number in sorted(brokers)}
 
 
-def address_of(session: Session, resource: Resource) -> str:
+def address_of(session: CliSession, resource: Resource) -> str:
     """The broker to query: the one whose settings these are, else any. Raises CommandFailed."""
     addresses = broker_addresses(session)
     if resource.kind == GROUP or resource == ALL_BROKERS:
@@ -97,7 +97,7 @@ def address_of(session: Session, resource: Resource) -> str:
     return addresses[int(resource.name)]
 
 
-def describe(session: Session, resource: Resource) -> list[Shown]:
+def describe(session: CliSession, resource: Resource) -> list[Shown]:
     """The settings of a broker or group, or those set for all brokers. Raises CommandFailed."""
     body = struct.pack(">ib", 1, resource.kind) + _text(resource.name)
     body += struct.pack(">i??", -1, False, True)
@@ -117,7 +117,7 @@ def describe(session: Session, resource: Resource) -> list[Shown]:
 
 
 def alter(
-    session: Session,
+    session: CliSession,
     resource: Resource,
     changes: Sequence[tuple[str, int, str | None]],
     *,
@@ -133,7 +133,9 @@ def alter(
     _ask(session, ALL_BROKERS, _ALTER, _ALTER_VERSION, body)
 
 
-def _ask(session: Session, resource: Resource, api_key: int, version: int, body: bytes) -> _Reader:
+def _ask(
+    session: CliSession, resource: Resource, api_key: int, version: int, body: bytes
+) -> _Reader:
     """Return the response after its only resource's error. Raises CommandFailed."""
     address = address_of(session, resource)
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.pairs import name_and_value
-from headrace.cli.session import Session
+from headrace.cli.session import CliSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,18 +27,18 @@ def _parse_settings(_ctx: object, _param: object, values: tuple[str, ...]) -> di
 def _keep_bootstrap(ctx: click.Context, _param: object, value: str | None) -> None:
     if value is not None:
         ctx.meta[_BOOTSTRAP_META] = value
-        if isinstance(ctx.obj, Session):
+        if isinstance(ctx.obj, CliSession):
             ctx.obj.bootstrap = value
 
 
 def _keep_timeout(ctx: click.Context, _param: object, value: float | None) -> None:
-    if value is not None and isinstance(ctx.obj, Session):
+    if value is not None and isinstance(ctx.obj, CliSession):
         ctx.obj.timeout_s = value
 
 
 def _keep_settings(ctx: click.Context, param: object, values: tuple[str, ...]) -> None:
     settings = _parse_settings(ctx, param, values)
-    if isinstance(ctx.obj, Session):
+    if isinstance(ctx.obj, CliSession):
         ctx.obj.client_config.update(settings)
 
 

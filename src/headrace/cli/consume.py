@@ -16,20 +16,20 @@ from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.positions import (
     Bounds,
     Partition,
-    Position,
+    PositionSpec,
     PositionType,
     log_bounds,
     resolve,
 )
 from headrace.cli.progress import Meter
-from headrace.cli.reader import Reader, Span, read_group, read_spans
+from headrace.cli.reader import ReadState, Span, read_group, read_spans
 from headrace.cli.records_out import Writer, as_json, as_raw, template_writer, text_writer
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
-EARLIEST = Position("earliest")
-LATEST = Position("latest")
+EARLIEST = PositionSpec("earliest")
+LATEST = PositionSpec("latest")
 
 
 @click.command()
@@ -92,7 +92,7 @@ LATEST = Position("latest")
 @click.option("--summary", is_flag=True, help="Print totals and rate to stderr at the end.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
 @click.pass_obj
-def consume(session: Session, /, topic: str, **options: Any) -> None:
+def consume(session: CliSession, /, topic: str, **options: Any) -> None:
     """Read the records of TOPIC; with --follow, wait for new ones.
 
     A POSITION is earliest, latest, an offset, -N (the last N of each partition), a time
@@ -112,7 +112,7 @@ def consume(session: Session, /, topic: str, **options: Any) -> None:
     found = session.partitions_of(topic)
     chosen = _chosen(topic, found, options["partitions"])
     meter = _meter(topic, options)
-    reader = Reader(
+    reader = ReadState(
         session=session,
         write=writer,
         meter=meter,
@@ -178,7 +178,7 @@ def _meter(topic: str, options: dict[str, Any]) -> Meter:
 
 
 def _spans(
-    session: Session, partitions: list[Partition], options: dict[str, Any]
+    session: CliSession, partitions: list[Partition], options: dict[str, Any]
 ) -> dict[Partition, Span]:
     bounds = log_bounds(session, partitions)
     start = options["start"]
@@ -197,7 +197,7 @@ def _spans(
 
 
 def _stop_offsets(
-    session: Session, stop: Position, bounds: dict[Partition, Bounds], follow: bool
+    session: CliSession, stop: PositionSpec, bounds: dict[Partition, Bounds], follow: bool
 ) -> dict[Partition, int]:
     if follow and stop.kind == "offset":
         return dict.fromkeys(bounds, stop.number)  # it may still be produced
@@ -212,7 +212,7 @@ def _total(spans: dict[Partition, Span], options: dict[str, Any]) -> int | None:
     return sum(max(0, (span.end or 0) - span.begin) for span in spans.values())
 
 
-def _consume_group(reader: Reader, topic: str, options: dict[str, Any]) -> None:
+def _consume_group(reader: ReadState, topic: str, options: dict[str, Any]) -> None:
     if options["partitions"] or options["stop"] is not None:
         raise click.UsageError(
             "--group cannot be combined with -p or --to: partitions are assigned."

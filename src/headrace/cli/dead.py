@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.cli.client import Client, Message
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 PREFIX: Final = "__dlq.errors."
 REDRIVES: Final = "headrace-redrives"
@@ -83,7 +83,7 @@ def dead() -> None:
 @TOPIC
 @AS_JSON
 @click.pass_obj
-def list_(session: Session, /, topic: str, as_json: bool) -> None:
+def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
     """Count dead letters by origin, group and reason."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for message in _scan(session, topic):
@@ -102,7 +102,7 @@ def list_(session: Session, /, topic: str, as_json: bool) -> None:
 @click.option("--count", "-n", type=click.IntRange(min=1), default=10, show_default=True)
 @AS_JSON
 @click.pass_obj
-def show(session: Session, /, topic: str, count: int, as_json: bool) -> None:
+def show(session: CliSession, /, topic: str, count: int, as_json: bool) -> None:
     """Show dead letters with their origin and reason."""
     found: list[dict[str, Any]] = []
     for message in _scan(session, topic):
@@ -144,7 +144,7 @@ def _text(data: bytes | None) -> str | None:
 # --- reading ---------------------------------------------------------------------------------
 
 
-def _assigned(session: Session, topic: str, group: str) -> tuple[Client, dict[int, int]]:
+def _assigned(session: CliSession, topic: str, group: str) -> tuple[Client, dict[int, int]]:
     """Return (a consumer of the whole topic from the group's offsets on, end offset by
     partition)."""
     numbers = session.partitions_of(topic)
@@ -174,7 +174,7 @@ def _assigned(session: Session, topic: str, group: str) -> tuple[Client, dict[in
     return consumer, ends
 
 
-def _scan(session: Session, topic: str) -> Iterator[Message]:
+def _scan(session: CliSession, topic: str) -> Iterator[Message]:
     """Yield all dead letters that were not sent back yet."""
     consumer, ends = _assigned(session, topic, _group_of(topic))
     try:
@@ -205,7 +205,7 @@ def _group_of(topic: str) -> str:
 @AS_JSON
 @click.option("--lines", is_flag=True, help="Print JSON lines: progress, then the result.")
 @click.pass_obj
-def redrive(session: Session, /, topic: str, **options: Any) -> None:
+def redrive(session: CliSession, /, topic: str, **options: Any) -> None:
     """Send dead letters back, each exactly once and in order.
 
     The command can be interrupted and restarted. Records excluded by --group or --reason are
@@ -273,7 +273,7 @@ class _Outcome:
             )
 
 
-def _redrive(session: Session, topic: str, options: dict[str, Any], outcome: _Outcome) -> None:
+def _redrive(session: CliSession, topic: str, options: dict[str, Any], outcome: _Outcome) -> None:
     session.partitions_of(topic)
     producer = session.producer(
         {
@@ -369,7 +369,7 @@ def _stripped(message: Message) -> list[tuple[str, bytes | None]]:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @AS_JSON
 @click.pass_obj
-def purge(session: Session, /, topic: str, yes: bool, as_json: bool) -> None:
+def purge(session: CliSession, /, topic: str, yes: bool, as_json: bool) -> None:
     """Delete all current dead letters."""
     numbers = session.partitions_of(topic)
     if not yes:

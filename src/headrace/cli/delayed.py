@@ -15,7 +15,7 @@ from headrace.cli.waiting import TOPIC, list_waiting
 from headrace.cli.web import HTTP, ask_each, path_of, require_all
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 
 @click.group()
@@ -37,7 +37,7 @@ def delayed() -> None:
 @AS_JSON
 @click.pass_obj
 def list_(
-    session: Session, /, topic: str, count: int, partition: int | None, http: str, as_json: bool
+    session: CliSession, /, topic: str, count: int, partition: int | None, http: str, as_json: bool
 ) -> None:
     """List delayed records by due time, partition by partition."""
     query = {"limit": count, "partition": partition}
@@ -66,7 +66,7 @@ def list_(
 @HTTP
 @AS_JSON
 @click.pass_obj
-def refused(session: Session, /, topic: str, http: str, as_json: bool) -> None:
+def refused(session: CliSession, /, topic: str, http: str, as_json: bool) -> None:
     """List records that were due but could not be read, and why.
 
     Shows the last 100 per partition since its broker began to serve it. Offsets are those of the
@@ -96,7 +96,7 @@ def refused(session: Session, /, topic: str, http: str, as_json: bool) -> None:
 @AS_JSON
 @click.pass_obj
 def cancel(
-    session: Session,
+    session: CliSession,
     /,
     topic: str,
     receipts: tuple[str, ...],

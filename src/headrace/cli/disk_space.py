@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.cli.raw_request import ask
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 # do not change: protocol.
 DESCRIBE_LOG_DIRS, VERSION = 35, 4
@@ -27,7 +27,7 @@ class LogDir(NamedTuple):
     usable_bytes: int
 
 
-def full_disks(session: Session) -> list[str]:
+def full_disks(session: CliSession) -> list[str]:
     """Describe the brokers whose disks accept no more records."""
     full = []
     for broker in _brokers(session):
@@ -41,7 +41,7 @@ def full_disks(session: Session) -> list[str]:
     return full
 
 
-def _brokers(session: Session) -> list[Any]:
+def _brokers(session: CliSession) -> list[Any]:
     brokers: dict[int, Any] = session.cluster_metadata().brokers
     return [broker for _, broker in sorted(brokers.items())]
 

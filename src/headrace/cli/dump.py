@@ -228,7 +228,7 @@ def _log_lines(
     folder: Path, name: str, companion: str | None, *, is_wanted: bool
 ) -> Iterator[Line]:
     from headrace.inspection.decoders import decoder_of
-    from headrace.inspection.facts import Facts
+    from headrace.inspection.facts import DecodedMetadata
     from headrace.inspection.folder import folders_of
     from headrace.inspection.ledgers import Ledgers
     from headrace.inspection.metadata_copy import MetadataCopy
@@ -239,7 +239,7 @@ def _log_lines(
         raise CommandFailed(f"unknown companion log {companion!r}: {known}", "", NOT_FOUND)
     kind = None if companion is None else CompanionKind[companion.upper()]
     folders = folders_of(folder)
-    facts = Facts(MetadataCopy(folder), max(one.number for one in folders) + 1)
+    facts = DecodedMetadata(MetadataCopy(folder), max(one.number for one in folders) + 1)
     chain = facts.find(name, kind)
     if chain is None:
         raise CommandFailed(

@@ -21,7 +21,7 @@ from headrace.cli.queue import Milliseconds
 from headrace.cli.web import HTTP, Web, path_of, place_of
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 PAGE_TIME_MS: Final = 2_000
 VALUE_LENGTH: Final = 60
@@ -41,7 +41,7 @@ VALUE_LENGTH: Final = 60
 @HTTP
 @AS_JSON
 @click.pass_obj
-def find(session: Session, /, topic: str, **options: Any) -> None:
+def find(session: CliSession, /, topic: str, **options: Any) -> None:
     """Find messages of TOPIC.
 
     Searches the log, delayed and half messages, and the dead letter topics of its share groups, and
@@ -78,7 +78,7 @@ def find(session: Session, /, topic: str, **options: Any) -> None:
 
 
 def find_all(
-    session: Session, address: str, topic: str, query: dict[str, Any], limits: dict[str, Any]
+    session: CliSession, address: str, topic: str, query: dict[str, Any], limits: dict[str, Any]
 ) -> dict[str, Any]:
     """Search on all brokers, up to a count and a time. Raises CommandFailed."""
     finding = _Finding(session.timeout_s, topic, limits)

@@ -28,7 +28,7 @@ from headrace.cli.share_offsets import share_group
 from headrace.cli.streams_groups import read_by, streams_group
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 
 @click.group()
@@ -52,7 +52,7 @@ group.add_command(reset)
 @click.option("--lag", is_flag=True, help="Show the lag of each group (one request per group).")
 @AS_JSON
 @click.pass_obj
-def list_(session: Session, /, lag: bool, as_json: bool) -> None:
+def list_(session: CliSession, /, lag: bool, as_json: bool) -> None:
     """List the groups of the cluster."""
     rows: list[dict[str, Any]] = [one._asdict() for one in list_groups(session)]
     columns = ["group", "state", "type"]
@@ -74,7 +74,7 @@ def _heading(column: str) -> str:
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
 @AS_JSON
 @click.pass_obj
-def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
+def describe(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> None:
     """Show offsets, lag and members of groups.
 
     Lag is shown in messages and in seconds. The latter is the age of the first unread record, or 0
@@ -97,7 +97,7 @@ def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None
 
 
 def _describe_consumer_group(
-    session: Session, name: str
+    session: CliSession, name: str
 ) -> tuple[dict[str, Any], list[PartitionLag]]:
     """Also for a group of unknown type, such as one of a deleted topic."""
     described = describe_groups(session, [name])[name]
@@ -114,7 +114,9 @@ def _describe_consumer_group(
     }, lags
 
 
-def _describe_share_group(session: Session, name: str) -> tuple[dict[str, Any], list[PartitionLag]]:
+def _describe_share_group(
+    session: CliSession, name: str
+) -> tuple[dict[str, Any], list[PartitionLag]]:
     described = share_group(session, name)
     members = [
         {
@@ -140,7 +142,7 @@ def _describe_share_group(session: Session, name: str) -> tuple[dict[str, Any], 
 
 
 def _describe_streams_group(
-    session: Session, name: str
+    session: CliSession, name: str
 ) -> tuple[dict[str, Any], list[PartitionLag]]:
     described = streams_group(session, name)
     held = read_by(session, described)
@@ -205,7 +207,7 @@ def _show(document: dict[str, Any], lags: list[PartitionLag]) -> None:
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
 @AS_JSON
 @click.pass_obj
-def delete(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
+def delete(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> None:
     """Delete groups with their offsets; refused while consumers are running."""
     futures = session.admin().delete_consumer_groups(list(names), request_timeout=session.timeout_s)
     for name in names:

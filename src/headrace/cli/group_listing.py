@@ -12,7 +12,7 @@ from headrace.cli.broker_calls import ask_broker, brokers
 from headrace.cli.failures import FAILED, CommandFailed
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 LIST_GROUPS: Final = 16, 5  # do not change: protocol. (key, version)
 SHARE: Final = "share"
@@ -29,7 +29,7 @@ class GroupListed(NamedTuple):
     """`classic`, `consumer`, `share` or `streams`."""
 
 
-def list_groups(session: Session) -> list[GroupListed]:
+def list_groups(session: CliSession) -> list[GroupListed]:
     """The groups of the cluster by name. Raises CommandFailed."""
     session.check_reachable()
     found: dict[str, GroupListed] = {}
@@ -49,6 +49,6 @@ def list_groups(session: Session) -> list[GroupListed]:
     return sorted(found.values())
 
 
-def type_of(session: Session, group: str) -> str | None:
+def type_of(session: CliSession, group: str) -> str | None:
     """The group's type; None if it does not exist."""
     return next((one.type for one in list_groups(session) if one.group == group), None)

@@ -20,7 +20,7 @@ from headrace.cli.positions import (
     POSITION_WORDS,
     Bounds,
     Partition,
-    Position,
+    PositionSpec,
     PositionType,
     log_bounds,
     resolve,
@@ -29,7 +29,7 @@ from headrace.cli.share_offsets import move_share_group
 from headrace.cli.streams_groups import streams_group
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 TOPICS = click.option(
     "--topic",
@@ -44,7 +44,7 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the changes without
 _QUIET_STATES = {"Empty", "Dead", "Unknown"}
 
 
-class Move(NamedTuple):
+class OffsetChange(NamedTuple):
     """One partition's offsets, before and after."""
 
     partition: Partition
@@ -72,7 +72,7 @@ class Move(NamedTuple):
 @DRY_RUN
 @AS_JSON
 @click.pass_obj
-def reset(session: Session, /, name: str, **options: Any) -> None:
+def reset(session: CliSession, /, name: str, **options: Any) -> None:
     """Reset the offsets of GROUP. Its consumers must be stopped.
 
     Works for every type of group. For a share group, records in flight are discarded, and
@@ -93,9 +93,9 @@ def reset(session: Session, /, name: str, **options: Any) -> None:
 
 
 def move_group(
-    session: Session,
+    session: CliSession,
     name: str,
-    target: Position | None,
+    target: PositionSpec | None,
     shift: int | None,
     options: dict[str, Any],
 ) -> None:
@@ -136,7 +136,7 @@ def move_group(
     )
 
 
-def refuse_active(session: Session, name: str) -> None:
+def refuse_active(session: CliSession, name: str) -> None:
     """Raises CommandFailed if the group has members."""
     if type_of(session, name) == STREAMS:
         described = streams_group(session, name)
@@ -155,7 +155,7 @@ def refuse_active(session: Session, name: str) -> None:
 
 
 def _partitions(
-    session: Session, name: str, committed: dict[Partition, int], options: dict[str, Any]
+    session: CliSession, name: str, committed: dict[Partition, int], options: dict[str, Any]
 ) -> list[Partition]:
     """The partitions to reset: those of the named topics, or all with a committed offset."""
     numbers = set(options["numbers"])
@@ -179,12 +179,12 @@ def _partitions(
 
 
 def _moves(
-    session: Session,
+    session: CliSession,
     committed: dict[Partition, int],
     bounds: dict[Partition, Bounds],
-    target: Position | None,
+    target: PositionSpec | None,
     shift: int | None,
-) -> list[Move]:
+) -> list[OffsetChange]:
     if target is not None:
         after = resolve(session, target, bounds)
     else:
@@ -194,12 +194,12 @@ def _moves(
             for p, b in bounds.items()
         }
     return [
-        Move(p, committed.get(p), after[p], after[p] - first_unread(committed.get(p), b))
+        OffsetChange(p, committed.get(p), after[p], after[p] - first_unread(committed.get(p), b))
         for p, b in sorted(bounds.items())
     ]
 
 
-def commit_moves(session: Session, name: str, moves: list[Move]) -> None:
+def commit_moves(session: CliSession, name: str, moves: list[OffsetChange]) -> None:
     """Commit the new offsets. Raises CommandFailed."""
     offsets = [
         kafka().TopicPartition(m.partition.topic, m.partition.number, m.after) for m in moves

@@ -15,7 +15,7 @@ from headrace.cli.waiting import TOPIC, list_waiting
 from headrace.cli.web import HTTP, ask_each, path_of, require_all
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 MESSAGE_IDS = click.argument("message_ids", metavar="MESSAGE_ID...", nargs=-1, required=True)
 REASON = click.option("--reason", default="", help="Stored with the outcome.")
@@ -44,7 +44,7 @@ def half() -> None:
 @AS_JSON
 @click.pass_obj
 def list_(
-    session: Session, /, topic: str, is_settled: bool, count: int, http: str, as_json: bool
+    session: CliSession, /, topic: str, is_settled: bool, count: int, http: str, as_json: bool
 ) -> None:
     """List pending half messages, or with --settled the outcomes of others."""
     query = {"limit": count, "state": "settled" if is_settled else "pending"}
@@ -72,7 +72,9 @@ def _names(one: dict[str, Any]) -> list[Any]:
 @HTTP
 @AS_JSON
 @click.pass_obj
-def commit(session: Session, /, topic: str, message_ids: tuple[str, ...], **options: Any) -> None:
+def commit(
+    session: CliSession, /, topic: str, message_ids: tuple[str, ...], **options: Any
+) -> None:
     """Commit half messages: they are delivered."""
     _settle(session, "commit", topic, message_ids, options)
 
@@ -84,13 +86,15 @@ def commit(session: Session, /, topic: str, message_ids: tuple[str, ...], **opti
 @HTTP
 @AS_JSON
 @click.pass_obj
-def rollback(session: Session, /, topic: str, message_ids: tuple[str, ...], **options: Any) -> None:
+def rollback(
+    session: CliSession, /, topic: str, message_ids: tuple[str, ...], **options: Any
+) -> None:
     """Roll back half messages: they are dropped."""
     _settle(session, "rollback", topic, message_ids, options)
 
 
 def _settle(
-    session: Session, how: str, topic: str, message_ids: tuple[str, ...], options: dict[str, Any]
+    session: CliSession, how: str, topic: str, message_ids: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     named = [{"message_id": one, "reason": options["reason"]} for one in message_ids]
     path = path_of("topics", topic, "half", "settle")

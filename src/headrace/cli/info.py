@@ -18,7 +18,7 @@ from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.raw_request import ask
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 # do not change: protocol. API keys by Kafka's names.
 API_NAMES = {
@@ -61,7 +61,7 @@ def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int
 @click.option("--apis", is_flag=True, help="List all APIs with their versions.")
 @AS_JSON
 @click.pass_obj
-def info(session: Session, /, apis: bool, as_json: bool) -> None:
+def info(session: CliSession, /, apis: bool, as_json: bool) -> None:
     """Show cluster id, brokers, topics and versions.
 
     \b
@@ -91,7 +91,7 @@ def info(session: Session, /, apis: bool, as_json: bool) -> None:
         )
 
 
-def _gather(session: Session) -> dict[str, Any]:
+def _gather(session: CliSession) -> dict[str, Any]:
     admin = session.admin()
     cluster = session.answer(
         admin.describe_cluster(request_timeout=session.timeout_s), "describe the cluster"

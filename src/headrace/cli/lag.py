@@ -20,7 +20,7 @@ from headrace.cli.share_offsets import share_starts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 # the first unread records come in one fetch; a hanging broker must not block the command
 FIRST_RECORD_TIMEOUT_S = 5.0
@@ -45,7 +45,7 @@ class PartitionLag:
         return asdict(self)
 
 
-def describe_groups(session: Session, names: Sequence[str]) -> dict[str, Any]:
+def describe_groups(session: CliSession, names: Sequence[str]) -> dict[str, Any]:
     """Describe the named groups. Raises CommandFailed (not found) if one does not exist."""
     futures = session.admin().describe_consumer_groups(
         list(names), request_timeout=session.timeout_s
@@ -68,7 +68,7 @@ def state_of(description: Any) -> str:
     return "".join(word.capitalize() for word in words)
 
 
-def committed_offsets(session: Session, group: str) -> dict[Partition, int]:
+def committed_offsets(session: CliSession, group: str) -> dict[Partition, int]:
     """The group's committed offset in each partition that has one."""
     request = kafka().ConsumerGroupTopicPartitions(group)
     future = session.admin().list_consumer_group_offsets(
@@ -82,7 +82,7 @@ def committed_offsets(session: Session, group: str) -> dict[Partition, int]:
     }
 
 
-def progress(session: Session, group: str, kind: str | None) -> dict[Partition, int]:
+def progress(session: CliSession, group: str, kind: str | None) -> dict[Partition, int]:
     """The positions of a group of this type."""
     if kind == SHARE:
         return {p: start.offset for p, start in share_starts(session, group).items()}
@@ -98,7 +98,7 @@ def members_by_partition(description: Any) -> dict[Partition, str]:
     }
 
 
-def group_lag(session: Session, group: str, members: dict[Partition, str]) -> list[PartitionLag]:
+def group_lag(session: CliSession, group: str, members: dict[Partition, str]) -> list[PartitionLag]:
     """The lag of each partition with a committed offset or an owner, in order."""
     committed = committed_offsets(session, group)
     partitions = sorted({*committed, *members})
@@ -127,7 +127,7 @@ def group_lag(session: Session, group: str, members: dict[Partition, str]) -> li
     return rows
 
 
-def share_group_lag(session: Session, group: str) -> list[PartitionLag]:
+def share_group_lag(session: CliSession, group: str) -> list[PartitionLag]:
     """The lag of each partition that the share group has started, in order."""
     starts = share_starts(session, group)
     bounds = log_bounds(session, [*starts])
@@ -146,7 +146,7 @@ def share_group_lag(session: Session, group: str) -> list[PartitionLag]:
     ]
 
 
-def lag_of(session: Session, group: str, kind: str | None) -> list[PartitionLag]:
+def lag_of(session: CliSession, group: str, kind: str | None) -> list[PartitionLag]:
     """The lag of a group of this type, without its members."""
     return share_group_lag(session, group) if kind == SHARE else group_lag(session, group, {})
 
@@ -156,7 +156,7 @@ def first_unread(committed: int | None, bounds: Bounds) -> int:
     return max(bounds.earliest, committed or 0)
 
 
-def ages_s(session: Session, offsets: dict[Partition, int]) -> dict[Partition, float]:
+def ages_s(session: CliSession, offsets: dict[Partition, int]) -> dict[Partition, float]:
     """The age of the record at each offset; partitions that do not respond in time are missing."""
     if not offsets:
         return {}

@@ -16,7 +16,7 @@ import click
 
 from headrace.cli.connection import before_commands, behind_commands
 from headrace.cli.failures import EXIT_CODES, FAILED, INTERRUPTED, OK, CommandFailed
-from headrace.cli.session import Session
+from headrace.cli.session import CliSession
 from headrace.errors import HeadraceError
 from headrace.runtime import compiled
 
@@ -148,7 +148,7 @@ def cli(
       headrace consume orders --count 5
       headrace group list
     """
-    ctx.obj = Session(bootstrap, timeout_s, client_config)
+    ctx.obj = CliSession(bootstrap, timeout_s, client_config)
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -19,7 +19,7 @@ from headrace.cli.output import print_json, say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 TABLE = click.option(
     "--table",
@@ -111,7 +111,7 @@ class _Stop:
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line per round.")
 @RESULT_AS_JSON
 @click.pass_obj
-def archive(session: Session, /, as_json: bool, quiet: bool, **options: Any) -> None:
+def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) -> None:
     """Append each record of a topic to an Iceberg table, exactly once.
 
     It can be stopped at any time, even by kill -9; the next run continues from there.
@@ -179,7 +179,7 @@ def _say_round(done: Any) -> None:
 @RESULT_AS_JSON
 @click.pass_obj
 def reconcile(
-    session: Session, topic: str, table: str, warehouse: str, master: str, *, as_json: bool
+    session: CliSession, topic: str, table: str, warehouse: str, master: str, *, as_json: bool
 ) -> None:
     """Check that a table contains each record of a topic exactly once, byte for byte.
 

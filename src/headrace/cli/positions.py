@@ -17,7 +17,7 @@ from headrace.cli.client import kafka, kafka_admin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 Kind = Literal["earliest", "latest", "offset", "last", "time"]
 POSITION_WORDS = "earliest, latest, OFFSET, -N (the last N), a time, or an age (15m)"
@@ -33,7 +33,7 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
-class Position(NamedTuple):
+class PositionSpec(NamedTuple):
     """A position: `number` is an offset, a count, or milliseconds since the epoch, by `kind`."""
 
     kind: Kind
@@ -62,18 +62,18 @@ def parse_time_ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def parse_position(text: str, now_ms: int) -> Position:
+def parse_position(text: str, now_ms: int) -> PositionSpec:
     """Parse a position. Raises ValueError."""
     if text in _WORDS:
-        return Position(_WORDS[text])
+        return PositionSpec(_WORDS[text])
     if text.isascii() and text.isdigit():
-        return Position("offset", int(text))
+        return PositionSpec("offset", int(text))
     if re.fullmatch(r"-\d+", text, re.ASCII):
-        return Position("last", int(text[1:]))
+        return PositionSpec("last", int(text[1:]))
     if _DURATION.match(text):
-        return Position("time", now_ms - parse_duration_ms(text))
+        return PositionSpec("time", now_ms - parse_duration_ms(text))
     try:
-        return Position("time", parse_time_ms(text))
+        return PositionSpec("time", parse_time_ms(text))
     except ValueError:
         raise ValueError(f"{text!r} is none of: {POSITION_WORDS}") from None
 
@@ -83,9 +83,9 @@ class PositionType(click.ParamType[Any]):
 
     name = "position"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Position:
+    def convert(self, value: Any, param: Any, ctx: Any) -> PositionSpec:
         """See click.ParamType."""
-        if isinstance(value, Position):
+        if isinstance(value, PositionSpec):
             return value
         try:
             return parse_position(str(value), time.time_ns() // 1_000_000)
@@ -120,7 +120,7 @@ class Bounds(NamedTuple):
     latest: int
 
 
-def log_bounds(session: Session, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
+def log_bounds(session: CliSession, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
     """Return both for each partition."""
     earliest = _ask(session, partitions, "earliest", 0)
     latest = _ask(session, partitions, "latest", 0)
@@ -128,7 +128,7 @@ def log_bounds(session: Session, partitions: Sequence[Partition]) -> dict[Partit
 
 
 def resolve(
-    session: Session, position: Position, bounds: dict[Partition, Bounds]
+    session: CliSession, position: PositionSpec, bounds: dict[Partition, Bounds]
 ) -> dict[Partition, int]:
     """Return the offset of `position` in each partition, limited to its bounds."""
     match position.kind:
@@ -147,7 +147,7 @@ def resolve(
 
 
 def _ask(
-    session: Session, partitions: Sequence[Partition], kind: Kind, timestamp_ms: int
+    session: CliSession, partitions: Sequence[Partition], kind: Kind, timestamp_ms: int
 ) -> dict[Partition, int]:
     if not partitions:
         return {}

@@ -21,20 +21,20 @@ from headrace.cli.failures import NOT_FOUND, CommandFailed, from_kafka
 from headrace.cli.output import print_json, say
 from headrace.cli.positions import TimeType
 from headrace.cli.progress import Meter
-from headrace.cli.records_in import Headers, Reading, Record, Source
+from headrace.cli.records_in import Headers, OutgoingRecord, Reading, Source
 from headrace.cli.text import unescape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.cli.client import Client, KafkaError
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 POLL_EVERY = 512  # records between two checks of deliveries and the clock
 OF_ONE_RECORD = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"}
 """Errors that do not affect the next record."""
-READERS: dict[str, Callable[[Source, Reading, Callable[[int], None]], Iterator[Record]]] = {
+READERS: dict[str, Callable[[Source, Reading, Callable[[int], None]], Iterator[OutgoingRecord]]] = {
     "lines": records_in.read_lines,
     "json": records_in.read_json,
     "file": records_in.read_whole,
@@ -121,7 +121,7 @@ class Delivery:
 @click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor summary.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.pass_obj
-def produce(session: Session, /, topic: str, files: tuple[str, ...], **options: Any) -> None:
+def produce(session: CliSession, /, topic: str, files: tuple[str, ...], **options: Any) -> None:
     """Write records to TOPIC: from stdin, or from FILES.
 
     \b
@@ -162,7 +162,7 @@ def produce(session: Session, /, topic: str, files: tuple[str, ...], **options: 
         raise _failure(session, topic, delivery)
 
 
-def _failure(session: Session, topic: str, delivery: Delivery) -> CommandFailed:
+def _failure(session: CliSession, topic: str, delivery: Delivery) -> CommandFailed:
     doing = f"{delivery.failed:,} of {delivery.handed:,} records not stored in {topic!r}"
     if delivery.is_hopeless:
         doing += "; the rest of the input was not read"
@@ -179,7 +179,7 @@ def _failure(session: Session, topic: str, delivery: Delivery) -> CommandFailed:
     return from_kafka(error, doing)
 
 
-def _check_topic(session: Session, topic: str, create: bool) -> None:
+def _check_topic(session: CliSession, topic: str, create: bool) -> None:
     try:
         session.describe_topics([topic])
     except CommandFailed as failure:
@@ -190,7 +190,7 @@ def _check_topic(session: Session, topic: str, create: bool) -> None:
             raise
 
 
-def _config(session: Session, options: dict[str, Any]) -> dict[str, Any]:
+def _config(session: CliSession, options: dict[str, Any]) -> dict[str, Any]:
     idempotent = options["idempotent"]
     if idempotent is None:
         idempotent = options["acks"] == "all"
@@ -219,7 +219,7 @@ def _meter(sources: list[str], topic: str, options: dict[str, Any]) -> Meter:
     return Meter(f"produce {topic}", total, show)
 
 
-def _records(sources: list[str], options: dict[str, Any], meter: Meter) -> Iterator[Record]:
+def _records(sources: list[str], options: dict[str, Any], meter: Meter) -> Iterator[OutgoingRecord]:
     separator = options["key_separator"]
     reading = Reading(
         key=options["key"].encode() if options["key"] is not None else None,
@@ -244,7 +244,11 @@ def _records(sources: list[str], options: dict[str, Any], meter: Meter) -> Itera
 
 
 def _send_all(
-    producer: Client, topic: str, records: Iterator[Record], delivery: Delivery, meter: Meter
+    producer: Client,
+    topic: str,
+    records: Iterator[OutgoingRecord],
+    delivery: Delivery,
+    meter: Meter,
 ) -> None:
     send, report = producer.produce, delivery.report
     for record in records:

@@ -20,7 +20,7 @@ from headrace.cli.positions import parse_duration_ms
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 RECEIPTS_MAX: Final = 10_000
 TOPIC = click.argument("topic", shell_complete=complete_topics)
@@ -70,7 +70,7 @@ def queue() -> None:
 @HTTP
 @AS_JSON
 @click.pass_obj
-def receive(session: Session, /, topic: str, group: str, **options: Any) -> None:
+def receive(session: CliSession, /, topic: str, group: str, **options: Any) -> None:
     """Receive messages; they are locked until you settle them or the lock expires."""
     web = Web(options["http"], session.timeout_s)
     body = {"max": options["count"], "wait_ms": min(options["wait"], 60_000)}
@@ -114,7 +114,7 @@ def receive(session: Session, /, topic: str, group: str, **options: Any) -> None
 @HTTP
 @AS_JSON
 @click.pass_obj
-def settle(session: Session, /, topic: str, group: str, **options: Any) -> None:
+def settle(session: CliSession, /, topic: str, group: str, **options: Any) -> None:
     """Settle messages by their receipts.
 
     With --stdin, read receipts one per line, or the JSON output of `receive --json`.
@@ -180,7 +180,7 @@ def _report(results: list[dict[str, Any]], *, as_json: bool, is_quiet: bool = Fa
 @HTTP
 @AS_JSON
 @click.pass_obj
-def watch(session: Session, /, topic: str, group: str, **options: Any) -> None:
+def watch(session: CliSession, /, topic: str, group: str, **options: Any) -> None:
     """Show the lag and the messages in flight of a group periodically."""
     web = Web(options["http"], session.timeout_s)
     looks = 0

@@ -17,7 +17,7 @@ from headrace.cli.pairs import name_and_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 DESCRIBE, ALTER = (48, 1), (49, 1)
 ANY = 2
@@ -88,7 +88,7 @@ def quota() -> None:
     """
 
 
-def _ask(session: Session, api: tuple[int, int], body: dict[str, Any]) -> Any:
+def _ask(session: CliSession, api: tuple[int, int], body: dict[str, Any]) -> Any:
     from headrace.cli.broker_calls import ask_broker, brokers
 
     session.check_reachable()
@@ -96,7 +96,7 @@ def _ask(session: Session, api: tuple[int, int], body: dict[str, Any]) -> Any:
     return ask_broker(session, address, api, body)
 
 
-def _found(session: Session, entity: Entity) -> list[tuple[Entity, dict[str, float]]]:
+def _found(session: CliSession, entity: Entity) -> list[tuple[Entity, dict[str, float]]]:
     components = [
         {"entity_type": kind, "match_type": 1 if name is None else 0, "match": name}
         for kind, name in entity.items()
@@ -117,7 +117,7 @@ def _found(session: Session, entity: Entity) -> list[tuple[Entity, dict[str, flo
 @entity_options
 @AS_JSON
 @click.pass_obj
-def list_(session: Session, /, as_json: bool, **options: Any) -> None:
+def list_(session: CliSession, /, as_json: bool, **options: Any) -> None:
     """List quotas; with options, only those of matching entities."""
     found = _found(session, _entity(options))
     if as_json:
@@ -138,7 +138,7 @@ def list_(session: Session, /, as_json: bool, **options: Any) -> None:
 @AS_JSON
 @click.pass_obj
 def set_(
-    session: Session, /, changes: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
+    session: CliSession, /, changes: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
 ) -> None:
     """Set quotas of an entity atomically."""
     rates: dict[str, float | None] = {}
@@ -160,7 +160,7 @@ def set_(
 @AS_JSON
 @click.pass_obj
 def delete(
-    session: Session, /, names: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
+    session: CliSession, /, names: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
 ) -> None:
     """Delete quotas of an entity. Default: all of them."""
     entity = _named(_entity(options))
@@ -176,7 +176,7 @@ def delete(
 
 
 def _alter(
-    session: Session,
+    session: CliSession,
     entity: Entity,
     changes: dict[str, float | None],
     *,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.cli.client import Client, KafkaError, Message
     from headrace.cli.progress import Meter
     from headrace.cli.records_out import Writer
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 MESSAGES_MAX = 1000  # messages taken from the client at once: amortises the call, bounds the delay
 POLL_S = 0.2
@@ -36,10 +36,10 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class Reader:
+class ReadState:
     """The state shared by all ways of reading."""
 
-    session: Session
+    session: CliSession
     write: Writer
     meter: Meter
     count_max: int | None = None
@@ -93,7 +93,7 @@ class Reader:
         raise from_kafka(error, "read")
 
 
-def read_spans(reader: Reader, spans: dict[Partition, Span]) -> None:
+def read_spans(reader: ReadState, spans: dict[Partition, Span]) -> None:
     """Read each partition from its begin to its end, without a group."""
     topic_partition = kafka().TopicPartition
     ends = {p: s.end for p, s in spans.items() if s.end is None or s.begin < s.end}
@@ -119,14 +119,14 @@ def read_spans(reader: Reader, spans: dict[Partition, Span]) -> None:
         consumer.close()
 
 
-def _wanted(reader: Reader) -> int:
+def _wanted(reader: ReadState) -> int:
     if reader.count_max is None:
         return MESSAGES_MAX
     return min(MESSAGES_MAX, reader.count_max - reader.meter.records)
 
 
 def _sort_out(
-    reader: Reader, messages: list[Message], ends: dict[Partition, int | None]
+    reader: ReadState, messages: list[Message], ends: dict[Partition, int | None]
 ) -> tuple[list[Message], list[Partition]]:
     """Return the messages inside their ranges, and the completed partitions."""
     kept: list[Message] = []
@@ -156,7 +156,7 @@ def _at_end(offset: int, end: int) -> bool:
     return offset >= end
 
 
-def read_group(reader: Reader, topic: str, group: str, reset: str, *, follow: bool) -> None:
+def read_group(reader: ReadState, topic: str, group: str, reset: str, *, follow: bool) -> None:
     """Read as a member of `group`; without `follow`, until every assigned partition is at its end.
 
     Commits what was written, every second and at the end.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes | None]]
 
 
-class Record(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to send. With `timestamp_ms` 0 and `partition` -1, the client chooses."""
 
     key: bytes | None
@@ -52,7 +52,9 @@ class Source(NamedTuple):
     stream: BinaryIO
 
 
-def read_lines(source: Source, reading: Reading, read: Callable[[int], None]) -> Iterator[Record]:
+def read_lines(
+    source: Source, reading: Reading, read: Callable[[int], None]
+) -> Iterator[OutgoingRecord]:
     """One record per line; `read(bytes)` is called with the progress. Raises CommandFailed."""
     key, separator, headers = reading.key, reading.key_separator, reading.headers
     timestamp_ms, partition, empty_is_null = (
@@ -70,10 +72,12 @@ def read_lines(source: Source, reading: Reading, read: Callable[[int], None]) ->
                 raise _bad_line(source, number, f"has no key separator {separator!r}")
         if not value and empty_is_null:
             value = None
-        yield Record(key, value, headers, timestamp_ms, partition)
+        yield OutgoingRecord(key, value, headers, timestamp_ms, partition)
 
 
-def read_json(source: Source, reading: Reading, read: Callable[[int], None]) -> Iterator[Record]:
+def read_json(
+    source: Source, reading: Reading, read: Callable[[int], None]
+) -> Iterator[OutgoingRecord]:
     """One JSON object per line, as written by `headrace consume --format json`. Raises
     CommandFailed."""
     for number, line in enumerate(source.stream, 1):
@@ -86,15 +90,17 @@ def read_json(source: Source, reading: Reading, read: Callable[[int], None]) -> 
             raise _bad_line(source, number, f"cannot be read: {error}") from None
 
 
-def read_whole(source: Source, reading: Reading, read: Callable[[int], None]) -> Iterator[Record]:
+def read_whole(
+    source: Source, reading: Reading, read: Callable[[int], None]
+) -> Iterator[OutgoingRecord]:
     """The whole input as one record."""
     value = source.stream.read()
     read(len(value))
     key = Path(source.name).name.encode() if reading.key_from_name else reading.key
-    yield Record(key, value, reading.headers, reading.timestamp_ms, reading.partition)
+    yield OutgoingRecord(key, value, reading.headers, reading.timestamp_ms, reading.partition)
 
 
-def record_from_json(document: Any, reading: Reading) -> Record:
+def record_from_json(document: Any, reading: Reading) -> OutgoingRecord:
     """Build a record from one JSON object. Raises ValueError, TypeError."""
     if not isinstance(document, dict):
         raise TypeError(
@@ -107,7 +113,7 @@ def record_from_json(document: Any, reading: Reading) -> Record:
     partition = document.get("partition")
     if reading.partition >= 0 or partition is None:
         partition = reading.partition
-    return Record(
+    return OutgoingRecord(
         key if key is not None else reading.key,
         _bytes_of(document, "value"),
         [*_headers_of(document.get("headers")), *reading.headers],

@@ -24,7 +24,7 @@ CONNECT_TIMEOUT_S = 3.0  # a broker that does not accept within this time is dow
 
 
 @dataclass(slots=True)
-class Session:
+class CliSession:
     """The global options of one `headrace` command."""
 
     bootstrap: str

@@ -15,7 +15,7 @@ from headrace.cli.positions import Partition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 # do not change: protocol. (key, version)
 DESCRIBE_SHARE_GROUP = 77, 1
@@ -30,7 +30,7 @@ class ShareStart(NamedTuple):
     lag: int
 
 
-def share_group(session: Session, group: str) -> Any:
+def share_group(session: CliSession, group: str) -> Any:
     """Return the group with its members, from ShareGroupDescribe. Raises CommandFailed."""
     address = group_coordinator(session, group)
     body = {"group_ids": (group,), "include_authorized_operations": False}
@@ -41,7 +41,7 @@ def share_group(session: Session, group: str) -> Any:
     return answer
 
 
-def share_starts(session: Session, group: str) -> dict[Partition, ShareStart]:
+def share_starts(session: CliSession, group: str) -> dict[Partition, ShareStart]:
     """The group's position on each partition that it has started."""
     address = group_coordinator(session, group)
     body = {"groups": [{"group_id": group, "topics": None}]}
@@ -58,7 +58,7 @@ def share_starts(session: Session, group: str) -> dict[Partition, ShareStart]:
     return dict(sorted(found.items()))
 
 
-def move_share_group(session: Session, group: str, starts: Mapping[Partition, int]) -> None:
+def move_share_group(session: CliSession, group: str, starts: Mapping[Partition, int]) -> None:
     """Set the group's start offsets. Raises CommandFailed, also if it has members."""
     topics: dict[str, list[dict[str, int]]] = {}
     for partition, offset in starts.items():

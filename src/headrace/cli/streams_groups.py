@@ -13,13 +13,13 @@ from headrace.cli.failures import FAILED, CommandFailed, no_group
 from headrace.cli.positions import Partition
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 DESCRIBE_STREAMS_GROUP: Final = 89, 0  # do not change: protocol. (key, version)
 NONE, GROUP_ID_NOT_FOUND = 0, 69
 
 
-def streams_group(session: Session, group: str) -> Any:
+def streams_group(session: CliSession, group: str) -> Any:
     """Return the group with its members, from StreamsGroupDescribe. Raises CommandFailed."""
     address = group_coordinator(session, group)
     body = {"group_ids": (group,), "include_authorized_operations": False}
@@ -37,7 +37,7 @@ def streams_group(session: Session, group: str) -> Any:
     return answer
 
 
-def read_by(session: Session, described: Any) -> dict[str, list[Partition]]:
+def read_by(session: CliSession, described: Any) -> dict[str, list[Partition]]:
     """The partitions read by each member's active tasks, by member id."""
     inputs: dict[str, list[str]] = {}
     for one in described.topology.subtopologies or () if described.topology else ():

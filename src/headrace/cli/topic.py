@@ -19,7 +19,7 @@ from headrace.cli.pairs import name_and_value
 from headrace.cli.positions import Partition, log_bounds
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 
@@ -58,7 +58,7 @@ def topic() -> None:
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic already exists.")
 @AS_JSON
 @click.pass_obj
-def create(session: Session, /, names: tuple[str, ...], **options: Any) -> None:
+def create(session: CliSession, /, names: tuple[str, ...], **options: Any) -> None:
     """Create topics."""
     new = [
         kafka_admin().NewTopic(
@@ -101,7 +101,7 @@ def create(session: Session, /, names: tuple[str, ...], **options: Any) -> None:
 @AS_JSON
 @click.pass_obj
 def list_(
-    session: Session, /, patterns: tuple[str, ...], internal: bool, records: bool, as_json: bool
+    session: CliSession, /, patterns: tuple[str, ...], internal: bool, records: bool, as_json: bool
 ) -> None:
     """List all topics, or those that match a PATTERN such as 'orders-*'."""
     metadata = session.cluster_metadata()
@@ -134,7 +134,7 @@ def list_(
     print_table([c.replace("_", " ") for c in columns], [[r[c] for c in columns] for r in rows])
 
 
-def _config_of(session: Session, name: str) -> list[dict[str, Any]]:
+def _config_of(session: CliSession, name: str) -> list[dict[str, Any]]:
     resource = kafka_admin().ConfigResource(kafka_admin().ResourceType.TOPIC, name)
     future = session.admin().describe_configs([resource], request_timeout=session.timeout_s)[
         resource
@@ -151,7 +151,7 @@ def _config_of(session: Session, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(session: Session, description: Any, all_settings: bool) -> dict[str, Any]:
+def _facts(session: CliSession, description: Any, all_settings: bool) -> dict[str, Any]:
     name = description.name
     wanted = [Partition(name, p.id) for p in description.partitions]
     bounds = log_bounds(session, wanted)
@@ -185,7 +185,7 @@ def _facts(session: Session, description: Any, all_settings: bool) -> dict[str, 
 @AS_JSON
 @click.pass_obj
 def describe(
-    session: Session, /, names: tuple[str, ...], all_settings: bool, as_json: bool
+    session: CliSession, /, names: tuple[str, ...], all_settings: bool, as_json: bool
 ) -> None:
     """Show the partitions, offsets and settings of topics."""
     descriptions = session.describe_topics(list(names))
@@ -221,7 +221,7 @@ def describe(
 )
 @AS_JSON
 @click.pass_obj
-def alter(session: Session, /, name: str, **options: Any) -> None:
+def alter(session: CliSession, /, name: str, **options: Any) -> None:
     """Change settings or add partitions, which cannot be removed again."""
     partitions, config, unset = options["partitions"], options["config"], options["unset"]
     if not (partitions or config or unset):
@@ -244,7 +244,7 @@ def alter(session: Session, /, name: str, **options: Any) -> None:
 
 
 def _alter_config(
-    session: Session, name: str, config: dict[str, str], unset: tuple[str, ...]
+    session: CliSession, name: str, config: dict[str, str], unset: tuple[str, ...]
 ) -> None:
     library = kafka_admin()
     put, delete_ = library.AlterConfigOpType.SET, library.AlterConfigOpType.DELETE
@@ -266,7 +266,7 @@ def _alter_config(
 @AS_JSON
 @click.pass_obj
 def delete(
-    session: Session, /, names: tuple[str, ...], yes: bool, if_exists: bool, as_json: bool
+    session: CliSession, /, names: tuple[str, ...], yes: bool, if_exists: bool, as_json: bool
 ) -> None:
     """Delete topics with all their records. Asks first; without a terminal, use --yes."""
     confirm(f"Delete {', '.join(names)} and all records in them?", is_sure=yes)

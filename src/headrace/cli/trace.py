@@ -17,7 +17,7 @@ from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table
 from headrace.cli.web import HTTP, ask_each, path_of, place_of
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 TIME_MS: Final = 30_000
 LAST: Final = 2**63
@@ -31,7 +31,7 @@ PLACE: Final = ("event", "at_ms", "topic", "partition", "offset")
 @HTTP
 @AS_JSON
 @click.pass_obj
-def trace(session: Session, /, topic: str, message: str, http: str, as_json: bool) -> None:
+def trace(session: CliSession, /, topic: str, message: str, http: str, as_json: bool) -> None:
     """Show the history of a message: stored, delayed, delivered, acknowledged, redriven.
 
     Identify it by its headrace-message-id, or by partition and offset.
@@ -65,7 +65,9 @@ def trace(session: Session, /, topic: str, message: str, http: str, as_json: boo
         )
 
 
-def _ask_all(session: Session, address: str, topic: str, query: dict[str, Any]) -> dict[str, Any]:
+def _ask_all(
+    session: CliSession, address: str, topic: str, query: dict[str, Any]
+) -> dict[str, Any]:
     """Collect all brokers' results. Raises CommandFailed."""
     total: dict[str, Any] = {
         "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.cli.client import Client, Message
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 BATCH_RECORDS: Final = 500
 POLL_S: Final = 1.0
@@ -61,7 +61,7 @@ def _is_record(message: Message) -> bool:
     raise from_kafka(error, "read records")
 
 
-def begin_transactions(session: Session, producer: Client) -> None:
+def begin_transactions(session: CliSession, producer: Client) -> None:
     """Fence earlier producers with the same id. Raises CommandFailed."""
     try:
         producer.init_transactions(session.timeout_s)
@@ -73,7 +73,7 @@ class TransactionalMove:
     """Sends bundles of records, each in one transaction with its consumer's offsets."""
 
     def __init__(
-        self, session: Session, consumer: Client, producer: Client, name: str, doing: str
+        self, session: CliSession, consumer: Client, producer: Client, name: str, doing: str
     ) -> None:
         """`producer`: after `begin_transactions`. `name` and `doing` are for messages, such as
         "move of this backlog" and "move a backlog"."""

@@ -15,7 +15,7 @@ from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import CliSession
 
 # do not change: protocol. (key, version)
 WRITE_TXN_MARKERS = 27, 1
@@ -41,7 +41,7 @@ def txn() -> None:
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these.")
 @AS_JSON
 @click.pass_obj
-def list_(session: Session, /, states: tuple[str, ...], as_json: bool) -> None:
+def list_(session: CliSession, /, states: tuple[str, ...], as_json: bool) -> None:
     """List the transactional ids of the cluster with their states."""
     body = {"state_filters": states, "producer_id_filters": ()}
     rows: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ def list_(session: Session, /, states: tuple[str, ...], as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True)
 @AS_JSON
 @click.pass_obj
-def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
+def describe(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> None:
     """Show the state, producer and open partitions of transactional ids."""
     found: dict[str, dict[str, Any]] = {}
     for number, address in brokers(session):
@@ -132,7 +132,7 @@ def _documents(answer: Any) -> list[dict[str, Any]]:
     help="First offset of the transaction: the last stable offset that does not advance.",
 )
 @click.pass_obj
-def abort_hanging(session: Session, /, topic: str, partition: int, start_offset: int) -> None:
+def abort_hanging(session: CliSession, /, topic: str, partition: int, start_offset: int) -> None:
     """Abort a transaction in a partition that no coordinator will end.
 
     Coordinators verify the first write of each transaction, so this should not be necessary. A
@@ -172,7 +172,7 @@ def abort_hanging(session: Session, /, topic: str, partition: int, start_offset:
     click.echo(f"aborted the transaction of producer {producer.producer_id}")
 
 
-def _leader(session: Session, topic: str, partition: int) -> str:
+def _leader(session: CliSession, topic: str, partition: int) -> str:
     metadata = session.cluster_metadata()
     found = metadata.topics.get(topic)
     if found is None or partition not in found.partitions:

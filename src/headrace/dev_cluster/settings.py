@@ -19,7 +19,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerPlace:
     """Where a server runs: the loopback interface, unless the caller has set up another place."""
 
     host: str = LOOPBACK
@@ -46,12 +46,12 @@ class ClusterOptions:
     """Further bookie settings, such as journalMaxGroupWaitMSec."""
     zookeeper_settings: Mapping[str, str] = field(default_factory=dict)
     """Further ZooKeeper settings, such as secureClientPort."""
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, ServerPlace] = field(default_factory=dict)
     """By the names of the servers' folders (`zookeeper`, `zookeeper-2`, `bookie-1`, ...)."""
 
-    def place(self, folder: str) -> Place:
+    def place(self, folder: str) -> ServerPlace:
         """The place of a server."""
-        return self.places.get(folder, Place())
+        return self.places.get(folder, ServerPlace())
 
 
 @dataclass(frozen=True)

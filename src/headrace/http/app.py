@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 
 from headrace.errors import DataCorrupt
-from headrace.http.connection import Connection
+from headrace.http.connection import HttpConnection
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.metrics import Metrics
@@ -191,7 +191,7 @@ def make_server(face: HttpFace) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=Connection,
+        http=HttpConnection,
         ws="none",
         server_header=False,
         proxy_headers=False,

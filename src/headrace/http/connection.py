@@ -37,7 +37,7 @@ class RequestMalformed(ValueError):
     """The parser accepts it, HTTP does not (RFC 9112, sections 2.3 and 3.2)."""
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """See the module. An idle connection gives way to a new one where there are too many."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -56,7 +56,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(JoinedWrites(transport, self.loop))
         self.began_s = self.loop.time()
         if len(self.connections) > CONNECTIONS_MAX:
-            others = cast("set[Connection]", self.connections) - {self}
+            others = cast("set[HttpConnection]", self.connections) - {self}
             idle = (one for one in others if one.is_idle)
             oldest = min(idle, key=lambda one: one.began_s, default=None)
             if oldest is not None:

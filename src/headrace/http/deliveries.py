@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 UNDECODABLE: Final = "cannot be decoded"
 
 
-class Deliveries:
+class PartitionDeliveries:
     """The messages of one partition, and how to settle the rest of what was acquired.
 
     The rest: offsets without a message, records that cannot be decoded, and what would make the

@@ -17,7 +17,7 @@ from headrace.broker.shares.queue_peers import MemberSettlements, SeenPause
 from headrace.broker.shares.share_partitions import OFFSET_MAX
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.errors import BrokerUnreachable, HeadraceError, NotOwner
-from headrace.http.deliveries import Deliveries
+from headrace.http.deliveries import PartitionDeliveries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -245,7 +245,7 @@ class Receiving:
         """Make messages of what was acquired, and settle the rest of it."""
         if not is_held:
             self._held.append((number, received.acquired))
-        deliveries = Deliveries(number, self._member, self._bytes_left)
+        deliveries = PartitionDeliveries(number, self._member, self._bytes_left)
         await deliveries.add(received)
         self._bytes_left = deliveries.bytes_left
         self.messages += deliveries.messages

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
     from headrace.broker.services.search import Search
-    from headrace.broker.services.trace import Event
+    from headrace.broker.services.trace import TraceEvent
     from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
 
@@ -114,7 +114,7 @@ def _check(given: Json) -> None:
         raise Contradiction("name the message by message_id, or by partition and offset")
 
 
-def _event(event: Event) -> Json:
+def _event(event: TraceEvent) -> Json:
     shown: Json = {"event": event.event}
     if event.at_ms < TIME_MS_MAX:
         shown["at_ms"] = event.at_ms

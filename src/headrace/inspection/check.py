@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.inspection.facts import Facts
+from headrace.inspection.facts import DecodedMetadata
 from headrace.inspection.findings import (
     RESTORE,
     Finding,
-    Place,
+    RecordRange,
     Severity,
     damage,
     note,
@@ -92,7 +92,7 @@ class _Check:
         self._report = Report(users=[user for user in users if user is not None])
         # Metadata first: a ledger is in the store before a chain names it.
         self._copy = MetadataCopy(root)
-        self._facts = Facts(self._copy, max(one.number for one in folders) + 1)
+        self._facts = DecodedMetadata(self._copy, max(one.number for one in folders) + 1)
         self._stores = {one.number: Ledgers(one) for one in folders}
         self._done = 0
         self._all = sum(
@@ -233,7 +233,7 @@ class _Check:
     def _note_tiered(self, chain: Chain, link: LedgerLink) -> None:
         cause = f"{chain.name}: ledger {link.ledger} is in object storage only"
         effect = "it was not checked"
-        place: Place = chain.place_in(link, link.base_offset, (link.end_offset or 1) - 1)
+        place: RecordRange = chain.place_in(link, link.base_offset, (link.end_offset or 1) - 1)
         self._report.findings.append(note("ledger-tiered", METADATA, cause, effect, place))
 
     def _check_unnamed(self, named: dict[tuple[int, int], str]) -> None:
@@ -248,5 +248,5 @@ class _Check:
                     effect = "left by a crash or a deletion; the next start deletes it"
                     name = store.folder.name(ledger.segment)
                     self._report.findings.append(
-                        note("ledger-unnamed", name, cause, effect, Place(number))
+                        note("ledger-unnamed", name, cause, effect, RecordRange(number))
                     )

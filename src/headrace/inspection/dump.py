@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.inspection.decoders import Decode
     from headrace.inspection.folder import Folder
     from headrace.inspection.ledgers import Ledgers, StoredLedger
-    from headrace.inspection.metadata_copy import Row
+    from headrace.inspection.metadata_copy import MetadataRow
 
 Line = dict[str, Any]
 _KINDS = {
@@ -303,7 +303,7 @@ def dump_ledger(store: Ledgers, ledger: StoredLedger, wanted: RecordsWanted) -> 
         yield {"ledger": ledger.id, **footer}
 
 
-def metadata_line(row: Row) -> Line:
+def metadata_line(row: MetadataRow) -> Line:
     """Dump one metadata row; its value is decoded if its key is known."""
     line: Line = {"type": "fact", "key": row.key, "version": row.version, "changed": row.changed_ms}
     if row.session is not None:

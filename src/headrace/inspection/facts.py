@@ -13,7 +13,7 @@ from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.inspection.findings import (
     WHOLE_FOLDER,
     Finding,
-    Place,
+    RecordRange,
     damage,
     note,
     unreadable,
@@ -48,7 +48,7 @@ from headrace.metadata.quota_facts import QUOTAS, QuotaFact
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.inspection.metadata_copy import MetadataCopy, Row
+    from headrace.inspection.metadata_copy import MetadataCopy, MetadataRow
     from headrace.metadata.facts import LedgerLink, PartitionKey
 
 _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
@@ -97,18 +97,18 @@ class Chain(NamedTuple):
         known = kind in CompanionKind.__members__.values()
         return f"{text} ({CompanionKind(kind).name.lower() if known else f'companion {kind}'})"
 
-    def place(self, first: int | None = None, last: int | None = None) -> Place:
+    def place(self, first: int | None = None, last: int | None = None) -> RecordRange:
         """A set of its offsets."""
-        return Place(None, self.topic.name, self.partition, first, last)
+        return RecordRange(None, self.topic.name, self.partition, first, last)
 
     def place_in(
         self, link: LedgerLink, first: int | None = None, last: int | None = None
-    ) -> Place:
+    ) -> RecordRange:
         """The offsets of one of its ledgers."""
-        return Place(link.ledger, self.topic.name, self.partition, first, last)
+        return RecordRange(link.ledger, self.topic.name, self.partition, first, last)
 
 
-class Facts:
+class DecodedMetadata:
     """The decoded metadata, and the problems found in it."""
 
     def __init__(self, copy: MetadataCopy, worker_count: int) -> None:
@@ -124,7 +124,7 @@ class Facts:
                 self._take(row, row.value)
         self._link()
 
-    def _take(self, row: Row, value: bytes) -> None:
+    def _take(self, row: MetadataRow, value: bytes) -> None:
         try:
             fact = decode(row.key, value)
             key = (
@@ -183,7 +183,7 @@ class Facts:
 
     def _missing(self, topic: TopicFact, number: int, what: str) -> None:
         cause = f"{topic.name}-{number}: {what}"
-        place = Place(None, topic.name, number)
+        place = RecordRange(None, topic.name, number)
         self.findings.append(damage("chain-missing", METADATA, None, cause, _LOST, _STEP, place))
 
     def worker_of(self, chain: Chain) -> int:

@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
 
 @dataclass(slots=True, frozen=True)
-class Place:
+class RecordRange:
     """The records that a finding affects, as far as known. Offsets are inclusive."""
 
     ledger: int | None = None
@@ -54,7 +54,7 @@ class Finding:
     cause: str
     effect: str
     next_step: str
-    place: Place = Place()
+    place: RecordRange = RecordRange()
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of one JSON line; unknown ones are omitted."""
@@ -78,11 +78,11 @@ def damage(
     cause: str,
     effect: str,
     next_step: str = RESTORE,
-    place: Place | None = None,
+    place: RecordRange | None = None,
 ) -> Finding:
     """Build a finding of damage."""
     return Finding(
-        Severity.DAMAGE, kind, file, position, cause, effect, next_step, place or Place()
+        Severity.DAMAGE, kind, file, position, cause, effect, next_step, place or RecordRange()
     )
 
 
@@ -92,6 +92,8 @@ def unreadable(kind: str, file: str, cause: str, next_step: str) -> Finding:
     return Finding(Severity.UNREADABLE, kind, file, None, cause, effect, next_step)
 
 
-def note(kind: str, file: str, cause: str, effect: str = "", place: Place | None = None) -> Finding:
+def note(
+    kind: str, file: str, cause: str, effect: str = "", place: RecordRange | None = None
+) -> Finding:
     """Build a note."""
-    return Finding(Severity.NOTE, kind, file, None, cause, effect, "", place or Place())
+    return Finding(Severity.NOTE, kind, file, None, cause, effect, "", place or RecordRange())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import DataCorrupt, FormatUnsupported, HeadraceError
 from headrace.inspection.batches import FoundBatch, Gap, batches_in
 from headrace.inspection.decoders import decoder_of, marker_in, state_in
-from headrace.inspection.findings import RESTORE, Finding, Place, damage, unreadable
+from headrace.inspection.findings import RESTORE, Finding, RecordRange, damage, unreadable
 from headrace.log.footer import Footer, decode_footer
 from headrace.records.codec import decode_batch
 
@@ -253,5 +253,5 @@ class LedgerCheck:
     def _footer_damage(self, cause: str, offset: int | None) -> None:
         name = self._ledgers.folder.name(self._ledger.footer_file)
         effect = f"{self._chain.name}: lookups by offset or time can miss records"
-        place: Place = self._chain.place_in(self._link, offset, offset)
+        place: RecordRange = self._chain.place_in(self._link, offset, offset)
         self.seen.findings.append(damage("footer-index", name, None, cause, effect, RESTORE, place))

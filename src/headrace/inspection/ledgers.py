@@ -15,7 +15,7 @@ from headrace.inspection.findings import (
     RESTORE,
     WHOLE_FOLDER,
     Finding,
-    Place,
+    RecordRange,
     damage,
     note,
     unreadable,
@@ -235,7 +235,7 @@ class Ledgers:
     def _never_made(self, number: int, piece: _Piece) -> None:
         cause = f"it writes to ledger {number}, which was never created"
         name = self.folder.name(piece.file)
-        place = Place(number)
+        place = RecordRange(number)
         found = damage("wal-ledger", name, piece.at, cause, WHOLE_FOLDER, RESTORE, place)
         self.findings.append(found)
 
@@ -246,7 +246,9 @@ class Ledgers:
             name = self.folder.name(ledger.segment)
             effect = f"ledger {ledger.id} is quarantined: none of its records are served"
             self.findings.append(
-                damage("ledger-gap", name, ledger.end, cause, effect, RESTORE, Place(ledger.id))
+                damage(
+                    "ledger-gap", name, ledger.end, cause, effect, RESTORE, RecordRange(ledger.id)
+                )
             )
         elif skipped < piece.size:
             size = piece.size - skipped

@@ -27,7 +27,7 @@ _STEP = f"restore {METADATA} from a backup"
 _ROWS = "SELECT key, value, version, crc, session, sequence, changed_ms FROM facts ORDER BY key"
 
 
-class Row(NamedTuple):
+class MetadataRow(NamedTuple):
     """One metadata key."""
 
     key: str
@@ -45,7 +45,7 @@ class MetadataCopy:
     """The contents of the metadata file, and the problems found in it."""
 
     def __init__(self, root: Path) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[MetadataRow] = []
         self.findings: list[Finding] = []
         self.is_there = (root / METADATA).exists()
         if not self.is_there:
@@ -92,10 +92,10 @@ class MetadataCopy:
         self.findings.append(damage("metadata-file", METADATA, None, cause, WHOLE_FOLDER, _STEP))
 
 
-def _rows(database: sqlite3.Connection) -> Iterator[Row]:
+def _rows(database: sqlite3.Connection) -> Iterator[MetadataRow]:
     for key, value, version, crc, session, sequence, changed_ms in database.execute(_ROWS):
         is_intact = value is None or row_crc(key, value, version) == crc
-        yield Row(key, value, version, session, sequence, changed_ms, is_intact)
+        yield MetadataRow(key, value, version, session, sequence, changed_ms, is_intact)
 
 
 def _copy(root: Path, target: Path) -> None:

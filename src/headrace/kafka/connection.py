@@ -51,7 +51,7 @@ class Reply:
 
     __slots__ = ("buffers", "bytes_max", "connection", "term", "throttle_ms")
 
-    def __init__(self, connection: Connection, bytes_max: int) -> None:
+    def __init__(self, connection: KafkaConnection, bytes_max: int) -> None:
         self.connection = connection
         self.bytes_max = bytes_max
         self.throttle_ms = connection.throttle_ms
@@ -94,21 +94,21 @@ class Dispatcher(Protocol):
     gate: Gate | None
     """None: this broker owns everything permanently."""
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: KafkaConnection) -> None:
         """A client has connected."""
         ...
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: KafkaConnection) -> None:
         """A client has disconnected."""
         ...
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+    def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
         """Handle one request. Raises FrameInvalid, struct.error or IndexError on a malformed
         one."""
         ...
 
 
-class Connection:
+class KafkaConnection:
     """See the module. Has the methods of an asyncio.Protocol; inheriting from it would slow down
     the compiled class."""
 

@@ -34,7 +34,7 @@ from headrace.kafka.apis import (
     Api,
     advertised,
 )
-from headrace.kafka.connection import ANY_TERM, Connection, Gate, Reply
+from headrace.kafka.connection import ANY_TERM, Gate, KafkaConnection, Reply
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION
 from headrace.kafka.handlers import (
     client_quotas,
@@ -147,7 +147,7 @@ class KafkaFace:
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
         # ordered, so that a simulated run can be replayed
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[KafkaConnection, None] = {}
         self._peer_client = KafkaPeerClient()
         node.call_peers_with(self._peer_client, SharePeers(self._peer_client.call))
         self._queue_peers = node.queue_owners.peers = KafkaQueuePeers()
@@ -166,7 +166,7 @@ class KafkaFace:
     ) -> tuple[str, int]:
         """Listen for clients; see Face. Raises OSError."""
         server = await self._loop.create_server(
-            lambda: cast("asyncio.Protocol", Connection(self, self._loop, listener)),
+            lambda: cast("asyncio.Protocol", KafkaConnection(self, self._loop, listener)),
             host,
             port,
             backlog=1024,
@@ -215,7 +215,7 @@ class KafkaFace:
 
     # --- Dispatcher --------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: KafkaConnection) -> None:
         """See connection.Dispatcher."""
         self.connections[connection] = None
         connection.last_request_ns = self._now_ns()
@@ -234,13 +234,13 @@ class KafkaFace:
         for connection in self.connections:
             connection.throttle_ms = 0
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: KafkaConnection) -> None:
         """See connection.Dispatcher."""
         self.connections.pop(connection, None)
         self.fetch.closed(connection)
         self._node.share_groups.disconnected(connection)
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+    def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
         """See connection.Dispatcher."""
         if self._quotas.is_active and not self._is_metering:
             self._dispatch_metered(connection, frame)
@@ -292,7 +292,7 @@ class KafkaFace:
             reply.term = term
         self._tasks.spawn(self._answer(reply, request, context, correlation_id), api.name)
 
-    def _admit(self, connection: Connection, api_key: int) -> None:
+    def _admit(self, connection: KafkaConnection, api_key: int) -> None:
         """The gate before every handler. Raises FrameInvalid, which closes the connection."""
         session = connection.session
         if not session.is_authenticated and not self._admission.admits(session, api_key):
@@ -300,7 +300,7 @@ class KafkaFace:
         connection.must_be_admitted = not session.is_authenticated
 
     def _refuse_version(
-        self, connection: Connection, api: Api, version: int, correlation_id: int
+        self, connection: KafkaConnection, api: Api, version: int, correlation_id: int
     ) -> None:
         if api.key != API_VERSIONS:
             raise FrameInvalid(
@@ -312,7 +312,7 @@ class KafkaFace:
         body = write_response(API_VERSIONS, 0, answer)
         connection.expect().send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body])
 
-    def _dispatch_metered(self, connection: Connection, frame: memoryview) -> None:
+    def _dispatch_metered(self, connection: KafkaConnection, frame: memoryview) -> None:
         """Handle a request while there are quotas. The cost of its handling in this turn throttles
         the client's next one."""
         begun_ns = self._now_ns()

@@ -39,8 +39,8 @@ from headrace.storage.ledger import NamesFiles, WritesInBulk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headrace.log.compaction import Run
-    from headrace.log.compaction_workers import Mapped, Rewritten, Worker
+    from headrace.log.compaction import BatchRun
+    from headrace.log.compaction_workers import CompactionWorker, Mapped, Rewritten
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import Buffer
@@ -83,7 +83,7 @@ class NoPace:
         await asyncio.sleep(0)
 
 
-class Round(NamedTuple):
+class RoundSummary(NamedTuple):
     """What one round has done."""
 
     read_bytes: int
@@ -132,7 +132,7 @@ class Cleaner:
         self._bulk: BulkWriter | None = None
         self._replaced: list[Segment] = []
 
-    async def run(self) -> Round:
+    async def run(self) -> RoundSummary:
         """Compact once. Raises what storage and metadata raise, DataCorrupt; then nothing is lost,
         and the next round begins anew. `replaced` holds, as in Round, what went before that."""
         is_complete = True
@@ -154,7 +154,7 @@ class Cleaner:
                 raise
             is_complete = False
         replaced = [segment.ledger for segment in self._replaced]
-        return Round(
+        return RoundSummary(
             self._read_bytes, self._written_bytes, self._removed_records, replaced, is_complete
         )
 
@@ -173,7 +173,7 @@ class Cleaner:
         job = Job(aborted, self._keys_max, now_ms, log.config.delete_retention_ms)
         size = sum(segment.end_position for segment in dirty)
         size = max(size, RECORD_BYTES * sum(one.end_offset - one.base_offset for one in dirty))
-        worker: Worker = LoopWorker(job, self._pace.pause)
+        worker: CompactionWorker = LoopWorker(job, self._pace.pause)
         if self._process_bytes_min is not None and size > self._process_bytes_min:
             worker = await ProcessWorker.start(job)
         try:
@@ -212,7 +212,7 @@ class Cleaner:
                 break
         return found
 
-    async def _map(self, worker: Worker, dirty: list[Segment], offset: int) -> int:
+    async def _map(self, worker: CompactionWorker, dirty: list[Segment], offset: int) -> int:
         """Where the map ends: what begins there or later waits for the next round."""
         end_offset: int | None = None
         for segment in dirty:
@@ -222,7 +222,9 @@ class Cleaner:
             end_offset = segment.end_offset
         return (await worker.end_map(end_offset))[0]
 
-    async def _mapped(self, segment: Segment, offset: int, worker: Worker) -> AsyncIterator[bool]:
+    async def _mapped(
+        self, segment: Segment, offset: int, worker: CompactionWorker
+    ) -> AsyncIterator[bool]:
         """Whether the map is full, piece by piece of a ledger."""
         if (path := await self._file(segment, worker)) is not None:
             assert isinstance(worker, ProcessWorker)
@@ -233,7 +235,7 @@ class Cleaner:
             async for run in self._runs(segment):
                 yield await worker.map(run, offset)
 
-    async def _file(self, segment: Segment, worker: Worker) -> str | None:
+    async def _file(self, segment: Segment, worker: CompactionWorker) -> str | None:
         """The file of a sealed ledger, where the worker can read it itself."""
         if segment not in self._log.segments:  # retention was faster
             raise _Stopped
@@ -248,7 +250,7 @@ class Cleaner:
         self._read_bytes += piece.read_bytes
         await self._pace.spend(piece.read_bytes)
 
-    async def _runs(self, segment: Segment) -> AsyncIterator[Run]:
+    async def _runs(self, segment: Segment) -> AsyncIterator[BatchRun]:
         """All batches of a sealed ledger, of which CRC and place are checked."""
         if segment not in self._log.segments:  # retention was faster
             raise _Stopped
@@ -294,7 +296,7 @@ class Cleaner:
             size, entries = size + segment.end_position, entries + more
         return [group for group in groups if any(segment.end_position for segment in group)]
 
-    async def _replace(self, group: list[Segment], worker: Worker) -> None:
+    async def _replace(self, group: list[Segment], worker: CompactionWorker) -> None:
         """Write what is left of these ledgers to a new one, and put that in their place."""
         log, store = self._log, self._store
         begin_ns = self._environment.clock.now_ns()
@@ -329,7 +331,9 @@ class Cleaner:
         except HeadraceError:
             pass  # an orphan: collected later
 
-    async def _write_whole(self, group: list[Segment], new: Segment, worker: Worker) -> bool:
+    async def _write_whole(
+        self, group: list[Segment], new: Segment, worker: CompactionWorker
+    ) -> bool:
         """Write the new ledger, past what small appends wait for where the store can do that."""
         size = sum(segment.end_position for segment in group)
         if size < BULK_BYTES_MIN or not isinstance(self._store, WritesInBulk):
@@ -345,7 +349,7 @@ class Cleaner:
             if bulk is not None:
                 bulk.close()
 
-    async def _write(self, group: list[Segment], new: Segment, worker: Worker) -> bool:
+    async def _write(self, group: list[Segment], new: Segment, worker: CompactionWorker) -> bool:
         """Append what is left; whether anything is not as it was."""
         end_offset, is_changed = group[-1].end_offset, False
         left: list[Buffer] = []
@@ -367,7 +371,7 @@ class Cleaner:
         return is_changed
 
     async def _left(
-        self, segment: Segment, new: Segment, end_offset: int, worker: Worker
+        self, segment: Segment, new: Segment, end_offset: int, worker: CompactionWorker
     ) -> AsyncIterator[tuple[Buffer, bool]]:
         """What is left of a ledger, piece by piece; whether that is not all as it was."""
         if (path := await self._file(segment, worker)) is not None:

@@ -59,7 +59,7 @@ Steps = Generator[None, None, _T]
 The generator returns the result."""
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Consecutive whole batches of a ledger."""
 
     data: Buffer
@@ -67,7 +67,7 @@ class Run(NamedTuple):
     """(position in `data`, header) of each."""
 
     @classmethod
-    def of(cls, data: Buffer) -> Run:
+    def of(cls, data: Buffer) -> BatchRun:
         """The whole batches in `data`. Raises BatchCorrupt."""
         return cls(data, list(iterate_headers(data)))
 
@@ -311,7 +311,7 @@ class Compaction:
         return None
 
 
-def map_run(keys: KeyMap, run: Run, from_offset: int) -> Steps[bool]:
+def map_run(keys: KeyMap, run: BatchRun, from_offset: int) -> Steps[bool]:
     """Add a run to the map, except batches that end before `from_offset`. Returns whether the map
     is full, and the rest has to wait. Raises BatchCorrupt."""
     unpaused = 0
@@ -329,7 +329,9 @@ def map_run(keys: KeyMap, run: Run, from_offset: int) -> Steps[bool]:
     return False
 
 
-def rewrite_run(compaction: Compaction, run: Run, base_offset: int, end_offset: int) -> Steps[Left]:
+def rewrite_run(
+    compaction: Compaction, run: BatchRun, base_offset: int, end_offset: int
+) -> Steps[Left]:
     """The retained form of a run, in a ledger with this offset range. Raises BatchCorrupt."""
     batches: list[Buffer | None] = []
     removed, dropped = compaction.removed_records, len(compaction.dropped_markers)
@@ -344,7 +346,7 @@ def rewrite_run(compaction: Compaction, run: Run, base_offset: int, end_offset: 
     return Left(batches, compaction.removed_records - removed, compaction.dropped_markers[dropped:])
 
 
-def whole_of(run: Run, left: Left) -> tuple[list[Buffer], bool]:
+def whole_of(run: BatchRun, left: Left) -> tuple[list[Buffer], bool]:
     """The retained batches of a run, and whether anything has changed. Raises BatchCorrupt unless
     each retained batch has the offsets of its original."""
     kept: list[Buffer] = []

@@ -12,7 +12,7 @@ from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from headrace.errors import BatchCorrupt, DataCorrupt
-from headrace.log.compaction import Run, map_run, rewrite_run, whole_of
+from headrace.log.compaction import BatchRun, map_run, rewrite_run, whole_of
 from headrace.log.compaction_workers import (
     CORRUPT,
     DAMAGED,
@@ -77,13 +77,13 @@ class Served:
         assert self._round is not None
         try:
             if operation == MAP:
-                steps = map_run(self._round.keys, Run.of(body), first)
+                steps = map_run(self._round.keys, BatchRun.of(body), first)
                 return Answer(DONE, int(_outcome(steps)), 0, [])
             if operation == END_MAP:
                 ended = self._round.end_map(None if first == NOTHING else first)
                 return Answer(DONE, *ended, [])
             if operation == REWRITE:
-                return self._rewrite(self._round.compaction, Run.of(body), first, second)
+                return self._rewrite(self._round.compaction, BatchRun.of(body), first, second)
             return self._answer_of_file(self._round, operation, (first, second), body)
         except BatchCorrupt as error:
             return Answer(CORRUPT, 0, 0, [str(error).encode()])
@@ -142,7 +142,9 @@ class Served:
         return Answer(DONE, removed, file.runs.position - begin, [numbers.tobytes()])
 
     @staticmethod
-    def _rewrite(compaction: Compaction, run: Run, base_offset: int, end_offset: int) -> Answer:
+    def _rewrite(
+        compaction: Compaction, run: BatchRun, base_offset: int, end_offset: int
+    ) -> Answer:
         left = _outcome(rewrite_run(compaction, run, base_offset, end_offset))
         sizes = array("q")
         parts: list[Buffer] = []
@@ -169,7 +171,7 @@ class _LedgerFile:
         self.runs = SealedRuns(segment, segment.end_position, FILE_READ_BYTES)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def pieces(self) -> Iterator[Run]:
+    def pieces(self) -> Iterator[BatchRun]:
         """The next runs. Raises OSError, DataCorrupt, BatchCorrupt."""
         while size := self.runs.size:
             run = self.runs.take(os.pread(self._descriptor, size, self.runs.position))

@@ -43,7 +43,7 @@ from headrace.runtime.memory_file import close_memory_file, memory_file, read_ex
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from headrace.log.compaction import Run, Steps
+    from headrace.log.compaction import BatchRun, Steps
     from headrace.log.segment import Segment
     from headrace.records.batch import Buffer
 
@@ -60,10 +60,10 @@ class Job(NamedTuple):
     delete_retention_ms: int
 
 
-class Worker(Protocol):
+class CompactionWorker(Protocol):
     """Two passes over a partition, run by run. A failed call ends the round."""
 
-    async def map(self, run: Run, from_offset: int) -> bool:
+    async def map(self, run: BatchRun, from_offset: int) -> bool:
         """Add the next batches of the dirty range, except those that end before `from_offset`;
         returns whether the map is full, and the rest has to wait. Raises BatchCorrupt."""
         ...
@@ -73,7 +73,7 @@ class Worker(Protocol):
         end of the map, and its number of keys."""
         ...
 
-    async def rewrite(self, run: Run, base_offset: int, end_offset: int) -> Left:
+    async def rewrite(self, run: BatchRun, base_offset: int, end_offset: int) -> Left:
         """The retained form of the next batches, for a new ledger with this offset range.
         Raises BatchCorrupt."""
         ...
@@ -106,7 +106,7 @@ class LoopWorker:
         self._round = RoundState(job)
         self._pause = pause
 
-    async def map(self, run: Run, from_offset: int) -> bool:
+    async def map(self, run: BatchRun, from_offset: int) -> bool:
         """See Worker."""
         return await self._in_steps(map_run(self._round.keys, run, from_offset))
 
@@ -114,7 +114,7 @@ class LoopWorker:
         """See Worker."""
         return self._round.end_map(end_offset)
 
-    async def rewrite(self, run: Run, base_offset: int, end_offset: int) -> Left:
+    async def rewrite(self, run: BatchRun, base_offset: int, end_offset: int) -> Left:
         """See Worker."""
         return await self._in_steps(
             rewrite_run(self._round.compaction, run, base_offset, end_offset)
@@ -208,7 +208,7 @@ class ProcessWorker:
         """Send the parameters of the round. Raises CompactionInterrupted."""
         await self._ask(JOB, 0, 0, json.dumps(job).encode())
 
-    async def map(self, run: Run, from_offset: int) -> bool:
+    async def map(self, run: BatchRun, from_offset: int) -> bool:
         """See Worker."""
         is_full = await self._mapped()
         await self.send(MAP, from_offset, 0, run.whole())
@@ -230,7 +230,7 @@ class ProcessWorker:
         end, count, _ = await self._ask(END_MAP, NOTHING if end_offset is None else end_offset, 0)
         return end, count
 
-    async def rewrite(self, run: Run, base_offset: int, end_offset: int) -> Left:
+    async def rewrite(self, run: BatchRun, base_offset: int, end_offset: int) -> Left:
         """See Worker."""
         data = run.whole()
         removed, marker_count, body = await self._ask(REWRITE, base_offset, end_offset, data)

@@ -28,7 +28,7 @@ from headrace.metadata.facts import (
     companion_number,
     partition_key,
 )
-from headrace.metadata.store import ABSENT, MetadataStore, Operation
+from headrace.metadata.store import ABSENT, MetadataStore, MultiOperation
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class LedgerChain:
 
     def next_tenure(
         self, segment: Segment | None, leader_epoch: int, ahead: LedgerId
-    ) -> Operation | None:
+    ) -> MultiOperation | None:
         """The change that ends this tenure and starts the next owner's, equivalent to its claim.
 
         `segment` was sealed last, `ahead` was created by the next owner. None if an earlier ledger
@@ -300,7 +300,7 @@ class LedgerChain:
             return None
         link = LedgerLink(ahead, end_offset, leader_epoch)
         fact = replace(fact, leader_epoch=leader_epoch, ledgers=[*fact.ledgers, link])
-        return Operation(self._key, fact.encode(), self._version)
+        return MultiOperation(self._key, fact.encode(), self._version)
 
     async def offloaded(self, ledger: LedgerId, now_ms: int) -> bool:
         """Record that object storage has a complete, verified copy; False if it was trimmed."""

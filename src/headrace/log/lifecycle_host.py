@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.ledger_chain import LedgerChain
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.store import Operation
+    from headrace.metadata.store import MultiOperation
 
 log = logging.getLogger(__name__)
 
@@ -460,7 +460,7 @@ class LifecycleHost:
             self._unrecorded = active if active.is_sealed else None
         self._on(Event.DRAINED)
 
-    def next_chain(self, leader_epoch: int, ahead: int) -> Operation | None:
+    def next_chain(self, leader_epoch: int, ahead: int) -> MultiOperation | None:
         """The change of the chain that starts the next owner's tenure, to be written together with
         its name; None if the next owner must determine the end of the log."""
         if not self._steps.is_idle:

@@ -10,7 +10,7 @@ import json
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from headrace.log.compaction import Run
+from headrace.log.compaction import BatchRun
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.segment import Segment
 from headrace.records.batch import HEADER_SIZE, read_header
@@ -51,14 +51,14 @@ class SealedRuns:
             )
         return min(self._want, left)
 
-    def take(self, data: Buffer) -> Run | None:
+    def take(self, data: Buffer) -> BatchRun | None:
         """The next run in the bytes read; None if more bytes are needed. Raises DataCorrupt,
         BatchCorrupt."""
         segment, position, size = self._segment, self.position, self.size
         if len(data) < size:
             raise segment.corrupt(position + len(data), "the ledger is truncated")
         segment.verify_crc(data, position)
-        run = Run.of(data)
+        run = BatchRun.of(data)
         if not run.batches:
             if self._want >= self._end - position:
                 raise segment.corrupt(position, "a batch extends past the end")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import MetadataUnavailable
-from headrace.metadata.store import ABSENT, Entry, Operation
+from headrace.metadata.store import ABSENT, MetadataEntry, MultiOperation
 from headrace.metadata.watches import Watches, next_version
 from headrace.runtime.session import endless_session
 
@@ -21,7 +21,7 @@ class MemoryMetadata:
     """The state shared by all sessions."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, MetadataEntry] = {}
         self.owners: dict[str, MemoryMetadataStore] = {}  # of ephemeral keys
         self.watches: dict[MemoryMetadataStore, Watches] = {}
 
@@ -40,12 +40,12 @@ class MemoryMetadataStore:
         self._is_closed = False
         self.session = endless_session()
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         """See MetadataStore."""
         self._check_open()
         return self._shared.entries.get(key)
 
-    async def list(self, prefix: str) -> Sequence[Entry]:
+    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """See MetadataStore."""
         self._check_open()
         entries = self._shared.entries
@@ -55,14 +55,14 @@ class MemoryMetadataStore:
         self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
     ) -> int:
         """See MetadataStore."""
-        (version,) = self._write([Operation(key, value, expected_version)], ephemeral)
+        (version,) = self._write([MultiOperation(key, value, expected_version)], ephemeral)
         return version
 
     async def delete(self, key: str, expected_version: int) -> None:
         """See MetadataStore."""
-        self._write([Operation(key, None, expected_version)], ephemeral=False)
+        self._write([MultiOperation(key, None, expected_version)], ephemeral=False)
 
-    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+    async def multi(self, operations: Sequence[MultiOperation]) -> Sequence[int]:
         """See MetadataStore."""
         return self._write(operations, ephemeral=False)
 
@@ -84,7 +84,7 @@ class MemoryMetadataStore:
             self._watches.close()
             self.session.lose(self.session.since_ns)
 
-    def _write(self, operations: Sequence[Operation], ephemeral: bool) -> Sequence[int]:
+    def _write(self, operations: Sequence[MultiOperation], ephemeral: bool) -> Sequence[int]:
         self._check_open()
         entries = dict(self._shared.entries)  # a copy, so that all operations apply or none
         versions, changed = [], []
@@ -92,7 +92,7 @@ class MemoryMetadataStore:
             found = entries[key].version if key in entries else ABSENT
             version = next_version(key, found, expected)
             if value is not None:
-                entries[key] = Entry(key, bytes(value), version)
+                entries[key] = MetadataEntry(key, bytes(value), version)
             elif entries.pop(key, None) is None:
                 versions.append(ABSENT)
                 continue

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from headrace.errors import DataCorrupt, HeadraceError, MetadataUnavailable, VersionConflict
 from headrace.metadata.sqlite_file import SqliteFile
-from headrace.metadata.store import Entry, Operation
+from headrace.metadata.store import MetadataEntry, MultiOperation
 from headrace.metadata.watches import Watches
 from headrace.runtime.session import endless_session
 from headrace.runtime.tasks import Tasks
@@ -69,7 +69,7 @@ class _Job(NamedTuple):
 
 
 class _Change(NamedTuple):
-    operations: Sequence[Operation]
+    operations: Sequence[MultiOperation]
     future: asyncio.Future[Sequence[int]]
 
 
@@ -112,12 +112,12 @@ class SqliteMetadataStore:
             raise
         return store
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         """See MetadataStore."""
         file = self._opened()
         return await self._run(lambda: file.get(key))
 
-    async def list(self, prefix: str) -> Sequence[Entry]:
+    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """See MetadataStore."""
         file = self._opened()
         return await self._run(lambda: file.list(prefix))
@@ -126,7 +126,7 @@ class SqliteMetadataStore:
         self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
     ) -> int:
         """See MetadataStore. If the caller is cancelled, the put may still be applied."""
-        operations = [Operation(key, bytes(value), expected_version)]
+        operations = [MultiOperation(key, bytes(value), expected_version)]
         if ephemeral:
             file = self._opened()
             outcome = await self._run(lambda: file.write_ephemeral(operations))
@@ -138,9 +138,9 @@ class SqliteMetadataStore:
 
     async def delete(self, key: str, expected_version: int) -> None:
         """See MetadataStore."""
-        await self.multi([Operation(key, None, expected_version)])
+        await self.multi([MultiOperation(key, None, expected_version)])
 
-    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+    async def multi(self, operations: Sequence[MultiOperation]) -> Sequence[int]:
         """See MetadataStore."""
         self._opened()
         change = _Change(operations, self._loop.create_future())

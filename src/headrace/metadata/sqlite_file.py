@@ -32,7 +32,7 @@ from headrace.errors import (
     RequestInvalid,
     VersionConflict,
 )
-from headrace.metadata.store import ABSENT, ANY, Entry, Operation
+from headrace.metadata.store import ABSENT, ANY, MetadataEntry, MultiOperation
 from headrace.metadata.watches import next_version
 
 if TYPE_CHECKING:
@@ -216,16 +216,16 @@ class SqliteFile:
         except sqlite3.Error:  # there is a reader, or the disk is full: retry after the next commit
             return
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> MetadataEntry | None:
         """The entry, unless it belongs to a dead session."""
         return next(iter(self._select("key = ?", key)), None)
 
-    def list(self, prefix: str) -> Sequence[Entry]:
+    def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """The entries with this prefix, ordered by key."""
         return self._select("key >= ? AND key < ? ORDER BY key", prefix, prefix + _KEY_AFTER_ALL)
 
-    def _select(self, where: str, *values: str) -> Sequence[Entry]:
-        entries: list[Entry] = []
+    def _select(self, where: str, *values: str) -> Sequence[MetadataEntry]:
+        entries: list[MetadataEntry] = []
         dead: dict[int, bool] = {}
         for key, value, version, crc, session in self._db.execute(
             _SELECT + where, values
@@ -242,21 +242,21 @@ class SqliteFile:
                     path=str(self._path),
                     key=key,
                 )
-            entries.append(Entry(key, value, version))
+            entries.append(MetadataEntry(key, value, version))
         return entries
 
-    def write(self, changes: Sequence[Sequence[Operation]]) -> Sequence[Outcome]:
+    def write(self, changes: Sequence[Sequence[MultiOperation]]) -> Sequence[Outcome]:
         """Apply each change completely or not at all; its result is the new versions, or the
         conflict. All of them share one transaction, and so one sync."""
         return self._write(changes, None)
 
-    def write_ephemeral(self, operations: Sequence[Operation]) -> Outcome:
+    def write_ephemeral(self, operations: Sequence[MultiOperation]) -> Outcome:
         """Apply one change whose keys are deleted when this session ends."""
         (outcome,) = self._write([operations], self._live_session())
         return outcome
 
     def _write(
-        self, changes: Sequence[Sequence[Operation]], session: int | None
+        self, changes: Sequence[Sequence[MultiOperation]], session: int | None
     ) -> Sequence[Outcome]:
         for operations in changes:
             for key, _, expected in operations:
@@ -284,7 +284,7 @@ class SqliteFile:
         return outcomes
 
     def _apply_all(
-        self, operations: Sequence[Operation], session: int | None, sequence: int
+        self, operations: Sequence[MultiOperation], session: int | None, sequence: int
     ) -> tuple[Sequence[int], Sequence[str]]:
         """The versions, and the keys that changed. Raises VersionConflict."""
         versions: list[int] = []
@@ -296,7 +296,7 @@ class SqliteFile:
             versions.append(ABSENT if version is None or operation.value is None else version)
         return versions, changed
 
-    def _apply(self, operation: Operation, session: int | None, sequence: int) -> int | None:
+    def _apply(self, operation: MultiOperation, session: int | None, sequence: int) -> int | None:
         """Apply one operation within a transaction; the new version, None if nothing changed."""
         key, value, expected = operation
         query = "SELECT version FROM facts WHERE key = ? AND value IS NOT NULL"

@@ -29,7 +29,7 @@ ANY = -2
 """No expectation: overwrite or create."""
 
 
-class Entry(NamedTuple):
+class MetadataEntry(NamedTuple):
     """A key with its value and version (0 when created, then +1 for each put)."""
 
     key: str
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     version: int
 
 
-class Operation(NamedTuple):
+class MultiOperation(NamedTuple):
     """One step of a `multi`: a put, or a delete if `value` is None."""
 
     key: str
@@ -95,11 +95,11 @@ class MetadataStore(Protocol):
         """The session that this store's ephemeral keys belong to."""
         ...
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         """The entry, or None if the key does not exist."""
         ...
 
-    async def list(self, prefix: str) -> Sequence[Entry]:
+    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """All entries whose key starts with `prefix`, by key."""
         ...
 
@@ -116,7 +116,7 @@ class MetadataStore(Protocol):
         """Delete the key if its version is as expected. Raises VersionConflict."""
         ...
 
-    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+    async def multi(self, operations: Sequence[MultiOperation]) -> Sequence[int]:
         """Apply all operations or none; returns the new versions (ABSENT for a delete).
 
         Raises VersionConflict.

@@ -23,7 +23,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, MetadataUnavailable, VersionConflict
-from headrace.metadata.store import ABSENT, ANY, Entry, Operation
+from headrace.metadata.store import ABSENT, ANY, MetadataEntry, MultiOperation
 from headrace.metadata.watches import Watches
 from headrace.metadata.zookeeper_keys import (
     folder_of_prefix,
@@ -93,17 +93,17 @@ class ZooKeeperMetadataStore:
         """See MetadataStore."""
         return self._zookeeper.session
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         """See MetadataStore."""
         self._check_open()
         node = await self._zookeeper.get(self._path(key))
-        return None if node is None else Entry(key, node.value, node.version)
+        return None if node is None else MetadataEntry(key, node.value, node.version)
 
-    async def list(self, prefix: str) -> Sequence[Entry]:
+    async def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """See MetadataStore."""
         self._check_open()
         return [
-            Entry(key, state.value, state.version)
+            MetadataEntry(key, state.value, state.version)
             for key, state in await self._read(await self._keys(prefix))
         ]
 
@@ -111,15 +111,15 @@ class ZooKeeperMetadataStore:
         self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
     ) -> int:
         """See MetadataStore."""
-        operations = [Operation(key, bytes(value), expected_version)]
+        operations = [MultiOperation(key, bytes(value), expected_version)]
         (version,) = await self._write(operations, is_ephemeral=ephemeral)
         return version
 
     async def delete(self, key: str, expected_version: int) -> None:
         """See MetadataStore."""
-        await self._write([Operation(key, None, expected_version)], is_ephemeral=False)
+        await self._write([MultiOperation(key, None, expected_version)], is_ephemeral=False)
 
-    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+    async def multi(self, operations: Sequence[MultiOperation]) -> Sequence[int]:
         """See MetadataStore."""
         return await self._write(operations, is_ephemeral=False)
 
@@ -183,7 +183,9 @@ class ZooKeeperMetadataStore:
 
     # --- writing -----------------------------------------------------------------------------
 
-    async def _write(self, operations: Sequence[Operation], *, is_ephemeral: bool) -> Sequence[int]:
+    async def _write(
+        self, operations: Sequence[MultiOperation], *, is_ephemeral: bool
+    ) -> Sequence[int]:
         """Apply all or none; returns new versions. Raises VersionConflict, MetadataUnavailable."""
         self._check_open()
         keys = list(dict.fromkeys(operation.key for operation in operations))
@@ -198,7 +200,7 @@ class ZooKeeperMetadataStore:
         return versions
 
     async def _change(
-        self, operations: Sequence[Operation], keys: Sequence[str], *, is_ephemeral: bool
+        self, operations: Sequence[MultiOperation], keys: Sequence[str], *, is_ephemeral: bool
     ) -> Sequence[int]:
         found: dict[str, Found] | None = None
         if is_ephemeral or any(operation.expected_version == ANY for operation in operations):
@@ -281,7 +283,7 @@ class ZooKeeperMetadataStore:
     async def _restore(self) -> None:
         async with self._ephemeral_lock:
             for key, value in list(self._ephemeral.items()):
-                operations = [Operation(key, value, ABSENT)]
+                operations = [MultiOperation(key, value, ABSENT)]
                 try:
                     await self._change(operations, [key], is_ephemeral=True)
                 except VersionConflict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import RequestInvalid
-from headrace.metadata.store import ABSENT, ANY, Operation
+from headrace.metadata.store import ABSENT, ANY, MultiOperation
 from headrace.metadata.watches import next_version
 from headrace.runtime.zookeeper import Create, Delete, Put
 
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 
 
 def plan_changes(
-    operations: Sequence[Operation],
+    operations: Sequence[MultiOperation],
     found: Mapping[str, Found] | None,
     session_or_none: int | None,
     path_of: Callable[[str], str],

@@ -23,7 +23,7 @@ _QUIET = {"log_level": "2", "socket.timeout.ms": "20000"}
 _CONSUMER_ONLY = ("isolation.level", "group.id", "fetch.", "queued.", "auto.", "enable.", "check.")
 
 
-class Subscription(NamedTuple):
+class TopicSubscription(NamedTuple):
     """Return the partitions of the subscribed topics, each with offset 0, and the topics' ids."""
 
     partitions: Offsets
@@ -37,7 +37,7 @@ class TopicFacts(NamedTuple):
     topic_id: str | None
 
 
-class Cluster:
+class ClusterClient:
     """The metadata requests of planning."""
 
     def __init__(self, client: dict[str, str]) -> None:
@@ -63,7 +63,7 @@ class Cluster:
         missing."""
         return self.subscription_of(topics, pattern).partitions
 
-    def subscription_of(self, topics: tuple[str, ...], pattern: str | None) -> Subscription:
+    def subscription_of(self, topics: tuple[str, ...], pattern: str | None) -> TopicSubscription:
         """Return the subscribed partitions and topic ids. Raises OptionInvalid if a topic is
         missing."""
         names = list(topics)
@@ -74,7 +74,7 @@ class Cluster:
         for name in topics:
             if name not in known:
                 raise OptionInvalid(f"There is no topic {name!r} on this broker.", topic=name)
-        return Subscription(
+        return TopicSubscription(
             build([(t, n, 0) for t, facts in known.items() for n in range(facts.partition_count)]),
             {t: facts.topic_id for t, facts in known.items() if facts.topic_id is not None},
         )
@@ -172,7 +172,7 @@ def _offset_specs() -> Any:
     return vars(admin)["OffsetSpec"]
 
 
-def resolve_start(cluster: Cluster, options: SourceOptions, partitions: Offsets) -> Offsets:
+def resolve_start(cluster: ClusterClient, options: SourceOptions, partitions: Offsets) -> Offsets:
     """Return the start offsets of a read."""
     if options.starting_timestamp_ms is not None:
         return cluster.at_time(partitions, options.starting_timestamp_ms)
@@ -180,7 +180,7 @@ def resolve_start(cluster: Cluster, options: SourceOptions, partitions: Offsets)
     return _within_log(cluster, options, "startingOffsets", start)
 
 
-def resolve_end(cluster: Cluster, options: SourceOptions, partitions: Offsets) -> Offsets:
+def resolve_end(cluster: ClusterClient, options: SourceOptions, partitions: Offsets) -> Offsets:
     """Return the end offsets of a batch read."""
     if options.ending_timestamp_ms is not None:
         return cluster.at_time(partitions, options.ending_timestamp_ms)
@@ -188,7 +188,9 @@ def resolve_end(cluster: Cluster, options: SourceOptions, partitions: Offsets) -
     return _within_log(cluster, options, "endingOffsets", end)
 
 
-def _resolve(cluster: Cluster, boundary: Boundary, partitions: Offsets, *, unnamed: int) -> Offsets:
+def _resolve(
+    cluster: ClusterClient, boundary: Boundary, partitions: Offsets, *, unnamed: int
+) -> Offsets:
     if boundary == "earliest":
         return cluster.earliest(partitions)
     if boundary == "latest":
@@ -203,7 +205,9 @@ def _resolve(cluster: Cluster, boundary: Boundary, partitions: Offsets, *, unnam
     return build([(t, p, offset_of(named.get(o, {}), t, p, o)) for t, p, o in walk(asked)])
 
 
-def _within_log(cluster: Cluster, options: SourceOptions, name: str, wanted: Offsets) -> Offsets:
+def _within_log(
+    cluster: ClusterClient, options: SourceOptions, name: str, wanted: Offsets
+) -> Offsets:
     """Limit `wanted` to the logs' ends. Raises OptionInvalid unless failOnDataLoss is false."""
     if isinstance(options.starting if name == "startingOffsets" else options.ending, str):
         return wanted
@@ -225,7 +229,7 @@ def _has(offsets: Offsets, mark: int) -> bool:
     return any(offset == mark for *_, offset in walk(offsets))
 
 
-def check_present(cluster: Cluster, start: Offsets, end: Offsets) -> None:
+def check_present(cluster: ClusterClient, start: Offsets, end: Offsets) -> None:
     """Raise RecordsLost if the log no longer holds all of [start, end)."""
     touched = build([(t, p, o) for t, p, o in walk(end) if o != offset_of(start, t, p, 0)])
     first, last = cluster.earliest(touched), cluster.latest(touched)

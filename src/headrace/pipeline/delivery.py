@@ -39,7 +39,7 @@ from headrace.pipeline.written import (
     CHECKSUM_MODULUS,
     COMMIT_TASK,
     Mark,
-    Row,
+    RowToWrite,
     Stored,
     WriteIdentity,
     Written,
@@ -81,7 +81,7 @@ class TargetTopics(Protocol):
         """Commit offsets with metadata atomically."""
         ...
 
-    def produce(self, row: Row, written: bytes) -> None:
+    def produce(self, row: RowToWrite, written: bytes) -> None:
         """Queue a record with `written` as its last header, named WRITTEN_HEADER."""
         ...
 
@@ -184,7 +184,7 @@ class TaskDelivery:
         self._written_count = 0
         self._header = batch_prefix(identity) + f"{identity.run}/{identity.task}/".encode()
 
-    def send(self, row: Row) -> None:
+    def send(self, row: RowToWrite) -> None:
         """Write the row unless it is already written.
 
         Raises OptionInvalid if the topic does not exist, DeliveryFailed, DeliveryInDoubt.

@@ -22,7 +22,7 @@ TopicIds = dict[str, str]
 """The id of each topic, as text; topics without a known id are absent."""
 
 
-class Position(NamedTuple):
+class StreamPosition(NamedTuple):
     """Offsets, and the ids of their topics as far as known."""
 
     offsets: Offsets
@@ -36,15 +36,15 @@ class Position(NamedTuple):
         return stored
 
     @classmethod
-    def from_stored(cls, stored: dict[str, Any]) -> Position:
+    def from_stored(cls, stored: dict[str, Any]) -> StreamPosition:
         """The inverse of `stored`."""
         offsets = {name: value for name, value in stored.items() if name != TOPIC_IDS_KEY}
         return cls(offsets, dict(stored.get(TOPIC_IDS_KEY, {})))
 
-    def without(self, topics: Iterable[str]) -> Position:
+    def without(self, topics: Iterable[str]) -> StreamPosition:
         """Return the position without these topics."""
         left_out = set(topics)
-        return Position(
+        return StreamPosition(
             {name: each for name, each in self.offsets.items() if name not in left_out},
             {name: each for name, each in self.topic_ids.items() if name not in left_out},
         )

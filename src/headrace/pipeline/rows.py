@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid, RowInvalid
-from headrace.pipeline.written import Row
+from headrace.pipeline.written import RowToWrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,20 +84,20 @@ def _is_headers(kind: DataType) -> bool:
     )
 
 
-def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[Row]:
+def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[RowToWrite]:
     """Yield the rows of a task. Raises RowInvalid."""
     rows = (row for batch in batches for row in _rows_of_batch(batch, options.topic))
     return iter(sorted(rows, key=_sort_key)) if options.sort_rows else rows
 
 
-def _sort_key(row: Row) -> tuple[str, int, int, bytes, bytes]:
+def _sort_key(row: RowToWrite) -> tuple[str, int, int, bytes, bytes]:
     return (row.topic, row.partition, row.timestamp_ms, row.key or b"", row.value or b"")
 
 
-def _rows_of_batch(batch: Any, topic: str | None) -> Iterator[Row]:
+def _rows_of_batch(batch: Any, topic: str | None) -> Iterator[RowToWrite]:
     headers = _column(batch, "headers")
     return map(
-        Row,
+        RowToWrite,
         _topics(batch, topic),
         _partitions(batch),
         _bytes(batch, "key"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from headrace.pipeline.arrow import SCHEMA
-from headrace.pipeline.cluster import Cluster, check_present, resolve_end, resolve_start
+from headrace.pipeline.cluster import ClusterClient, check_present, resolve_end, resolve_start
 from headrace.pipeline.options import SourceOptions, parse_sink, parse_source
 from headrace.pipeline.planning import Offsets, build, offset_of, ranges_between, walk
 from headrace.pipeline.position import recreated, recreated_topics
@@ -35,7 +35,7 @@ class HeadraceReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks. Raises OptionInvalid, RecordsLost, TopicRecreated."""
         options = self.options
-        cluster = Cluster(options.client)
+        cluster = ClusterClient(options.client)
         subscribed, topic_ids = cluster.subscription_of(options.topics, options.pattern)
         for topic in recreated_topics(options.topic_ids, topic_ids):
             raise recreated(
@@ -87,7 +87,7 @@ class HeadraceDataSource(DataSource):
 
 
 def bounded(
-    cluster: Cluster, options: SourceOptions, start: Offsets, end: Offsets
+    cluster: ClusterClient, options: SourceOptions, start: Offsets, end: Offsets
 ) -> tuple[Offsets, Offsets]:
     """Limit [start, end) to what the log holds; raises RecordsLost if failOnDataLoss is set."""
     if options.fail_on_data_loss:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from headrace.pipeline.cluster import Cluster, Subscription, check_present, resolve_start
+from headrace.pipeline.cluster import ClusterClient, TopicSubscription, check_present, resolve_start
 from headrace.pipeline.errors import RecordsLost
 from headrace.pipeline.planning import (
     Offsets,
@@ -26,7 +26,7 @@ from headrace.pipeline.planning import (
     total,
     walk,
 )
-from headrace.pipeline.position import Position, recreated, recreated_topics
+from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
 from headrace.pipeline.tasks import read_task, tasks
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ _NEXT_STEP = (
 class HeadraceStreamReader(DataSourceStreamReader):
     """A stream with its own rate limit: Spark 4.1 has no admission control for Python sources."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster | None = None) -> None:
+    def __init__(self, options: SourceOptions, cluster: ClusterClient | None = None) -> None:
         self.options = options
         self._cluster = cluster
-        self._initial: Position | None = None
-        self._position: Position | None = None
-        self._pinned: Position | None = None
+        self._initial: StreamPosition | None = None
+        self._position: StreamPosition | None = None
+        self._pinned: StreamPosition | None = None
         self._ends_asked = 0
         self._left_out = 0
 
@@ -69,18 +69,18 @@ class HeadraceStreamReader(DataSourceStreamReader):
         end = self._pinned
         if end is None:
             found = self._subscription()
-            end = Position(self._asked().latest(found.partitions), found.topic_ids)
+            end = StreamPosition(self._asked().latest(found.partitions), found.topic_ids)
             if self.options.pin_end:
                 self._pinned = end
         position = self._reachable(position, end)
         wanted = limited(position.offsets, end.offsets, self.options.offsets_per_trigger_max)
         self._ends_asked += 1
         self._left_out = total(wanted, end.offsets)
-        return Position(wanted, end.topic_ids).stored()
+        return StreamPosition(wanted, end.topic_ids).stored()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of one batch. On a restart, called with start = end: sets the position."""
-        first, last = Position.from_stored(start), Position.from_stored(end)
+        first, last = StreamPosition.from_stored(start), StreamPosition.from_stored(end)
         self._position = last
         if first.offsets == last.offsets and not recreated_topics(first.topic_ids, last.topic_ids):
             return []
@@ -116,22 +116,22 @@ class HeadraceStreamReader(DataSourceStreamReader):
             )
         self._cluster = None
 
-    def _first(self) -> Position:
+    def _first(self) -> StreamPosition:
         if self._initial is None:
             found = self._subscription()
             start = resolve_start(self._asked(), self.options, found.partitions)
-            self._initial = Position(start, found.topic_ids)
+            self._initial = StreamPosition(start, found.topic_ids)
         return self._initial
 
-    def _asked(self) -> Cluster:
+    def _asked(self) -> ClusterClient:
         if self._cluster is None:
-            self._cluster = Cluster(self.options.client)
+            self._cluster = ClusterClient(self.options.client)
         return self._cluster
 
-    def _subscription(self) -> Subscription:
+    def _subscription(self) -> TopicSubscription:
         return self._asked().subscription_of(self.options.topics, self.options.pattern)
 
-    def _deleted_since(self, planned: Position, now: Subscription) -> list[str]:
+    def _deleted_since(self, planned: StreamPosition, now: TopicSubscription) -> list[str]:
         """Topics of a planned batch whose id has changed since: none of their records can be
         read."""
         lost = recreated_topics(planned.topic_ids, now.topic_ids)
@@ -142,7 +142,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
             log.warning("%s The planned batch continues without it.", error)
         return lost
 
-    def _begun_again(self, position: Position, end: Position) -> Position:
+    def _begun_again(self, position: StreamPosition, end: StreamPosition) -> StreamPosition:
         """Return `position` without the topics whose id differs at `end`: they are read from their
         start."""
         begun_again = recreated_topics(position.topic_ids, end.topic_ids)
@@ -153,7 +153,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
             log.warning("%s The stream continues with the new topic.", error)
         return position.without(begun_again)
 
-    def _reachable(self, position: Position, end: Position) -> Position:
+    def _reachable(self, position: StreamPosition, end: StreamPosition) -> StreamPosition:
         """Limit `position` to logs that end at `end`; raises RecordsLost for lost records."""
         position = self._begun_again(position, end)
         reached: list[tuple[str, int, int]] = []
@@ -180,7 +180,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
         position = position._replace(offsets=build(reached)).without(begun_again)
         return self._with_new_partitions(position, end.offsets)
 
-    def _with_new_partitions(self, known: Position, wanted: Offsets) -> Position:
+    def _with_new_partitions(self, known: StreamPosition, wanted: Offsets) -> StreamPosition:
         """Return `known`, with the log start offset for partitions that were added since."""
         fresh = build(
             [(t, p, 0) for t, p, _ in walk(wanted) if offset_of(known.offsets, t, p, -1) < 0]
@@ -191,7 +191,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
         return known._replace(offsets=build([*walk(known.offsets), *walk(first)]))
 
 
-def _went_back(first: Position, last: Position) -> set[str]:
+def _went_back(first: StreamPosition, last: StreamPosition) -> set[str]:
     """Topics without an id that `_reachable` restarts: the batch ends before its start."""
     return {
         topic

@@ -10,12 +10,12 @@ from __future__ import annotations
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.pipeline.cluster import Cluster
+from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.delivery import Bounds
 from headrace.pipeline.errors import DeliveryFailed
 from headrace.pipeline.options import SinkOptions, SourceOptions
 from headrace.pipeline.planning import OffsetRange, offset_of, walk
-from headrace.pipeline.written import GROUP_PREFIX, WRITTEN_HEADER, Row, Stored
+from headrace.pipeline.written import GROUP_PREFIX, WRITTEN_HEADER, RowToWrite, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ class KafkaTopics:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._cluster = Cluster({**options.client, "isolation.level": "read_uncommitted"})
+        self._cluster = ClusterClient({**options.client, "isolation.level": "read_uncommitted"})
         self._producer: Any = None
         self._consumer: Any = None
         self._queued_count = 0
@@ -110,7 +110,7 @@ class KafkaTopics:
             if entry.error is not None:
                 raise _marks_failed(group, "stored", entry.error)
 
-    def produce(self, row: Row, written: bytes) -> None:
+    def produce(self, row: RowToWrite, written: bytes) -> None:
         """See TargetTopics."""
         if self._producer is None:
             self._producer = self._make_producer()

@@ -65,13 +65,13 @@ def read_of_topic(
     Raises TopicRecreated otherwise; with failOnDataLoss=false, a range of a topic that was deleted
     before the task began is empty.
     """
-    from headrace.pipeline.cluster import Cluster
+    from headrace.pipeline.cluster import ClusterClient
     from headrace.pipeline.fetch import read_range
 
     if topic_id is None:
         yield from read_range(piece, options)
         return
-    cluster = Cluster(options.client)
+    cluster = ClusterClient(options.client)
     before = {piece.topic: topic_id}
     if not options.fail_on_data_loss:
         found = cluster.topic_id_or_none(piece.topic)

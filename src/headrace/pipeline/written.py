@@ -24,7 +24,7 @@ _fixed = struct.Struct("<iiqii").pack  # do not change: digests are stored
 _lengths = struct.Struct("<ii").pack
 
 
-class Row(NamedTuple):
+class RowToWrite(NamedTuple):
     """One record to write; `partition` -1 chooses by key, `timestamp_ms` 0 is the time of
     writing."""
 
@@ -61,7 +61,7 @@ class WriteIdentity(NamedTuple):
         return f"{GROUP_PREFIX}.{self.query}"
 
 
-def digest_of(row: Row) -> bytes:
+def digest_of(row: RowToWrite) -> bytes:
     """A digest of a row's content: every field of the row except the topic."""
     key, value, headers = row.key, row.value, row.headers
     body = _fixed(
@@ -111,7 +111,7 @@ def written_or_none(prefix: bytes, record: Stored) -> Written | None:
     return None
 
 
-def encoded(row: Row, digest: bytes) -> bytes:
+def encoded(row: RowToWrite, digest: bytes) -> bytes:
     """Encode the end of a record's header: which fields the row set itself, and its digest."""
     flags = (_HAS_PARTITION if row.partition >= 0 else 0) | (
         _HAS_TIMESTAMP if row.timestamp_ms else 0
@@ -119,12 +119,12 @@ def encoded(row: Row, digest: bytes) -> bytes:
     return b"%d" % flags + b2a_base64(digest, newline=False)
 
 
-def row_again(name: str, written: Written, record: Stored) -> Row:
+def row_again(name: str, written: Written, record: Stored) -> RowToWrite:
     """Reconstruct the row that a record was written from."""
     headers = list(record.headers)
     last = max(index for index, (key, _) in enumerate(headers) if key == WRITTEN_HEADER)
     del headers[last]
-    return Row(
+    return RowToWrite(
         name,
         record.partition if written.flags & _HAS_PARTITION else -1,
         record.key,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.errors import MetadataUnavailable, RequestInvalid
 from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.session import SessionState
-from headrace.runtime.zookeeper_connection import Watch
+from headrace.runtime.zookeeper_connection import WatchRequest
 from headrace.runtime.zookeeper_link import (
     NodeConflict,
     ZooKeeperLink,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
     from headrace.runtime.session import Session
-    from headrace.runtime.zookeeper_wire import Event, Request, Stat
+    from headrace.runtime.zookeeper_wire import Request, Stat, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _RETRY_S = 0.2
 _CREATE_TRIES = 5
 
 
-class Node(NamedTuple):
+class ZNode(NamedTuple):
     """A node's value and version."""
 
     value: bytes
@@ -141,7 +141,7 @@ class ZooKeeper:
 
     # --- nodes -------------------------------------------------------------------------------
 
-    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> ZNode | None:
         """The node, or None.
 
         `changed` is called once: when the node has changed or was deleted, or when the connection
@@ -155,7 +155,7 @@ class ZooKeeper:
             )
         except NodeConflict:
             return None
-        return Node(found.value, found.version)
+        return ZNode(found.value, found.version)
 
     async def get_many(self, paths: Sequence[str]) -> list[NodeState | None]:
         """Each node's state when it was read. Raises MetadataUnavailable."""
@@ -398,7 +398,7 @@ class ZooKeeper:
                 tree.is_set = False
                 tree.seen_zxid = zxid
 
-    def _notify_trees(self, event: Event) -> None:
+    def _notify_trees(self, event: WatchEvent) -> None:
         if event.kind == wire.CHILDREN_CHANGED or not event.path.startswith(self._root):
             return
         path, is_gone = event.path[len(self._root) :] or "/", event.kind == wire.DELETED
@@ -427,5 +427,5 @@ def _blame(error: Refused) -> int:
 
 def _watch(
     kind: str, full: str, changed: Callable[[], None] | None, *, is_for_absent: bool = False
-) -> Watch | None:
-    return None if changed is None else Watch(kind, full, changed, is_for_absent)
+) -> WatchRequest | None:
+    return None if changed is None else WatchRequest(kind, full, changed, is_for_absent)

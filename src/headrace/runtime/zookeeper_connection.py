@@ -19,7 +19,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from headrace.runtime import zookeeper_wire as wire
-from headrace.runtime.zookeeper_wire import BrokenAnswer, Event, Opened, Reader, Refused, Request
+from headrace.runtime.zookeeper_wire import (
+    BrokenAnswer,
+    ConnectResponse,
+    FrameReader,
+    Refused,
+    Request,
+    WatchEvent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +52,7 @@ class ConnectionBroken(Exception):
     """The connection ended before the answer; the request may have been carried out."""
 
 
-class Watch(NamedTuple):
+class WatchRequest(NamedTuple):
     """A one-shot watch to set with a read. It is not set if the node does not exist, unless
     `is_for_absent`."""
 
@@ -59,7 +66,7 @@ class Watch(NamedTuple):
 class _Waiting(NamedTuple):
     xid: int
     request: Request
-    watch: Watch | None
+    watch: WatchRequest | None
     done: Callable[[Any], None]
 
 
@@ -70,7 +77,7 @@ class ConnectionListener(Protocol):
         """The leader has received the heartbeat sent at this time, or a later one."""
         ...
 
-    def notify(self, event: Event) -> None:
+    def notify(self, event: WatchEvent) -> None:
         """Handle a watch event; called before one-shot watches fire."""
         ...
 
@@ -78,12 +85,12 @@ class ConnectionListener(Protocol):
         """The server has sent all watch events up to this transaction."""
         ...
 
-    def note_end(self, connection: Connection) -> None:
+    def note_end(self, connection: ZooKeeperConnection) -> None:
         """The connection has ended; called before pending requests and watches are notified."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class ZooKeeperConnection(asyncio.Protocol):
     """See the module. Created by `loop.create_connection`, then `open`."""
 
     def __init__(self, clock: Clock, listener: ConnectionListener) -> None:
@@ -96,7 +103,7 @@ class Connection(asyncio.Protocol):
         self._raw: socket.socket | None = None
         """For `beat_from_thread`."""
         self._received = bytearray()
-        self._opened: asyncio.Future[Opened] = self._loop.create_future()
+        self._opened: asyncio.Future[ConnectResponse] = self._loop.create_future()
         self._authenticated: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._xid = 0
@@ -114,7 +121,7 @@ class Connection(asyncio.Protocol):
 
     async def open(
         self, zxid: int, timeout_ms: int, session_id: int, password: bytes, credential: str | None
-    ) -> Opened:
+    ) -> ConnectResponse:
         """Open or resume a session, then authenticate. Raises ConnectionBroken, Refused."""
         self._beat_ns = self._clock.now_ns()
         self._write(wire.connect(zxid, timeout_ms, session_id, password))
@@ -165,7 +172,7 @@ class Connection(asyncio.Protocol):
     # --- requests ----------------------------------------------------------------------------
 
     def send(
-        self, request: Request, done: Callable[[Any], None], watch: Watch | None = None
+        self, request: Request, done: Callable[[Any], None], watch: WatchRequest | None = None
     ) -> None:
         """Send; `done(answer)` is called once, with an exception if there is no answer."""
         self._xid = xid = self._xid + 1 if self._xid < _XID_MAX else 1
@@ -248,12 +255,12 @@ class Connection(asyncio.Protocol):
                     break
                 frame = bytes(received[start + wire.INT.size : end])
                 start = end
-                self._take(Reader(frame))
+                self._take(FrameReader(frame))
         except BrokenAnswer as error:
             self.end(str(error))
         del received[:start]
 
-    def _take(self, answer: Reader) -> None:
+    def _take(self, answer: FrameReader) -> None:
         if not self._opened.done():
             self._opened.set_result(answer.opened())
             return
@@ -280,7 +287,7 @@ class Connection(asyncio.Protocol):
         else:
             self._authenticated.set_result(None)
 
-    def _take_answer(self, xid: int, code: int, answer: Reader) -> None:
+    def _take_answer(self, xid: int, code: int, answer: FrameReader) -> None:
         if not self._waiting or self._waiting[0].xid != xid:
             raise BrokenAnswer(f"ZooKeeper answered request {xid} out of order")
         waiting = self._waiting.popleft()
@@ -295,7 +302,7 @@ class Connection(asyncio.Protocol):
             self._shots.setdefault((watch.kind, watch.path), []).append(watch.changed)
         waiting.done(result)
 
-    def _fire(self, event: Event) -> None:
+    def _fire(self, event: WatchEvent) -> None:
         _call(lambda: self._listener.notify(event))
         for kind in _FIRES.get(event.kind, ()):
             for call in self._shots.pop((kind, event.path), ()):

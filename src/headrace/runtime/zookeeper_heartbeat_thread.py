@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from headrace.runtime.session import Session
-    from headrace.runtime.zookeeper_connection import Connection
+    from headrace.runtime.zookeeper_connection import ZooKeeperConnection
 
 _LOOKS_PER_SESSION: Final = 12
 _MISSED_LOOKS: Final = 3
@@ -24,7 +24,7 @@ class HeartbeatThread:
     """The heartbeat thread of one link."""
 
     def __init__(self, session: Session) -> None:
-        self.connection: Connection | None = None
+        self.connection: ZooKeeperConnection | None = None
         """The connection to send heartbeats on; None without one."""
         self.beats = 0
         """Counts the loop's heartbeats."""

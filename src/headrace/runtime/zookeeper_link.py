@@ -27,7 +27,11 @@ from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.session import Session, SessionState
 from headrace.runtime.tasks import Tasks
-from headrace.runtime.zookeeper_connection import Connection, ConnectionBroken, Watch
+from headrace.runtime.zookeeper_connection import (
+    ConnectionBroken,
+    WatchRequest,
+    ZooKeeperConnection,
+)
 from headrace.runtime.zookeeper_heartbeat_thread import HeartbeatThread
 from headrace.runtime.zookeeper_wire import Refused
 
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
-    from headrace.runtime.zookeeper_wire import Event, Opened, Request
+    from headrace.runtime.zookeeper_wire import ConnectResponse, Request, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -122,11 +126,11 @@ class ZooKeeperLink:
         self.tasks = Tasks()
         self.on_break: Callable[[int], None] = lambda _zxid: None
         """Called when the connection broke, with the last transaction id received."""
-        self.on_event: Callable[[Event], None] = lambda _event: None
+        self.on_event: Callable[[WatchEvent], None] = lambda _event: None
         self._servers = parse_hosts(options.hosts)
         _shuffle(self._servers, randomness or SystemRandomness())
         self._loop = asyncio.get_running_loop()
-        self._connection: Connection | None = None
+        self._connection: ZooKeeperConnection | None = None
         self._password = b""
         self._last_zxid = 0
         self._cause = ""
@@ -180,7 +184,7 @@ class ZooKeeperLink:
 
     async def _connect(self, host: str, port: int) -> bool:
         """Try one server; whether it opened or resumed a session."""
-        connection = Connection(self.clock, self)
+        connection = ZooKeeperConnection(self.clock, self)
         parts = max(_ROUND_PARTS, len(self._servers))
         try:
             async with asyncio.timeout(self.session.timeout_ms / parts / 1000):
@@ -198,7 +202,9 @@ class ZooKeeperLink:
                 connection.end(self._cause)
         return False
 
-    async def _open(self, connection: Connection, host: str, port: int) -> tuple[Opened, int]:
+    async def _open(
+        self, connection: ZooKeeperConnection, host: str, port: int
+    ) -> tuple[ConnectResponse, int]:
         """The server's answer, and when the request was sent."""
         tls: dict[str, Any] = {}
         if self.options.tls is not None:
@@ -214,7 +220,9 @@ class ZooKeeperLink:
         )
         return opened, sent_ns
 
-    def _enter(self, connection: Connection, opened: Opened, sent_ns: int) -> bool:
+    def _enter(
+        self, connection: ZooKeeperConnection, opened: ConnectResponse, sent_ns: int
+    ) -> bool:
         session, now_ns, hosts = self.session, self.clock.now_ns(), self.options.hosts
         if opened.timeout_ms <= 0:
             self._cause = "the session has expired"
@@ -279,7 +287,7 @@ class ZooKeeperLink:
         if self.session.state is SessionState.CONNECTED:
             self.session.confirm(at_ns)
 
-    def notify(self, event: Event) -> None:
+    def notify(self, event: WatchEvent) -> None:
         """See ConnectionListener."""
         self.on_event(event)
 
@@ -287,7 +295,7 @@ class ZooKeeperLink:
         """See ConnectionListener."""
         self._last_zxid = zxid
 
-    def note_end(self, connection: Connection) -> None:
+    def note_end(self, connection: ZooKeeperConnection) -> None:
         """See ConnectionListener."""
         if connection is not self._connection:
             return
@@ -300,7 +308,12 @@ class ZooKeeperLink:
     # --- calls -------------------------------------------------------------------------------
 
     async def ask(
-        self, what: str, request: Request, *, is_read: bool = False, watch: Watch | None = None
+        self,
+        what: str,
+        request: Request,
+        *,
+        is_read: bool = False,
+        watch: WatchRequest | None = None,
     ) -> Any:
         """Send and await the answer, translating errors; reads are repeated on a new connection."""
         deadline_ns = self.clock.now_ns() + self.options.call_timeout_ms * 1_000_000
@@ -313,7 +326,12 @@ class ZooKeeperLink:
                     raise self.translate(what, error, is_read=is_read) from error
 
     async def _send(
-        self, what: str, request: Request, deadline_ns: int, is_read: bool, watch: Watch | None
+        self,
+        what: str,
+        request: Request,
+        deadline_ns: int,
+        is_read: bool,
+        watch: WatchRequest | None,
     ) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
         connection = self._connection

@@ -118,7 +118,7 @@ class Stat(NamedTuple):
     children_zxid: int
 
 
-class Opened(NamedTuple):
+class ConnectResponse(NamedTuple):
     """A server's answer to the first frame of a connection."""
 
     timeout_ms: int
@@ -127,7 +127,7 @@ class Opened(NamedTuple):
     password: bytes
 
 
-class Event(NamedTuple):
+class WatchEvent(NamedTuple):
     """A watch event."""
 
     kind: int
@@ -140,7 +140,7 @@ class Request:
 
     kind: int
     body: bytes
-    read: Callable[[Reader], Any]
+    read: Callable[[FrameReader], Any]
 
     def frame(self, xid: int) -> bytes:
         """The request's frame with an id."""
@@ -148,7 +148,7 @@ class Request:
         return b"".join((INT.pack(size), _REQUEST.pack(xid, self.kind), self.body))
 
 
-class Reader:
+class FrameReader:
     """Parses one frame from start to end. Everything raises BrokenAnswer if it ends too early."""
 
     __slots__ = ("_at", "_data")
@@ -209,15 +209,15 @@ class Reader:
         _, changed_zxid, _, _, version, _, _, owner, _, _, _ = self.take(_STAT)
         return NodeState(value, version, owner, changed_zxid)
 
-    def event(self) -> Event:
+    def event(self) -> WatchEvent:
         """A watch event."""
         kind, _state = self.number(), self.number()
-        return Event(kind, self.text())
+        return WatchEvent(kind, self.text())
 
-    def opened(self) -> Opened:
+    def opened(self) -> ConnectResponse:
         """The answer to `connect`. Newer servers append a byte, which is ignored."""
         _version, timeout_ms, session_id = self.take(Struct("!iiq"))
-        return Opened(timeout_ms, session_id, self.value())
+        return ConnectResponse(timeout_ms, session_id, self.value())
 
 
 def text(value: str) -> bytes:
@@ -246,7 +246,7 @@ def acl(is_closed: bool) -> bytes:
     return INT.pack(1) + INT.pack(_ALL_RIGHTS) + text(scheme) + text(who)
 
 
-def _nothing(_answer: Reader) -> None:
+def _nothing(_answer: FrameReader) -> None:
     """The answer has no relevant body."""
 
 
@@ -268,17 +268,17 @@ def close_session() -> Request:
 
 def get(path: str, *, is_watched: bool = False) -> Request:
     """A node's value and state."""
-    return Request(GET, text(path) + bytes([is_watched]), Reader.state)
+    return Request(GET, text(path) + bytes([is_watched]), FrameReader.state)
 
 
 def exists(path: str, *, is_watched: bool = False) -> Request:
     """A node's metadata."""
-    return Request(EXISTS, text(path) + bytes([is_watched]), Reader.stat)
+    return Request(EXISTS, text(path) + bytes([is_watched]), FrameReader.stat)
 
 
 def children(path: str, *, is_watched: bool = False) -> Request:
     """The names of a node's children."""
-    return Request(CHILDREN, text(path) + bytes([is_watched]), Reader.names)
+    return Request(CHILDREN, text(path) + bytes([is_watched]), FrameReader.names)
 
 
 def _new(path: str, value: bytes, rights: bytes, flags: int) -> bytes:
@@ -288,12 +288,12 @@ def _new(path: str, value: bytes, rights: bytes, flags: int) -> bytes:
 def create(path: str, value: bytes, rights: bytes, flags: int = 0) -> Request:
     """Create a node; the answer is its path."""
     kind = CREATE_CONTAINER if flags & CONTAINER else CREATE
-    return Request(kind, _new(path, value, rights, flags), Reader.text)
+    return Request(kind, _new(path, value, rights, flags), FrameReader.text)
 
 
 def put(path: str, value: bytes, version: int) -> Request:
     """Set a node's value; the answer is its metadata."""
-    return Request(SET, b"".join((text(path), data(value), INT.pack(version))), Reader.stat)
+    return Request(SET, b"".join((text(path), data(value), INT.pack(version))), FrameReader.stat)
 
 
 def delete(path: str, version: int) -> Request:
@@ -317,7 +317,7 @@ def read_many(kind: int, paths: Sequence[str]) -> Request:
     Not a snapshot. For each path the answer holds the result or the error code.
     """
     parts = [part(kind) + text(path) + b"\0" for path in paths]
-    read = {GET: Reader.state, CHILDREN: Reader.names}[kind]
+    read = {GET: FrameReader.state, CHILDREN: FrameReader.names}[kind]
     return Request(
         READ_MANY, b"".join((*parts, END_OF_MULTI)), lambda answer: _results(answer, {kind: read})
     )
@@ -326,7 +326,7 @@ def read_many(kind: int, paths: Sequence[str]) -> Request:
 def multi(parts: Sequence[Request]) -> Request:
     """Apply all these changes or none; the answer holds a result or an error code for each."""
     body = b"".join(part(one.kind) + one.body for one in parts)
-    read = {CREATE: Reader.text, SET: Reader.stat, DELETE: _nothing}
+    read = {CREATE: FrameReader.text, SET: FrameReader.stat, DELETE: _nothing}
     return Request(MULTI, body + END_OF_MULTI, lambda answer: _results(answer, read))
 
 
@@ -340,7 +340,7 @@ def stat(figures: Stat) -> bytes:
     return _STAT.pack(*figures)
 
 
-def _results(answer: Reader, readers: dict[int, Callable[[Reader], Any]]) -> list[Any]:
+def _results(answer: FrameReader, readers: dict[int, Callable[[FrameReader], Any]]) -> list[Any]:
     found: list[Any] = []
     for kind in answer.multi():
         if kind == -1:

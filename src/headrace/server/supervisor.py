@@ -52,7 +52,7 @@ class RestartDelays:
         return delay_s
 
 
-class Worker:
+class WorkerProcess:
     """One broker process."""
 
     def __init__(
@@ -159,7 +159,7 @@ class Supervisor:
         """`addresses`: Kafka's and HTTP's of each worker; `options` of `headrace serve`."""
         self._tasks = Tasks()
         self.workers = [
-            Worker(number, kafka, http, options, self._tasks)
+            WorkerProcess(number, kafka, http, options, self._tasks)
             for number, (kafka, http) in enumerate(addresses)
         ]
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.dev_cluster.cluster import DevCluster
-from headrace.dev_cluster.settings import ClusterOptions, Place
+from headrace.dev_cluster.settings import ClusterOptions, ServerPlace
 from headrace_verify.blackbox.cluster import Bundle
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
@@ -116,19 +116,19 @@ class RealCluster:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _make_places(self) -> dict[str, Place]:
+    def _make_places(self) -> dict[str, ServerPlace]:
         fabric, places = self._fabric, {}
         if fabric is None:
             return {}
         for number in range(1, self._size.bookies + 1):
             name = f"bookie-{number}"
-            places[name] = Place(fabric.add(name), "eth0", fabric.launch(name))
+            places[name] = ServerPlace(fabric.add(name), "eth0", fabric.launch(name))
             folder = self._folder / "servers" / name
             self._disks.append(SmallDisk(folder / "ledgers", self._ledger_disk_bytes))
             self._journals.append(SmallDisk(folder / "journal", JOURNAL_DISK_BYTES))
         for number in range(1, self._size.zookeepers + 1):
             name = "zookeeper" if number == 1 else f"zookeeper-{number}"
-            places[name] = Place(fabric.add(name), "eth0", fabric.launch(name))
+            places[name] = ServerPlace(fabric.add(name), "eth0", fabric.launch(name))
             folder = self._folder / "servers" / name
             self._zookeeper_disks.append(SmallDisk(folder / "data", ZOOKEEPER_DISK_BYTES))
         return places

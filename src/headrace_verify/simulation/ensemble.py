@@ -12,7 +12,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.runtime import zookeeper_wire as wire
-from headrace.runtime.zookeeper_wire import Event, NodeState, Stat
+from headrace.runtime.zookeeper_wire import NodeState, Stat, WatchEvent
 from headrace_verify.simulation.loop import OUTSIDE
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Watcher(Protocol):
         """Whether its server has stopped."""
         ...
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: WatchEvent) -> None:
         """Deliver an event, before any later response."""
         ...
 
@@ -334,13 +334,13 @@ class Ensemble(Tree):
         watching |= self._one_shots.pop(("node", path), {})
         if kind == wire.DELETED:
             watching |= self._one_shots.pop(("children", path), {})
-        self._notify([*watching], Event(kind, path))
+        self._notify([*watching], WatchEvent(kind, path))
 
     def _fire_parent(self, path: str) -> None:
         watching = self._one_shots.pop(("children", path), {})
-        self._notify([*watching], Event(wire.CHILDREN_CHANGED, path or "/"))
+        self._notify([*watching], WatchEvent(wire.CHILDREN_CHANGED, path or "/"))
 
-    def _notify(self, watchers: Sequence[Watcher], event: Event) -> None:
+    def _notify(self, watchers: Sequence[Watcher], event: WatchEvent) -> None:
         for watcher in watchers:
             if watcher.is_gone:
                 self.forget(watcher)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.zookeeper import ZooKeeper
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
-from headrace.runtime.zookeeper_wire import BrokenAnswer, Event, NodeState, Reader, Stat
+from headrace.runtime.zookeeper_wire import BrokenAnswer, FrameReader, NodeState, Stat, WatchEvent
 from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedRandomness
 from headrace_verify.simulation.ensemble import Change, Conflict
@@ -121,7 +121,7 @@ class _Client(asyncio.Protocol):
         self.session = 0
         self._is_held_up = False
         """Whether a request waits for the leader, and the later ones with it."""
-        self._events: list[Event] = []
+        self._events: list[WatchEvent] = []
         """Events to send before anything else."""
 
     # --- asyncio.Protocol --------------------------------------------------------------------
@@ -145,7 +145,7 @@ class _Client(asyncio.Protocol):
                 return
             frame, self._received = self._received[wire.INT.size : end], self._received[end:]
             try:
-                self._take(Reader(frame))
+                self._take(FrameReader(frame))
             except BrokenAnswer:
                 self._end()
 
@@ -156,7 +156,7 @@ class _Client(asyncio.Protocol):
         """See Watcher."""
         return not self._host.is_alive
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: WatchEvent) -> None:
         """See Watcher."""
         if self._server.copy is not None:
             return  # its server has not learned of it yet
@@ -194,7 +194,7 @@ class _Client(asyncio.Protocol):
 
     # --- requests ----------------------------------------------------------------------------
 
-    def _take(self, request: Reader) -> None:
+    def _take(self, request: FrameReader) -> None:
         copy = self._server.copy
         if copy is not None:
             self._take_partitioned(copy, request)
@@ -223,7 +223,7 @@ class _Client(asyncio.Protocol):
         if kind == wire.CLOSE:
             self._ensemble.expire(self.session)
 
-    def _take_partitioned(self, copy: Tree, request: Reader) -> None:
+    def _take_partitioned(self, copy: Tree, request: FrameReader) -> None:
         """Reads are answered; other requests wait for a leader, and later ones with them."""
         if not self.session or self._is_held_up:
             return
@@ -239,7 +239,7 @@ class _Client(asyncio.Protocol):
             code = conflict.code
         self._write(wire.HEADER.pack(xid, copy.zxid, code) + body)
 
-    def _open(self, request: Reader) -> None:
+    def _open(self, request: FrameReader) -> None:
         request.number()
         (zxid,) = request.take(wire.LONG)
         timeout_ms = request.number()
@@ -264,7 +264,7 @@ class _Client(asyncio.Protocol):
             self._transport.close()
             self._transport = None
 
-    def _answer(self, kind: int, request: Reader) -> bytes:
+    def _answer(self, kind: int, request: FrameReader) -> bytes:
         """Execute one request; returns the body of its response. Raises Conflict, BrokenAnswer."""
         ensemble = self._ensemble
         if kind in {PING, wire.CLOSE}:
@@ -282,7 +282,7 @@ class _Client(asyncio.Protocol):
             return self._multi(request)
         raise BrokenAnswer(f"operation {kind} is not simulated")
 
-    def _read_request(self, tree: Tree, kind: int, request: Reader) -> bytes:
+    def _read_request(self, tree: Tree, kind: int, request: FrameReader) -> bytes:
         if kind == wire.READ_MANY:
             return self._read_many(tree, request)
         path, is_watched = _node(request.text()), request.flag()
@@ -305,7 +305,7 @@ class _Client(asyncio.Protocol):
         assert stat is not None
         return (wire.data(found.value) if isinstance(found, NodeState) else b"") + wire.stat(stat)
 
-    def _read_many(self, tree: Tree, request: Reader) -> bytes:
+    def _read_many(self, tree: Tree, request: FrameReader) -> bytes:
         parts = []
         for kind in request.multi():
             path, _is_watched = _node(request.text()), request.flag()
@@ -315,7 +315,7 @@ class _Client(asyncio.Protocol):
                 parts.append(wire.part(-1) + wire.INT.pack(conflict.code))
         return b"".join(parts) + wire.END_OF_MULTI
 
-    def _multi(self, request: Reader) -> bytes:
+    def _multi(self, request: FrameReader) -> bytes:
         changes = [_change(kind, request) for kind in request.multi()]
         try:
             answers = self._ensemble.multi(changes, self.session)
@@ -345,7 +345,7 @@ def _packed(answer: str | Stat | None) -> bytes:
     return b"" if answer is None else wire.text(answer)
 
 
-def _change(kind: int, request: Reader) -> Change:
+def _change(kind: int, request: FrameReader) -> Change:
     path = _node(request.text())
     if kind == wire.DELETE:
         return Change(kind, path, version=request.number())

@@ -47,13 +47,13 @@ class Bug(NamedTuple):
 
 
 def _on_close(patch: Patch, leak: Callable[[Any], None]) -> None:
-    lost = connection.Connection.connection_lost
+    lost = connection.KafkaConnection.connection_lost
 
-    def connection_lost(self: connection.Connection, exc: Exception | None) -> None:
+    def connection_lost(self: connection.KafkaConnection, exc: Exception | None) -> None:
         leak(self)
         lost(self, exc)
 
-    patch(connection.Connection, "connection_lost", connection_lost)
+    patch(connection.KafkaConnection, "connection_lost", connection_lost)
 
 
 def keep_memory_for_each_connection(patch: Patch) -> None:

@@ -38,7 +38,7 @@ def take_frames_of_any_length(patch: Patch) -> None:
     def length(_self: Any, data: bytes | bytearray, at: int) -> int:
         return max(8, int.from_bytes(data[at : at + 4], "big", signed=True))
 
-    patch(connection.Connection, "_checked_length", length)
+    patch(connection.KafkaConnection, "_checked_length", length)
 
 
 def unfold_whatever_a_batch_claims(patch: Patch) -> None:

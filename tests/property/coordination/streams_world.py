@@ -18,7 +18,7 @@ from group_rig import Rig
 
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.streams.commands import StreamsHeartbeatCommand
-from headrace.coordination.streams.tasks import Tasks, task_set
+from headrace.coordination.streams.tasks import StreamTasks, task_set
 from headrace.coordination.streams.topology import (
     CopartitionGroup,
     InternalTopic,
@@ -112,7 +112,7 @@ class Client:
             command.rebalance_timeout_ms = REBALANCE_MS
             command.topology, command.process_id = self.topology, self.process_id
             command.endpoint, command.tags = self.endpoint, ()
-            command.owned = Tasks({}, {}, {})
+            command.owned = StreamTasks({}, {}, {})
         elif self.said != self.finished:
             command.owned = by_role(self.finished)
             self.said = set(self.finished)
@@ -159,8 +159,10 @@ class Client:
         return self.target is not None or self.busy_with is not None
 
 
-def by_role(held: set[Held]) -> Tasks:
-    return Tasks(*(task_set((one, n) for r, one, n in held if r == role) for role in range(3)))
+def by_role(held: set[Held]) -> StreamTasks:
+    return StreamTasks(
+        *(task_set((one, n) for r, one, n in held if r == role) for role in range(3))
+    )
 
 
 class StreamsHistory:

@@ -30,9 +30,9 @@ from headrace.coordination.shares.commands import (
     OpenShareGroupCommand,
     ParkKeyCommand,
     PeekCommand,
+    RecordOrder,
     ReleaseKeyCommand,
     ReleaseMemberCommand,
-    Row,
     SettleCommand,
     Settlement,
     ShareLoadedCommand,
@@ -84,11 +84,11 @@ class Rig:
         wanted_by = ("", *(name for name in "xy" if rng.random() < 0.7))
         return Attributes(rng.randrange(4), expires_ms, wanted_by)
 
-    def row(self, offset: int) -> Row:
+    def row(self, offset: int) -> RecordOrder:
         key = self.keys[offset] if self.config.is_ordered else -1 - offset
         found = self.attributes.get(offset, Attributes())
         is_wanted = self.config.filter_tags in found.wanted_by
-        return Row(offset, key, found.priority, found.expires_ms, is_wanted)
+        return RecordOrder(offset, key, found.priority, found.expires_ms, is_wanted)
 
     @property
     def rows_end(self) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import VersionConflict
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
-from headrace.metadata.store import ABSENT, ANY, Operation
+from headrace.metadata.store import ABSENT, ANY, MultiOperation
 from headrace.metadata.zookeeper_plan import Found, plan_changes
 from headrace.runtime.zookeeper import Create, Delete, Put
 
@@ -51,7 +51,7 @@ class Nodes:
 
 
 operations = st.builds(
-    Operation,
+    MultiOperation,
     st.sampled_from(KEYS),
     st.sampled_from((b"1", b"2", None)),
     st.sampled_from((ANY, ABSENT, 0, 1, 2)),

@@ -11,14 +11,14 @@ from tests.property.pipeline.topics_in_memory import Client, Killed, Scheduler, 
 
 from headrace.pipeline.delivery import TaskDelivery, commit_batch
 from headrace.pipeline.errors import RowsChanged
-from headrace.pipeline.written import Row, WriteIdentity
+from headrace.pipeline.written import RowToWrite, WriteIdentity
 
 NAMES = ("one", "two")
 ATTEMPTS_MAX = 4
 
 rows = st.lists(
     st.builds(
-        Row,
+        RowToWrite,
         topic=st.sampled_from(NAMES),
         partition=st.sampled_from([-1, -1, 0, 1]),
         key=st.sampled_from([None, b"", b"k"]),
@@ -205,7 +205,7 @@ def test_a_batch_with_other_rows_is_named_and_not_committed():
     def run(name, values):
         delivery = TaskDelivery(client, WriteIdentity("q", 4, name, 0))
         for value in values:
-            delivery.send(Row("one", -1, None, value, (), 0))
+            delivery.send(RowToWrite("one", -1, None, value, (), 0))
         commit_batch(client, [delivery.finish()])
 
     run("a", [b"1", b"2"])

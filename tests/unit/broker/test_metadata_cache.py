@@ -14,7 +14,7 @@ from headrace.runtime.tasks import Tasks
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headrace.metadata.store import Entry
+    from headrace.metadata.store import MetadataEntry
 
 FOLDER = "/things/"
 
@@ -28,7 +28,7 @@ class SlowStore(MemoryMetadataStore):
         self.failing: set[str] = set()
         self.reads: list[str] = []
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> MetadataEntry | None:
         self.reads.append(key)
         if key in self.failing:
             raise MetadataUnavailable("it does not answer: try again")
@@ -46,7 +46,7 @@ class Picture:
         self.settled: list[tuple[str, bytes | None]] = []
         self.refused: bytes | None = None
 
-    def changed(self, key: str, entry: Entry | None) -> None:
+    def changed(self, key: str, entry: MetadataEntry | None) -> None:
         if entry is not None and entry.value == self.refused:
             raise KeyError(key)
         self.told.append((key, None if entry is None else entry.value))

@@ -13,7 +13,7 @@ from headrace.broker.ownership.owner_facts import BUNDLE_BYTES_MAX, BUNDLE_MAX, 
 from headrace.errors import MetadataUnavailable
 from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
-from headrace.metadata.store import ABSENT, Operation
+from headrace.metadata.store import ABSENT, MultiOperation
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Counting(MemoryMetadataStore):
         self.sizes_bytes: list[int] = []
         self.is_away = False
 
-    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+    async def multi(self, operations: Sequence[MultiOperation]) -> Sequence[int]:
         self.sizes.append(len(operations))
         self.sizes_bytes.append(sum(len(one.value or b"") for one in operations))
         if self.is_away:
@@ -75,7 +75,7 @@ def test_no_transaction_of_long_chains_is_larger_than_zookeeper_takes() -> None:
                 (TOPIC, number),
                 fact(),
                 None,
-                Operation(partition_key(TOPIC, number), bytes(n), ABSENT),
+                MultiOperation(partition_key(TOPIC, number), bytes(n), ABSENT),
             )
             for number, n in enumerate(sizes)
         ]

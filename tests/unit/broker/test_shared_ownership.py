@@ -53,7 +53,7 @@ from headrace.metadata.facts import (
     topic_key,
 )
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
-from headrace.metadata.store import ANY, Entry
+from headrace.metadata.store import ANY, MetadataEntry
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -64,7 +64,7 @@ from headrace.storage.memory import MemoryLedgerStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.metadata.store import Operation
+    from headrace.metadata.store import MultiOperation
     from headrace.storage.ledger import LedgerId, LedgerInfo
 
 
@@ -341,7 +341,7 @@ def test_what_is_kept_of_a_partition_that_another_broker_serves_is_tiny() -> Non
         fact = TopicFact("large", SystemRandomness().uuid(), 10_000, 1, {}, 0)
         gc.collect()
         tracemalloc.start()
-        one.topics.apply(topic_key("large"), Entry(topic_key("large"), fact.encode(), 0))
+        one.topics.apply(topic_key("large"), MetadataEntry(topic_key("large"), fact.encode(), 0))
         gc.collect()
         size, _peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -473,7 +473,7 @@ def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_heard_
         topic = two.topics.get("t")
         served = next(number for number in range(4) if two.ownership.is_mine(topic, number))
         await append_at(two, topic, served, b"old")
-        missed: list[tuple[str, Entry | None]] = []
+        missed: list[tuple[str, MetadataEntry | None]] = []
         hear, two.topics.apply = two.topics.apply, lambda *news: missed.append(news)  # type: ignore[method-assign]
         deleting = asyncio.ensure_future(one.topics.delete(one.topics.get("t")))
         await until(lambda: bool(missed))
@@ -542,7 +542,7 @@ def test_an_owner_that_hears_late_of_a_topic_serves_it(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         monkeypatch.setattr(orphaned_ownerships, "WAIT_S", 0.01)
         one, two = await cluster.start(1), await cluster.start(2)
-        news: list[tuple[str, Entry | None]] = []
+        news: list[tuple[str, MetadataEntry | None]] = []
         hear, two.topics.apply = two.topics.apply, lambda *told: news.append(told)  # type: ignore[method-assign]
         await one.topics.create("t", 4)
         await asyncio.sleep(0.1)
@@ -918,7 +918,7 @@ def hold_the_answer_that_names(former: Node, topic: Topic, next_owner: int) -> a
     """The write that hands partition 0 over is done; its author gets no answer until the event."""
     multi, is_told = former.metadata.multi, asyncio.Event()
 
-    async def late(operations: Sequence[Operation]) -> Sequence[int]:
+    async def late(operations: Sequence[MultiOperation]) -> Sequence[int]:
         versions = await multi(operations)
         named = [
             OwnerFact.decode(value).broker
@@ -1196,7 +1196,7 @@ def named_with(owner: Node, topic: Topic, seen: list[set[str]]) -> None:
     """Note the keys that are written together with the next owner of partition 0."""
     multi = owner.metadata.multi
 
-    async def noted(operations: Sequence[Operation]) -> Sequence[int]:
+    async def noted(operations: Sequence[MultiOperation]) -> Sequence[int]:
         for key, value, _ in operations:
             is_owner = key == owner_key(topic.id, 0) and value is not None
             if is_owner and OwnerFact.decode(value).broker != owner.config.broker_id:

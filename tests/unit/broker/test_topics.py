@@ -30,7 +30,7 @@ from headrace.storage.memory import MemoryLedgerStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.metadata.store import Operation
+    from headrace.metadata.store import MultiOperation
     from headrace.storage.ledger import LedgerId
 
 
@@ -46,7 +46,7 @@ class SlowMetadata(MemoryMetadataStore):
             await asyncio.sleep(0)
         return await super().put(key, value, expected_version, ephemeral=ephemeral)
 
-    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+    async def multi(self, operations: Sequence[MultiOperation]) -> Sequence[int]:
         for _ in range(5):
             await asyncio.sleep(0)
         if self.is_refusing:

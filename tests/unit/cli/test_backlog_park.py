@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from headrace.cli.backlog_park import park, parked, unpark
 from headrace.cli.queue import watch
-from headrace.cli.session import Session
+from headrace.cli.session import CliSession
 
 FAILED = [
     {"partition": 2, "error": {"detail": "no broker serves it", "next_step": "try again"}},
@@ -48,7 +48,7 @@ def broker():
 
 
 def typed(command, address: str, *arguments: str):
-    return CliRunner().invoke(command, [*arguments, "--http", address], obj=Session("nowhere:1"))
+    return CliRunner().invoke(command, [*arguments, "--http", address], obj=CliSession("nowhere:1"))
 
 
 def test_the_keys_that_were_released_are_counted(broker):

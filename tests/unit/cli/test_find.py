@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.find import find
-from headrace.cli.session import Session
+from headrace.cli.session import CliSession
 from headrace.cli.trace import trace
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def brokers() -> Iterator[Brokers]:
 
 def found(brokers: Brokers) -> tuple[list[tuple[str, int]], dict[str, Any]]:
     arguments = ["orders", "--json", "--http", brokers.addresses[0]]
-    result = CliRunner().invoke(find, arguments, obj=Session("nowhere:1"))
+    result = CliRunner().invoke(find, arguments, obj=CliSession("nowhere:1"))
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
     return sorted((one["topic"], one["partition"]) for one in answer["messages"]), answer
@@ -109,5 +109,5 @@ def test_a_partition_that_cannot_be_searched_any_more_is_named(brokers, place, o
     assert (places, answer["is_complete"]) == ([("orders", 0), ("orders", 1)], False)
     assert f"{place[0]}-{place[1]}" in answer["reason"]
     arguments = ["orders", "id", "--json", "--http", brokers.addresses[0]]
-    result = CliRunner().invoke(trace, arguments, obj=Session("nowhere:1"))
+    result = CliRunner().invoke(trace, arguments, obj=CliSession("nowhere:1"))
     assert not json.loads(result.stdout)["is_complete"]

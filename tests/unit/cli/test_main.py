@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import failures, main
 from headrace.cli.output import cell_text, duration_text, iso_time, print_table, size_text
-from headrace.cli.session import Session
+from headrace.cli.session import CliSession
 
 
 def run(*arguments: str, capsys) -> tuple[int, str, str]:
@@ -69,7 +69,9 @@ def test_the_cluster_may_be_named_before_a_command_or_behind_it(arguments, capsy
 
 def test_what_is_said_behind_a_command_wins_over_what_is_said_before_it(monkeypatch):
     seen = []
-    monkeypatch.setattr(Session, "cluster_metadata", lambda self: seen.append(self) or sys.exit(0))
+    monkeypatch.setattr(
+        CliSession, "cluster_metadata", lambda self: seen.append(self) or sys.exit(0)
+    )
     behind = ("topic", "list", "--timeout", "2", "-X", "client.id=b", "-X", "log_level=1")
     with pytest.raises(SystemExit):
         main.main(["--timeout", "9", "-X", "client.id=a", "-X", "acks=1", *behind])

@@ -9,7 +9,7 @@ import pytest
 from headrace.cli.positions import (
     Bounds,
     Partition,
-    Position,
+    PositionSpec,
     parse_duration_ms,
     parse_position,
     resolve,
@@ -21,18 +21,18 @@ NOW_MS = 1_700_000_000_000
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("earliest", Position("earliest")),
-        ("beginning", Position("earliest")),
-        ("latest", Position("latest")),
-        ("end", Position("latest")),
-        ("0", Position("offset", 0)),
-        ("42", Position("offset", 42)),
-        ("-10", Position("last", 10)),
-        ("15m", Position("time", NOW_MS - 900_000)),
-        ("1h30m", Position("time", NOW_MS - 5_400_000)),
-        ("@1500", Position("time", 1500)),
-        ("2013-01-31T12:00:00Z", Position("time", 1_359_633_600_000)),
-        ("2013-01-31T13:00:00+01:00", Position("time", 1_359_633_600_000)),
+        ("earliest", PositionSpec("earliest")),
+        ("beginning", PositionSpec("earliest")),
+        ("latest", PositionSpec("latest")),
+        ("end", PositionSpec("latest")),
+        ("0", PositionSpec("offset", 0)),
+        ("42", PositionSpec("offset", 42)),
+        ("-10", PositionSpec("last", 10)),
+        ("15m", PositionSpec("time", NOW_MS - 900_000)),
+        ("1h30m", PositionSpec("time", NOW_MS - 5_400_000)),
+        ("@1500", PositionSpec("time", 1500)),
+        ("2013-01-31T12:00:00Z", PositionSpec("time", 1_359_633_600_000)),
+        ("2013-01-31T13:00:00+01:00", PositionSpec("time", 1_359_633_600_000)),
     ],
 )
 def test_a_position_is_read_as_a_user_writes_it(text, position):
@@ -41,7 +41,7 @@ def test_a_position_is_read_as_a_user_writes_it(text, position):
 
 def test_a_time_without_zone_is_local():
     expected = int(datetime(2013, 1, 31, 12).astimezone().timestamp() * 1000)
-    assert parse_position("2013-01-31T12:00", NOW_MS) == Position("time", expected)
+    assert parse_position("2013-01-31T12:00", NOW_MS) == PositionSpec("time", expected)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_what_is_no_duration_is_refused(text):
 @pytest.mark.parametrize(
     ("position", "offsets"),
     [
-        (Position("earliest"), [5, 0]),
-        (Position("latest"), [100, 3]),
-        (Position("offset", 50), [50, 3]),
-        (Position("offset", 2), [5, 2]),
-        (Position("last", 10), [90, 0]),
+        (PositionSpec("earliest"), [5, 0]),
+        (PositionSpec("latest"), [100, 3]),
+        (PositionSpec("offset", 50), [50, 3]),
+        (PositionSpec("offset", 2), [5, 2]),
+        (PositionSpec("last", 10), [90, 0]),
     ],
 )
 def test_a_position_is_moved_inside_each_partition(position, offsets):

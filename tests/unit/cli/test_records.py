@@ -9,7 +9,14 @@ import click
 import pytest
 
 from headrace.cli.failures import CommandFailed
-from headrace.cli.records_in import Reading, Record, Source, read_json, read_lines, read_whole
+from headrace.cli.records_in import (
+    OutgoingRecord,
+    Reading,
+    Source,
+    read_json,
+    read_lines,
+    read_whole,
+)
 from headrace.cli.records_out import as_json, as_raw, template_writer, text_writer
 from headrace.cli.text import for_terminal, unescape
 
@@ -25,7 +32,7 @@ def reading(**changes) -> Reading:
     return Reading(**{**plain, **changes})
 
 
-def records(reader, data: bytes, **changes) -> list[Record]:
+def records(reader, data: bytes, **changes) -> list[OutgoingRecord]:
     return list(reader(Source("input", io.BytesIO(data)), reading(**changes), lambda size: None))
 
 
@@ -85,18 +92,18 @@ def test_bytes_that_are_no_text_pass_as_they_are():
 @pytest.mark.parametrize(
     ("document", "record"),
     [
-        ({"value": "v"}, Record(None, b"v", [])),
-        ({"key": "k", "value": None}, Record(b"k", None, [])),
-        ({"key": "k"}, Record(b"k", None, [])),
-        ({"value": {"a": [1, "é"]}}, Record(None, '{"a":[1,"é"]}'.encode(), [])),
-        ({"value": 3, "partition": 4}, Record(None, b"3", [], 0, 4)),
-        ({"value": "v", "timestamp": 5}, Record(None, b"v", [], 5)),
-        ({"value": "v", "timestamp": "1970-01-01T00:00:01Z"}, Record(None, b"v", [], 1000)),
-        ({"value_base64": "/wA="}, Record(None, b"\xff\x00", [])),
+        ({"value": "v"}, OutgoingRecord(None, b"v", [])),
+        ({"key": "k", "value": None}, OutgoingRecord(b"k", None, [])),
+        ({"key": "k"}, OutgoingRecord(b"k", None, [])),
+        ({"value": {"a": [1, "é"]}}, OutgoingRecord(None, '{"a":[1,"é"]}'.encode(), [])),
+        ({"value": 3, "partition": 4}, OutgoingRecord(None, b"3", [], 0, 4)),
+        ({"value": "v", "timestamp": 5}, OutgoingRecord(None, b"v", [], 5)),
+        ({"value": "v", "timestamp": "1970-01-01T00:00:01Z"}, OutgoingRecord(None, b"v", [], 1000)),
+        ({"value_base64": "/wA="}, OutgoingRecord(None, b"\xff\x00", [])),
         ({"value": "v", "headers": {"a": "1", "b": None}},
-         Record(None, b"v", [("a", b"1"), ("b", None)])),
+         OutgoingRecord(None, b"v", [("a", b"1"), ("b", None)])),
         ({"value": "v", "headers": [{"key": "a", "value_base64": "/w=="}]},
-         Record(None, b"v", [("a", b"\xff")])),
+         OutgoingRecord(None, b"v", [("a", b"\xff")])),
     ],
 )  # fmt: skip
 def test_json_lines(document, record):
@@ -116,7 +123,7 @@ def test_options_go_before_the_document():
     given = reading(partition=1, timestamp_ms=9, headers=[("all", b"x")], key=b"fixed")
     source = Source("input", io.BytesIO(b'{"value":"v","partition":0,"timestamp":5}'))
     assert list(read_json(source, given, lambda size: None)) == [
-        Record(b"fixed", b"v", [("all", b"x")], 9, 1)
+        OutgoingRecord(b"fixed", b"v", [("all", b"x")], 9, 1)
     ]
 
 
@@ -175,7 +182,7 @@ def test_json_says_everything_and_can_be_produced_again():
     }
     (record,) = records(read_json, as_json(message))
     headers = [("a", b"1"), ("a", None)]
-    assert record == Record(b"\xff", b"v", headers, 1_359_633_600_000, 2)
+    assert record == OutgoingRecord(b"\xff", b"v", headers, 1_359_633_600_000, 2)
 
 
 def test_templates():

@@ -10,7 +10,7 @@ from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
     StreamsHeartbeatCommand,
 )
-from headrace.coordination.streams.tasks import Tasks
+from headrace.coordination.streams.tasks import StreamTasks
 from headrace.coordination.streams.topology import InternalTopic, Subtopology, Topology
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 GROUP = "g"
 SESSION_MS = 10_000
-NOTHING = Tasks({}, {}, {})
+NOTHING = StreamTasks({}, {}, {})
 STATELESS = Topology(0, (Subtopology("0", ("t",)),))
 WITH_STATE = Topology(0, (Subtopology("0", ("t",), changelog_topics=(InternalTopic("c"),)),))
 
 
-def active(**tasks: tuple[int, ...]) -> Tasks:
+def active(**tasks: tuple[int, ...]) -> StreamTasks:
     """Active tasks; `s0` stands for subtopology 0."""
-    return Tasks({name[1:]: numbers for name, numbers in tasks.items()}, {}, {})
+    return StreamTasks({name[1:]: numbers for name, numbers in tasks.items()}, {}, {})
 
 
 class StreamsRig(Rig):

@@ -16,8 +16,8 @@ from headrace.coordination.shares.commands import (
     OpenShareGroupCommand,
     ParkKeyCommand,
     PeekCommand,
+    RecordOrder,
     ReleaseKeyCommand,
-    Row,
     SettleCommand,
     Settlement,
     ShareTickCommand,
@@ -48,7 +48,7 @@ def opened(*groups, **config):
 
 def test_rows_that_were_read_for_a_state_that_is_past_finish_nothing():
     machine = opened(is_ordered=True)
-    ask(machine, LearnCommand("g", 500, [Row(500, 1)], 600))
+    ask(machine, LearnCommand("g", 500, [RecordOrder(500, 1)], 600))
     assert machine.groups["g"].window.start == 100
 
 
@@ -60,7 +60,7 @@ def test_a_parked_key_with_many_records_holds_up_no_other_key():
         rows_from = ask(machine, PeekCommand("g", 1_100, 10)).rows_from
         if rows_from >= 0:
             reached = min(rows_from + 50, 1_100)
-            rows = [Row(n, 1 if n % 10 else 2) for n in range(rows_from, reached)]
+            rows = [RecordOrder(n, 1 if n % 10 else 2) for n in range(rows_from, reached)]
             ask(machine, LearnCommand("g", rows_from, rows, reached))
         got = ask(machine, AcquireCommand("g", "a", [(100, 1_099)], 10)).acquired
         assert got or rows_from >= 0, "the group stands still"
@@ -81,7 +81,7 @@ def test_two_keys_of_one_hash_are_parked_until_both_are_released():
     machine = opened(is_ordered=True)
     for key in (b"a", b"b"):
         ask(machine, ParkKeyCommand("g", key, 7))
-    ask(machine, LearnCommand("g", 100, [Row(100, 7)], 101))
+    ask(machine, LearnCommand("g", 100, [RecordOrder(100, 7)], 101))
     for key, count in ((b"a", 0), (b"b", 1)):
         ask(machine, ReleaseKeyCommand("g", key))
         got = ask(machine, AcquireCommand("g", "a", [(100, 100)], 10)).acquired
@@ -92,7 +92,7 @@ def test_a_parked_key_whose_hash_is_that_of_the_partition_order_holds_nothing_up
     machine = opened(is_ordered=True, unfinished_max=10)
     assert ask(machine, ParkKeyCommand("g", b"", 0)).error is None
     ask(machine, OpenShareGroupCommand("g", 100, ShareConfig(is_serial=True, unfinished_max=10)))
-    ask(machine, LearnCommand("g", 100, [Row(n, 0) for n in range(100, 110)], 110))
+    ask(machine, LearnCommand("g", 100, [RecordOrder(n, 0) for n in range(100, 110)], 110))
     assert machine.groups["g"].room() == 0
     got = ask(machine, AcquireCommand("g", "a", [(100, 109)], 10)).acquired
     assert [one[:2] for one in got] == [(100, 100)]

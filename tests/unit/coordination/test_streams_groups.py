@@ -17,7 +17,7 @@ from headrace.coordination.groups.commands import (
 )
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
-from headrace.coordination.streams.tasks import Tasks
+from headrace.coordination.streams.tasks import StreamTasks
 from headrace.coordination.streams.topology import (
     CopartitionGroup,
     InternalTopic,
@@ -117,7 +117,7 @@ def test_a_member_that_comes_back_in_another_process_shares_no_task_with_its_thr
                 assert not {*numbers} & {*other.get(one_id, ())}
 
 
-def held(rig: StreamsRig, member_id: str) -> Tasks:
+def held(rig: StreamsRig, member_id: str) -> StreamTasks:
     """What the group says that a member has."""
     return rig.streams().current[member_id].assigned.plain()
 
@@ -516,5 +516,5 @@ def test_an_empty_group_is_forgotten_after_its_offsets(rig):
 
 def test_warm_up_tasks_that_are_reported_are_taken(rig):
     first = rig.join("m1")
-    owned = Tasks({"0": (0, 1, 2, 3)}, {}, {"0": (0,)})
+    owned = StreamTasks({"0": (0, 1, 2, 3)}, {}, {"0": (0,)})
     assert rig.beat("m1", first.member_epoch, owned=owned).error is None

@@ -16,7 +16,7 @@ from headrace.coordination.streams.records import (
     StreamsTargetStored,
     StreamsTopologyStored,
 )
-from headrace.coordination.streams.tasks import HeldTasks, Tasks
+from headrace.coordination.streams.tasks import HeldTasks, StreamTasks
 from headrace.coordination.streams.topology import (
     CopartitionGroup,
     InternalTopic,
@@ -55,7 +55,7 @@ WRITTEN_BY_KAFKA = [
     ),
     (
         21,
-        StreamsTargetStored("g", "m", Tasks({"0": (0, 2), "1": (1,)}, {"1": (3,)}, {})),
+        StreamsTargetStored("g", "m", StreamTasks({"0": (0, 2), "1": (1,)}, {"1": (3,)}, {})),
         "00000302300300000000000000020002310200000001000202310200000003000100",
     ),
     (

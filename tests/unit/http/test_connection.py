@@ -11,7 +11,7 @@ from tests.unit.http.served_rig import client, served
 from uvicorn.server import ServerState
 
 from headrace.http import connection
-from headrace.http.connection import BARREN_BYTES_MAX, SLICE_BYTES, Connection
+from headrace.http.connection import BARREN_BYTES_MAX, SLICE_BYTES, HttpConnection
 
 HOST = b"Host: localhost\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -201,10 +201,10 @@ class Wire(asyncio.Transport):
         self.is_paused = False
 
 
-def connected(answer, wire: Wire) -> Connection:
-    config = uvicorn.Config(answer, lifespan="off", log_config=None, http=Connection, ws="none")
+def connected(answer, wire: Wire) -> HttpConnection:
+    config = uvicorn.Config(answer, lifespan="off", log_config=None, http=HttpConnection, ws="none")
     config.load()
-    one = Connection(config, ServerState(), {}, asyncio.get_running_loop())
+    one = HttpConnection(config, ServerState(), {}, asyncio.get_running_loop())
     one.connection_made(wire)
     return one
 
@@ -240,14 +240,14 @@ def test_what_never_ends_is_refused_early(start, more):
 
 def test_requests_ahead_take_neither_objects_nor_memory(monkeypatch):
     begun = 0
-    begin = Connection.on_message_begin
+    begin = HttpConnection.on_message_begin
 
     def counted(self) -> None:
         nonlocal begun
         begun += 1
         begin(self)
 
-    monkeypatch.setattr(Connection, "on_message_begin", counted)
+    monkeypatch.setattr(HttpConnection, "on_message_begin", counted)
 
     async def scenario() -> None:
         async def never(_scope, receive, _send) -> None:

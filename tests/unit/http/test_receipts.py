@@ -11,7 +11,7 @@ from headrace.broker.shares.share_partitions import Received
 from headrace.coordination.shares.commands import ACCEPT, RELEASE, Acquired, Settlement
 from headrace.errors import RecordStateInvalid, RequestInvalid
 from headrace.http import receipts
-from headrace.http.deliveries import Deliveries
+from headrace.http.deliveries import PartitionDeliveries
 from headrace.http.problems import Contradiction
 from headrace.http.records import shown
 from headrace.records.codec import Record, encode_batch
@@ -34,7 +34,7 @@ def test_a_message_is_the_json_of_its_record():
         for headers in ([], [("name", b"v"), ("n", None), ("b", b"\xff")])
     ]
     records = [Record(n, r.timestamp_ms, r.key, r.value, r.headers) for n, r in enumerate(records)]
-    deliveries = Deliveries(3, "abc", 1 << 20)
+    deliveries = PartitionDeliveries(3, "abc", 1 << 20)
     last = len(records) - 1
     received = Received([Acquired(0, last, 2)], [encode_batch(records)])
     asyncio.run(deliveries.add(received))

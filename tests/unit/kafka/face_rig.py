@@ -15,7 +15,7 @@ from kio.serial import entity_reader, entity_writer
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.kafka.apis import APIS
-from headrace.kafka.connection import Connection
+from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.codec import Record, encode_batch
@@ -34,7 +34,7 @@ ADDRESS = ("127.0.0.1", 9092)
 class MemoryTransport(asyncio.Transport):
     """Keeps what is written, and tells the connection when it is closed."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KafkaConnection) -> None:
         super().__init__()
         self.connection = connection
         self.out = bytearray()
@@ -69,7 +69,7 @@ class Client:
     """One connection."""
 
     def __init__(self, face: KafkaFace) -> None:
-        self.connection = Connection(face, asyncio.get_running_loop())
+        self.connection = KafkaConnection(face, asyncio.get_running_loop())
         self.transport = MemoryTransport(self.connection)
         self.connection.connection_made(self.transport)
         self.asked: list[tuple[int, int]] = []

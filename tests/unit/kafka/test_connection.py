@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any
 
-from headrace.kafka.connection import Connection
+from headrace.kafka.connection import KafkaConnection
 
 
 class Transport:
@@ -45,11 +45,11 @@ class Echo:
         self.frames: list[bytes] = []
         self.replies: list[Any] = []
 
-    def opened(self, connection: Connection) -> None: ...
+    def opened(self, connection: KafkaConnection) -> None: ...
 
-    def closed(self, connection: Connection) -> None: ...
+    def closed(self, connection: KafkaConnection) -> None: ...
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+    def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
         self.frames.append(bytes(frame))
         self.replies.append((connection.expect(), bytes(frame)))
 
@@ -64,7 +64,7 @@ async def _run(seed: int) -> None:
     frames = frames_of(seed)
     stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
     echo, transport = Echo(), Transport()
-    connection = Connection(echo, asyncio.get_running_loop())
+    connection = KafkaConnection(echo, asyncio.get_running_loop())
     connection.connection_made(transport)  # type: ignore[arg-type]
     at = 0
     while at < len(stream):
@@ -90,7 +90,7 @@ def test_a_frame_larger_than_the_limit_closes_the_connection() -> None:
         for size in (0, 7, 10_001, 2**31 - 1, 2**32 - 1):
             for chop in (1, 4, 8):
                 echo, transport = Echo(), Transport()
-                connection = Connection(echo, asyncio.get_running_loop())
+                connection = KafkaConnection(echo, asyncio.get_running_loop())
                 connection.connection_made(transport)  # type: ignore[arg-type]
                 data = size.to_bytes(4, "big") + bytes(20)
                 for at in range(0, len(data), chop):
@@ -104,7 +104,7 @@ def test_a_frame_larger_than_the_limit_closes_the_connection() -> None:
 def test_a_client_with_too_many_requests_under_way_is_not_read_from() -> None:
     async def scenario() -> None:
         echo, transport = Echo(), Transport()
-        connection = Connection(echo, asyncio.get_running_loop())
+        connection = KafkaConnection(echo, asyncio.get_running_loop())
         connection.connection_made(transport)  # type: ignore[arg-type]
         connection.data_received(((8).to_bytes(4, "big") + b"12345678") * 300)
         assert transport.pauses == 1

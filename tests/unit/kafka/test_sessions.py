@@ -10,7 +10,7 @@ from face_rig import ADDRESS, Client, batch, broker
 
 from headrace.broker.sessions import ANONYMOUS, ClientSession
 from headrace.kafka import apis
-from headrace.kafka.connection import Connection, Reply
+from headrace.kafka.connection import KafkaConnection, Reply
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint
 from headrace.metadata.facts import BrokerFact
@@ -26,7 +26,7 @@ class ListenerClient(Client):
 
     def __init__(self, face: KafkaFace, listener: str) -> None:
         super().__init__(face)
-        self.connection = Connection(face, asyncio.get_running_loop(), listener)
+        self.connection = KafkaConnection(face, asyncio.get_running_loop(), listener)
         self.transport.connection = self.connection
         self.connection.connection_made(self.transport)
 

@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import DataCorrupt, MetadataUnavailable, VersionConflict
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.metadata.sqlite_file import TOMBSTONE_MS, SqliteFile
-from headrace.metadata.store import ABSENT, Operation
+from headrace.metadata.store import ABSENT, MultiOperation
 
 
 class StoppedClock:
@@ -100,9 +100,9 @@ def test_changes_that_wait_share_a_commit_and_each_is_whole_or_not_at_all(tmp_pa
         statements = []
         await store._run(lambda: store._file._db.set_trace_callback(statements.append))
         go_on = threading.Event()
-        changes = [[Operation(f"/{number}", b"", ABSENT)] for number in range(50)]
-        changes[20] = [Operation("/20", b"", ABSENT), Operation("/taken", b"", ABSENT)]
-        changes[30] = [Operation("/29", b"new", 0), Operation("/29", None, 1)]
+        changes = [[MultiOperation(f"/{number}", b"", ABSENT)] for number in range(50)]
+        changes[20] = [MultiOperation("/20", b"", ABSENT), MultiOperation("/taken", b"", ABSENT)]
+        changes[30] = [MultiOperation("/29", b"new", 0), MultiOperation("/29", None, 1)]
         blocked = store._run(go_on.wait)
         waiting = [asyncio.ensure_future(store.multi(operations)) for operations in changes]
         reader = asyncio.ensure_future(store.list("/"))
@@ -131,7 +131,7 @@ def test_changes_that_wait_share_a_commit_and_each_is_whole_or_not_at_all(tmp_pa
 def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path):
     clock = StoppedClock()
     file = SqliteFile(tmp_path / "m", clock, 100)
-    file.write([[Operation("/a", b"", ABSENT), Operation("/a", None, 0)]])
+    file.write([[MultiOperation("/a", b"", ABSENT), MultiOperation("/a", None, 0)]])
     file.close()
     clock.ms += TOMBSTONE_MS
     file = SqliteFile(tmp_path / "m", clock, 100)
@@ -140,7 +140,7 @@ def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path)
     clock.ms += 1
     file = SqliteFile(tmp_path / "m", clock, 100)
     assert file._one("SELECT count(*) FROM facts") == 0
-    file.write([[Operation("/b", b"", ABSENT)]])
+    file.write([[MultiOperation("/b", b"", ABSENT)]])
     assert file._one("SELECT sequence FROM facts") == 3
     file.close()
 
@@ -148,14 +148,14 @@ def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path)
 def test_what_others_wrote_is_found_once_and_in_order(tmp_path):
     clock = StoppedClock()
     mine, other = (SqliteFile(tmp_path / "m", clock, 100) for _ in range(2))
-    other.write([[Operation("/b", b"", ABSENT), Operation("/a", b"", ABSENT)]])
+    other.write([[MultiOperation("/b", b"", ABSENT), MultiOperation("/a", b"", ABSENT)]])
     mine.poll()
     assert mine.changed == ["/b", "/a"]
     mine.changed.clear()
     mine.poll()
     assert mine.changed == []
-    mine.write([[Operation("/mine", b"", ABSENT)]])
-    other.write([[Operation("/b", None, 0)]])
+    mine.write([[MultiOperation("/mine", b"", ABSENT)]])
+    other.write([[MultiOperation("/b", None, 0)]])
     assert mine.changed == ["/mine"]
     mine.poll()
     assert mine.changed == ["/mine", "/b"]

@@ -7,7 +7,7 @@ from pyspark.sql import types as T  # noqa: N812 - its usual name
 from headrace.pipeline.errors import OptionInvalid, RowInvalid
 from headrace.pipeline.options import SinkOptions
 from headrace.pipeline.rows import check_columns, rows_of
-from headrace.pipeline.written import Row
+from headrace.pipeline.written import RowToWrite
 
 TO_TOPIC = SinkOptions({}, topic="t")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -84,8 +84,8 @@ def test_every_field_is_taken_as_it_is():
         timestamp=pa.array([1_999, None], pa.timestamp("us", tz="UTC")),
     )
     assert list(rows_of(iter([made]), TO_TOPIC)) == [
-        Row("a", 2, b"k", b"\xff", [("", None), ("h", b"")], 1),
-        Row("t", -1, None, None, [], 0),
+        RowToWrite("a", 2, b"k", b"\xff", [("", None), ("h", b"")], 1),
+        RowToWrite("t", -1, None, None, [], 0),
     ]
 
 

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from headrace.pipeline.cluster import Subscription, resolve_end, resolve_start
+from headrace.pipeline.cluster import TopicSubscription, resolve_end, resolve_start
 from headrace.pipeline.errors import OptionInvalid, RecordsLost, TopicRecreated
 from headrace.pipeline.options import parse_source
 from headrace.pipeline.planning import build, offset_of, walk
@@ -23,7 +23,7 @@ class Log:
         partitions = {
             topic: dict.fromkeys(self.last[topic], 0) for topic in topics if topic in self.last
         }
-        return Subscription(partitions, dict(self.topic_ids))
+        return TopicSubscription(partitions, dict(self.topic_ids))
 
     def recreate(self, first, last, **topic_ids):
         self.__init__(first, last, **topic_ids)

@@ -14,9 +14,13 @@ from headrace.errors import RequestInvalid
 from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.session import SessionState
-from headrace.runtime.zookeeper_connection import Connection, ConnectionBroken, Watch
+from headrace.runtime.zookeeper_connection import (
+    ConnectionBroken,
+    WatchRequest,
+    ZooKeeperConnection,
+)
 from headrace.runtime.zookeeper_link import ZooKeeperLink, ZooKeeperOptions, parse_hosts
-from headrace.runtime.zookeeper_wire import Event, NodeState, Refused, Stat
+from headrace.runtime.zookeeper_wire import NodeState, Refused, Stat, WatchEvent
 
 SESSION, TIMEOUT_MS = 7, 6_000
 STAT = Stat(1, 22, 0, 0, 3, 5, 0, SESSION, 4, 1, 0)
@@ -27,20 +31,20 @@ class Told:
 
     def __init__(self) -> None:
         self.proofs: list[int] = []
-        self.events: list[Event] = []
+        self.events: list[WatchEvent] = []
         self.ends: list[str] = []
         self.zxid = 0
 
     def confirm(self, at_ns: int) -> None:
         self.proofs.append(at_ns)
 
-    def notify(self, event: Event) -> None:
+    def notify(self, event: WatchEvent) -> None:
         self.events.append(event)
 
     def note_zxid(self, zxid: int) -> None:
         self.zxid = zxid
 
-    def note_end(self, connection: Connection) -> None:
+    def note_end(self, connection: ZooKeeperConnection) -> None:
         self.ends.append(connection.cause)
 
 
@@ -82,9 +86,9 @@ OPENED = frame(
 )
 
 
-def opened(end: socket.socket | None = None) -> tuple[Connection, Told, Sent]:
+def opened(end: socket.socket | None = None) -> tuple[ZooKeeperConnection, Told, Sent]:
     told, sent = Told(), Sent(end)
-    connection = Connection(SystemClock(), told)
+    connection = ZooKeeperConnection(SystemClock(), told)
     connection.connection_made(sent)
     connection.data_received(OPENED)
     return connection, told, sent
@@ -96,7 +100,7 @@ def test_answers_are_the_same_in_whatever_pieces_they_come(cuts):
         connection, told, _ = opened()
         found: list[object] = []
         shot: list[str] = []
-        watch = Watch("node", "/a", lambda: shot.append("/a"))
+        watch = WatchRequest("node", "/a", lambda: shot.append("/a"))
         for request in (wire.get("/a"), wire.children("/"), wire.delete("/gone", 3)):
             watched = watch if request.kind == wire.GET else None
             connection.send(request, lambda result: found.append(result), watched)
@@ -116,7 +120,7 @@ def test_answers_are_the_same_in_whatever_pieces_they_come(cuts):
         assert found[:2] == [NodeState(b"half", 3, SESSION, 22), ["x", "\u00fc"]]
         assert isinstance(found[2], Refused)
         assert found[2].code == wire.BAD_VERSION
-        assert (shot, told.events, told.zxid) == (["/a"], [Event(wire.CHANGED, "/a")], 12)
+        assert (shot, told.events, told.zxid) == (["/a"], [WatchEvent(wire.CHANGED, "/a")], 12)
         assert len(told.proofs) == 1
         assert not connection.is_over
 
@@ -173,7 +177,7 @@ def test_a_watch_is_called_once_and_where_the_connection_ends():
         called: list[str] = []
 
         def ask(request: wire.Request, kind: str, name: str, *, is_for_absent: bool = False):
-            watch = Watch(kind, "/a", lambda: called.append(name), is_for_absent)
+            watch = WatchRequest(kind, "/a", lambda: called.append(name), is_for_absent)
             connection.send(request, lambda _result: None, watch)
 
         ask(wire.get("/a"), "node", "absent")
@@ -197,7 +201,7 @@ def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(caplog
         connection, _, _ = opened()
         called: list[int] = []
         for call in (lambda: 1 / 0, lambda: called.append(1)):
-            watch = Watch("node", "/a", call)
+            watch = WatchRequest("node", "/a", call)
             connection.send(wire.exists("/a"), lambda _result: None, watch)
         connection.data_received(answer(1, wire.stat(STAT)) + answer(2, wire.stat(STAT)))
         connection.data_received(event(wire.DELETED, "/a"))

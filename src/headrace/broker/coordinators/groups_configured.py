@@ -17,7 +17,7 @@ from headrace.broker.coordinators.group_config import (
 )
 from headrace.errors import GroupIdInvalid, MetadataUnavailable, VersionConflict
 from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
-from headrace.metadata.store import ABSENT, Entry
+from headrace.metadata.store import ABSENT, MetadataEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -46,7 +46,7 @@ class ConfiguredGroups:
         self._default = share_config({})
         self._changing = asyncio.Lock()
 
-    def apply(self, key: str, entry: Entry | None) -> None:
+    def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a group's key."""
         group_id = group_of_key(key)
         self._configs.pop(group_id, None)
@@ -169,7 +169,7 @@ class ConfiguredGroups:
         except VersionConflict:
             self.apply(key, await self._metadata.get(key))
             return False
-        self.apply(key, None if is_removed else Entry(key, fact.encode(), version))
+        self.apply(key, None if is_removed else MetadataEntry(key, fact.encode(), version))
         return True
 
 

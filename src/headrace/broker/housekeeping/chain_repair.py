@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headrace.broker.housekeeping.fact_audit import Audit, Facts, Label, audit, read_label
+from headrace.broker.housekeeping.fact_audit import Audit, ClusterFacts, Label, audit, read_label
 from headrace.broker.housekeeping.ledger_evidence import (
     NumbersLedgers,
     holds_lost_records,
@@ -210,7 +210,7 @@ class ChainRepairer:
                 return True
         return False
 
-    async def _audit(self, records: Sequence[LedgerRecord]) -> tuple[Facts, Audit]:
+    async def _audit(self, records: Sequence[LedgerRecord]) -> tuple[ClusterFacts, Audit]:
         facts = await read_facts(self._metadata)
         named = facts.named
         unnamed = [one for one in records if one.ledger not in named]
@@ -330,7 +330,7 @@ def _after_last_gap(links: list[LedgerLink]) -> list[LedgerLink]:
 
 
 def _lost_topic(
-    topic_id: UUID, name: str, facts: Facts, records: Sequence[LedgerRecord]
+    topic_id: UUID, name: str, facts: ClusterFacts, records: Sequence[LedgerRecord]
 ) -> TopicRepair:
     """Rebuild the fact of a lost topic, as far as the ledgers' labels and the chains allow."""
     labels = [label for one in records if (label := read_label(one.custom)) is not None]

@@ -54,7 +54,7 @@ def read_label(labels: Mapping[str, bytes]) -> Label | None:
         return None
 
 
-class Facts(NamedTuple):
+class ClusterFacts(NamedTuple):
     """The facts of a cluster at about one moment."""
 
     topics: Mapping[UUID, TopicFact]
@@ -95,7 +95,7 @@ class Audit:
 
 
 def audit(
-    facts: Facts, unnamed: Iterable[LedgerRecord], stored: Collection[int] | None = None
+    facts: ClusterFacts, unnamed: Iterable[LedgerRecord], stored: Collection[int] | None = None
 ) -> Audit:
     """Compare the facts with the ledgers that no chain names.
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from headrace.broker.housekeeping.fact_audit import Audit, Facts, audit, is_after
+from headrace.broker.housekeeping.fact_audit import Audit, ClusterFacts, audit, is_after
 from headrace.errors import FactMissing, HeadraceError, LedgerUnknown
 from headrace.metadata.facts import (
     OWNERS,
@@ -86,7 +86,7 @@ async def _read_topics(metadata: MetadataStore) -> list[TopicFact]:
     return [fact for fact in facts if not fact.is_ended]
 
 
-async def read_facts(metadata: MetadataStore) -> Facts:
+async def read_facts(metadata: MetadataStore) -> ClusterFacts:
     """The stored facts. Raises MetadataUnavailable, DataCorrupt, FormatUnsupported."""
     before = await _read_topics(metadata)
     chains = {
@@ -101,11 +101,11 @@ async def read_facts(metadata: MetadataStore) -> Facts:
     # whose chains were read may have been deleted since.
     topics = {topic.id: topic for topic in await _read_topics(metadata)}
     counts = {topic.id: topic.partition_count for topic in before}
-    return Facts(topics, chains, owners, counts, counts.keys() - topics.keys())
+    return ClusterFacts(topics, chains, owners, counts, counts.keys() - topics.keys())
 
 
 async def unnamed_in(
-    store: SharedLedgers, ledgers: Sequence[LedgerId], facts: Facts
+    store: SharedLedgers, ledgers: Sequence[LedgerId], facts: ClusterFacts
 ) -> Sequence[LedgerRecord]:
     """Those of `ledgers` that belong to this cluster and are in no chain. Raises
     StorageUnavailable."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
-    from headrace.broker.housekeeping.fact_audit import Facts
+    from headrace.broker.housekeeping.fact_audit import ClusterFacts
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topics import Topics
@@ -114,7 +114,7 @@ class LedgerGarbageCollector:
         orphans = [one.ledger for one in records if one.ledger not in kept]
         return await self._delete_ripe([*orphans, *stale], by_topic)
 
-    async def _confirm(self, found: Audit, facts: Facts) -> set[LedgerId]:
+    async def _confirm(self, found: Audit, facts: ClusterFacts) -> set[LedgerId]:
         """The ledgers to keep: former owners' with records, and all of present owners."""
         kept = set(found.kept)
         for key, suspects in found.suspects.items():

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.topics.topics import Topics
     from headrace.metadata.facts import PartitionKey
-    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.tasks import Tasks
 
 
@@ -101,7 +101,7 @@ class ClusterView:
         if known is None or known.version < version:
             self.owners[key] = Owner(fact, version)
 
-    def _take_broker(self, key: str, entry: Entry | None) -> None:
+    def _take_broker(self, key: str, entry: MetadataEntry | None) -> None:
         broker_id = int(key.removeprefix(BROKERS))
         self.members_version += 1
         if entry is None:
@@ -109,7 +109,7 @@ class ClusterView:
         else:
             self.brokers[broker_id] = BrokerFact.decode(entry.value)
 
-    def _take_owner(self, key: str, entry: Entry | None) -> None:
+    def _take_owner(self, key: str, entry: MetadataEntry | None) -> None:
         partition = partition_of_key(key)
         self.dirty.add(partition)
         if entry is None:
@@ -119,7 +119,7 @@ class ClusterView:
         if known is None or known.version < entry.version:
             self.owners[partition] = Owner(OwnerFact.decode(entry.value), entry.version)
 
-    def _take_pin(self, key: str, entry: Entry | None) -> None:
+    def _take_pin(self, key: str, entry: MetadataEntry | None) -> None:
         topic_id, partition = partition_of_key(key)
         self.members_version += 1
         pins = self.pins.setdefault(topic_id, {})
@@ -128,7 +128,7 @@ class ClusterView:
         else:
             pins[partition] = PinFact.decode(entry.value).broker
 
-    def _take_moves(self, key: str, entry: Entry | None) -> None:
+    def _take_moves(self, key: str, entry: MetadataEntry | None) -> None:
         if key == MOVES:
             self.members_version += 1
             self.moves = {} if entry is None else MovesFact.decode(entry.value).by_partition
@@ -145,7 +145,7 @@ class ClusterView:
         follow = all(fact.moves_version == MOVES_VERSION for fact in self.brokers.values())
         return move.broker if follow else None
 
-    def _take_draining(self, key: str, entry: Entry | None) -> None:
+    def _take_draining(self, key: str, entry: MetadataEntry | None) -> None:
         broker_id = int(key.removeprefix(DRAINING))
         self.members_version += 1
         (self.draining.discard if entry is None else self.draining.add)(broker_id)

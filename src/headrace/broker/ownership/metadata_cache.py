@@ -24,7 +24,7 @@ from headrace.errors import DataCorrupt, FormatUnsupported, HeadraceError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class MetadataCache:
         self,
         metadata: MetadataStore,
         prefix: str,
-        changed: Callable[[str, Entry | None], None],
+        changed: Callable[[str, MetadataEntry | None], None],
         settled: Callable[[], None],
         tasks: Tasks,
     ) -> None:
@@ -82,7 +82,7 @@ class MetadataCache:
             self._report(key, None)
         self._settled()
 
-    def _report(self, key: str, entry: Entry | None) -> None:
+    def _report(self, key: str, entry: MetadataEntry | None) -> None:
         try:
             self._changed(key, entry)
         except (DataCorrupt, FormatUnsupported, ValueError) as error:

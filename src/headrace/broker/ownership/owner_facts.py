@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError, VersionConflict
 from headrace.metadata.facts import OwnerFact, owner_key
-from headrace.metadata.store import ABSENT, Operation
+from headrace.metadata.store import ABSENT, MultiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,12 +37,12 @@ _OPERATION_BYTES = 64
 class _Write(NamedTuple):
     key: PartitionKey
     fact: OwnerFact
-    owner: Operation
-    chain: Operation | None
+    owner: MultiOperation
+    chain: MultiOperation | None
     is_written: asyncio.Future[bool]
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[MultiOperation]:
         """The owner's operation first."""
         return [self.owner] if self.chain is None else [self.owner, self.chain]
 
@@ -68,7 +68,7 @@ class OwnerFacts:
         key: PartitionKey,
         fact: OwnerFact,
         known: Owner | None,
-        chain: Operation | None = None,
+        chain: MultiOperation | None = None,
     ) -> bool:
         """Write an owner over the known one; False if another broker was faster.
 
@@ -80,7 +80,7 @@ class OwnerFacts:
         if not self._asked:
             loop.call_soon(self._send)
         version = ABSENT if known is None else known.version
-        owner = Operation(owner_key(*key), fact.encode(), version)
+        owner = MultiOperation(owner_key(*key), fact.encode(), version)
         self._asked.append(_Write(key, fact, owner, chain, is_written))
         return await is_written
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.coordination.placement.rendezvous import place
 from headrace.metadata.facts import OwnerFact, owner_key
-from headrace.metadata.store import ABSENT, Operation
+from headrace.metadata.store import ABSENT, MultiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -57,14 +57,16 @@ class Placement:
         brokers = self._slots or [b for b in self._view.brokers if self._may_own(b)]
         return place(topic_id, count, brokers, self._view.pins.get(topic_id, {}))
 
-    def first_owners(self, fact: TopicFact) -> list[Operation]:
+    def first_owners(self, fact: TopicFact) -> list[MultiOperation]:
         """See Ownership: the first owners of a topic that is about to be created."""
-        operations: list[Operation] = []
+        operations: list[MultiOperation] = []
         for number, broker_id in enumerate(self.place(fact.id, fact.partition_count)):
             broker = self._view.brokers.get(broker_id)
             if broker is not None and broker.incarnation is not None:
                 owner = OwnerFact(broker_id, broker.incarnation, 0)
-                operations.append(Operation(owner_key(fact.id, number), owner.encode(), ABSENT))
+                operations.append(
+                    MultiOperation(owner_key(fact.id, number), owner.encode(), ABSENT)
+                )
         return operations
 
     def _may_own(self, broker: int) -> bool:

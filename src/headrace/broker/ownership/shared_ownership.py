@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import BrokerFact, PartitionKey, TopicFact
-    from headrace.metadata.store import MetadataStore, Operation
+    from headrace.metadata.store import MetadataStore, MultiOperation
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
 
@@ -169,7 +169,7 @@ class SharedOwnership:
         if isinstance(served.failure, ChainMissing):
             self._tasks.spawn(self._chains.recheck(key), f"chain of {served.name}")
 
-    def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
+    def first_owners(self, fact: TopicFact) -> Sequence[MultiOperation]:
         """See Ownership."""
         return self.placement.first_owners(fact)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.services.configurations import ConfigChange
-    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class BrokerSettings:
 
     # --- stored state ------------------------------------------------------------------------
 
-    def apply(self, key: str, entry: Entry | None) -> None:
+    def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
         name = key.removeprefix(BROKER_CONFIGS)
         broker = ALL_BROKERS if key == broker_config_key(None) else name

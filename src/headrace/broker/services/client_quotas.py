@@ -32,7 +32,7 @@ from headrace.coordination.quotas.entities import (
 from headrace.coordination.quotas.token_bucket import NS_PER_S, TokenBucket
 from headrace.errors import MetadataUnavailable, QuotaExceeded, RequestInvalid, VersionConflict
 from headrace.metadata.quota_facts import QuotaFact, entity_of_key, quota_key
-from headrace.metadata.store import ABSENT, Entry
+from headrace.metadata.store import ABSENT, MetadataEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +89,7 @@ class ClientQuotas:
 
     # --- stored state ------------------------------------------------------------------------
 
-    def apply(self, key: str, entry: Entry | None) -> None:
+    def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
         entity = entity_of_key(key)
         if entry is None:
@@ -170,7 +170,7 @@ class ClientQuotas:
     async def _put(self, key: str, fact: QuotaFact, version: int) -> None:
         """Store an empty fact rather than delete it, so that its version still orders changes."""
         value = fact.encode()
-        self.apply(key, Entry(key, value, await self._metadata.put(key, value, version)))
+        self.apply(key, MetadataEntry(key, value, await self._metadata.put(key, value, version)))
 
     # --- usage -------------------------------------------------------------------------------
 

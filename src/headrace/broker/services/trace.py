@@ -58,7 +58,7 @@ FINISHED_STATES: Final = frozenset({"acknowledged", "archived", "archiving", "fi
 
 
 @dataclass(slots=True)
-class Event:
+class TraceEvent:
     """One event. `details` depends on its kind."""
 
     at_ms: int
@@ -74,7 +74,7 @@ class Trace:
     """The known history of one message."""
 
     messages: list[FoundMessage] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[TraceEvent] = field(default_factory=list)
     unknown: list[str] = field(default_factory=lambda: list(UNKNOWN))
     is_complete: bool = True
     records: int = 0
@@ -181,7 +181,7 @@ class Tracer:
                 if one.next_ms:
                     details["next_delivery_ms"] = one.next_ms
                 place = one.event, topic.name, number, one.offset
-                trace.events.append(Event(one.at_ms, *place, details))
+                trace.events.append(TraceEvent(one.at_ms, *place, details))
             if history.up_to_ms >= 0:
                 trace.is_complete = False
                 trace.unknown.append(
@@ -199,17 +199,17 @@ class Tracer:
                              or (found.record.offset, state.group_id) not in reported]  # fmt: skip
 
 
-def _stored(found: FoundMessage) -> list[Event]:
+def _stored(found: FoundMessage) -> list[TraceEvent]:
     """The events that stored a message where it is."""
     record, place = found.record, (found.topic, found.partition)
     if found.state == DELAYED:
-        return [Event(record.timestamp_ms, "delayed", *place, -1, {"due_ms": found.due_ms})]
+        return [TraceEvent(record.timestamp_ms, "delayed", *place, -1, {"due_ms": found.due_ms})]
     if found.state == HALF:
-        return [Event(record.timestamp_ms, "half_received", *place)]
+        return [TraceEvent(record.timestamp_ms, "half_received", *place)]
     if found.state == DEAD:
         name = (find_header(record.headers, PRODUCER) or b"").rpartition(b"/")[2]
         at_ms = int(name) if name.isdigit() and len(name) < 17 else record.timestamp_ms
-        return [Event(at_ms, "dead_letter_stored", *place, record.offset)]
+        return [TraceEvent(at_ms, "dead_letter_stored", *place, record.offset)]
     details: dict[str, Any] = {}
     due = find_header(record.headers, DELIVER_AT)
     if due is not None and due.isdigit():
@@ -218,10 +218,10 @@ def _stored(found: FoundMessage) -> list[Event]:
     if redrives is not None:
         details["redrives"] = redrives.decode(errors="replace")
     event = "stored" if redrives is None else "redriven"
-    return [Event(record.timestamp_ms, event, *place, record.offset, details)]
+    return [TraceEvent(record.timestamp_ms, event, *place, record.offset, details)]
 
 
-def _now(found: FoundMessage, state: DeliveryState) -> Event:
+def _now(found: FoundMessage, state: DeliveryState) -> TraceEvent:
     """The present state of a message in a group."""
     details: dict[str, Any] = {"group": state.group_id, "state": state.state}
     if state.deliveries:
@@ -229,10 +229,10 @@ def _now(found: FoundMessage, state: DeliveryState) -> Event:
     if state.owner:
         details |= {"member": state.owner, "lock_ends_ms": state.at_ms}
     place = found.topic, found.partition, found.record.offset
-    return Event(TIME_MS_MAX, "now", *place, details)
+    return TraceEvent(TIME_MS_MAX, "now", *place, details)
 
 
-def _settled(topic: str, number: int, one: Settled) -> list[Event]:
+def _settled(topic: str, number: int, one: Settled) -> list[TraceEvent]:
     """The events of a half message that was settled."""
     word = {COMMITTED: "half_committed", EXPIRED: "half_expired"}.get(
         one.outcome, "half_rolled_back"
@@ -241,6 +241,6 @@ def _settled(topic: str, number: int, one: Settled) -> list[Event]:
     if one.reason:
         details["reason"] = one.reason
     return [
-        Event(one.received_ms, "half_received", topic, number, -1, {"group": one.group}),
-        Event(one.at_ms, word, topic, number, -1, details),
+        TraceEvent(one.received_ms, "half_received", topic, number, -1, {"group": one.group}),
+        TraceEvent(one.at_ms, word, topic, number, -1, details),
     ]

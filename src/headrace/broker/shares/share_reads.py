@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from headrace.coordination.shares.commands import Row
+from headrace.coordination.shares.commands import RecordOrder
 from headrace.errors import HeadraceError, RecordInvalid
 from headrace.records.attributes import PRIORITY_DEFAULT, expire_at_ms, priority
 from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers, read_header
@@ -109,7 +109,7 @@ class RowReader:
         self._filters = _filters(config.filter_tags, config.filter_sql)
         self._reads_keys_alone = not (self._filters or config.has_attributes or config.ttl_ms >= 0)
 
-    def rows(self, batch: bytes, start: int) -> list[Row]:
+    def rows(self, batch: bytes, start: int) -> list[RecordOrder]:
         """The rows of the records of one batch, from `start` on. Raises as `decode_batch`."""
         if not self._reads_keys_alone:
             return [self.row(record) for record in iterate_records(batch) if record.offset >= start]
@@ -121,7 +121,7 @@ class RowReader:
             if offset >= start
         ]
 
-    def row(self, record: Record) -> Row:
+    def row(self, record: Record) -> RecordOrder:
         """The row of one record. A malformed attribute counts as not set: its topic accepted it
         while attributes were off."""
         config, headers = self._config, record.headers
@@ -138,18 +138,18 @@ class RowReader:
             if headers:
                 rank, expires_ms = _attributes(headers, expires_ms)
         is_wanted = all(one.matches(headers) for one in self._filters)
-        return Row(
+        return RecordOrder(
             record.offset, key if key >= 0 else -1 - record.offset, rank, expires_ms, is_wanted
         )
 
-    def blind_row(self, offset: int) -> Row:
+    def blind_row(self, offset: int) -> RecordOrder:
         """The row of an offset whose record cannot be read."""
-        return Row(offset, SERIAL_KEY if self._config.is_serial else -1 - offset)
+        return RecordOrder(offset, SERIAL_KEY if self._config.is_serial else -1 - offset)
 
 
-def _row(offset: int, key_hash: int) -> Row:
+def _row(offset: int, key_hash: int) -> RecordOrder:
     """A row with only a key hash: in a third of the time of Row()."""
-    return tuple.__new__(Row, (offset, key_hash, 0, -1, True))
+    return tuple.__new__(RecordOrder, (offset, key_hash, 0, -1, True))
 
 
 def _attributes(headers: Headers, expires_ms: int) -> tuple[int, int]:
@@ -177,7 +177,7 @@ def _filters(tags: str, sql: str) -> tuple[Filter, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def rows_of(batch: bytes, start: int, reader: RowReader) -> list[Row]:
+def rows_of(batch: bytes, start: int, reader: RowReader) -> list[RecordOrder]:
     """The rows of the records of one batch, from `start` on.
 
     A record without a key has no order relative to others: it is a key of its own. So is each

@@ -80,7 +80,7 @@ class DeliveryFigures:
         """Records that were due and have become unreadable."""
 
 
-class Deliveries:
+class TimerDeliveries:
     """The deliveries of one partition."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.internal_topics import InternalPartition
-from headrace.broker.timers.deliveries import Deliveries
+from headrace.broker.timers.deliveries import TimerDeliveries
 from headrace.broker.timers.timer_bodies import TimerBodies
 from headrace.broker.timers.timer_log import TimerLog
 from headrace.broker.topics.overrides import half_config
@@ -84,7 +84,7 @@ class HostedTimers:
         self.companion = companion
         self.bodies = TimerBodies(companion)
         clock, tasks = environment.clock, environment.tasks
-        self.deliveries = Deliveries(data, self.bodies, clock, tasks, figures)
+        self.deliveries = TimerDeliveries(data, self.bodies, clock, tasks, figures)
         inner = InternalPartition(companion, clock)
         self._clock = clock
         self._preloaded_to = ScheduleEntry(-1, -1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.broker.session_guard import SessionGuard
     from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import BrokerFact, TopicFact
-    from headrace.metadata.store import MetadataStore, Operation
+    from headrace.metadata.store import MetadataStore, MultiOperation
 
 NO_LEADER = -1
 
@@ -60,7 +60,7 @@ class Ownership(Protocol):
         """Topics or partitions were created or deleted."""
         ...
 
-    def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
+    def first_owners(self, fact: TopicFact) -> Sequence[MultiOperation]:
         """Operations to write together with a new topic, so that it has owners from the start."""
         ...
 
@@ -105,7 +105,7 @@ class SoleOwnership:
     def topics_changed(self) -> None:
         """See Ownership."""
 
-    def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
+    def first_owners(self, fact: TopicFact) -> Sequence[MultiOperation]:
         """See Ownership."""
         return ()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.metadata.facts import PartitionFact, partition_key
-from headrace.metadata.store import ABSENT, Operation
+from headrace.metadata.store import ABSENT, MultiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,14 +21,16 @@ PARTS_AT_ONCE = 1_000
 """Owners and chains in one step of the metadata store."""
 
 
-def first_chains(fact: TopicFact, numbers: range) -> list[Operation]:
+def first_chains(fact: TopicFact, numbers: range) -> list[MultiOperation]:
     """Chains to create with new partitions, so that a chain that is missing later is known to be
     lost."""
     value = PartitionFact().encode()
-    return [Operation(partition_key(fact.id, number), value, ABSENT) for number in numbers]
+    return [MultiOperation(partition_key(fact.id, number), value, ABSENT) for number in numbers]
 
 
-async def put_topic(metadata: MetadataStore, step: Operation, parts: Sequence[Operation]) -> int:
+async def put_topic(
+    metadata: MetadataStore, step: MultiOperation, parts: Sequence[MultiOperation]
+) -> int:
     """Write a topic's fact after, or together with, the facts of its partitions; returns its
     version.
 

@@ -42,7 +42,7 @@ from headrace.metadata.facts import (
     topic_key,
     topic_of_key,
 )
-from headrace.metadata.store import Operation
+from headrace.metadata.store import MultiOperation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.ownership import Ownership
     from headrace.log.environment import Environment
     from headrace.log.log_config import LogConfig
-    from headrace.metadata.store import Entry
+    from headrace.metadata.store import MetadataEntry
     from headrace.runtime.randomness import Randomness
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Topics:
         for entry in await self._environment.metadata.list(TOPICS):
             self.apply(entry.key, entry)
 
-    def apply(self, key: str, entry: Entry | None) -> Topic | None:
+    def apply(self, key: str, entry: MetadataEntry | None) -> Topic | None:
         """Apply the entry stored under a topic's key, None if the key was deleted. Returns the
         topic that this removes: deleted, or deleted and recreated before this broker noticed.
 
@@ -328,12 +328,12 @@ class Topics:
         await self.ownership.wait_served(topic)
         return fact
 
-    async def _put_new(self, fact: TopicFact, parts: Sequence[Operation]) -> int:
+    async def _put_new(self, fact: TopicFact, parts: Sequence[MultiOperation]) -> int:
         """Store a new topic; returns its version. Raises TopicExists, MetadataUnavailable."""
         name = fact.name
         expected = self.deletions.version_of_free(name)
         try:
-            step = Operation(topic_key(name), fact.encode(), expected)
+            step = MultiOperation(topic_key(name), fact.encode(), expected)
             return await put_topic(self._environment.metadata, step, parts)
         except VersionConflict as error:
             await self.refresh(name)
@@ -482,12 +482,12 @@ class Topics:
             raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
 
     async def _put(
-        self, topic: Topic, fact: TopicFact | None, parts: Sequence[Operation] = ()
+        self, topic: Topic, fact: TopicFact | None, parts: Sequence[MultiOperation] = ()
     ) -> None:
         """Store the topic's fact; None deletes it. Raises TopicUnknown, MetadataUnavailable."""
         value = None if fact is None else fact.encode()
         try:
-            step = Operation(topic_key(topic.name), value, topic.version)
+            step = MultiOperation(topic_key(topic.name), value, topic.version)
             version = await put_topic(self._environment.metadata, step, parts)
         except VersionConflict as error:  # another broker was faster
             await self.refresh(topic.name)

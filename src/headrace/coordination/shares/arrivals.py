@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.coordination.shares.commands import FAILED_BY_EXPIRY, DeadLetter, Row
+from headrace.coordination.shares.commands import FAILED_BY_EXPIRY, DeadLetter, RecordOrder
 from headrace.coordination.shares.state_records import StoredRun
 from headrace.coordination.shares.window import ACKNOWLEDGED, ARCHIVED, AVAILABLE
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Finished = tuple[list[StoredRun], list[DeadLetter]]
 
 
-def decide_rows(group: ShareGroup, rows: tuple[Row, ...], rows_end: int, now_ms: int) -> Finished:
+def decide_rows(
+    group: ShareGroup, rows: tuple[RecordOrder, ...], rows_end: int, now_ms: int
+) -> Finished:
     """(runs of new records that are never delivered, dead letters).
 
     Offsets without a row (control records, compacted ones) are finished, records that do not match

@@ -31,7 +31,7 @@ FAILED_BY_COUNT: Final = "delivery count limit reached"
 FAILED_BY_EXPIRY: Final = "expired"
 
 
-class Row(NamedTuple):
+class RecordOrder(NamedTuple):
     """The properties of one record that determine its order of delivery."""
 
     offset: int
@@ -274,7 +274,7 @@ class LearnCommand:
 
     group_id: str
     rows_from: int
-    rows: Sequence[Row]
+    rows: Sequence[RecordOrder]
     rows_end: int
 
     def refused(self, error: HeadraceError) -> ShareReply:

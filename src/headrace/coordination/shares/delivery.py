@@ -23,7 +23,7 @@ from headrace.coordination.shares.window import ACQUIRED, AVAILABLE, Window
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from headrace.coordination.shares.commands import Row
+    from headrace.coordination.shares.commands import RecordOrder
 
 STALE_RATIO: Final = 4
 """A heap is rebuilt from the window when it has this many entries per run."""
@@ -149,7 +149,7 @@ class RowDelivery:
         each hash removed from it."""
         self._window = window
         self._parked = parked
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, RecordOrder] = {}
         self._heads: dict[int, int] = {}
         """The first unfinished record of each key."""
         self._waiting: dict[int, deque[int]] = {}
@@ -163,7 +163,7 @@ class RowDelivery:
         self.rows_end = window.start
         """Keys are known up to this offset."""
 
-    def add(self, rows: Iterable[Row], rows_end: int) -> None:
+    def add(self, rows: Iterable[RecordOrder], rows_end: int) -> None:
         """Learn the rows from `self.rows_end` to `rows_end`; the window knows their states."""
         known, heads, waiting = self._rows, self._heads, self._waiting
         exposed: list[int] = []
@@ -243,7 +243,7 @@ class RowDelivery:
             self._expose([row.offset for row in noted if self._is_head(row)])
         self._drop_stale()
 
-    def _is_head(self, row: Row) -> bool:
+    def _is_head(self, row: RecordOrder) -> bool:
         return row.key_hash < 0 or self._heads[row.key_hash] == row.offset
 
     def _drop_stale(self) -> None:

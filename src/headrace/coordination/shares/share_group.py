@@ -25,7 +25,7 @@ from headrace.coordination.shares.commands import (
     DeadLetter,
     ParkedKey,
     PeekReply,
-    Row,
+    RecordOrder,
     SettleCommand,
     Settlement,
 )
@@ -45,7 +45,7 @@ from headrace.coordination.shares.window import (
     ARCHIVED,
     ARCHIVING,
     AVAILABLE,
-    Run,
+    OffsetRun,
     Window,
 )
 from headrace.errors import HeadraceError, RecordStateInvalid, RequestInvalid
@@ -177,7 +177,7 @@ class ShareGroup:
             else:
                 self.delivery.note(min(first, end), last)  # a hole that it leaves is available
 
-    def learn(self, rows: tuple[Row, ...], rows_end: int) -> None:
+    def learn(self, rows: tuple[RecordOrder, ...], rows_end: int) -> None:
         """Record the rows of records, which may be delivered from now on."""
         keyed = self.keyed
         if keyed is None or rows_end <= keyed.rows_end:
@@ -373,7 +373,7 @@ class ShareGroup:
         self,
         first: int,
         last: int,
-        run: Run,
+        run: OffsetRun,
         settlement: Settlement,
         now_ms: int,
         letters: list[DeadLetter],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from headrace.coordination.shares.commands import Row
+    from headrace.coordination.shares.commands import RecordOrder
     from headrace.coordination.shares.config import ShareConfig
 
 
@@ -24,7 +24,7 @@ class RowsLearned(NamedTuple):
     """Volatile: the known rows of the records up to `rows_end`."""
 
     number: int
-    rows: tuple[Row, ...]
+    rows: tuple[RecordOrder, ...]
     rows_end: int
 
 

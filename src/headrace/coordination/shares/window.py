@@ -30,7 +30,7 @@ TERMINAL: Final = (ACKNOWLEDGED, ARCHIVED)
 STATE_NAMES: Final = ("available", "acquired", "acknowledged", "archiving", "archived")
 
 
-class Run:
+class OffsetRun:
     """Consecutive offsets in one state.
 
     `at_ms`: end of the lock (acquired) or earliest next delivery (available; 0: at once).
@@ -53,7 +53,7 @@ class Run:
         """Whether its records are finished."""
         return self.state == ACKNOWLEDGED or self.state == ARCHIVED
 
-    def continues(self, other: Run) -> bool:
+    def continues(self, other: OffsetRun) -> bool:
         """Whether `other`, which follows, has the same state in every relevant respect."""
         if self.is_terminal and other.is_terminal:
             return True  # the reason does not matter: the start moves past both
@@ -83,9 +83,9 @@ class Window:
         self.finished_records = 0
         """Terminal records between start and end, which delay nothing but the window."""
         self._firsts: list[int] = []
-        self._runs: list[Run] = []
+        self._runs: list[OffsetRun] = []
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[OffsetRun]:
         """All runs, in order of offset."""
         return iter(self._runs)
 
@@ -98,15 +98,15 @@ class Window:
         """Offsets between start and end, including finished ones."""
         return self.end - self.start
 
-    def run_at(self, offset: int) -> Run | None:
+    def run_at(self, offset: int) -> OffsetRun | None:
         """The run that contains `offset`."""
         if not self.start <= offset < self.end:
             return None
         return self._runs[bisect_right(self._firsts, offset) - 1]
 
-    def between(self, first: int, last: int) -> list[tuple[int, int, Run]]:
+    def between(self, first: int, last: int) -> list[tuple[int, int, OffsetRun]]:
         """(first, last, run) of each part of a run inside [first, last], clipped to it."""
-        pieces: list[tuple[int, int, Run]] = []
+        pieces: list[tuple[int, int, OffsetRun]] = []
         if last < max(first, self.start) or first >= self.end:
             return pieces
         at = max(bisect_right(self._firsts, first) - 1, 0)
@@ -118,7 +118,7 @@ class Window:
             at += 1
         return pieces
 
-    def each(self, first: int, last: int) -> Iterator[tuple[int, int, Run]]:
+    def each(self, first: int, last: int) -> Iterator[tuple[int, int, OffsetRun]]:
         """As `between`, lazily, for callers that rarely need all; the window must not change
         meanwhile."""
         if last < max(first, self.start) or first >= self.end:
@@ -141,11 +141,11 @@ class Window:
         if last < first:
             return
         if first > self.end:
-            self._append(Run(self.end, first - 1, AVAILABLE, 0))
+            self._append(OffsetRun(self.end, first - 1, AVAILABLE, 0))
         if last >= self.end:
             if first < self.end:
                 self._replace(first, self.end - 1, state, count, owner, at_ms)
-            self._append(Run(max(first, self.end), last, state, count, owner, at_ms))
+            self._append(OffsetRun(max(first, self.end), last, state, count, owner, at_ms))
         else:
             self._replace(first, last, state, count, owner, at_ms)
         self._advance()
@@ -163,7 +163,7 @@ class Window:
         self._replace(self.start, offset - 1, ARCHIVED, 0, "", 0)
         self._advance()
 
-    def _append(self, run: Run) -> None:
+    def _append(self, run: OffsetRun) -> None:
         self._count(run, 1)
         self.end = run.last + 1
         if self._runs and self._runs[-1].continues(run):
@@ -179,7 +179,7 @@ class Window:
         high = self._boundary(last + 1)
         for run in self._runs[low:high]:
             self._count(run, -1)
-        run = Run(first, last, state, count, owner, at_ms)
+        run = OffsetRun(first, last, state, count, owner, at_ms)
         self._count(run, 1)
         if low > 0 and self._runs[low - 1].continues(run):
             low -= 1
@@ -199,7 +199,7 @@ class Window:
         run = self._runs[at]
         if run.first == offset:
             return at
-        rest = Run(offset, run.last, run.state, run.count, run.owner, run.at_ms)
+        rest = OffsetRun(offset, run.last, run.state, run.count, run.owner, run.at_ms)
         run.last = offset - 1
         self._firsts.insert(at + 1, offset)
         self._runs.insert(at + 1, rest)
@@ -218,7 +218,7 @@ class Window:
             del self._runs[:finished]
             self.start = self._firsts[0] if self._firsts else self.end
 
-    def _count(self, run: Run, sign: int) -> None:
+    def _count(self, run: OffsetRun, sign: int) -> None:
         records = sign * (run.last - run.first + 1)
         if run.state == ACQUIRED:
             self.acquired_records += records

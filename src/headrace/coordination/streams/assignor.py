@@ -13,7 +13,7 @@ from __future__ import annotations
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.coordination.streams.tasks import NO_TASKS, Task, Tasks, each, task_set
+from headrace.coordination.streams.tasks import NO_TASKS, StreamTasks, Task, each, task_set
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ class SubtopologyShape(NamedTuple):
 def assign_tasks(
     members: Sequence[StreamsAssignee],
     subtopologies: Mapping[str, SubtopologyShape],
-    previous: Mapping[str, Tasks],
+    previous: Mapping[str, StreamTasks],
     standby_count: int,
-) -> dict[str, Tasks]:
+) -> dict[str, StreamTasks]:
     """The target assignment of every member."""
     if not members:
         return {}
@@ -53,7 +53,7 @@ class _Assignment:
         self,
         members: Sequence[StreamsAssignee],
         subtopologies: Mapping[str, SubtopologyShape],
-        previous: Mapping[str, Tasks],
+        previous: Mapping[str, StreamTasks],
     ) -> None:
         ordered = sorted(members)
         self._ids = [member.member_id for member in ordered]
@@ -77,7 +77,7 @@ class _Assignment:
             for task in (*each(before.standby), *each(before.warmup)):
                 self._was_standby.setdefault(task, []).append(number)
 
-    def assign(self, standby_count: int) -> dict[str, Tasks]:
+    def assign(self, standby_count: int) -> dict[str, StreamTasks]:
         """The target assignment of every member."""
         tasks = [
             (one, number)
@@ -88,7 +88,7 @@ class _Assignment:
         if standby_count:
             self._assign_standby([t for t in tasks if self._shapes[t[0]].has_state], standby_count)
         return {
-            member_id: Tasks(task_set(active), task_set(standby), {})
+            member_id: StreamTasks(task_set(active), task_set(standby), {})
             for member_id, active, standby in zip(
                 self._ids, self._active, self._standby, strict=True
             )

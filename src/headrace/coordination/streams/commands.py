@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.coordination.streams.tasks import NO_TASKS, Tasks
+from headrace.coordination.streams.tasks import NO_TASKS, StreamTasks
 from headrace.coordination.topic_view import NoTopics, TopicView
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class StreamsHeartbeatReply:
     member_id: str = ""
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
-    tasks: Tasks | None = None
+    tasks: StreamTasks | None = None
     statuses: list[Status] = field(default_factory=list)
     endpoint_epoch: int = 0
     endpoints: list[EndpointPartitions] | None = None
@@ -65,7 +65,7 @@ class StreamsHeartbeatCommand:
     rack: str | None = None
     rebalance_timeout_ms: int = UNCHANGED_MS
     topology: Topology | None = None
-    owned: Tasks | None = None
+    owned: StreamTasks | None = None
     process_id: str | None = None
     endpoint: tuple[str, int] | None = None
     tags: tuple[tuple[str, str], ...] | None = None
@@ -87,8 +87,8 @@ class StreamsMemberDescription(NamedTuple):
 
     stored: StreamsMemberStored
     epoch: int
-    assigned: Tasks = NO_TASKS
-    target: Tasks = NO_TASKS
+    assigned: StreamTasks = NO_TASKS
+    target: StreamTasks = NO_TASKS
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from headrace.coordination.streams.streams_group import (
     StreamsTouched,
     TouchedStreamsMember,
 )
-from headrace.coordination.streams.tasks import NO_TASKS, NOTHING_HELD, Tasks, each
+from headrace.coordination.streams.tasks import NO_TASKS, NOTHING_HELD, StreamTasks, each
 
 if TYPE_CHECKING:
     from headrace.coordination.groups.config import GroupConfig
@@ -216,13 +216,13 @@ class StreamsDraft:
         self.target_epoch = self.epoch
         self.volatile = self.volatile._replace(assigned_ms=self.now_ms)
 
-    def _put_target(self, member_id: str, tasks: Tasks) -> None:
+    def _put_target(self, member_id: str, tasks: StreamTasks) -> None:
         if self.target.get(member_id) != tasks:
             self.target[member_id] = tasks
             self._records.append(StreamsTargetStored(self.group.group_id, member_id, tasks))
 
     def reconcile(
-        self, member_id: str, reported: Tasks | None, *, has_nothing: bool
+        self, member_id: str, reported: StreamTasks | None, *, has_nothing: bool
     ) -> StreamsCurrentStored:
         """Bring a member as close to its target as possible now: see `reconcile`."""
         in_the_way: set[tuple[int, str, int]] | None = None
@@ -267,7 +267,7 @@ class StreamsDraft:
 
     # --- result -------------------------------------------------------------------------------
 
-    def touch(self, member_id: str, session_ms: int, reported: Tasks | None = None) -> None:
+    def touch(self, member_id: str, session_ms: int, reported: StreamTasks | None = None) -> None:
         """Set the volatile state of a member."""
         revoke_ms = self._revoke_deadline_ms(member_id)
         self._touched[member_id] = TouchedStreamsMember(member_id, session_ms, revoke_ms, reported)

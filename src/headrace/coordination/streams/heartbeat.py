@@ -39,7 +39,7 @@ from headrace.coordination.streams.streams_group import (
     StreamsGroup,
     StreamsMember,
 )
-from headrace.coordination.streams.tasks import NO_TASKS, Tasks, each
+from headrace.coordination.streams.tasks import NO_TASKS, StreamTasks, each
 from headrace.coordination.streams.topology import check_topology
 from headrace.errors import (
     GroupFull,
@@ -182,7 +182,7 @@ def _check_join(command: StreamsHeartbeatCommand) -> None:
         raise RequestInvalid("a member that joins must send empty lists of tasks")
 
 
-def _check_owned(draft: StreamsDraft, owned: Tasks) -> None:
+def _check_owned(draft: StreamsDraft, owned: StreamTasks) -> None:
     """Raise RequestInvalid if a task is not part of the topology."""
     configured = draft.configured
     if configured is None or configured.status is not None:

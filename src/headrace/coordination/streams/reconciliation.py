@@ -17,7 +17,7 @@ from headrace.coordination.streams.tasks import (
     NOTHING_HELD,
     EpochSet,
     HeldTasks,
-    Tasks,
+    StreamTasks,
     TaskSet,
     contains,
     overlaps,
@@ -33,9 +33,9 @@ ACTIVE, STANDBY, WARMUP = range(3)
 
 def reconcile(
     current: StreamsCurrentStored,
-    target: Tasks,
+    target: StreamTasks,
     target_epoch: int,
-    reported: Tasks | None,
+    reported: StreamTasks | None,
     is_free: Callable[[int, str, int], bool],
     *,
     has_nothing: bool = False,
@@ -70,7 +70,7 @@ def reconcile(
 
 
 def _filled_active(
-    kept: EpochSet, target: Tasks, epoch: int, is_free: Callable[[int, str, int], bool]
+    kept: EpochSet, target: StreamTasks, epoch: int, is_free: Callable[[int, str, int], bool]
 ) -> tuple[EpochSet, bool]:
     """`kept` and the free part of the target; whether that is all of it."""
     found, is_whole = _filled(
@@ -98,7 +98,7 @@ def _filled(
     return found, is_whole
 
 
-def _split(assigned: HeldTasks, target: Tasks) -> tuple[HeldTasks, HeldTasks]:
+def _split(assigned: HeldTasks, target: StreamTasks) -> tuple[HeldTasks, HeldTasks]:
     """Split into tasks to keep and tasks to revoke."""
     kept_active: EpochSet = {}
     revoked_active: EpochSet = {}
@@ -129,7 +129,7 @@ def _split_set(assigned: TaskSet, target: TaskSet) -> tuple[TaskSet, TaskSet]:
     return kept, revoked
 
 
-def is_within(reported: Tasks, held: HeldTasks) -> bool:
+def is_within(reported: StreamTasks, held: HeldTasks) -> bool:
     """Whether all reported tasks are held."""
     return all(
         number in theirs.get(one, ())

@@ -31,7 +31,7 @@ from headrace.coordination.stored_bytes import (
     uvarint,
 )
 from headrace.coordination.streams.stored_topology import read_topology, write_topology
-from headrace.coordination.streams.tasks import EpochSet, HeldTasks, Tasks, TaskSet
+from headrace.coordination.streams.tasks import EpochSet, HeldTasks, StreamTasks, TaskSet
 
 if TYPE_CHECKING:
     from headrace.coordination.streams.topology import Topology
@@ -107,7 +107,7 @@ class StreamsTargetStored(NamedTuple):
 
     group_id: str
     member_id: str
-    tasks: Tasks
+    tasks: StreamTasks
 
 
 class StreamsCurrentStored(NamedTuple):
@@ -255,7 +255,7 @@ def decode(key_type: int, key: StoredReader, value: bytes | None) -> StreamsReco
     elif key_type == TARGET_KEY:
         active, standby, warmup = (_decode_set(reader) for _ in range(3))
         reader.tagged_fields()
-        record = StreamsTargetStored(group_id, member_id, Tasks(active, standby, warmup))
+        record = StreamsTargetStored(group_id, member_id, StreamTasks(active, standby, warmup))
     else:
         epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
         assigned, revoking = _decode_held(reader, epoch), _decode_held(reader, epoch)

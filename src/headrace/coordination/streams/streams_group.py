@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.coordination.groups.config import GroupConfig
     from headrace.coordination.streams.internal_topics import ConfiguredTopology
-    from headrace.coordination.streams.tasks import Tasks
+    from headrace.coordination.streams.tasks import StreamTasks
     from headrace.coordination.streams.topology import Topology
 
 
@@ -54,7 +54,7 @@ class StreamsMember:
     """When its session expires."""
     revoke_deadline_ms: int | None = None
     """When it must have revoked tasks; None: nothing to revoke."""
-    reported: Tasks | None = None
+    reported: StreamTasks | None = None
     """The tasks that it last reported; None: not reported to this coordinator."""
 
 
@@ -85,7 +85,7 @@ class StreamsGroup:
     topology: Topology | None = None
     target_epoch: int = 0
     target_assigned_ms: int = -1
-    target: dict[str, Tasks] = field(default_factory=dict)
+    target: dict[str, StreamTasks] = field(default_factory=dict)
     members: dict[str, StreamsMember] = field(default_factory=dict)
     current: dict[str, StreamsCurrentStored] = field(default_factory=dict)
     static: dict[str, str] = field(default_factory=dict)
@@ -238,7 +238,7 @@ class TouchedStreamsMember(NamedTuple):
     member_id: str
     deadline_ms: int
     revoke_deadline_ms: int | None = None
-    reported: Tasks | None = None
+    reported: StreamTasks | None = None
 
 
 class StreamsTouched(NamedTuple):

@@ -18,7 +18,7 @@ EpochSet = dict[str, dict[int, int]]
 Task = tuple[str, int]
 
 
-class Tasks(NamedTuple):
+class StreamTasks(NamedTuple):
     """Tasks by role. An active task processes; a standby task replicates its state."""
 
     active: TaskSet
@@ -37,10 +37,10 @@ class HeldTasks(NamedTuple):
     standby: TaskSet
     warmup: TaskSet
 
-    def plain(self) -> Tasks:
+    def plain(self) -> StreamTasks:
         """Without the epochs."""
         active = {one: tuple(sorted(numbers)) for one, numbers in self.active.items()}
-        return Tasks(active, self.standby, self.warmup)
+        return StreamTasks(active, self.standby, self.warmup)
 
     def roles(self) -> tuple[Mapping[str, Collection[int]], ...]:
         """The three sets."""
@@ -51,7 +51,7 @@ class HeldTasks(NamedTuple):
         return not (self.active or self.standby or self.warmup)
 
 
-NO_TASKS = Tasks({}, {}, {})
+NO_TASKS = StreamTasks({}, {}, {})
 NOTHING_HELD = HeldTasks({}, {}, {})
 
 
@@ -70,7 +70,7 @@ def each(tasks: Mapping[str, Iterable[int]]) -> Iterator[Task]:
             yield subtopology_id, number
 
 
-def overlaps(tasks: Tasks, held: HeldTasks) -> bool:
+def overlaps(tasks: StreamTasks, held: HeldTasks) -> bool:
     """Whether any task is in both in the same role."""
     return any(
         number in mine.get(subtopology_id, ())
@@ -79,7 +79,7 @@ def overlaps(tasks: Tasks, held: HeldTasks) -> bool:
     )
 
 
-def contains(tasks: Tasks, held: HeldTasks) -> bool:
+def contains(tasks: StreamTasks, held: HeldTasks) -> bool:
     """Whether `tasks` has all held tasks, in the same roles."""
     return all(
         number in mine.get(subtopology_id, ())

@@ -46,7 +46,7 @@ from headrace.runtime.rate_limited_warnings import RateLimitedWarnings
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.topics.topic import Topic
-    from headrace.kafka.connection import Connection, Gate, Reply
+    from headrace.kafka.connection import Gate, KafkaConnection, Reply
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
 
@@ -119,14 +119,14 @@ class FetchHandler:
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
         self.bytes_total = 0
         self.waiting = 0
-        self._waiting: dict[Connection, dict[_Fetch, None]] = {}
+        self._waiting: dict[KafkaConnection, dict[_Fetch, None]] = {}
         self._found: tuple[dict[bytes, Topic], dict[bytes, Topic]] = ({}, {})
         """Topics by name and by id in wire form, as of `_found_version` of the topics."""
         self._found_version = -1
 
     def handle(
         self,
-        connection: Connection,
+        connection: KafkaConnection,
         frame: memoryview,
         at: int,
         version: int,
@@ -207,7 +207,7 @@ class FetchHandler:
             except Exception as error:  # noqa: BLE001  # the edge of a callback
                 self._give_up(fetch, error)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: KafkaConnection) -> None:
         """Its client has disconnected: cancel its waiting fetches."""
         for fetch in self._waiting.pop(connection, ()):
             fetch.is_done = True

@@ -41,7 +41,7 @@ from headrace.runtime.histogram import Histogram
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.services.appends import Appends
-    from headrace.kafka.connection import Connection, Gate, Reply
+    from headrace.kafka.connection import Gate, KafkaConnection, Reply
     from headrace.kafka.wire.leader_hints import LeaderHint
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.completion import Completion
@@ -84,7 +84,7 @@ class _Pending:
 
     def __init__(self, reply: Reply | None, version: int, correlation_id: int, count: int) -> None:
         self.reply = reply
-        self.connection: Connection | None = None
+        self.connection: KafkaConnection | None = None
         """Set if no response is wanted (acks=0): the connection is closed if a batch fails, as in
         Kafka, since there is no other way to make the client refresh its metadata."""
         self.version = version
@@ -134,7 +134,7 @@ class ProduceHandler:
 
     def handle(
         self,
-        connection: Connection,
+        connection: KafkaConnection,
         frame: memoryview,
         at: int,
         version: int,
@@ -179,7 +179,7 @@ class ProduceHandler:
 
     def _handle_one(
         self,
-        connection: Connection,
+        connection: KafkaConnection,
         frame: memoryview,
         at: int,
         version: int,

@@ -20,7 +20,7 @@ from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.coordination.shares.membership import MEMBER_ID_LENGTH_MAX
 from headrace.errors import GroupIdInvalid, GroupUnknown, HeadraceError, RequestInvalid
 from headrace.kafka import apis
-from headrace.kafka.connection import Connection
+from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.error_codes import message_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
     received: dict[int, Received] = {}
     parts = await _parts(node, topic, request, received)
     connection = context.connection
-    if isinstance(connection, Connection) and connection.transport is None:
+    if isinstance(connection, KafkaConnection) and connection.transport is None:
         await _give_back(node, topic, request, received)
     return {"partitions": parts}
 

@@ -13,7 +13,7 @@ from headrace.coordination.streams.commands import (
     StreamsHeartbeatCommand,
     StreamsMemberDescription,
 )
-from headrace.coordination.streams.tasks import Tasks, TaskSet, task_set
+from headrace.coordination.streams.tasks import StreamTasks, TaskSet, task_set
 from headrace.coordination.streams.topology import (
     CopartitionGroup,
     InternalTopic,
@@ -81,7 +81,7 @@ def _copartition_groups(groups: Iterable[Any]) -> tuple[CopartitionGroup, ...]:
     return tuple(sorted(found))
 
 
-def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
+def _owned(request: StreamsGroupHeartbeatRequest) -> StreamTasks | None:
     """The tasks that a member reports as owned; None: no report."""
     roles = request.active_tasks, request.standby_tasks, request.warmup_tasks
     if all(role is None for role in roles):
@@ -90,7 +90,7 @@ def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
         task_set((item.subtopology_id, n) for item in role or () for n in item.partitions)
         for role in roles
     )
-    return Tasks(active, standby, warmup)
+    return StreamTasks(active, standby, warmup)
 
 
 async def streams_group_heartbeat(
@@ -196,7 +196,7 @@ def _described_topology(topology: Topology | None) -> dict[str, Any] | None:
     }
 
 
-def _assignment(tasks: Tasks) -> dict[str, Any]:
+def _assignment(tasks: StreamTasks) -> dict[str, Any]:
     return {
         "active_tasks": _task_ids(tasks.active),
         "standby_tasks": _task_ids(tasks.standby),

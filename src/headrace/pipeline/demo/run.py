@@ -18,7 +18,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.cluster import Cluster
+from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.demo import clients
 from headrace.pipeline.demo.broker import BrokerProcess
 from headrace.pipeline.demo.chart import draw_chart
@@ -142,7 +142,7 @@ def _session(out: Path) -> Any:
 
 def _free_name(bootstrap: str, wanted: str) -> str:
     """Return `wanted`, with a number appended if an earlier demo left a topic of that name."""
-    cluster = Cluster({"bootstrap.servers": bootstrap})
+    cluster = ClusterClient({"bootstrap.servers": bootstrap})
     names = [wanted, *(f"{wanted}-{number}" for number in range(2, 1000))]
     return next(name for name in names if cluster.partition_count_or_none(name) is None)
 
@@ -165,7 +165,7 @@ def _publish(demo: Demo, progress: Progress) -> dict[int, int]:
     total = sum(published.values())
     demo.note("published", total, begun_ns, f"acks=all, {PARTITIONS} partitions, lz4")
     demo.expect("published", total, FLIGHT_COUNT)
-    cluster = Cluster({"bootstrap.servers": demo.bootstrap})
+    cluster = ClusterClient({"bootstrap.servers": demo.bootstrap})
     ends = cluster.latest(cluster.partitions_of((demo.topic,), None))[demo.topic]
     demo.expect("stored (sum of high watermarks)", sum(ends.values()), total)
     return published

@@ -31,13 +31,13 @@ from headrace.pipeline.catalog import (
     open_catalog,
     read_progress,
 )
-from headrace.pipeline.cluster import Cluster
+from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
 from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
 from headrace.pipeline.jobs.pacing import RoundPacer
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
-from headrace.pipeline.position import Position, recreated, recreated_topics
+from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class ArchiveConfig:
 
 
 @dataclass(frozen=True)
-class Round:
+class ArchiveRound:
     """One commit."""
 
     number: int
@@ -129,7 +129,7 @@ class ArchiveReport:
         )
 
 
-OnRound = Callable[[Round], None]
+OnRound = Callable[[ArchiveRound], None]
 OnMaintenance = Callable[[MaintainReport], None]
 
 
@@ -181,7 +181,7 @@ class _Archive:
         self._table = TableName.parse(config.table)
         self._catalog = open_catalog(config.place)
         self._client = {**config.client, "bootstrap.servers": config.bootstrap}
-        self._cluster = Cluster(self._client)
+        self._cluster = ClusterClient(self._client)
         self._pacer = RoundPacer(
             bytes_min=config.round_bytes_min,
             wait_ms_max=config.round_wait_ms,
@@ -218,16 +218,18 @@ class _Archive:
                     raise
             progress = self._progress()
 
-    def _round(self, progress: Progress, start: Offsets, target: Position) -> None:
+    def _round(self, progress: Progress, start: Offsets, target: StreamPosition) -> None:
         """Make one commit and the maintenance that is due after it. Raises TableMoved."""
         begun_ns = monotonic_ns()
         end = limited(start, target.offsets, self._config.round_records_max)
         size = total(start, end)
-        self._commit(progress, start, Position(end, target.topic_ids))
+        self._commit(progress, start, StreamPosition(end, target.topic_ids))
         self._pacer.begun()
         self._rounds, self._records = self._rounds + 1, self._records + size
         elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
-        self._on_round(Round(self._rounds, size, elapsed_ms, end, total(end, target.offsets)))
+        self._on_round(
+            ArchiveRound(self._rounds, size, elapsed_ms, end, total(end, target.offsets))
+        )
         each = self._config.maintain_rounds
         if self._config.continuous and each is not None and self._rounds % each == 0:
             self._maintain()
@@ -283,11 +285,11 @@ class _Archive:
     def _progress(self) -> Progress:
         return read_progress(self._catalog.load_table(self._table.in_catalog))
 
-    def _latest(self) -> Position:
+    def _latest(self) -> StreamPosition:
         found = self._cluster.subscription_of(self._config.topics, None)
-        return Position(self._cluster.latest(found.partitions), found.topic_ids)
+        return StreamPosition(self._cluster.latest(found.partitions), found.topic_ids)
 
-    def _start(self, progress: Progress, target: Position) -> Offsets:
+    def _start(self, progress: Progress, target: StreamPosition) -> Offsets:
         """Where each partition resumes: after the table's last offset, else at its log start.
 
         Raises RecordsLost if the log starts after the table's end, or ends before it. Raises
@@ -318,7 +320,7 @@ class _Archive:
             entries.append((topic, partition, max(low, stands)))
         return build(entries)
 
-    def _commit(self, progress: Progress, start: Offsets, end: Position) -> None:
+    def _commit(self, progress: Progress, start: Offsets, end: StreamPosition) -> None:
         """Write [start, end) and record both, in one snapshot. Raises TableMoved."""
         from pyspark.sql.functions import expr
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.pipeline import fingerprint
 from headrace.pipeline.catalog import ADDED_COLUMNS, TableName
-from headrace.pipeline.cluster import Cluster
+from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, offset_of, walk
 
@@ -158,7 +158,7 @@ def run_reconcile(config: ReconcileConfig, *, spark: Any) -> ReconcileReport:
     Table records from before the log start (deleted from the log by retention) are ignored. Raises
     OptionInvalid if the topic does not exist.
     """
-    cluster = Cluster({**config.client, "bootstrap.servers": config.bootstrap})
+    cluster = ClusterClient({**config.client, "bootstrap.servers": config.bootstrap})
     subscribed = cluster.partitions_of((config.topic,), None)
     start, end = cluster.earliest(subscribed), cluster.latest(subscribed)
     log = _log_frame(config, spark, start, end)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.tasks import Tasks
     from headrace.storage.bookkeeper.ensemble import BookiePool
-    from headrace.storage.bookkeeper.metadata_service import ZooKeeper
+    from headrace.storage.bookkeeper.metadata_service import ZooKeeperCalls
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class BookieDirectory:
 
     def __init__(
         self,
-        zookeeper: ZooKeeper,
+        zookeeper: ZooKeeperCalls,
         root: str,
         pool: BookiePool,
         tasks: Tasks,

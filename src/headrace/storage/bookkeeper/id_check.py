@@ -19,7 +19,7 @@ from headrace.storage.ledger import LedgerId
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headrace.storage.bookkeeper.open_ledger import Cluster
+    from headrace.storage.bookkeeper.open_ledger import StoreState
 
 WINDOW = 128
 """Ids checked at once; the check ends after a window unknown to all bookies."""
@@ -27,7 +27,7 @@ ANSWER_S = 2.0
 LAG_S = 1.0
 
 
-async def ledgers_ahead(cluster: Cluster) -> Sequence[LedgerId]:
+async def ledgers_ahead(cluster: StoreState) -> Sequence[LedgerId]:
     """Ledgers on bookies from the next id on. Raises MetadataUnavailable."""
     found: list[LedgerId] = []
     at = await cluster.service.peek_id()
@@ -44,13 +44,13 @@ async def ledgers_ahead(cluster: Cluster) -> Sequence[LedgerId]:
         at += WINDOW
 
 
-async def skip_ids(cluster: Cluster, last: int) -> None:
+async def skip_ids(cluster: StoreState, last: int) -> None:
     """Allocate all ids up to `last`, so that they are not used. Raises MetadataUnavailable."""
     while await cluster.service.next_id() < last:
         pass
 
 
-async def _without_metadata(cluster: Cluster, ledgers: Iterable[LedgerId]) -> list[LedgerId]:
+async def _without_metadata(cluster: StoreState, ledgers: Iterable[LedgerId]) -> list[LedgerId]:
     found = []
     for ledger in ledgers:
         try:
@@ -60,7 +60,7 @@ async def _without_metadata(cluster: Cluster, ledgers: Iterable[LedgerId]) -> li
     return found
 
 
-async def _held(cluster: Cluster, ledgers: Iterable[int]) -> list[LedgerId]:
+async def _held(cluster: StoreState, ledgers: Iterable[int]) -> list[LedgerId]:
     """The subset that exists on a bookie that answers in time."""
     held: dict[LedgerId, None] = {}
     bookies = cluster.pool.state(cluster.clock.now_ns()).registered

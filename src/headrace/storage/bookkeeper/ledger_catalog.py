@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.storage.bookkeeper.ledger_metadata import Ensemble
-    from headrace.storage.bookkeeper.open_ledger import Cluster
+    from headrace.storage.bookkeeper.open_ledger import StoreState
     from headrace.storage.bookkeeper.writing_ledger import WritingLedger
 
 _LISTED_AT_ONCE = 64
@@ -27,7 +27,7 @@ _GAPS_MAX = 10_000
 class LedgerCatalog:
     """The ledgers of one Headrace cluster, whose name is in their metadata."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: StoreState, name: str) -> None:
         self._cluster = cluster
         self.mark = {"application": b"headrace", "cluster": name.encode()}
         """Labels in the metadata of every ledger of these brokers, so that only those are garbage

@@ -35,7 +35,12 @@ from headrace.storage.bookkeeper.inline_checkpoints import read_inline_checkpoin
 from headrace.storage.bookkeeper.ledger_catalog import LedgerCatalog
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
-from headrace.storage.bookkeeper.open_ledger import Cluster, InFlightBudget, OpenLedger, OpenLedgers
+from headrace.storage.bookkeeper.open_ledger import (
+    InFlightBudget,
+    OpenLedger,
+    OpenLedgers,
+    StoreState,
+)
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
@@ -58,7 +63,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.randomness import Randomness
-    from headrace.storage.bookkeeper.metadata_service import Versioned, ZooKeeper
+    from headrace.storage.bookkeeper.metadata_service import Versioned, ZooKeeperCalls
     from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
 log = logging.getLogger(__name__)
@@ -73,7 +78,7 @@ class BookKeeperLedgerStore:
 
     def __init__(
         self,
-        zookeeper: ZooKeeper,
+        zookeeper: ZooKeeperCalls,
         settings: BookKeeperSettings,
         clock: Clock,
         randomness: Randomness | None = None,
@@ -100,7 +105,7 @@ class BookKeeperLedgerStore:
         self._health = BookieHealth(
             pool, bookies, clock, settings.add_timeout_ms, self._spares_changed
         )
-        self._cluster = Cluster(
+        self._cluster = StoreState(
             bookies,
             LedgerMetadataService(
                 zookeeper, settings.ledgers_root, timeout_ms=settings.metadata_timeout_ms
@@ -130,7 +135,7 @@ class BookKeeperLedgerStore:
     @classmethod
     async def open(
         cls,
-        zookeeper: ZooKeeper,
+        zookeeper: ZooKeeperCalls,
         settings: BookKeeperSettings,
         clock: Clock,
         randomness: Randomness | None = None,

@@ -29,7 +29,7 @@ _SHORT_IDS_END = 2**31 - 1
 _LISTED_AT_ONCE = 64
 
 
-class ZooKeeper(Protocol):
+class ZooKeeperCalls(Protocol):
     """The required ZooKeeper operations. All raise MetadataUnavailable if it does not answer."""
 
     async def get(
@@ -71,7 +71,7 @@ class Versioned(NamedTuple):
 class LedgerMetadataService:
     """See the module; `root` is BookKeeper's root node in ZooKeeper."""
 
-    def __init__(self, zookeeper: ZooKeeper, root: str, *, timeout_ms: int) -> None:
+    def __init__(self, zookeeper: ZooKeeperCalls, root: str, *, timeout_ms: int) -> None:
         self._zookeeper = zookeeper
         self._root = root
         self._timeout_s = timeout_ms / 1000

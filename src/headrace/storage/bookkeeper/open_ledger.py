@@ -56,7 +56,7 @@ class InFlightBudget:
             asyncio.get_running_loop().call_soon(self._waiting.popleft())
 
 
-class Cluster(NamedTuple):
+class StoreState(NamedTuple):
     """State shared by all ledgers of one store."""
 
     bookies: Bookies

@@ -49,7 +49,7 @@ from headrace.storage.bookkeeper.wire import (
 if TYPE_CHECKING:
     from headrace.storage.bookkeeper.entry_reader import EntryReader
     from headrace.storage.bookkeeper.metadata_service import Versioned
-    from headrace.storage.bookkeeper.open_ledger import Cluster
+    from headrace.storage.bookkeeper.open_ledger import StoreState
     from headrace.storage.bookkeeper.recovery import Effect
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ TRAILER_READ_BYTES = 4 << 20
 class _RecoveryRun:
     """One recovery in progress."""
 
-    def __init__(self, ledger: int, metadata: LedgerMetadata, cluster: Cluster) -> None:
+    def __init__(self, ledger: int, metadata: LedgerMetadata, cluster: StoreState) -> None:
         self._ledger = ledger
         self._cluster = cluster
         self._key = master_key(metadata.password)
@@ -143,7 +143,7 @@ class _RecoveryRun:
         self._carry_out(self._machine.responded(sent, code))
 
 
-async def recover_ledger(ledger: int, versioned: Versioned, cluster: Cluster) -> Versioned:
+async def recover_ledger(ledger: int, versioned: Versioned, cluster: StoreState) -> Versioned:
     """Fence a ledger, find its end and close it there, unless it is already closed.
 
     Returns its CLOSED metadata. Raises StorageUnavailable, LedgerUnknown.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.completion import Completion
     from headrace.storage.bookkeeper.ledger_handle import Effect
-    from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger
+    from headrace.storage.bookkeeper.open_ledger import OpenLedger, StoreState
     from headrace.storage.ledger import Buffer
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class WritingLedger:
     """See the module."""
 
     def __init__(
-        self, opened: OpenLedger, cluster: Cluster, master_key: bytes, copies_short: int = 0
+        self, opened: OpenLedger, cluster: StoreState, master_key: bytes, copies_short: int = 0
     ) -> None:
         """`copies_short`: how many copies of each entry fewer than requested are made."""
         self.opened = opened

@@ -53,7 +53,7 @@ _CRC_AT: Final = 4
 _CRC_END: Final = 8
 
 
-class Entry(NamedTuple):
+class WalEntry(NamedTuple):
     """One change in a WAL frame."""
 
     kind: int
@@ -74,14 +74,14 @@ class Frame(NamedTuple):
     generation: int
     """The number of its file."""
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[WalEntry]:
         """The entries in order. Raises DataCorrupt if their size differs from the frame's."""
         at = self.entry_count * ENTRY.size
         for index in range(self.entry_count):
             kind, length, ledger, position = ENTRY.unpack_from(self.body, index * ENTRY.size)
             payload = self.body[at : at + length]
             at += length
-            yield Entry(kind, ledger, position, payload)
+            yield WalEntry(kind, ledger, position, payload)
         if at != len(self.body):
             raise DataCorrupt(f"WAL frame {self.sequence}: its entries do not match its size")
 

@@ -46,7 +46,7 @@ class Ledger:
         """The position of the next append."""
         self.readable = length
         """The end of the acknowledged bytes."""
-        self.run: Run | None = None
+        self.run: AppendRun | None = None
         """Its appends in the current group."""
         self.sync_until = 0
         """The last group with an append that requested a sync: later appends complete after it."""
@@ -85,7 +85,7 @@ def fresh(error: HeadraceError) -> HeadraceError:
     return type(error)(str(error), **error.fields)
 
 
-class Run:
+class AppendRun:
     """The appends of one group to one ledger, which are contiguous."""
 
     __slots__ = ("end", "ledger", "parts", "start", "written_end")
@@ -111,7 +111,7 @@ class Change:
         self.payload = payload
 
 
-class Group:
+class CommitGroup:
     """The unit of group commit: one WAL frame."""
 
     __slots__ = ("changes", "durable", "flush_ms", "frame", "runs", "sequence", "size", "written")
@@ -121,7 +121,7 @@ class Group:
         self.size = 0
         self.frame = -1
         """The position of its frame in the WAL, once written."""
-        self.runs: list[Run] = []
+        self.runs: list[AppendRun] = []
         self.changes: list[Change] = []
         self.durable: Completion | None = None
         """Completes all appends that requested a sync."""

@@ -27,7 +27,7 @@ from headrace.storage.files.format import (
     SEAL,
     encode_frame_head,
 )
-from headrace.storage.files.group import Catalog, Change, Group, Ledger, Run, fresh
+from headrace.storage.files.group import AppendRun, Catalog, Change, CommitGroup, Ledger, fresh
 from headrace.storage.files.wal_sync import Counters, WalSync
 from headrace.storage.files.write_ahead_log import PARTS_MAX, WriteAheadLog
 
@@ -84,10 +84,10 @@ class GroupCommit:
         self._sync_wanted = 0
         self._sync_timer: asyncio.TimerHandle | None = None
         self._sync_timer_ms = 0
-        self._group: Group | None = None
-        self._full: list[Group] = []
+        self._group: CommitGroup | None = None
+        self._full: list[CommitGroup] = []
         self._is_flush_due = False
-        self._waiting: deque[Group] = deque()
+        self._waiting: deque[CommitGroup] = deque()
 
     def append(
         self, ledger: Ledger, parts: Sequence[Buffer], size: int, flush_ms: int | None
@@ -101,7 +101,7 @@ class GroupCommit:
         run = ledger.run
         position = ledger.end
         if run is None:
-            run = ledger.run = Run(ledger, position)
+            run = ledger.run = AppendRun(ledger, position)
             group.runs.append(run)
         run.parts += parts
         run.end = ledger.end = position + size
@@ -200,18 +200,18 @@ class GroupCommit:
                 self._wal.spoil(group.frame)
                 return
 
-    def _durable(self, group: Group) -> Completion:
+    def _durable(self, group: CommitGroup) -> Completion:
         if group.durable is None:
             group.durable = Completion()
         return group.durable
 
-    def _begin_group(self) -> Group:
+    def _begin_group(self) -> CommitGroup:
         full = self._group
         if full is not None:
             for run in full.runs:
                 run.ledger.run = None
             self._full.append(full)
-        group = self._group = Group(self.next_sequence)
+        group = self._group = CommitGroup(self.next_sequence)
         self.next_sequence += 1
         if not self._is_flush_due:
             self._is_flush_due = True
@@ -250,7 +250,7 @@ class GroupCommit:
         if is_due and not self._sync.is_running:
             self._begin_sync()
 
-    def _write_segments(self, group: Group) -> tuple[list[Buffer], bytes]:
+    def _write_segments(self, group: CommitGroup) -> tuple[list[Buffer], bytes]:
         """Write each run to its segment; returns the body and entries of the frame. Raises
         OSError."""
         body: list[Buffer] = []
@@ -280,7 +280,7 @@ class GroupCommit:
             body.append(change.payload)
         return body, b"".join(heads)
 
-    def _write_frame(self, group: Group, entries: bytes, body: list[Buffer]) -> bool:
+    def _write_frame(self, group: CommitGroup, entries: bytes, body: list[Buffer]) -> bool:
         """Write the group's frame; returns False if an outage began."""
         wal = self._wal
         size = FRAME_HEAD.size + len(entries) + group.size
@@ -309,7 +309,7 @@ class GroupCommit:
             self.attention.set()
         return True
 
-    def _complete_written(self, group: Group, written: Completion) -> None:
+    def _complete_written(self, group: CommitGroup, written: Completion) -> None:
         """Publish and complete the appends that requested no sync."""
         for run in group.runs:
             if run.written_end > run.start:
@@ -340,7 +340,7 @@ class GroupCommit:
         if not self._sync.is_running and (waiting or self._sync_wanted > self.synced_sequence):
             self._begin_sync()
 
-    def _acknowledge(self, group: Group) -> None:
+    def _acknowledge(self, group: CommitGroup) -> None:
         for run in group.runs:
             # A later group without a sync may have advanced it already.
             if run.ledger.readable < run.end:
@@ -381,7 +381,7 @@ class GroupCommit:
         if self._waiting and not self._sync.is_running:
             self._begin_sync()
 
-    def _fail_groups(self, groups: list[Group], failure: StorageUnavailable) -> None:
+    def _fail_groups(self, groups: list[CommitGroup], failure: StorageUnavailable) -> None:
         for group in reversed(groups):
             for run in group.runs:
                 ledger = run.ledger

@@ -24,7 +24,7 @@ from headrace.storage.files.format import (
     EXTEND,
     SEAL,
     Checkpoint,
-    Entry,
+    WalEntry,
     decode_folder,
     encode_folder,
 )
@@ -117,7 +117,7 @@ def recover(disk: Disk, folder: str, segments: Segments, reader: WalReader) -> R
     return found
 
 
-def _replay(entry: Entry, found: RecoveredFolder, segments: Segments) -> None:
+def _replay(entry: WalEntry, found: RecoveredFolder, segments: Segments) -> None:
     if entry.kind not in _KINDS:
         raise FormatUnsupported(
             f"the write-ahead log contains an entry of unknown kind {entry.kind}: the folder was"
@@ -151,7 +151,7 @@ def _replay(entry: Entry, found: RecoveredFolder, segments: Segments) -> None:
         ledger.seal()
 
 
-def _replay_append(entry: Entry, ledger: Ledger, segments: Segments) -> None:
+def _replay_append(entry: WalEntry, ledger: Ledger, segments: Segments) -> None:
     skipped = ledger.end - entry.position
     if skipped < 0:
         ledger.corrupt = ledger.blocked = DataCorrupt(
@@ -167,7 +167,7 @@ def _replay_append(entry: Entry, ledger: Ledger, segments: Segments) -> None:
         ledger.readable = ledger.end
 
 
-def _replay_extend(entry: Entry, ledger: Ledger, segments: Segments) -> None:
+def _replay_extend(entry: WalEntry, ledger: Ledger, segments: Segments) -> None:
     """The bytes were durable in the segment before the frame was written."""
     if entry.position <= ledger.end:
         return
