@@ -1,4 +1,4 @@
-"""Which ledgers compaction may process, how dirty they are, and when a pass is due.
+"""Which ledgers compaction may process, how dirty they are, and when a round is due.
 
 Invariants: queries the log and its chain, reads no ledger, and changes nothing.
 """
@@ -22,7 +22,7 @@ class CleanableBytes(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The dirty fraction of all cleanable_segments bytes."""
+        """The dirty fraction of all cleanable bytes."""
         return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
 
 
@@ -43,7 +43,7 @@ def cleanable_segments(log: PartitionLog, now_ms: int) -> list[Segment]:
 
 
 def cleanable_bytes(log: PartitionLog, now_ms: int) -> CleanableBytes:
-    """The clean and dirty bytes of the cleanable_segments ledgers."""
+    """The clean and dirty bytes of the cleanable ledgers."""
     cleaned = log.lifecycle_host.chain.fact.cleaned_offset or 0
     segments = cleanable_segments(log, now_ms)
     dirty = [segment for segment in segments if segment.end_offset > cleaned]
@@ -54,7 +54,7 @@ def cleanable_bytes(log: PartitionLog, now_ms: int) -> CleanableBytes:
 
 
 def is_due(log: PartitionLog, now_ms: int) -> bool:
-    """Whether a pass is due according to the topic's configuration."""
+    """Whether a round is due according to the topic's configuration."""
     if not (log.config.is_compacted and log.is_loaded and is_served(log)):
         return False
     found = cleanable_bytes(log, now_ms)

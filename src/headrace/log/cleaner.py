@@ -1,15 +1,15 @@
 """Compacts the sealed ledgers of one partition: reads them, writes new ones, swaps them in.
 
-Invariants: what to keep is `compaction`'s business. Only ledgers that the chain calls sealed, and
-that end at or before the last stable offset, are compacted, the oldest first. A new ledger is
-whole, sealed and read back before one compare-and-set of the chain puts it in the place of the old
-ones; so a crash at any point leaves the old ledgers in the chain or the new one, and the others
-are orphans, which are collected as after any crash. Where the compare-and-set fails, it is not
-known which of them the stored chain names, so neither is deleted. Readers go over at once; the
-caller deletes the old ledgers later, so reads that are under way end.
+Invariants: `compaction` decides which records are retained. Only ledgers that are sealed according
+to the chain, and end at or before the last stable offset, are compacted, oldest first. A new ledger
+is complete, sealed and verified before one compare-and-set of the chain replaces the old ones with
+it; so after a crash at any point the chain names either the old ledgers or the new one, and the
+others are orphans, which are garbage-collected as after any crash. If the compare-and-set raises,
+it is unknown which of them the stored chain names, so neither is deleted. Readers switch at once;
+the caller deletes the old ledgers later, so that reads in progress can complete.
 
-Ledgers of one leader epoch that follow each other become one, up to `segment.bytes` of old bytes.
-A new ledger's footer has the producers of the last old one, so idempotence loses nothing, whichever
+Consecutive ledgers of one leader epoch are merged, up to `segment.bytes` of old bytes. A new
+ledger's footer has the producers of the last old one, so idempotence is preserved, whichever
 batches were removed.
 """
 
@@ -50,29 +50,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 256 * 1024
-"""At once: the CRCs of what is read are checked without a pause, while clients wait."""
+"""Per read: its CRCs are verified without a pause, while clients wait."""
 WRITE_BYTES: Final = 1024 * 1024
 BULK_BYTES_MIN = 8 * 1024 * 1024
-"""Of old bytes: what becomes of less is not worth the syncs of a file of its own."""
+"""Of old bytes: fewer do not justify the syncs of a separate file."""
 RECORD_BYTES: Final = 800
-"""What a record counts for at least: the work is per record, and a batch may be compressed."""
-PAUSE_BATCHES: Final = 1_000  # of which header and CRC were checked, some 3 ms of work
+"""Minimum size assumed per record: the work is per record, and a batch may be compressed."""
+PAUSE_BATCHES: Final = 1_000  # with header and CRC verified: about 3 ms of work
 
 
 class Pace(Protocol):
-    """How fast a round may go."""
+    """Limits the speed of a round."""
 
     async def pause(self) -> None:
-        """Let others work: some 3 ms were used since the last pause."""
+        """Yield to other work, about 3 ms after the last pause."""
         ...
 
     async def spend(self, size: int) -> None:
-        """Wait until `size` bytes more may be read or written."""
+        """Wait until another `size` bytes may be read or written."""
         ...
 
 
 class NoPace:
-    """As fast as it goes, with a turn of the loop for others now and then."""
+    """No rate limit; only yields to the event loop."""
 
     async def pause(self) -> None:
         """See Pace."""
@@ -84,24 +84,24 @@ class NoPace:
 
 
 class RoundSummary(NamedTuple):
-    """What one round has done."""
+    """The result of one round."""
 
     read_bytes: int
     written_bytes: int
     removed_records: int
     replaced: Sequence[LedgerId]
-    """Ledgers that the chain no longer names: for the caller to delete, when no read needs them.
-    Where brokers share the ledgers, the sweep does it."""
+    """Ledgers that the chain no longer names: the caller deletes them when no read needs them.
+    If brokers share the ledgers, the garbage collector does."""
     is_complete: bool
-    """False if the partition changed hands, was trimmed or deleted meanwhile: nothing is wrong."""
+    """False if the partition was moved, trimmed or deleted meanwhile, which is not an error."""
 
 
 class _Stopped(Exception):
-    """No error: the partition is not what it was when the round began."""
+    """Not an error: the partition has changed since the round began."""
 
 
 class Cleaner:
-    """One round over one partition."""
+    """One compaction round of one partition."""
 
     def __init__(
         self,
@@ -113,9 +113,9 @@ class Cleaner:
         build_ms_max: int = 15 * 60 * 1000,
         process_bytes_min: int | None = None,
     ) -> None:
-        """`build_ms_max`: how long a new ledger may stay out of the chain, where a sweep deletes
-        what no chain names. `process_bytes_min`: a round that has to read more gets a process of
-        its own; None: never."""
+        """`build_ms_max`: how long a new ledger may exist outside the chain, if a garbage collector
+        deletes unreferenced ledgers. `process_bytes_min`: a round that has to read more runs in a
+        separate process; None: never."""
         self._log = log
         self._environment = environment
         self._store = environment.store
@@ -133,8 +133,8 @@ class Cleaner:
         self._replaced: list[Segment] = []
 
     async def run(self) -> RoundSummary:
-        """Compact once. Raises what storage and metadata raise, DataCorrupt; then nothing is lost,
-        and the next round begins anew. `replaced` holds, as in Round, what went before that."""
+        """Compact once. Raises DataCorrupt and the errors of storage and metadata; no data is lost,
+        the next round starts over, and `replaced` lists the ledgers replaced before the error."""
         is_complete = True
         now_ms = self._environment.clock.now_ms()
         segments = cleanable_segments(self._log, now_ms)
@@ -144,11 +144,11 @@ class Cleaner:
             is_complete = False
         except BatchCorrupt as error:
             raise DataCorrupt(
-                f"{self._log.name} cannot be compacted, and keeps everything: {error}; delete the"
-                " records up to there, or set cleanup.policy=delete"
+                f"{self._log.name} cannot be compacted, and retains all records: {error}; delete"
+                " the records up to there, or set cleanup.policy=delete"
             ) from error
         except LedgerUnknown as error:
-            # A trim or a deletion removes the bytes at once.
+            # Trimming or deleting a partition removes the bytes at once.
             named = {segment.ledger for segment in self._log.segments}
             if error.fields.get("ledger") in named and is_served(self._log):
                 raise
@@ -160,7 +160,7 @@ class Cleaner:
 
     @property
     def replaced(self) -> Sequence[Segment]:
-        """Ledgers that the chain no longer names by now, also after an error."""
+        """Ledgers that the chain no longer names, also after an error."""
         return self._replaced
 
     async def _compact(self, segments: list[Segment], now_ms: int) -> None:
@@ -188,14 +188,14 @@ class Cleaner:
             if end_offset > cleaned and is_served(log):
                 await log.lifecycle_host.chain.cleaned(end_offset)
 
-        await log.lifecycle_host.do(note(), "note of a compaction")
+        await log.lifecycle_host.do(note(), "update of the cleaned offset")
 
     # --- reading -----------------------------------------------------------------------------
 
     async def _aborted(self, offset: int, end_offset: int) -> list[tuple[int, int, int]]:
-        """(producer id, first offset, offset of the marker) of what is aborted in a range.
+        """(producer id, first offset, offset of the marker) of aborted transactions in a range.
 
-        The range lies before the last stable offset, so each transaction in it has its marker.
+        The range ends at or before the last stable offset, so every transaction has its marker.
         """
         found: list[tuple[int, int, int]] = []
         for segment in list(self._log.segments):
@@ -213,7 +213,7 @@ class Cleaner:
         return found
 
     async def _map(self, worker: CompactionWorker, dirty: list[Segment], offset: int) -> int:
-        """Where the map ends: what begins there or later waits for the next round."""
+        """Build the key map. Returns its end: later batches wait for the next round."""
         end_offset: int | None = None
         for segment in dirty:
             async for is_full in self._mapped(segment, offset, worker):
@@ -225,7 +225,7 @@ class Cleaner:
     async def _mapped(
         self, segment: Segment, offset: int, worker: CompactionWorker
     ) -> AsyncIterator[bool]:
-        """Whether the map is full, piece by piece of a ledger."""
+        """Add a ledger to the map, piece by piece; yields whether the map is full."""
         if (path := await self._file(segment, worker)) is not None:
             assert isinstance(worker, ProcessWorker)
             async for mapped in worker.map_file(segment, path, offset):
@@ -236,8 +236,8 @@ class Cleaner:
                 yield await worker.map(run, offset)
 
     async def _file(self, segment: Segment, worker: CompactionWorker) -> str | None:
-        """The file of a sealed ledger, where the worker can read it itself."""
-        if segment not in self._log.segments:  # retention was faster
+        """The file of a sealed ledger, if the worker can read it itself."""
+        if segment not in self._log.segments:  # deleted by retention
             raise _Stopped
         await self._log.reader.load_index(segment)
         if not (isinstance(worker, ProcessWorker) and worker.reads_files):
@@ -251,8 +251,8 @@ class Cleaner:
         await self._pace.spend(piece.read_bytes)
 
     async def _runs(self, segment: Segment) -> AsyncIterator[BatchRun]:
-        """All batches of a sealed ledger, of which CRC and place are checked."""
-        if segment not in self._log.segments:  # retention was faster
+        """All batches of a sealed ledger, with CRC and placement verified."""
+        if segment not in self._log.segments:  # deleted by retention
             raise _Stopped
         await self._log.reader.load_index(segment)
         runs = SealedRuns(segment, segment.end_position, READ_BYTES)
@@ -274,11 +274,11 @@ class Cleaner:
     # --- writing -----------------------------------------------------------------------------
 
     async def _groups(self, segments: list[Segment]) -> list[list[Segment]]:
-        """What becomes one ledger each."""
+        """Group the ledgers that are merged into one."""
         groups: list[list[Segment]] = []
         size = entries = 0
         for segment in segments:
-            if segment not in self._log.segments:  # retention was faster
+            if segment not in self._log.segments:  # deleted by retention
                 raise _Stopped
             await self._log.reader.load_index(segment)  # it may have been evicted
             more = len(segment.aborted) if segment.aborted is not None else 0
@@ -297,10 +297,10 @@ class Cleaner:
         return [group for group in groups if any(segment.end_position for segment in group)]
 
     async def _replace(self, group: list[Segment], worker: CompactionWorker) -> None:
-        """Write what is left of these ledgers to a new one, and put that in their place."""
+        """Write the retained batches of these ledgers to a new one, which replaces them."""
         log, store = self._log, self._store
         begin_ns = self._environment.clock.now_ns()
-        # No label `partition`: only a chain says that it belongs to one.
+        # No label `partition`: the ledger belongs to one only when a chain names it.
         labels = {
             "compacted": log.name.encode(),
             "topic": log.lifecycle_host.chain.topic_id.hex.encode(),
@@ -317,7 +317,7 @@ class Cleaner:
             if is_changed or len(group) > 1:
                 await self._finish(group, new)
         except BaseException:
-            # Never in a chain, so it can go; if it stays, it is an orphan.
+            # It was never in a chain, so it can be deleted; if that fails, it is an orphan.
             self._environment.tasks.spawn(self._drop(ledger), "drop of a compacted ledger")
             raise
         if not is_changed and len(group) == 1:
@@ -334,7 +334,8 @@ class Cleaner:
     async def _write_whole(
         self, group: list[Segment], new: Segment, worker: CompactionWorker
     ) -> bool:
-        """Write the new ledger, past what small appends wait for where the store can do that."""
+        """Write the new ledger, in bulk if the store supports that, so that small appends do not
+        wait for it."""
         size = sum(segment.end_position for segment in group)
         if size < BULK_BYTES_MIN or not isinstance(self._store, WritesInBulk):
             return await self._write(group, new, worker)
@@ -350,7 +351,7 @@ class Cleaner:
                 bulk.close()
 
     async def _write(self, group: list[Segment], new: Segment, worker: CompactionWorker) -> bool:
-        """Append what is left; whether anything is not as it was."""
+        """Append the retained batches. Returns whether anything has changed."""
         end_offset, is_changed = group[-1].end_offset, False
         left: list[Buffer] = []
         size = 0
@@ -373,7 +374,7 @@ class Cleaner:
     async def _left(
         self, segment: Segment, new: Segment, end_offset: int, worker: CompactionWorker
     ) -> AsyncIterator[tuple[Buffer, bool]]:
-        """What is left of a ledger, piece by piece; whether that is not all as it was."""
+        """The retained batches of a ledger, piece by piece, and whether anything has changed."""
         if (path := await self._file(segment, worker)) is not None:
             assert isinstance(worker, ProcessWorker)
             async for piece in worker.rewrite_file(segment, path, new.base_offset, end_offset):
@@ -390,7 +391,7 @@ class Cleaner:
             yield b"".join(batches), is_changed
 
     async def _append(self, new: Segment, parts: list[Buffer], size: int) -> None:
-        """Hand over to the store, which stores it while the next is read."""
+        """Pass to the store, which writes it while the next piece is read."""
         await self._pace.spend(size)
         await self._stored()
         if self._bulk is not None:
@@ -407,7 +408,7 @@ class Cleaner:
             await storing.wait()
 
     async def _finish(self, group: list[Segment], new: Segment) -> None:
-        """Seal the new ledger, and read back that it is whole."""
+        """Seal the new ledger, and verify that it is complete."""
         log, store = self._log, self._store
         new.max_timestamp_ms = new.safe_max_timestamp_ms = new.index.max_timestamp_ms
         new.first_append_ms = next((s.first_append_ms for s in group if s.first_append_ms >= 0), -1)
@@ -423,7 +424,7 @@ class Cleaner:
         await store.seal(new.ledger, footer)
         info = await store.recover(new.ledger)
         if not info.is_sealed or info.end != new.end_position or info.footer != footer:
-            raise new.corrupt(info.end, "it was not stored as it was written")
+            raise new.corrupt(info.end, "the stored ledger differs from what was written")
         new.is_sealed = True
         new.verified_from, new.verified_to = 0, new.end_position
 
@@ -450,7 +451,7 @@ class Cleaner:
 
         def swapped() -> None:
             known = [one.ledger for one in log.segments]
-            if ledgers[0] in known:  # loaded again or not
+            if ledgers[0] in known:  # it may have been reloaded
                 at = known.index(ledgers[0])
                 log.segments[at : at + len(ledgers)] = [new]
 
@@ -460,12 +461,12 @@ class Cleaner:
                 is_swapped = False
                 return
             if environment.is_shared and environment.clock.now_ns() - begin_ns > self._build_ns_max:
-                is_swapped = False  # the sweep may be about to take it for an orphan
-                logger.warning("%s: a compacted ledger took too long to write: dropped", log.name)
+                is_swapped = False  # it may be about to be garbage-collected as an orphan
+                logger.warning("%s: writing a compacted ledger took too long: dropped", log.name)
                 return
             is_swapped = await log.lifecycle_host.chain.replace(ledgers, link, swapped)
 
-        # Another step may have failed before it began (None), or it failed: see the module.
+        # None: an earlier step failed, or the compare-and-set did; see the module's docstring.
         await log.lifecycle_host.do(swap(), "swap of compacted ledgers")
         if is_swapped is False:
             await self._drop(new.ledger)
@@ -479,7 +480,8 @@ class Cleaner:
 
 
 def _note(new: Segment, batches: Buffer, position: int) -> None:
-    """Take note of batches that are to be appended there. Raises BatchCorrupt, DataCorrupt."""
+    """Verify batches to be appended there, and add them to the index. Raises BatchCorrupt,
+    DataCorrupt."""
     end = 0
     for at, header in iterate_headers(batches):
         if header.base_offset < new.end_offset or header.leader_epoch != new.leader_epoch:
@@ -490,4 +492,4 @@ def _note(new: Segment, batches: Buffer, position: int) -> None:
         new.end_offset = header.last_offset + 1
         end = at + header.size
     if end != len(batches):
-        raise new.corrupt(position + end, "a batch is cut short")
+        raise new.corrupt(position + end, "a batch is truncated")

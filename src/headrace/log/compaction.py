@@ -210,7 +210,7 @@ class Compaction:
     def rewrite(
         self, data: Buffer, position: int, header: BatchHeader, *, is_edge: bool
     ) -> Steps[Buffer | None]:
-        """The retained form of the next batch: its own bytes, others, or None. Raises
+        """The retained form of the next batch: its own bytes, its replacement, or None. Raises
         BatchCorrupt."""
         stored = memoryview(data)[position : position + header.size]
         if header.base_offset >= self._keys.end_offset:
@@ -258,7 +258,7 @@ class Compaction:
         return survivors.batch(header)
 
     def _look_up(self, data: Buffer, position: int, header: BatchHeader) -> Steps[Buffer | None]:
-        """Like `_rewrite_records`, by looking up the records' keys."""
+        """Like `_rewrite_records`, but looks up the records' keys."""
         stored = memoryview(data)[position : position + header.size]
         columns = Columns(payload_of(data, position, header))
         kept: list[int] = []
@@ -313,7 +313,7 @@ class Compaction:
 
 def map_run(keys: KeyMap, run: BatchRun, from_offset: int) -> Steps[bool]:
     """Add a run to the map, except batches that end before `from_offset`. Returns whether the map
-    is full, and the rest has to wait. Raises BatchCorrupt."""
+    is full, so that the rest has to wait. Raises BatchCorrupt."""
     unpaused = 0
     for at, header in run.batches:
         if header.last_offset < from_offset:
@@ -372,4 +372,4 @@ def _check_left(left: Buffer, header: BatchHeader, after: BatchHeader) -> None:
         or after.producer_id != header.producer_id
         or after.record_count > header.record_count
     ):
-        raise BatchCorrupt(f"compaction made another batch of the one at {header.base_offset}")
+        raise BatchCorrupt(f"compaction corrupted the batch at offset {header.base_offset}")

@@ -65,12 +65,12 @@ class CompactionWorker(Protocol):
 
     async def map(self, run: BatchRun, from_offset: int) -> bool:
         """Add the next batches of the dirty range, except those that end before `from_offset`;
-        returns whether the map is full, and the rest has to wait. Raises BatchCorrupt."""
+        returns whether the map is full, so that the rest has to wait. Raises BatchCorrupt."""
         ...
 
     async def end_map(self, end_offset: int | None) -> tuple[int, int]:
-        """The map covers everything before `end_offset` (None: until it became full). Returns the
-        end of the map, and its number of keys."""
+        """Complete the map, up to `end_offset` (None: up to where it became full). Returns the end
+        of the map, and its number of keys."""
         ...
 
     async def rewrite(self, run: BatchRun, base_offset: int, end_offset: int) -> Left:
@@ -107,21 +107,21 @@ class LoopWorker:
         self._pause = pause
 
     async def map(self, run: BatchRun, from_offset: int) -> bool:
-        """See Worker."""
+        """See CompactionWorker."""
         return await self._in_steps(map_run(self._round.keys, run, from_offset))
 
     async def end_map(self, end_offset: int | None) -> tuple[int, int]:
-        """See Worker."""
+        """See CompactionWorker."""
         return self._round.end_map(end_offset)
 
     async def rewrite(self, run: BatchRun, base_offset: int, end_offset: int) -> Left:
-        """See Worker."""
+        """See CompactionWorker."""
         return await self._in_steps(
             rewrite_run(self._round.compaction, run, base_offset, end_offset)
         )
 
     async def close(self) -> None:
-        """See Worker."""
+        """See CompactionWorker."""
 
     async def _in_steps(self, steps: Steps[_T]) -> _T:
         while True:
@@ -150,7 +150,7 @@ class Mapped(NamedTuple):
 
     read_bytes: int
     is_full: bool = False
-    """Whether the map is full, and the rest has to wait for the next round."""
+    """Whether the map is full, so that the rest has to wait for the next round."""
 
 
 class Rewritten(NamedTuple):
@@ -209,7 +209,7 @@ class ProcessWorker:
         await self._ask(JOB, 0, 0, json.dumps(job).encode())
 
     async def map(self, run: BatchRun, from_offset: int) -> bool:
-        """See Worker."""
+        """See CompactionWorker."""
         is_full = await self._mapped()
         await self.send(MAP, from_offset, 0, run.whole())
         self._is_mapping = True  # the answer is awaited later, while the cleaner reads on
@@ -224,14 +224,14 @@ class ProcessWorker:
         return bool(is_full)
 
     async def end_map(self, end_offset: int | None) -> tuple[int, int]:
-        """See Worker."""
+        """See CompactionWorker."""
         if await self._mapped():
             end_offset = None
         end, count, _ = await self._ask(END_MAP, NOTHING if end_offset is None else end_offset, 0)
         return end, count
 
     async def rewrite(self, run: BatchRun, base_offset: int, end_offset: int) -> Left:
-        """See Worker."""
+        """See CompactionWorker."""
         data = run.whole()
         removed, marker_count, body = await self._ask(REWRITE, base_offset, end_offset, data)
         numbers = array("q")
@@ -285,7 +285,7 @@ class ProcessWorker:
         self, segment: Segment, operation: int, first: int, second: int
     ) -> AsyncIterator[tuple[int, int, bytes]]:
         """Answers to repeated requests, up to the end of the file; the process works on the next
-        one while the caller uses the last."""
+        one while the caller uses the previous one."""
         is_at_end = False
         while not is_at_end or self._under_way:
             while not is_at_end and self._under_way < _UNDER_WAY:
@@ -300,7 +300,7 @@ class ProcessWorker:
                 is_at_end = True
 
     async def close(self) -> None:
-        """See Worker."""
+        """See CompactionWorker."""
         close_memory_file(self._left)
         self._in.close()
         try:
@@ -351,7 +351,7 @@ class ProcessWorker:
     @staticmethod
     def _ended() -> CompactionInterrupted:
         return CompactionInterrupted(
-            "its process ended during the round; no record is lost, and the round is tried again"
+            "its process ended during the round; no record is lost, and the round is retried"
         )
 
 
