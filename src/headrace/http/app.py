@@ -96,7 +96,7 @@ class _App:
         ]
 
     async def _healthz(self, _request: Request) -> Response:
-        """The process is alive and its loop turns."""
+        """Report that the process is alive and its event loop runs."""
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, _request: Request) -> Response:

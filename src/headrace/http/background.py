@@ -46,12 +46,12 @@ class TaskOperations:
         self.operations = [
             Operation("POST", path, f"start{title}", summary, self._start, body=body,
                       success="202"),
-            Operation("GET", path, f"list{title}Tasks", f"Each {kind} that this broker knows.",
+            Operation("GET", path, f"list{title}Tasks", f"List this broker's {plural(kind)}.",
                       self._list),
             Operation("GET", f"{path}/{{task}}", f"get{title}",
-                      f"How far a {kind} is, and its results.", self._get, {**named, **PAGE}),
+                      f"Get the progress and results of a {kind}.", self._get, {**named, **PAGE}),
             Operation("DELETE", f"{path}/{{task}}", f"cancel{title}",
-                      f"Cancel a {kind}; forget one that has ended.", self._cancel, named),
+                      f"Cancel a {kind}, or remove a finished one.", self._cancel, named),
         ]  # fmt: skip
 
     async def _start(self, call: Call) -> Response:

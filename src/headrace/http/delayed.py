@@ -78,21 +78,21 @@ class DelayedOperations:
         poll = fields(max=integer(1, CHECKS_MAX), wait_ms=integer(0, WAIT_MS_MAX))
         self.operations = [
             Operation("GET", f"{topic}/delayed", "listDelayed",
-                      "Records that are due later, of the partitions served here.",
+                      "List scheduled records of the partitions that this broker serves.",
                       self._list, paged),
             Operation("POST", f"{topic}/delayed/cancel", "cancelDelayed",
-                      "Never deliver records that are due later.", self._cancel, named, cancel),
+                      "Cancel scheduled records.", self._cancel, named, cancel),
             Operation("GET", f"{topic}/delayed/refused", "listRefusedDelayed",
-                      "Records that were due and could not be read, and why: the newest 100 of each"
-                      " partition since its broker serves it.",
+                      "List due records that could not be read, with the reason: the newest 100 of"
+                      " each partition since its broker began to serve it.",
                       self._list_refused, {"topic": TOPIC}),
             Operation("GET", f"{topic}/half", "listHalfMessages",
-                      "Half messages that are pending, or what became of them.",
+                      "List pending half messages, or the outcomes of settled ones.",
                       self._halves, {**paged, "state": states}),
             Operation("POST", f"{topic}/half/settle", "settleHalfMessages",
                       "Commit or roll back half messages.", self._settle, named, settle),
             Operation("POST", "/v1/half/{group}/checks", "pollHalfChecks",
-                      "Half messages whose producer group is asked what became of them.",
+                      "Wait for check-backs: half messages whose outcome is requested.",
                       self._checks, {"group": GROUP}, poll, is_body_required=False),
         ]  # fmt: skip
 

@@ -72,23 +72,23 @@ class GroupOperations:
         )
         target["maxProperties"] = target["minProperties"] = 3
         self.operations = [
-            Operation("GET", groups, "listGroups", "The groups that this broker coordinates.",
+            Operation("GET", groups, "listGroups", "List groups.",
                       self._list, {**PAGE, "state": text(30), "type": text(30)}),
-            Operation("GET", group, "getGroup", "A group and its members.", self._get, named),
+            Operation("GET", group, "getGroup", "Get a group and its members.", self._get, named),
             Operation("DELETE", group, "deleteGroup",
-                      "Delete a group without members, and where it stands.",
+                      "Delete a group without members, and its offsets.",
                       self._delete, changing),
             Operation("GET", f"{group}/offsets", "getGroupOffsets",
-                      "Where a group stands, and how many records are left.",
+                      "Get the offsets and lag of a group.",
                       self._offsets, named),
             Operation("PUT", f"{group}/offsets", "moveGroup",
-                      "Move a group without members: to an offset, a time, the start or the end.",
+                      "Set the offsets of a group without members, also by time, start or end.",
                       self._move, changing, fields(["offsets"], offsets=listing(
                           target, OFFSETS_MAX, 1))),
-            Operation("GET", f"{group}/config", "getGroupConfig", "All settings of a group.",
+            Operation("GET", f"{group}/config", "getGroupConfig", "Get all settings of a group.",
                       self._config, named),
             Operation("PATCH", f"{group}/config", "changeGroupConfig",
-                      "Set some settings of a group, reset others, as one change.",
+                      "Set and reset settings of a group, in one change.",
                       self._change_config, changing, headers=ETAG,
                       body=config_change([*GROUP_DEFINITIONS])),
         ]  # fmt: skip

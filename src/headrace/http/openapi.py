@@ -1,4 +1,4 @@
-"""What the HTTP face offers, as an OpenAPI 3.1 document: served at `/openapi.json`.
+"""The OpenAPI 3.1 document of the HTTP API, served at `/openapi.json`.
 
 Invariants: operations under `/v1` describe themselves (`operations`), the rest is data here. A test
 compares it with the routes, another with a real broker's answers. Its version is the interface's.
@@ -19,7 +19,7 @@ _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 _ERRORS = {
     "405": {"description": "Only GET and HEAD are served here."},
     "421": {
-        "description": "A listener of this machine alone was asked under another host's name.",
+        "description": "A loopback listener received another machine's host name.",
         "content": _TEXT,
     },
 }
@@ -31,13 +31,13 @@ _READY: dict[str, Any] = {
         "ready": {"type": "boolean"},
         "disk_full": {
             "type": "boolean",
-            "description": "True while records are refused for lack of space; reading goes on.",
+            "description": "True while records are rejected for lack of space; reads continue.",
         },
-        "reason": {"type": "string", "description": "Why nothing can be written here now."},
+        "reason": {"type": "string", "description": "Why this broker cannot write now."},
         "damaged_partitions": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "Partitions that are not served, because their data is damaged.",
+            "description": "Partitions that are not served because their data is damaged.",
         },
     },
 }
@@ -58,36 +58,36 @@ _DOCUMENT: dict[str, Any] = {
         "title": "Headrace: topics, records, queues, groups, health and metrics of a broker",
         "version": "1",
         "description": "Each broker serves the partitions that it owns and the groups that it"
-        " coordinates; a problem with status 421 names the broker to ask.",
+        " coordinates; a problem with status 421 names the responsible broker.",
         "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     },
     "paths": {
         "/healthz": _get(
             "health",
-            "The process is alive and its loop turns.",
+            "Check that the process is alive and its event loop runs.",
             {"200": _answer("Alive.", _TEXT)},
         ),
         "/readyz": _get(
             "readiness",
-            "Kafka clients can be served, and what they send can be stored.",
+            "Check that the broker can serve Kafka clients and store their records.",
             {
                 "200": _answer("Ready.", _READINESS),
                 "503": _answer(
-                    "Starting, stopping, the disk is full, or `reason` says why not.", _READINESS
+                    "Starting, stopping, disk full, or not ready for `reason`.", _READINESS
                 ),
             },
         ),
         "/metrics": _get(
             "metrics",
-            "Figures of the broker, as Prometheus reads them.",
+            "Get the broker's metrics in Prometheus format.",
             {
-                "200": _answer("Figures, one a line.", _TEXT),
-                "503": _answer("Too many ask at once.", _TEXT),
+                "200": _answer("Metrics, one per line.", _TEXT),
+                "503": _answer("Too many concurrent requests.", _TEXT),
             },
         ),
         "/openapi.json": _get(
             "interface",
-            "This document.",
+            "Get this document.",
             {"200": _answer("OpenAPI 3.1.", {"application/json": {"schema": {"type": "object"}}})},
         ),
     },

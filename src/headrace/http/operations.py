@@ -355,17 +355,17 @@ _PROBLEM_SCHEMA: Final[Json] = {
         "detail": {"type": "string"},
         "retriable": {"type": "boolean"},
         "next_step": {"type": "string"},
-        "broker": {"type": "object", "description": "The broker to ask instead."},
+        "broker": {"type": "object", "description": "The responsible broker."},
     },
 }
 _ERRORS: Final = {
-    "400": "The request cannot be taken as it is.",
-    "403": "Served on loopback alone, or forbidden by the broker.",
-    "404": "There is no such topic, group or task.",
-    "409": "The request contradicts what there is.",
-    "412": "If-Match names settings that were changed in the meantime.",
-    "429": "A quota is used up: try again after the seconds in Retry-After.",
-    "503": "Not now: try again.",
+    "400": "The request is invalid.",
+    "403": "Available on loopback only, or forbidden by the broker.",
+    "404": "The topic, group or task does not exist.",
+    "409": "The request conflicts with the current state.",
+    "412": "The settings have changed since the ETag in If-Match.",
+    "429": "A quota is exhausted: retry after the seconds in Retry-After.",
+    "503": "Temporarily unavailable: retry.",
 }
 
 
@@ -383,8 +383,8 @@ def _described(operation: Operation) -> Json:
     answers: Json = {operation.success: {"description": "Done.", "content": content}}
     for status, meaning in _ERRORS.items():
         answers[status] = {"description": meaning, "content": problem_content}
-    answers["405"] = {"description": "Not a method of this resource."}
-    answers["421"] = {"description": "Another broker serves this, or the host's name is wrong."}
+    answers["405"] = {"description": "Method not allowed."}
+    answers["421"] = {"description": "Another broker serves this, or the host name is wrong."}
     found: Json = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -406,7 +406,7 @@ def _described(operation: Operation) -> Json:
         }
     if operation.lines:
         found["description"] = (
-            f"Also with Content-Type: {NDJSON}, the items of `{operation.lines}` a line each."
+            f"Also accepts Content-Type: {NDJSON}, one item of `{operation.lines}` per line."
         )
     return found
 

@@ -44,12 +44,12 @@ class ParkedOperations:
         )
         self.operations = [
             Operation("GET", f"{path}/parked", "listParkedKeys",
-                      "Keys whose messages a group sets aside.", self._list, named),
+                      "List the parked keys of a group.", self._list, named),
             Operation("POST", f"{path}/park", "parkKeys",
-                      "Set the messages of keys aside; those of other keys go on.",
+                      "Park keys: their messages are set aside, others are still delivered.",
                       self._park, named, body),
             Operation("POST", f"{path}/unpark", "unparkKeys",
-                      "Deliver the messages of parked keys again, from the first one on.",
+                      "Unpark keys: their messages are delivered again, from the first on.",
                       self._unpark, named, body),
         ]  # fmt: skip
 

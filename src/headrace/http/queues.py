@@ -75,13 +75,13 @@ class Queues:
         named: dict[str, Schema] = {"topic": TOPIC, "group": GROUP}
         self.operations = [
             Operation("GET", path, "queue",
-                      "Where a group stands on the topic's partitions.",
+                      "Get a group's state on the partitions of a topic.",
                       self._describe, named),
             Operation("POST", f"{path}/receive", "receive",
-                      "Messages for this consumer alone, with receipts.",
+                      "Receive messages for exclusive processing, with receipts.",
                       self._receive, named, _RECEIVE, is_body_required=False, quota=CONSUMER),
             Operation("POST", f"{path}/settle", "settle",
-                      "Acknowledge, give back, extend or dead-letter messages, each by receipt.",
+                      "Acknowledge, release, extend or dead-letter messages by receipt.",
                       self._settle, named, receipts.SETTLE, is_checked=False),
         ]  # fmt: skip
 

@@ -85,9 +85,10 @@ class QuotaOperations:
         }
         body = fields((), **_entity_schema(), set=rates, reset=listing(_KEY, 100))
         self.operations = [
-            Operation("GET", path, "listQuotas", "The quotas of all entities.", self._list, PAGE),
+            Operation("GET", path, "listQuotas", "List the quotas of all entities.",
+                      self._list, PAGE),
             Operation("PATCH", path, "changeQuota",
-                      "Set some quotas of an entity, remove others, as one change.",
+                      "Set and remove quotas of an entity, in one change.",
                       self._change, {"dry_run": DRY_RUN}, body),
             Operation("DELETE", path, "deleteQuota", "Remove all quotas of an entity.",
                       self._delete, _entity_schema() | {"dry_run": DRY_RUN}),

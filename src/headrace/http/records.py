@@ -112,14 +112,14 @@ class RecordOperations:
         }
         self.operations = [
             Operation("POST", f"{path}/records", "produce",
-                      "Append records, with a result for each.",
+                      "Append records; returns a result for each.",
                       self._produce, named, fields(["records"], records=listing(
                           _record_schema(), RECORDS_MAX, 1)), lines="records", quota=PRODUCER),
             Operation("GET", f"{path}/records", "readRecords",
-                      "Records of a partition from an offset or a time on; waits for the first.",
+                      "Read a partition from an offset or a time; waits for the first record.",
                       self._read_records, named | reading, quota=CONSUMER),
             Operation("GET", f"{path}/tail", "followTopic",
-                      "Records as they come, as server-sent events.", self._follow,
+                      "Stream new records as server-sent events.", self._follow,
                       named | following, media_type="text/event-stream"),
         ]  # fmt: skip
 

@@ -46,7 +46,7 @@ class RedriveOperations:
             rate=integer(1, RATE_MAX),
             dry_run={"type": "boolean"},
         )
-        summary = "Send the records of a dead letter topic back, each once, as a task."
+        summary = "Redrive the records of a dead letter topic in a task, each once."
         self.operations = TaskOperations(tasks, "redrive", summary, body, self._begin).operations
 
     async def _begin(self, call: Call) -> BackgroundTask:

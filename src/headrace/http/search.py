@@ -82,10 +82,10 @@ class SearchOperations:
             partition=PARTITION,
             max=integer(1, RESULTS_MAX, default=1_000),
         )
-        started = TaskOperations(tasks, "search", "Find messages, as a task.", body, self._begin)
+        started = TaskOperations(tasks, "search", "Find messages in a task.", body, self._begin)
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/messages", "findMessages",
-                      "Messages by id, key, tag, header and time, each with its state.",
+                      "Find messages by id, key, tag, header and time, each with its state.",
                       self._find, asked),
             *started.operations,
         ]  # fmt: skip

@@ -118,21 +118,21 @@ class TopicOperations:
         }
         prefix = text(249, description="Only names that begin with this.")
         self.operations = [
-            Operation("GET", topics, "listTopics", "The topics.", self._list,
+            Operation("GET", topics, "listTopics", "List topics.", self._list,
                       {**PAGE, "prefix": prefix, "internal": {"type": "boolean"}}),
             Operation("POST", topics, "createTopic", "Create a topic.", self._create,
                       {"dry_run": DRY_RUN}, fields(["name"], **new), quota=MUTATION),
-            Operation("GET", topic, "getTopic", "A topic, its partitions and what is set.",
+            Operation("GET", topic, "getTopic", "Get a topic, its partitions and settings.",
                       self._get, named),
-            Operation("PATCH", topic, "growTopic", "Raise the number of partitions.", self._grow,
+            Operation("PATCH", topic, "growTopic", "Increase the number of partitions.", self._grow,
                       changing, fields(["partitions"], partitions=integer(1, PARTITIONS_MAX)),
                       quota=MUTATION),
-            Operation("DELETE", topic, "deleteTopic", "Delete a topic with its records.",
+            Operation("DELETE", topic, "deleteTopic", "Delete a topic and its records.",
                       self._delete, changing, quota=MUTATION),
-            Operation("GET", f"{topic}/config", "getTopicConfig", "All settings of a topic.",
+            Operation("GET", f"{topic}/config", "getTopicConfig", "Get all settings of a topic.",
                       self._config, named),
             Operation("PATCH", f"{topic}/config", "changeTopicConfig",
-                      "Set some settings of a topic, reset others, as one change.",
+                      "Set and reset settings of a topic, in one change.",
                       self._change_config, changing, headers=ETAG,
                       body=config_change([*DEFINITIONS])),
         ]  # fmt: skip

@@ -54,10 +54,10 @@ class TraceOperations:
         asked = {"topic": TOPIC, **of_message,
                  "time_ms": integer(1, TIME_MS_MAX_OF_CALL, default=TIME_MS)}  # fmt: skip
         body = fields(["topic"], topic=TOPIC, **of_message)
-        started = TaskOperations(tasks, "trace", "Trace a message, as a task.", body, self._begin)
+        started = TaskOperations(tasks, "trace", "Trace a message in a task.", body, self._begin)
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/trace", "traceMessage",
-                      "The life of a message, by its id or its partition and offset.",
+                      "Trace a message, by its id or its partition and offset.",
                       self._trace, asked),
             *started.operations,
         ]  # fmt: skip
