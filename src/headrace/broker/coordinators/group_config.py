@@ -2,7 +2,7 @@
 
 Invariants: one table with Kafka's names (KIP-932, KIP-1191, KIP-1240) and, under the prefix
 `headrace.`, settings that Kafka does not have. Overrides are stored per group; a group without any
-has the defaults. Invalid values are refused when they are set.
+has the defaults. Invalid values are rejected when they are set.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ _TABLE = (
         "share.partition.max.record.locks",
         INT,
         "2000",
-        "The maximum number of unfinished records of a partition: acquired, or "
+        "The maximum number of unfinished records per partition: acquired, or "
         "waiting for redelivery.",
         _between(100, 100_000),
     ),
@@ -148,14 +148,14 @@ _TABLE = (
         "share.session.timeout.ms",
         INT,
         "45000",
-        "A member that sends no heartbeat for this long is removed.",
+        "A member of a share group that sends no heartbeat for this long is removed.",
         _between(1_000, 10 * 60_000),
     ),
     ConfigDefinition(
         "share.heartbeat.interval.ms",
         INT,
         "5000",
-        "How often members send heartbeats.",
+        "How often members of a share group send heartbeats.",
         _between(100, 60_000),
     ),
     ConfigDefinition(
@@ -170,7 +170,7 @@ _TABLE = (
         "share.isolation.level",
         STRING,
         "read_uncommitted",
-        "Whether records of open and aborted transactions are delivered.",
+        "read_committed: do not deliver records of open and aborted transactions.",
         _one_of("read_uncommitted", "read_committed"),
     ),
     ConfigDefinition(
@@ -194,7 +194,7 @@ _TABLE = (
         "shared",
         "How members share a partition. shared: all members receive its records; "
         "failover: one member does, and another takes over when it leaves; "
-        "exclusive: one member does, and others are refused.",
+        "exclusive: one member does, and others are rejected.",
         _one_of("shared", "failover", "exclusive"),
     ),
     ConfigDefinition(
@@ -224,7 +224,7 @@ _TABLE = (
         STRING,
         "",
         "Deliver only records with one of these tags (headrace-tag), such as order "
-        "|| invoice; the others count as acknowledged.",
+        "|| invoice; other records count as acknowledged.",
         _tags,
     ),
     ConfigDefinition(
@@ -232,7 +232,7 @@ _TABLE = (
         STRING,
         "",
         "Deliver only records whose headers satisfy this SQL92 expression, such as "
-        "region = 'eu' AND amount > 100; the others count as acknowledged.",
+        "region = 'eu' AND amount > 100; other records count as acknowledged.",
         _sql,
     ),
     ConfigDefinition(
@@ -290,7 +290,7 @@ STREAMS_INITIAL_DELAY: Final = "streams.initial.rebalance.delay.ms"
 
 
 def defaults_of_broker(config: BrokerConfig) -> dict[str, str]:
-    """The defaults on this broker of groups that do not set these."""
+    """This broker's defaults of group settings."""
     return {
         SESSION_TIMEOUT: str(config.group_consumer_session_timeout_ms),
         HEARTBEAT_INTERVAL: str(config.group_consumer_heartbeat_interval_ms),

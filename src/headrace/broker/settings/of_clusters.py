@@ -90,8 +90,8 @@ BALANCE = (
         "headrace.balance.cpu.percent",
         "balance_cpu_percent_min",
         Whole(0, 100_000),
-        "With --zookeeper: a broker that uses less than this percentage of a core is never"
-        " relieved.",
+        "With --zookeeper: load balancing moves no partition away from a broker that uses less"
+        " than this percentage of a core.",
         **LIVE,
         **OF_CLUSTER,
     ),
@@ -147,14 +147,14 @@ BALANCE = (
         "headrace.sweep.grace.ms",
         "sweep_grace_ms",
         INTERVAL,
-        "An unreferenced ledger is deleted when no partition has referenced it for this long.",
+        "How long a ledger must have been unreferenced before it is deleted.",
         **LIVE,
     ),
     of_config(
         "headrace.sweep.interval.ms",
         "sweep_interval_ms",
         INTERVAL,
-        "Interval between checks for unreferenced ledgers, made by one broker.",
+        "Interval between checks for unreferenced ledgers, which one broker makes.",
         **LIVE,
     ),
 )

@@ -26,7 +26,7 @@ _HEADRACE: Final = "headrace."
 
 @dataclass(frozen=True, slots=True)
 class BrokerSetting:
-    """One row."""
+    """One row of the table."""
 
     name: str
     kind: Kind
@@ -34,7 +34,7 @@ class BrokerSetting:
     default: str | None = None
     """None: not set."""
     field: str | None = None
-    """The field of BrokerConfig that holds it; None: the server reads it at start."""
+    """The field of BrokerConfig that holds it; None: the server reads it at start-up."""
     spelling: str | None = None
     """The option without its dashes, if it is not derived from the name."""
     section: str = SERVE

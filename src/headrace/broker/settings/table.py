@@ -77,8 +77,8 @@ _PLACES = (
         "headrace.workers",
         Whole(1, 64),
         "Number of brokers to run on this machine, one per available core. They"
-        " share the partitions and listen on consecutive ports. Default: as"
-        " many as the data directory was used with.",
+        " share the partitions and listen on consecutive ports. Default: the"
+        " number that the data directory was used with.",
         is_common=True,
     ),
     BrokerSetting(
@@ -331,7 +331,7 @@ _TIERS = (
     BrokerSetting(
         "headrace.objects",
         Text("URL"),
-        "Object storage for closed ledgers of topics with"
+        "Object storage for sealed ledgers of topics with"
         " remote.storage.enable: s3://bucket/prefix, gs://, az:// or"
         " file:///folder. Credentials come from the environment (see"
         " docs/TIERING.md).",
@@ -364,7 +364,7 @@ _TIERS = (
         "headrace.orphan.grace.ms",
         "orphan_grace_ms",
         Whole(60_000, INT64_MAX),
-        "An object is deleted when no partition has referenced it for this long.",
+        "How long an object must have been unreferenced before it is deleted.",
         **LIVE,
     ),
 )
@@ -374,7 +374,7 @@ _CONNECTIONS = (
         "connections.max.idle.ms",
         "connections_idle_max_ms",
         Whole(1_000, INT64_MAX),
-        "Connections without requests for this long are closed.",
+        "How long a connection may be idle before it is closed.",
         **LIVE,
     ),
     of_config(

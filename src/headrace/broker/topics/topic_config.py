@@ -113,8 +113,8 @@ _USED = (
         "delete.retention.ms",
         LONG,
         "86400000",
-        "With compaction: how long tombstones and transaction markers are kept after "
-        "the first round that has retained them.",
+        "With compaction: how long tombstones and transaction markers are retained after "
+        "the first round that retained them.",
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
@@ -122,8 +122,8 @@ _USED = (
         LONG,
         "0",
         "0: sync every record to disk before acknowledging it. Larger: acknowledge "
-        "at once and sync within this time; a power failure may then lose the "
-        "records of that time.",
+        "immediately and sync within this time; a power failure may then lose "
+        "records acknowledged during that time.",
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
@@ -131,7 +131,7 @@ _USED = (
         BOOLEAN,
         "false",
         "Read queue attributes from record headers (headrace-delay, headrace-priority and others);"
-        " this requires decompressing batches. false: batches are stored unopened, "
+        " this requires decompressing batches. false: batches are not decompressed, "
         "and these headers have no effect.",
         _boolean,
     ),
@@ -158,14 +158,14 @@ _USED = (
         LONG,
         str(10 * 366 * DAY_MS),
         "The maximum delivery delay of a record (headrace-deliver-at, "
-        "headrace-delay); longer delays are refused.",
+        "headrace-delay); longer delays are rejected.",
         _integer(0, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.audit.ms",
         LONG,
         str(HalfConfig().audit_ms),
-        "How long the outcome of a half message is kept for listing.",
+        "How long the outcome of a half message is retained for listing.",
         _integer(0, DELAY_MS_MAX),
     ),
     ConfigDefinition(
@@ -246,7 +246,7 @@ _USED = (
         "min.cleanable.dirty.ratio",
         DOUBLE,
         "0.5",
-        "With compaction: a round begins when more than this fraction of the bytes is uncompacted.",
+        "With compaction: a round starts when more than this fraction of the bytes is uncompacted.",
         _fraction,
     ),
     ConfigDefinition(
@@ -260,7 +260,7 @@ _USED = (
         "remote.storage.enable",
         BOOLEAN,
         "false",
-        "Copy closed ledgers to the broker's object storage (headrace serve --objects).",
+        "Copy sealed ledgers to the broker's object storage (headrace serve --objects).",
         _boolean,
     ),
     ConfigDefinition(
@@ -281,14 +281,14 @@ _USED = (
         "segment.bytes",
         INT,
         str(1024 * MIB),
-        "Begin a new ledger when the open one reaches this size.",
+        "Start a new ledger when the open one reaches this size.",
         _integer(14, INT32_MAX),
     ),
     ConfigDefinition(
         "segment.ms",
         LONG,
         str(7 * 24 * 3600 * 1000),
-        "Begin a new ledger when the open one reaches this age.",
+        "Start a new ledger when the open one reaches this age.",
         _integer(1, INT64_MAX),
     ),
 )
