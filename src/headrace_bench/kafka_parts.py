@@ -1,7 +1,7 @@
 """Apache Kafka itself, downloaded by its Maven coordinates into a cache folder.
 
-Invariants: names no host. The Ivy that PySpark ships knows where Maven artifacts are, and downloads
-them; a second run finds everything in the cache.
+Invariants: contains no host name. The Ivy bundled with PySpark locates and downloads Maven
+artifacts; a second run finds everything in the cache.
 """
 
 from __future__ import annotations

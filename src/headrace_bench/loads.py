@@ -1,7 +1,7 @@
-"""The loads that every system carries: data, no code that runs anything.
+"""The loads of every system: data, no code that runs anything.
 
-Invariants: a load says what, not how: the system's own module knows its tool. Equal guarantees are
-compared: `synced` (on disk before the acknowledgement) and `unsynced`.
+Invariants: a load defines what is done, not how: a system's module selects the tool. Equal
+guarantees are compared: `synced` (on disk before the acknowledgement) and `unsynced`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A system's processes: start, stop, and their CPU, memory and written bytes from /proc.
 
 Invariants: only processes that were started here are examined or stopped, by their ids. A system
-may consist of several processes (children, and theirs): their sum counts.
+may consist of several processes (children, and theirs): their figures are added.
 """
 
 from __future__ import annotations

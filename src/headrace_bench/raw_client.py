@@ -1,4 +1,4 @@
-"""A client that is cheaper than any broker: requests encoded once, responses only counted.
+"""A client that uses less CPU than any broker: requests encoded once, responses only counted.
 
 Invariants: plain sockets, hand-written Kafka protocol (do not change: protocol). One thread drives
 every connection; each keeps a fixed number of requests in flight. Every response's error code is

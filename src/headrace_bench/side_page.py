@@ -1,8 +1,8 @@
 """Tables and charts of all systems, from kept results; and the page that holds them.
 
 Invariants: measures nothing. A figure is the median of its rounds, with the lowest and highest
-beside it; a percentile covers all rounds' messages together. Each side shows the setting that makes
-the guarantee, and missing systems are listed.
+beside it; a percentile covers all rounds' messages together. Each side shows the setting that
+provides the guarantee, and missing systems are listed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end the bench like Ctrl-C: its processes are stopped, and it reports it.
+"""SIGINT and SIGTERM end the bench like Ctrl-C: its processes are stopped, and it reports that.
 
 Invariants: a signal becomes an exception in the main thread, which no `except Exception` catches;
 code that has started processes stops them in a `finally`.

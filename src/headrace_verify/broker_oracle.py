@@ -1,6 +1,6 @@
 """What a broker's folder may hold after a crash, given its requests and responses.
 
-Invariants: `step` consumes the notes of `broker_scenario` up to the crash; `violations` compares a
+Invariants: `step` consumes the events of `broker_scenario` up to the crash; `violations` compares a
 reopened broker with them. Acknowledged changes are present; pending ones may be; unrequested ones
 are not. What was deleted stays deleted, under any name.
 """
@@ -97,7 +97,7 @@ class TopicTruth:
 
 
 class BrokerOracle:
-    """Everything that the workers know, up to some point of the account."""
+    """Everything that the workers know, up to some point of the operation log."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicTruth] = {}
@@ -110,10 +110,10 @@ class BrokerOracle:
         self.generations: dict[str, tuple[int, list[str], bool]] = {}
         """Group -> (generation, its members, whether a rebalance was pending)."""
         self.version = 0
-        """The number of notes."""
+        """The number of events."""
 
     def step(self, note: tuple[Any, ...]) -> None:
-        """Process one note."""
+        """Process one event."""
         self.version += 1
         kind, *rest = note
         getattr(self, "_" + kind.replace(" ", "_"))(*rest)

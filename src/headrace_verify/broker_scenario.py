@@ -1,6 +1,6 @@
 """A random workload on a broker without sockets: topics created, altered and deleted; groups.
 
-Invariants: a worker makes one request at a time and records a note before it and after the
+Invariants: a worker makes one request at a time and records an event before it and after the
 response. Workers run concurrently, each with its own topic or group, so the possible states after a
 crash are always known. Batches are self-describing: topic id, partition, life and number determine
 every byte, so records of a deleted topic are never mistaken for those of its successor.

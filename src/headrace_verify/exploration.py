@@ -30,7 +30,7 @@ class Report:
 async def _check(
     image: Image, oracle: Oracle, where: str, report: Report
 ) -> list[tuple[Any, ...]] | None:
-    """Recover `image` and compare; returns the account of the recovery, or None if it failed."""
+    """Recover `image` and compare; returns the recovery's operation log, or None if it failed."""
     disk = ModelDisk(image)
     report.states += 1
     try:

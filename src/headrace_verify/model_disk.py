@@ -1,6 +1,6 @@
-"""An in-memory disk that keeps an account of every operation, in order, with acknowledgements.
+"""An in-memory disk that logs every operation, in order, with acknowledgements.
 
-`power_loss` derives the possible states after a power loss from the account. A sync is two
+`power_loss` derives the possible states after a power loss from this operation log. A sync is two
 operations, its start and its end: only what was written before the start is durable at the end.
 """
 

@@ -1,4 +1,4 @@
-"""In-memory metadata whose every change is an event of a disk's account.
+"""In-memory metadata that records each change in a disk's operation log.
 
 Invariants: a change takes effect at one instant, like SQLite's commit, some loop iterations after
 the request and before the response.

@@ -148,7 +148,7 @@ class Oracle(Protocol):
     version: int
 
     def step(self, note: tuple[Any, ...]) -> None:
-        """Process one note."""
+        """Process one event."""
         ...
 
     async def violations(self, node: Node) -> list[str]:
@@ -171,7 +171,7 @@ async def examine(state: State, oracle: Oracle) -> tuple[list[str], list[tuple[A
 
 
 class Walk:
-    """One account, from operation to operation."""
+    """One operation log, from operation to operation."""
 
     def __init__(self, task: Task, before: State, oracle: Oracle, profile: str) -> None:
         self.task = task
@@ -188,7 +188,7 @@ class Walk:
     async def run(self, account: list[tuple[Any, ...]], rng: Random) -> None:
         """Lose power at operations, including those of the first start."""
         loss = PowerLoss(self._before.image, self.profile)
-        # A random sample of a long account: the next seed visits others.
+        # A random sample of a long log: the next seed visits others.
         visits = OPERATIONS_PER_LIFE if self._before.scratch is None else OPERATIONS_PER_PROCESS
         share = visits / max(1, len(account))
         for index, operation in enumerate(account):
@@ -310,7 +310,7 @@ async def run_lives(
 
 
 def run_power_files(task: Task) -> None:
-    """A real process, with its SQLite and ledger files in one account."""
+    """A real process, with its SQLite and ledger files in one operation log."""
     recorder = compile_recorder(task.folder)
     if isinstance(recorder, str):
         task.skip_all(f"{recorder}; so SQLite's files were not truncated")

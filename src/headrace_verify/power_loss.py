@@ -1,9 +1,9 @@
-"""The states that a power loss may leave on a disk, derived from the account of a ModelDisk.
+"""The states that a power loss may leave on a disk, derived from a ModelDisk's operation log.
 
 Two profiles. `posix-strict`: a name is durable only after a sync of its folder. `ext4-like`: names
 are journaled in order, and a sync of a file includes its name. In both, bytes are durable after a
-sync that began when they were written; the rest may be partially present, in any order, in units of
-sectors.
+sync that began after they were written; the rest may be partially present, in any order, in units
+of sectors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Folder:
 
 
 class PowerLoss:
-    """Walks an account; `states` yields what a power loss at this point may leave."""
+    """Walks an operation log; `states` yields what a power loss at this point may leave."""
 
     def __init__(self, before: Image, profile: str) -> None:
         self._profile = profile
@@ -62,7 +62,7 @@ class PowerLoss:
         self._index = 0
 
     def step(self, operation: tuple[Any, ...]) -> None:
-        """Process the next operation of the account."""
+        """Process the next operation of the log."""
         kind = operation[0]
         index = self._index
         self._index += 1

@@ -1,4 +1,4 @@
-"""The account of a real process: each operation on its folder's files, and its notes, in order.
+"""The operation log of a real process: operations on its folder's files, and its events, in order.
 
 Invariants: `recorder.c`, loaded into the process by LD_PRELOAD, records; this module compiles it
 and parses its record into the operations that `power_loss` understands. So SQLite's files are

@@ -91,7 +91,7 @@ class Expected:
 
 
 class Oracle:
-    """Requests and acknowledgements, up to some point of the account."""
+    """Requests and acknowledgements, up to some point of the operation log."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, Expected] = {}
@@ -189,7 +189,7 @@ class Oracle:
 async def run_workload(
     store: FileLedgerStore, disk: ModelDisk, seed: int, turns: int, generation: int
 ) -> None:
-    """Random appends, creations, seals and deletions, all recorded in the account."""
+    """Random appends, creations, seals and deletions, all recorded in the operation log."""
     rng = seeded(seed)
     open_ledgers = [info.ledger for info in store.list() if not info.is_sealed]
     waiting: list[Any] = []

@@ -1,6 +1,6 @@
 """One running attack: its budget, its checks and its findings.
 
-Invariants: an attack counts every check, names what it skipped and why, and gives every violation
+Invariants: an attack counts every check, names what it skipped and why, and adds to every violation
 what is needed to reproduce it. Nothing here knows what is attacked.
 """
 

@@ -1,6 +1,6 @@
 """Load programs in Go with a system's own client: built once into the cache.
 
-Invariants: a program is found by its sources, so one built from older ones counts as missing. Each
+Invariants: a program is identified by its sources, so one built from others counts as missing. Each
 prints one JSON object per line; `rate_of` parses those with a rate.
 """
 

@@ -1,8 +1,8 @@
 """The brokers under test, seen as processes that can be started, killed, frozen and starved.
 
-Invariants: imports nothing of a broker. `Cluster` is the interface: a run knows nodes by number,
-links by number, and a bootstrap address. This module has the single broker; `workers` has those of
-one machine, `real_cluster` brokers with their ZooKeepers and bookies.
+Invariants: imports no broker code. `Cluster` is the interface: a run knows nodes by number, links
+by number, and a bootstrap address. This module implements a single broker; `workers` those of one
+machine, `real_cluster` brokers with their ZooKeepers and bookies.
 """
 
 from __future__ import annotations

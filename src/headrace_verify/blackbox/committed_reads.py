@@ -2,7 +2,7 @@
 
 Invariants: aborted records are filtered by the broker's list, so a wrong list shows as a wrong
 read. Committed offsets are requested with `require_stable`, which waits for pending transactional
-commits, because their producers may already have been told that they succeeded.
+commits, because their producers may already have received a success response.
 """
 
 from __future__ import annotations

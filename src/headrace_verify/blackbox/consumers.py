@@ -2,7 +2,7 @@
 
 Invariants: a commit is synchronous and names partitions that the member owns. It is `ok` only if
 the member's generation was the same before and after; a library that has rejoined meanwhile may
-have sent it with either, so that is `info`.
+have sent it with either generation, so that is `info`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Executes the schedule: starts each fault, heals it, and records the times.
 
-Invariants: each chain of a schedule has its own thread, so they overlap as they were drawn. Faults
+Invariants: each sequence of a schedule has its own thread, so sequences overlap as drawn. Faults
 that this machine does not support are reported.
 """
 

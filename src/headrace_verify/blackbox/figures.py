@@ -1,7 +1,7 @@
 """A run's figures: counts, and the times during which no writes or reads succeeded.
 
 Invariants: pure; one pass over the history. An operation counts for a fault's recovery only if it
-was invoked after the healing: pending ones prove nothing.
+was invoked after the fault was healed: pending ones prove nothing.
 """
 
 from __future__ import annotations

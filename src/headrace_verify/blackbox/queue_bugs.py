@@ -1,6 +1,6 @@
 """Bugs of queues, planted like those of `bugs`.
 
-Invariants: as there. Bugs that the simulation plants too are in `simulation.delivery_bugs`.
+Invariants: as in `bugs`. Bugs that the simulation plants too are in `simulation.delivery_bugs`.
 """
 
 # ruff: noqa: SLF001 - a planted bug patches private parts

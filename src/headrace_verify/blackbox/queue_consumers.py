@@ -1,7 +1,7 @@
 """Consumers of queues: over HTTP, and through confluent-kafka's share consumer.
 
-Invariants: a settlement is recorded before it is requested, so that a killed client leaves a doubt.
-Each receive over HTTP is a separate member, as it is to the broker; its messages are locked until
+Invariants: a settlement is recorded before it is requested: if the client is killed, it is in
+doubt. Each receive over HTTP is a separate member, as for the broker; its messages are locked until
 the lock ends, regardless of the connection. A library may have received its messages earlier than
 it delivers them, and its locks end with its connections: its deliveries are `loose`. Some messages
 are poison: they are never acknowledged, so they exceed their delivery limit.

@@ -1,9 +1,9 @@
 """Producers of queues: messages with ids, keys and priorities, delayed, expiring, cancelled.
 
-Invariants: retries use the same sequences, of an idempotent producer over Kafka or of a named one
+Invariants: retries use the same sequences: of an idempotent producer over Kafka, or of a named one
 over HTTP. A delayed message is recorded with the time before which it must not be visible (`due`),
 an expiring one with the time after which it must not be delivered (`until`). A confirmed
-cancellation is recorded as a failed send, an unanswered one as doubt.
+cancellation is recorded as a failed send, one without a response as in doubt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One black-box run: load, faults, healing, liveness, a full read, the checkers.
 
-Invariants: all random draws derive from the seed. A run that checked nothing has failed, and so has
-one in which a client gave up that should have continued.
+Invariants: all random draws derive from the seed. A run fails if it checked nothing, or if a client
+gave up that should have continued.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parses a history once into facts about each partition, group and transaction.
 
-Invariants: pure; one pass, with constant work per event and per polled record. It only records
-clashes and judges nothing. Every checker reads from here.
+Invariants: pure; one pass, with constant work per event and per polled record. It records conflicts
+without judging them. Every checker uses these facts.
 
 How it works: the order of a partition is the values at its offsets, according to acknowledged sends
 and polls (holes are allowed: markers). A value has a unique number above 0 in the whole history; 0

@@ -1,8 +1,8 @@
 """The outcome of each message of a share group: sent = acknowledged + pending + delayed + dead +
 expired, with a copy in the dead letter topic for each dead message.
 
-Invariants: pure and linear. Messages that the broker gave up without a member's request are known
-from their copies.
+Invariants: pure and linear. Messages that the broker gave up by itself are identified by their
+copies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run: as `verify wire`, with this table, canaries in the broker's environment, its log at debug.
+"""A run as in `verify wire`, with this table, canaries in the environment, and debug logging.
 
 Invariants: cases have a fixed length; the checks after each are those of `verify wire`.
 """

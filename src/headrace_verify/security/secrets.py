@@ -1,6 +1,6 @@
 """Secrets from the environment, addresses and files: nothing may reveal them afterwards.
 
-Invariants: each secret is a canary, a word that occurs nowhere else. The log is at debug.
+Invariants: each secret is a canary, a word that occurs nowhere else. The log level is debug.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Topics that are created, written, read, deleted, and recreated under the same names.
 
-Invariants: as in `workload`. A name is not reused after a response of its life was lost, because a
-delayed request would affect the next topic of that name, which is not a broker's fault. Histories
+Invariants: as in `workload`. A name is not reused after a response was lost, because a delayed
+request would affect the next topic of that name, which is not a broker's fault. Histories
 distinguish the lives: `name#life`.
 """
 

@@ -1,4 +1,4 @@
-"""Clock and randomness of a simulated host: the twins of `runtime/clock` and `runtime/randomness`.
+"""Simulated clock and randomness of a host, in place of `runtime/clock` and `runtime/randomness`.
 
 Invariants: time comes only from the loop, randomness only from the seed.
 """

@@ -2,7 +2,7 @@
 
 Invariants: `verify/model_disk` with simulated time. A sync in a thread ends later, unless the
 calling process has died meanwhile; one in the loop only accounts for its duration. Bytes survive
-the process; `verify/power_loss` derives from the account what survives a power loss.
+the process; `verify/power_loss` derives from the operation log what survives a power loss.
 """
 
 from __future__ import annotations

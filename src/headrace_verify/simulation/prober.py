@@ -1,9 +1,9 @@
-"""A client that sends any broker requests that only an owner may answer, regardless of metadata.
+"""A client that sends requests for a partition's owner to every broker, owner or not.
 
-Responsibilities: as in `workload`. A rejection is always legal; an answer must be at least as
-recent as what any client knew when the request was sent. So a broker that was frozen, and does not
-know yet that another one has taken over, is queried at the moment it resumes. That needs an open
-connection: one is kept in reserve for each unanswered request.
+Invariants: as in `workload`. A rejection is always legal; an answer must be at least as recent as
+what any client knew when the request was sent. So a broker that was frozen, and does not know yet
+that another one has taken over, is queried at the moment it resumes. That needs an open connection:
+one is kept in reserve for each unanswered request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Comparisons and their failures: plain values as written against those as read.
+"""Compares plain values as written with those read back, and reports differences.
 
 Invariants: pure. A newer version may know more fields of an object than the one that wrote it, but
 no more objects.

@@ -1,5 +1,4 @@
-"""Abuse of requests derived from the grammar: each field of each request of each API in turn is
-wrong.
+"""Abuse of requests derived from the grammar: corrupts each field of each API's requests in turn.
 
 Invariants: kio's schemas write a whole request (`own_requests` those between brokers), with one
 element in each array, and record the position of each primitive. Lengths and counts are such

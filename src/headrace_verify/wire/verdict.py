@@ -1,7 +1,7 @@
 """What must hold after every case of abuse, and how it is checked.
 
-Invariants: checks from outside: /proc, the log file, the witness's records, `/healthz`. What a
-machine does not support is skipped and reported.
+Invariants: checks from outside: /proc, the log file, the well-behaved client's records, `/healthz`.
+What a machine does not support is skipped and reported.
 """
 
 from __future__ import annotations
