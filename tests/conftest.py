@@ -39,8 +39,9 @@ if importlib.util.find_spec("pyspark") is None:
 
 GROUPS = {
     "clusters": ("blackbox", "cluster", "contract", "soak"),  # share a ZooKeeper and bookies
-    "brokers": ("integration", "wire"),  # share a broker
+    "brokers": ("integration",),  # share a broker
     "Spark": ("pipeline",),  # share a session
+    "attacks": ("wire",),
 }
 """Folders whose tests run one after another in one process, in order (decision 17)."""
 REAL_TIME = tuple(folder for folders in GROUPS.values() for folder in folders)
@@ -126,7 +127,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_runtest_setup(item):
     """Tests that compute, and Spark, give way to real-time tests beside them."""
-    gives_way = _group_of(item.nodeid) not in ("clusters", "brokers")
+    gives_way = _group_of(item.nodeid) not in ("clusters", "brokers", "attacks")
     if gives_way and "PYTEST_XDIST_WORKER" in os.environ:
         os.setpriority(os.PRIO_PROCESS, 0, COMPUTING_NICE)
 

@@ -61,7 +61,7 @@ def test_damage_to_what_a_batchs_checksum_leaves_out_is_reported(closed, byte):
     """Base offset, length, leader epoch and magic lie before what Kafka's CRC covers."""
     for path in closed.files():
         if path.endswith(".ledger"):
-            for bit in range(8):
+            for bit in range(byte % 2, 8, 2):
                 assert verdict(closed, flipped(closed, path, byte, bit), None)[0] == "reported"
 
 
@@ -72,7 +72,7 @@ def test_a_length_that_grew_is_reported_at_the_end_of_a_sealed_ledger_too(tmp_pa
     for path, content in closed.files().items():
         if path.endswith(".ledger"):
             last = [at for at, _header in batches_in(content)][-1]
-            for bit in range(24):
+            for bit in range(seed, 24, 3):
                 damaged = flipped(closed, path, last + 8 + bit // 8, bit % 8)
                 assert verdict(closed, damaged, None)[0] == "reported", (path, bit)
 
@@ -81,7 +81,7 @@ def test_damaged_metadata_loses_no_topic_in_silence(closed, tmp_path):
     size = len(closed.files()["metadata.sqlite"])
     kinds = {
         verdict(closed, flipped(closed, "metadata.sqlite", at, at % 8), tmp_path)
-        for at in range(0, size, 41)
+        for at in range(0, size, 97)
     }
     assert {kind for kind, _what in kinds} <= {"exact", "reported"}
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EXAMPLES, EXAMPLES_LONG = 10, 200
 OPERATIONS_MIN = 3
+WORKERS = 4
+"""Requests at once: most of their time is spent waiting, for example in long polls."""
 TIMEOUT_S, TIMEOUT_LONG_S = 540, 3_600
 HOOKS = "headrace_verify.security.short_waits"
 
@@ -52,6 +54,7 @@ def answers_are_as_the_interface_says(abuse: Abuse) -> None:
                 sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json",
                 "--max-examples", str(examples), "--seed", str(abuse.rng.randrange(1 << 30)),
                 "--generation-database", "none", "--no-color", "--mode", "all",
+                "--workers", str(WORKERS),
             ],
             capture_output=True,
             text=True,
