@@ -49,15 +49,15 @@ def park(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], 
 def parked(session: CliSession, /, group: str, topic: str, http: str, as_json: bool) -> None:
     """List parked keys and the known number of their messages."""
     path = f"{path_of('queues', topic, group)}/parked"
-    answer = Web(http, session.timeout_s).ask("GET", path)
-    found = answer["parked"]
+    answers = list(Web(http, session.timeout_s).pages(path))
+    found = [one for answer in answers for one in answer["parked"]]
     if as_json:
         print_json(found)
     else:
         rows = [[one["key"], one["partition"], one["records"], iso_time(one["parked_ms"])]
                 for one in found]  # fmt: skip
         print_table(["key", "partition", "messages", "since"], rows)
-    require_none_failed(answer, "their parked keys are not listed")
+    require_none_failed(answers[-1], "their parked keys are not listed")
 
 
 @click.command()

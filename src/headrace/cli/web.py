@@ -26,6 +26,7 @@ HOPS_MAX: Final = 3
 MOVING_S: Final = 5.0
 """How long brokers' views of ownership may differ, for example after a move or for a new group."""
 PAUSE_S: Final = 0.1
+PAGE_ITEMS: Final = 1_000
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 _EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT, 503: UNREACHABLE}
 HTTP = click.option(
@@ -143,6 +144,16 @@ class Web:
             str(answer.get("next_step", "")).capitalize(),
             _EXIT_CODES.get(status, FAILED),
         )
+
+    def pages(self, path: str, query: dict[str, Any] | None = None) -> Iterator[Any]:
+        """Yield the pages of a list in order. Raises CommandFailed."""
+        page: dict[str, Any] = {"limit": PAGE_ITEMS} | (query or {})
+        while True:
+            answer = self.ask("GET", f"{path}?{urlencode(page)}")
+            yield answer
+            if "next_page_token" not in answer:
+                return
+            page["page_token"] = answer["next_page_token"]
 
     def _ask(
         self, address: str, method: str, path: str, body: Any, wait_s: float

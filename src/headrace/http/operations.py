@@ -21,7 +21,7 @@ from headrace.broker.sessions import ANONYMOUS, ClientSession
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import HeadraceError, NotCoordinator, NotOwner, RequestInvalid
 from headrace.http import schemas
-from headrace.http.problems import PROBLEM, Contradiction, problem, refused
+from headrace.http.problems import PROBLEM, problem, refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,9 +148,9 @@ def page(items: Sequence[Json], key: str, call: Call, name: str) -> Json:
 
 def _parse_token(token: str) -> str:
     try:
-        return base64.urlsafe_b64decode(token).decode()
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:
-        raise Contradiction(
+        raise RequestInvalid(
             "page_token is not one that this interface returned: begin without one"
         ) from error
 

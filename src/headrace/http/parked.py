@@ -10,18 +10,20 @@ import base64
 from typing import TYPE_CHECKING
 
 from headrace.broker.services.queue_administration import KEYS_MAX
+from headrace.errors import RequestInvalid
 from headrace.http.operations import (
     GROUP,
+    PAGE,
     TOPIC,
     Call,
     Json,
     Operation,
     fields,
     listing,
+    page,
     text,
 )
 from headrace.http.partitions import of_partitions
-from headrace.http.problems import Contradiction
 from headrace.http.records import as_text
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class ParkedOperations:
         )
         self.operations = [
             Operation("GET", f"{path}/parked", "listParkedKeys",
-                      "List the parked keys of a group.", self._list, named),
+                      "List the parked keys of a group.", self._list, {**named, **PAGE}),
             Operation("POST", f"{path}/park", "parkKeys",
                       "Park keys: their messages are set aside, others are still delivered.",
                       self._park, named, body),
@@ -57,8 +59,15 @@ class ParkedOperations:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
         answer = await self._node.queue_administration.list_parked(topic, group_id)
         found, failed = of_partitions(answer)
-        shown = [_shown(number, one) for number, keys in found.items() for one in keys]
-        return {"topic": topic.name, "group": group_id, "parked": shown, **failed}
+        items: list[Json] = [
+            {"place": f"{number:010d} {one.key.hex()}", "key": (number, one)}
+            for number, keys in found.items()
+            for one in keys
+        ]
+        items.sort(key=lambda item: item["place"])
+        part = page(items, "place", call, "parked")
+        part["parked"] = [_shown(*item["key"]) for item in part["parked"]]
+        return {"topic": topic.name, "group": group_id, **part, **failed}
 
     async def _park(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
@@ -94,10 +103,10 @@ def _shown(partition: int, one: ParkedKey) -> Json:
 
 
 def _keys(body: Json) -> list[bytes]:
-    """Raises Contradiction."""
+    """Raises RequestInvalid."""
     if body.get("key_encoding", "text") == "text":
         return [key.encode() for key in body["keys"]]
     try:
         return [base64.b64decode(key, validate=True) for key in body["keys"]]
     except ValueError as error:
-        raise Contradiction(f"a key is no base64: {error}"[:200]) from error
+        raise RequestInvalid(f"a key is not base64: {error}"[:200]) from error

@@ -264,13 +264,19 @@ async def test_what_contradicts_itself_is_refused(web: Web) -> None:
     await web.ask("POST", "/v1/topics", {"name": "t"})
     place = {"topic": "t", "partition": 0, "offset": 0}
     for method, target, body in [
-        ("GET", "/v1/topics?page_token=%FF", None),
         ("GET", "/v1/topics/t/records?offset=0&timestamp_ms=1", None),
         ("PATCH", "/v1/topics/t/config", {"set": {"flush.ms": "0"}, "reset": ["flush.ms"]}),
         ("PUT", f"/v1/groups/{GROUP}/offsets", {"offsets": [place, place]}),
     ]:
         status, problem = await web.ask(method, target, body)
         assert (status, problem["retriable"]) == (409, False)
+
+
+@on_the_web
+async def test_a_page_token_that_was_never_given_out_is_refused(web: Web) -> None:
+    for token in ("%FF", "!", "a"):
+        status, problem = await web.ask("GET", f"/v1/topics?page_token={token}")
+        assert (status, problem["retriable"]) == (400, False), token
 
 
 @on_the_web

@@ -472,6 +472,28 @@ async def test_keys_are_parked_listed_and_released_through_any_broker(cluster):
 
 
 @with_brokers(2)
+async def test_parked_keys_are_listed_page_by_page_in_one_order(cluster):
+    await cluster.make_queue(**{"headrace.share.key.order": "true"})
+    await cluster.brokers[1].ask("POST", f"{QUEUE}/park", {"keys": ["b", "é", "a", "c"]})
+    _, whole = await cluster.brokers[1].ask("GET", f"{QUEUE}/parked?limit=1000")
+    assert [(one["partition"], one["key"]) for one in whole["parked"]] == [
+        (number, key) for number in range(PARTITIONS) for key in ("a", "b", "c", "é")
+    ]
+    found, token = [], ""
+    for turn in range(PARTITIONS * 4):
+        broker = cluster.brokers[1 + turn % 2]
+        _, answer = await broker.ask("GET", f"{QUEUE}/parked?limit=3{token}")
+        assert len(answer["parked"]) <= 3
+        found += answer["parked"]
+        if "next_page_token" not in answer:
+            break
+        token = f"&page_token={answer['next_page_token']}"
+    assert found == whole["parked"]
+    status, _ = await cluster.brokers[1].ask("GET", f"{QUEUE}/parked?page_token=!")
+    assert status == 400
+
+
+@with_brokers(2)
 async def test_parked_keys_that_do_not_fit_one_answer_are_listed_all_the_same(cluster):
     cluster.patch.setattr(queues, "LISTED_BYTES_MAX", 1)
     await cluster.make_queue(**{"headrace.share.key.order": "true"})

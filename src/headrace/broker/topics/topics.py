@@ -354,7 +354,7 @@ class Topics:
                 await self._create(name, counts[name], 1, _INTERNAL_CONFIGS)
             except TopicExists:  # created in the meantime
                 log.debug("another broker has created internal topic %s", name)
-        return self.by_name[name]
+        return self.get(name)
 
     @staticmethod
     def check_deletable(topic: Topic) -> None:
