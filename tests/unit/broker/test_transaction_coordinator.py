@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.coordinators.marker_sender import MarkerSender
 from headrace.broker.node import Node
 from headrace.coordination.groups.commands import (
     FetchOffsetsCommand,
@@ -25,6 +26,7 @@ from headrace.coordination.transactions.commands import (
 )
 from headrace.errors import (
     BrokerUnreachable,
+    ConcurrentTransactions,
     OffsetCommitUnstable,
     ProducerFenced,
     TransactionAbortable,
@@ -125,6 +127,38 @@ def test_a_commit_ends_the_transaction_in_every_partition():
             await w.wait_for_state("CompleteCommit")
             for number in (0, 1):
                 assert (await w.log("a", number)).visibility.last_stable_offset == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("held_s", [0.03, 1.0])
+def test_the_next_transaction_waits_a_moment_for_the_previous_one_to_be_completed(
+    held_s, monkeypatch
+):
+    """A client would repeat its request only after 20 to 100 ms."""
+
+    async def scenario() -> None:
+        async with world() as w:
+            await w.node.topics.create("a", 1)
+            producer = await w.init()
+            await w.add(producer, ("a", 0))
+            await w.write(producer, "a")
+            send, loop = MarkerSender.send, asyncio.get_running_loop()
+            monkeypatch.setattr(
+                MarkerSender, "send", lambda *given: loop.call_later(held_s, send, *given)
+            )
+            await w.end(producer)
+            started_s = loop.time()
+            command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
+            error = (await w.node.transactions.add_partitions(command)).error
+            waited_s = loop.time() - started_s
+            if held_s < 0.1:
+                assert error is None
+                assert waited_s >= held_s - 0.005
+            else:
+                assert isinstance(error, ConcurrentTransactions)
+                assert waited_s < held_s, "others on its connection wait as well"
+                await w.wait_for_state("CompleteCommit")
 
     asyncio.run(scenario())
 

@@ -1,13 +1,11 @@
 """Asks a transaction's coordinator, on any broker, about partitions of the transaction.
 
 Invariants: used by partition leaders, before the first write of a transaction, and by group
-coordinators. Adds partitions (version 2) or verifies that they were added (version 1, KIP-890). It
-briefly waits for errors that may clear at once, such as the previous transaction being completed.
+coordinators. Adds partitions (version 2) or verifies that they were added (version 1, KIP-890).
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.coordination.transactions.commands import (
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from headrace.coordination.transactions.state_records import Partition
     from headrace.metadata.facts import BrokerFact
 
-CONCURRENT_WAIT_MS = 100
-CONCURRENT_PAUSE_MS = 20
 _RETRIABLE = (
     BrokerUnreachable,
     CoordinatorLoading,
@@ -84,13 +80,7 @@ class TransactionChecks:
             not is_adding,
             TRANSACTION_VERSION_2 if is_adding else TRANSACTION_VERSION_1,
         )
-        reply = await self._ask(command)
-        for _ in range(CONCURRENT_WAIT_MS // CONCURRENT_PAUSE_MS):
-            if not isinstance(reply.error, ConcurrentTransactions):
-                break
-            await asyncio.sleep(CONCURRENT_PAUSE_MS / 1000)
-            reply = await self._ask(command)
-        return _judged(reply, is_adding=is_adding)
+        return _judged(await self._ask(command), is_adding=is_adding)
 
     async def _ask(self, command: AddPartitionsCommand) -> AddPartitionsReply:
         try:

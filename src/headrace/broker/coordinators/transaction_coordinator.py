@@ -32,7 +32,12 @@ from headrace.coordination.transactions.transaction_machine import (
     TransactionMachine,
     TransactionRecord,
 )
-from headrace.errors import HeadraceError, RegularExpressionInvalid, RequestInvalid
+from headrace.errors import (
+    ConcurrentTransactions,
+    HeadraceError,
+    RegularExpressionInvalid,
+    RequestInvalid,
+)
 from headrace.records.identifiers import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
@@ -50,6 +55,8 @@ TRANSACTIONAL_ID_LENGTH_MAX = 8_000
 
 log = logging.getLogger(__name__)
 
+COMPLETION_PAUSE_MS: Final = 64
+"""The longest pause, and the last one: each is twice the one before."""
 LOOK_S: Final = 1.0
 """Interval between checks for newly served partitions of the internal topic."""
 
@@ -107,8 +114,18 @@ class TransactionCoordinator:
         return await self._submit_with_id(command)
 
     async def add_partitions(self, command: AddPartitionsCommand) -> AddPartitionsReply:
-        """AddPartitionsToTxn and AddOffsetsToTxn, adding or verifying."""
-        return cast("AddPartitionsReply", await self._submit(command))
+        """AddPartitionsToTxn and AddOffsetsToTxn, adding or verifying.
+
+        While the previous transaction is being completed, which usually takes a millisecond, the
+        request waits: clients retry a ConcurrentTransactions only after 20 ms or more.
+        """
+        reply = cast("AddPartitionsReply", await self._submit(command))
+        pause_ms = 1
+        while isinstance(reply.error, ConcurrentTransactions) and pause_ms <= COMPLETION_PAUSE_MS:
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms *= 2
+            reply = cast("AddPartitionsReply", await self._submit(command))
+        return reply
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
         """DescribeTransactions, of one id."""
