@@ -188,6 +188,30 @@ def test_a_chain_that_is_lost_while_its_owner_serves_is_rebuilt_with_all_it_ackn
     run(scenario)
 
 
+@pytest.mark.parametrize("is_journal_lost", [False, True])
+def test_a_chain_that_is_rebuilt_names_the_companion_logs_of_its_partition(is_journal_lost) -> None:
+    """Otherwise delayed and half messages would wait until a client used the companion again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await filled(cluster)
+        topic = node.topics.get("t")
+        await node.shares.receive(topic, 0, ReceiveRequest("workers", "a", 1, 1_000))
+        before = PartitionFact.decode(cluster.metadata.entries[chain_key(cluster)].value)
+        assert before.has_companion(CompanionKind.SHARES)
+        await lose(cluster, chain_key(cluster))
+        if is_journal_lost:
+            journal = companion_number(0, CompanionKind.SHARES)
+            await lose(cluster, partition_key(topic.id, journal))
+        await refused(cluster)
+        await repair(cluster)
+        await until(lambda: cluster.agree("t", {1}))
+        after = PartitionFact.decode(cluster.metadata.entries[chain_key(cluster)].value)
+        assert after.companions == before.companions
+
+    run(scenario)
+
+
 def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(monkeypatch) -> None:
     """It heard of both before it had lost anything: nothing more comes to tell it."""
 

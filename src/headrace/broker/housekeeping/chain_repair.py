@@ -29,10 +29,13 @@ from headrace.log.footer import decode_footer
 from headrace.log.producer_state import ProducerState
 from headrace.log.segment import Segment
 from headrace.metadata.facts import (
+    CompanionKind,
     LedgerLink,
     PartitionFact,
     TopicFact,
+    companion_number,
     partition_key,
+    partition_of_companion,
     topic_key,
 )
 from headrace.metadata.store import ABSENT, MetadataStore
@@ -181,6 +184,7 @@ class ChainRepairer:
                 leader_epoch=max(
                     repair.fact.leader_epoch, 0 if owner is None else owner.leader_epoch
                 ),
+                companions=_companions(key, repair.fact, {*facts.chains, *ledgers.by_key}),
             )
             try:
                 await self._rebuild(repair, ledgers, is_plan=is_plan, accept_loss=accept_loss)
@@ -327,6 +331,22 @@ def _after_last_gap(links: list[LedgerLink]) -> list[LedgerLink]:
         if links[at].base_offset != links[at - 1].end_offset:
             return links[at:]
     return links
+
+
+def _companions(
+    key: PartitionKey, fact: PartitionFact, known: Collection[PartitionKey]
+) -> int | None:
+    """The kinds of companion logs of a partition, as the chain stores them.
+
+    `known`: the logs that have a chain or a ledger.
+    """
+    topic_id, number = key
+    kinds = fact.companions or 0
+    if partition_of_companion(number) == number:
+        for kind in CompanionKind:
+            if (topic_id, companion_number(number, kind)) in known:
+                kinds |= 1 << kind
+    return kinds or None
 
 
 def _lost_topic(
