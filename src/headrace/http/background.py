@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse
 
-from headrace.errors import RequestInvalid
 from headrace.http.operations import LIMIT_DEFAULT, PAGE, Call, Json, Operation, text
-from headrace.http.problems import details
+from headrace.http.problems import Contradiction, details
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -115,7 +114,7 @@ def encode_token(values: list[str | int]) -> str:
 
 
 def decode_token(token: str, kinds: tuple[type, ...]) -> list[str | int]:
-    """The reverse. Raises RequestInvalid unless it holds values of these kinds."""
+    """The reverse. Raises Contradiction unless it holds values of these kinds."""
     try:
         plain = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         values = json.loads(plain)
@@ -124,7 +123,7 @@ def decode_token(token: str, kinds: tuple[type, ...]) -> list[str | int]:
         if any(isinstance(one, int) and not -1 <= one < 2**63 for one in values):
             raise ValueError
     except (ValueError, RecursionError) as error:
-        raise RequestInvalid(
+        raise Contradiction(
             "page_token is not one that this interface returned: begin without one"
         ) from error
     return values

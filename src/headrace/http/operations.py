@@ -21,7 +21,7 @@ from headrace.broker.sessions import ANONYMOUS, ClientSession
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import HeadraceError, NotCoordinator, NotOwner, RequestInvalid
 from headrace.http import schemas
-from headrace.http.problems import PROBLEM, problem, refused
+from headrace.http.problems import PROBLEM, Contradiction, problem, refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -150,7 +150,7 @@ def _parse_token(token: str) -> str:
     try:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:
-        raise RequestInvalid(
+        raise Contradiction(
             "page_token is not one that this interface returned: begin without one"
         ) from error
 

@@ -10,7 +10,6 @@ import base64
 from typing import TYPE_CHECKING
 
 from headrace.broker.services.queue_administration import KEYS_MAX
-from headrace.errors import RequestInvalid
 from headrace.http.operations import (
     GROUP,
     PAGE,
@@ -24,6 +23,7 @@ from headrace.http.operations import (
     text,
 )
 from headrace.http.partitions import of_partitions
+from headrace.http.problems import Contradiction
 from headrace.http.records import as_text
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def _shown(partition: int, one: ParkedKey) -> Json:
 
 
 def _keys(body: Json) -> list[bytes]:
-    """Raises RequestInvalid."""
+    """Raises Contradiction."""
     if body.get("key_encoding", "text") == "text":
         return [key.encode() for key in body["keys"]]
     try:
         return [base64.b64decode(key, validate=True) for key in body["keys"]]
     except ValueError as error:
-        raise RequestInvalid(f"a key is not base64: {error}"[:200]) from error
+        raise Contradiction(f"a key is not base64: {error}"[:200]) from error

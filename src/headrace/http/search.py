@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.batch_search import record_bytes
 from headrace.broker.services.search import DEAD, FIRST, LOG, Search, SearchBounds, SearchPosition
-from headrace.errors import RequestInvalid
 from headrace.http.background import TaskOperations, decode_token, encode_token
 from headrace.http.operations import (
     INT64_MAX,
@@ -97,7 +96,7 @@ class SearchOperations:
         if "header" in query:
             name, is_pair, value = query["header"].partition("=")
             if not (is_pair and name and value):
-                raise RequestInvalid("'header' is NAME=VALUE")
+                raise Contradiction("'header' is NAME=VALUE")
             headers = [[name, value]]
         condition = parse_condition(query, headers)
         start = _place(query.get("page_token", ""))
@@ -183,7 +182,7 @@ def _place(token: str) -> SearchPosition:
     rank, topic, *numbers = decode_token(token, (int, str, int, int, int, int))
     place = SearchPosition(int(rank), str(topic), *map(int, numbers))
     if place.kind not in range(3):
-        raise RequestInvalid("page_token is not one that this interface returned")
+        raise Contradiction("page_token is not one that this interface returned")
     return place
 
 

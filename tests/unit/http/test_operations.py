@@ -276,7 +276,7 @@ async def test_what_contradicts_itself_is_refused(web: Web) -> None:
 async def test_a_page_token_that_was_never_given_out_is_refused(web: Web) -> None:
     for token in ("%FF", "!", "a"):
         status, problem = await web.ask("GET", f"/v1/topics?page_token={token}")
-        assert (status, problem["retriable"]) == (400, False), token
+        assert (status, problem["retriable"]) == (409, False), token
 
 
 @on_the_web

@@ -88,7 +88,7 @@ async def test_a_parked_key_is_set_aside_and_goes_on_where_it_stood(web):
     assert await drain() == ["hot0", "hot1", "hot2"]
     assert (await web.ask("GET", f"{path}/parked"))[1]["parked"] == []
     body = {"keys": ["%%"], "key_encoding": "base64"}
-    assert (await web.ask("POST", f"{path}/park", body))[0] == 400
+    assert (await web.ask("POST", f"{path}/park", body))[0] == 409
     refused = await web.ask("POST", "/v1/queues/jobs/others/park", {"keys": ["hot"]})
     assert refused[0] == 409
     listed = await web.ask("GET", "/v1/groups")

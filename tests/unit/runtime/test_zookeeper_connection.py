@@ -296,7 +296,7 @@ def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
             self.transport = transport
 
         def data_received(self, data):
-            request = wire.Reader(data[4:])
+            request = wire.FrameReader(data[4:])
             request.number(), request.take(wire.LONG), request.number()
             (session,) = request.take(wire.LONG)
             asked.append((self.place, session))
