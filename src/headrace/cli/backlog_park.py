@@ -13,7 +13,7 @@ import click
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say
-from headrace.cli.web import HTTP, Web, path_of, require_none_failed
+from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -49,7 +49,8 @@ def park(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], 
 def parked(session: CliSession, /, group: str, topic: str, http: str, as_json: bool) -> None:
     """List parked keys and the known number of their messages."""
     path = f"{path_of('queues', topic, group)}/parked"
-    answers = list(Web(http, session.timeout_s).pages(path))
+    web = Web(http, session.timeout_s)
+    answers = list(web.ask_pages("GET", path, query={"limit": PAGE_ITEMS_MAX}))
     found = [one for answer in answers for one in answer["parked"]]
     if as_json:
         print_json(found)

@@ -18,7 +18,7 @@ from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAG
 from headrace.cli.session import host_and_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 DEFAULT_HTTP: Final = "127.0.0.1:9180"
 MISDIRECTED: Final = 421
@@ -26,7 +26,7 @@ HOPS_MAX: Final = 3
 MOVING_S: Final = 5.0
 """How long brokers' views of ownership may differ, for example after a move or for a new group."""
 PAUSE_S: Final = 0.1
-PAGE_ITEMS: Final = 1_000
+PAGE_ITEMS_MAX: Final = 1_000
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 _EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT, 503: UNREACHABLE}
 HTTP = click.option(
@@ -60,15 +60,10 @@ def ask_each(
     asked: set[int] = set()
     left = {-1: address}
     while left:
-        web, page = Web(left.pop(next(iter(left))), timeout_s), dict(given)
-        while True:
-            parameters = f"?{urlencode(page)}" if page else ""
-            answer = web.ask(method, f"{path}{parameters}", body, wait_s=wait_s)
+        web = Web(left.pop(next(iter(left))), timeout_s)
+        for answer in web.ask_pages(method, path, body, query=given, wait_s=wait_s):
             asked.add(answer["broker"])
             yield answer | {"asked_at": web.answered_at}
-            if "next_page_token" not in answer:
-                break
-            page["page_token"] = answer["next_page_token"]
         for other in answer["elsewhere"]:
             number = other.get("broker", {}).get("id", -1)
             if number >= 0 and number not in asked:
@@ -145,11 +140,20 @@ class Web:
             _EXIT_CODES.get(status, FAILED),
         )
 
-    def pages(self, path: str, query: dict[str, Any] | None = None) -> Iterator[Any]:
-        """Yield the pages of a list in order. Raises CommandFailed."""
-        page: dict[str, Any] = {"limit": PAGE_ITEMS} | (query or {})
+    def ask_pages(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any],
+        wait_s: float = 0,
+    ) -> Iterator[Any]:
+        """Yield a broker's response, page by page if it has pages. Raises CommandFailed."""
+        page = dict(query)
         while True:
-            answer = self.ask("GET", f"{path}?{urlencode(page)}")
+            parameters = f"?{urlencode(page)}" if page else ""
+            answer = self.ask(method, f"{path}{parameters}", body, wait_s=wait_s)
             yield answer
             if "next_page_token" not in answer:
                 return

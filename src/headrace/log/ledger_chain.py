@@ -278,7 +278,7 @@ class LedgerChain:
             await self._metadata.put(key, PartitionFact().encode(), ABSENT)
         except VersionConflict:  # created before, but not recorded
             log.debug("%s already exists", key)
-        await self._store(lambda fact: replace(fact, companions=(fact.companions or 0) | 1 << kind))
+        await self._store(lambda fact: fact.with_companion(kind))
 
     async def sealed(self, segment: Segment) -> None:
         """Record the end of a sealed ledger, and with it the base of the next one."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -266,6 +266,10 @@ class PartitionFact(StoredFact):
     def has_companion(self, kind: CompanionKind) -> bool:
         """Whether a companion log of this kind was created."""
         return bool((self.companions or 0) >> kind & 1)
+
+    def with_companion(self, kind: CompanionKind) -> PartitionFact:
+        """The fact once a companion log of this kind was created."""
+        return replace(self, companions=(self.companions or 0) | 1 << kind)
 
     @property
     def end_offset_or_none(self) -> int | None:

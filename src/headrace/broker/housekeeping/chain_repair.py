@@ -43,7 +43,7 @@ from headrace.records.batch import HEADER_SIZE, read_header
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from uuid import UUID
 
     from headrace.metadata.facts import PartitionKey
@@ -184,8 +184,11 @@ class ChainRepairer:
                 leader_epoch=max(
                     repair.fact.leader_epoch, 0 if owner is None else owner.leader_epoch
                 ),
-                companions=_companions(key, repair.fact, {*facts.chains, *ledgers.by_key}),
             )
+            for kind in _companions(key):
+                companion = (key[0], companion_number(key[1], kind))
+                if companion in facts.chains or companion in ledgers.by_key:
+                    repair.fact = repair.fact.with_companion(kind)
             try:
                 await self._rebuild(repair, ledgers, is_plan=is_plan, accept_loss=accept_loss)
             except HeadraceError as error:
@@ -333,20 +336,9 @@ def _after_last_gap(links: list[LedgerLink]) -> list[LedgerLink]:
     return links
 
 
-def _companions(
-    key: PartitionKey, fact: PartitionFact, known: Collection[PartitionKey]
-) -> int | None:
-    """The kinds of companion logs of a partition, as the chain stores them.
-
-    `known`: the logs that have a chain or a ledger.
-    """
-    topic_id, number = key
-    kinds = fact.companions or 0
-    if partition_of_companion(number) == number:
-        for kind in CompanionKind:
-            if (topic_id, companion_number(number, kind)) in known:
-                kinds |= 1 << kind
-    return kinds or None
+def _companions(key: PartitionKey) -> Iterable[CompanionKind]:
+    """The kinds of companion logs that a partition may have; a companion has none."""
+    return CompanionKind if partition_of_companion(key[1]) == key[1] else ()
 
 
 def _lost_topic(

@@ -96,7 +96,7 @@ class Snapshot:
     def mark_unsynced(self, segments: Segments) -> None:
         """The checkpoint failed: mark what it should have synced as unsynced again."""
         for ledger in self.dirty.values():
-            ledger.dirty_from = 0
+            ledger.dirty_from = self.dirty_from[ledger.id]
         segments.dirty = {**self.dirty, **segments.dirty}
         for forgotten in segments.forgotten:
             segments.dirty.pop(forgotten, None)
