@@ -1,4 +1,4 @@
-"""Hooks of schemathesis: shorten the wait time of requests that may wait for a minute.
+"""Hooks of schemathesis: shorten the wait time of requests that may wait for a minute or for ever.
 
 Invariants: only a valid `wait_ms` is shortened, so that limits are still tested.
 """
@@ -11,6 +11,9 @@ import schemathesis
 
 WAIT_MS = 50
 WAIT_MS_MAX = 60_000
+STREAM_S = 1.0
+"""How long a stream of events, which never ends, is read."""
+STREAMS = ("/tail",)
 
 
 def _shorten(holder: Any) -> None:
@@ -20,7 +23,9 @@ def _shorten(holder: Any) -> None:
 
 
 @schemathesis.hook
-def before_call(_context: Any, case: Any, _kwargs: Any) -> None:
+def before_call(_context: Any, case: Any, kwargs: Any) -> None:
     """Called for each request before it is sent."""
     _shorten(case.body)
     _shorten(case.query)
+    if case.path.endswith(STREAMS):
+        kwargs["timeout"] = STREAM_S
