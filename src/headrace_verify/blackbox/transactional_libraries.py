@@ -484,6 +484,11 @@ def run_librdkafka_writer(context: Context) -> None:
     Driver(context, partial(LibrdkafkaInstance, context)).run()
 
 
+def run_aiokafka_writer(context: Context) -> None:
+    """Orders, in transactions."""
+    Driver(context, partial(AiokafkaInstance, context)).run()
+
+
 def run_librdkafka_copier(context: Context) -> None:
     """A member of a group of copiers."""
     Driver(context, partial(LibrdkafkaInstance, context), GroupSource(context)).run()

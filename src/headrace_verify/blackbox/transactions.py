@@ -46,6 +46,15 @@ TOPICS = {**ORDERS, **COPIES}
 
 ROLES = (
     Role("transactional-writer", "librdkafka-writer", 15, part=NAME, topics=ORDERS),
+    Role(
+        "aiokafka-writer",
+        "aiokafka-writer",
+        15,
+        library="aiokafka",
+        is_quick=False,
+        part=NAME,
+        topics=ORDERS,
+    ),
     *(
         Role(
             name,

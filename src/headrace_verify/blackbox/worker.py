@@ -40,6 +40,7 @@ from headrace_verify.blackbox.raw_clients import (
 )
 from headrace_verify.blackbox.transactional_libraries import (
     run_aiokafka_copier,
+    run_aiokafka_writer,
     run_librdkafka_copier,
     run_librdkafka_writer,
 )
@@ -66,6 +67,7 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "churn": run_churn,
     "zombies": run_zombies,
     "librdkafka-writer": run_librdkafka_writer,
+    "aiokafka-writer": run_aiokafka_writer,
     "librdkafka-copier": run_librdkafka_copier,
     "aiokafka-copier": run_aiokafka_copier,
     "java-copier": run_java_copier,
