@@ -4,8 +4,10 @@
 
 Invariants: a broker process of its own in a temporary folder, librdkafka as client. Produced are
 records of 1 KiB in batches of 16, as many as fit into the Java client's, whose partitioner fills a
-batch before it goes on to the next partition. `Written for the first time` includes making the
-files of each partition.
+batch before it goes on to the next partition. Kafka's own producer tool then writes to one topic of
+one partition and to one of as many as can be in a topic here: librdkafka itself uses several times
+the CPU for many partitions. `Written for the first time` includes making the files of each
+partition.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.broker import Broker
 
+from headrace_bench.java_tools import producer_performance
+
 PARTITIONS, RUN, SIZE = 1_000, 16, 1024
+TOOL_RECORDS, TOOL_PARTITIONS_MAX = 400_000, 10_000
 
 
 def create(address: str, topics: int) -> float:
@@ -34,8 +39,8 @@ def create(address: str, topics: int) -> float:
     return time.perf_counter() - began
 
 
-def produce(address: str, topics: int, partitions: int, runs: int) -> float:
-    """Records a second."""
+def produce(process: psutil.Process, address: str, topics: int, partitions: int, runs: int) -> str:
+    """The rate, and the CPU time that broker and client use for a record."""
     settings = {
         "bootstrap.servers": address,
         "linger.ms": 20,
@@ -46,6 +51,7 @@ def produce(address: str, topics: int, partitions: int, runs: int) -> float:
         "queue.buffering.max.kbytes": 1_000_000,
     }
     producer, value, failed = Producer(settings), os.urandom(SIZE), []
+    before = [sum(one.cpu_times()[:2]) for one in (process, psutil.Process())]
     began = time.perf_counter()
     for number in range(runs):
         partition, topic = divmod(number, topics)
@@ -64,7 +70,18 @@ def produce(address: str, topics: int, partitions: int, runs: int) -> float:
         producer.poll(0)
     assert not producer.flush(600)
     assert not failed, failed[:3]
-    return runs * RUN / (time.perf_counter() - began)
+    count, seconds = runs * RUN, time.perf_counter() - began
+    after = [sum(one.cpu_times()[:2]) for one in (process, psutil.Process())]
+    broker, client = ((b - a) / count * 1e6 for a, b in zip(before, after, strict=True))
+    return f"{count / seconds:.0f} records/s; CPU: broker {broker:.1f}, client {client:.1f} us"
+
+
+def produce_with_tool(process: psutil.Process, address: str, topic: str) -> str:
+    """The same with ProducerPerformance, whose batches are of 16 KiB."""
+    before = sum(process.cpu_times()[:2])
+    done = producer_performance(address, topic, TOOL_RECORDS, SIZE, 0)
+    used = (sum(process.cpu_times()[:2]) - before) / TOOL_RECORDS * 1e6
+    return f"{done.records_per_s:.0f} records/s; CPU: broker {used:.1f} us"
 
 
 def main(topics: int) -> None:
@@ -83,10 +100,15 @@ def main(topics: int) -> None:
             used = (sum(process.cpu_times()[:2]) - before) / 10
             memory = process.memory_info().rss / 1e6
             print(f"idle: {memory:.0f} MB, {used * 100:.1f} % of a core")
-            print(f"one partition: {produce(address, 1, 1, 15_000):.0f} records/s")
+            print(f"one partition: {produce(process, address, 1, 1, 15_000)}")
             for what in ("all, written for the first time", "all"):
-                print(f"{what}: {produce(address, topics, PARTITIONS, count):.0f} records/s")
-            print(f"one partition: {produce(address, 1, 1, 15_000):.0f} records/s")
+                print(f"{what}: {produce(process, address, topics, PARTITIONS, count)}")
+            print(f"one partition: {produce(process, address, 1, 1, 15_000)}")
+            admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+            for topic, partitions in (("one", 1), ("all", min(count, TOOL_PARTITIONS_MAX))):
+                admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
+            for topic in ("one", "all", "all", "one", "all", "one"):
+                print(f"Kafka's tool, {topic}: {produce_with_tool(process, address, topic)}")
             print(f"memory: {process.memory_info().rss / 1e6:.0f} MB")
             for how in ("stopped", "killed"):
                 began = time.perf_counter()

@@ -249,8 +249,7 @@ class RecordOperations:
         records: list[Record] = []
         bytes_left = READ_BYTES_MAX
         while len(records) < records_max and bytes_left > 0:
-            offset = max(offset, log.log_start_offset)
-            data = await log.reader.fetch(offset, READ_BYTES, isolation)
+            offset, data = await log.reader.fetch_from(offset, READ_BYTES, isolation)
             if not data.data:
                 break
             read = BatchesRead()

@@ -19,7 +19,6 @@ from headrace.log.segment import load_index_of
 from headrace.log.visibility import NOT_LOCATED, READ_UNCOMMITTED, Bound
 from headrace.records.batch import (
     HEADER_SIZE,
-    BatchHeader,
     Buffer,
     iterate_headers,
     read_header,
@@ -394,9 +393,18 @@ class LogReader:
         """The acknowledged batches from `offset` on; see `fetch`."""
         return (await self.fetch(offset, bytes_max, READ_UNCOMMITTED)).data
 
-    async def _batch_at(self, offset: int) -> tuple[Buffer, BatchHeader]:
-        data = await self.read(offset, 1)
-        return data, read_header(data)
+    async def fetch_from(
+        self, offset: int, bytes_max: int, isolation: int = READ_UNCOMMITTED
+    ) -> tuple[int, Fetched]:
+        """Like `fetch`, but begins at the log start offset if the records before it are deleted,
+        even during the read; returns the offset at which it begins, too."""
+        while True:
+            offset = max(offset, self._log.log_start_offset)
+            try:
+                return offset, await self.fetch(offset, bytes_max, isolation)
+            except OffsetOutOfRange:
+                if self._log.log_start_offset <= offset:
+                    raise
 
     async def offset_of_time(
         self,
@@ -420,9 +428,11 @@ class LogReader:
                 continue
             offset = segment.index.offset_at(position)
             assert offset is not None, "an index entry refers to a batch"
-            offset = max(offset, log.log_start_offset)
             while offset < min(segment.end_offset, log.visibility.bound(isolation).offset):
-                data, header = await self._batch_at(offset)
+                offset, (data, _) = await self.fetch_from(offset, 1)
+                if not data:
+                    break  # everything is deleted
+                header = read_header(data)
                 if header.max_timestamp_ms >= timestamp_ms:
                     for record in decode_batch(data):
                         if record.timestamp_ms >= timestamp_ms and (

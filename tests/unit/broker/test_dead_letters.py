@@ -20,6 +20,7 @@ from tests.unit.kafka.face_rig import batch, broker
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.coordination.shares.commands import REJECT, DeadLetter, Settlement
 from headrace.http.metrics import Metrics
+from headrace.log.reading import LogReader
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, assemble_batch, encode_batch, iterate_records
 from headrace.records.compression import GZIP
@@ -98,6 +99,26 @@ async def test_a_letter_whose_last_records_were_compacted_away_ends():
         await copying.copy(letter(0, 3))
         assert [record.value for record in await copies(rig)] == [b"1"]
         assert copying.reported == [(0, 3)]
+
+
+@pytest.mark.parametrize(("last", "copied"), [(3, [b"2", b"3"]), (1, [])])
+@in_a_loop
+async def test_of_a_letter_what_is_not_deleted_meanwhile_is_copied(monkeypatch, last, copied):
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"0"), batch(b"1"), batch(b"2"), batch(b"3"))
+        log, fetch = topic.partitions[0], LogReader.fetch
+
+        async def fetch_beside_retention(reader, offset, bytes_max, isolation):
+            if reader is log.reader and not log.log_start_offset:
+                await log.lifecycle_host.trim(2)
+            return await fetch(reader, offset, bytes_max, isolation)
+
+        monkeypatch.setattr(LogReader, "fetch", fetch_beside_retention)
+        copying = Copying(rig, topic)
+        await copying.copy(letter(0, last))
+        assert copying.totals == (len(copied), 0, 0)
+        if copied:
+            assert [record.value for record in await copies(rig)] == copied
 
 
 @in_a_loop

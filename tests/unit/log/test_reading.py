@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from log_rig import NOW_MS, rig
+from log_rig import NOW_MS, Rig, rig
 
 from headrace.log.reading import (
     NO_OFFSET,
@@ -15,17 +15,22 @@ from headrace.records.batch import HEADER, check_batch, read_header
 from headrace.records.codec import Record, _seal, encode_batch
 
 
+async def _append_lying(bench: Rig) -> None:
+    """Append a batch whose header promises a later timestamp than that of its record."""
+    batch = encode_batch([Record(0, NOW_MS, None, b"value", [])])
+    header = read_header(batch)._replace(max_timestamp_ms=NOW_MS + 1000)
+    lying = _seal(bytearray(HEADER.pack(*header) + batch[HEADER.size :]))
+    appended = bench.log.append(lying, check_batch(lying))
+    assert appended is not None
+    await appended.completion.wait()
+
+
 def test_a_search_through_headers_that_lie_leaves_the_loop_to_others() -> None:
     async def scenario() -> None:
         async with rig() as bench:
             await bench.append(b"first")
-            batch = encode_batch([Record(0, NOW_MS, None, b"value", [])])
-            header = read_header(batch)._replace(max_timestamp_ms=NOW_MS + 1000)
-            lying = _seal(bytearray(HEADER.pack(*header) + batch[HEADER.size :]))
             for _ in range(50):
-                appended = bench.log.append(lying, check_batch(lying))
-                assert appended is not None
-                await appended.completion.wait()
+                await _append_lying(bench)
             turns = 0
             search = bench.tasks.start(bench.log.reader.offset_of_time(NOW_MS + 500), "search")
             while not search.done():
@@ -33,6 +38,26 @@ def test_a_search_through_headers_that_lie_leaves_the_loop_to_others() -> None:
                 await asyncio.sleep(0)
             assert search.result() == NO_OFFSET
             assert turns > 40
+
+    asyncio.run(scenario())
+
+
+def test_a_search_goes_on_at_the_start_of_a_log_that_is_trimmed_under_it() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            await bench.append(b"first")
+            for _ in range(50):
+                await _append_lying(bench)
+            later = encode_batch([Record(0, NOW_MS + 500, None, b"value", [])])
+            appended = bench.log.append(later, check_batch(later))
+            assert appended is not None
+            await appended.completion.wait()
+            search = bench.tasks.start(bench.log.reader.offset_of_time(NOW_MS + 500), "search")
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not search.done()
+            await bench.log.lifecycle_host.trim(49)
+            assert await search == (NOW_MS + 500, 51)
 
     asyncio.run(scenario())
 

@@ -228,8 +228,7 @@ class Search:
         while offset < end:
             if run.is_over:
                 return place._replace(at=offset)
-            offset = max(offset, log.log_start_offset)
-            data = await log.reader.fetch(offset, READ_BYTES, READ_COMMITTED)
+            offset, data = await log.reader.fetch_from(offset, READ_BYTES, READ_COMMITTED)
             if not data.data:
                 break
             read = BatchesRead()

@@ -274,19 +274,21 @@ class DeadLetters:
 
     async def _copy(self, job: _Job) -> None:
         letter, data = job.letter, job.data
-        job.advance(data.log_start_offset)
         while job.offset <= letter.last:
             try:
                 # After a failure, read one batch at a time, so that only the damaged one is
                 # skipped.
                 size = 1 if job.attempts else READ_BYTES
-                batches = bytes(await data.reader.read(job.offset, size))
+                start, fetched = await data.reader.fetch_from(job.offset, size)
             except (DataCorrupt, Rejected) as error:
                 # The end of the damaged batch is unknown.
                 raise _Uncopyable(letter.last, error) from error
-            if not batches:
+            if not fetched.data:
                 return
-            copies, reached = self._copies(job, batches)
+            job.advance(start)
+            if start > letter.last:
+                return  # deleted during the read
+            copies, reached = self._copies(job, bytes(fetched.data))
             if copies:
                 await self._append(job, copies)
             assert reached > job.offset or copies, "a read returns at least one whole batch"

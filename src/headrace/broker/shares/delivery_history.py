@@ -166,7 +166,10 @@ async def read_history(journal: PartitionLog, offsets: Sequence[int], deadline_s
     await journal.wait_loaded()
     at = journal.log_start_offset
     while at < journal.high_watermark:
-        data = bytes(await journal.reader.read(max(at, journal.log_start_offset), READ_BYTES))
+        at, fetched = await journal.reader.fetch_from(at, READ_BYTES)
+        data = bytes(fetched.data)
+        if not data:
+            break  # everything was deleted during the read
         for position, header in iterate_headers(data):
             for record in decode_batch(data, position):
                 newest_ms = record.timestamp_ms

@@ -416,8 +416,7 @@ class SharePartitions:
     async def _learn(self, hosted: Hosted, group_id: str, rows_from: int, isolation: int) -> bool:
         """Pass the keys of the records from `rows_from` on to the machine; whether there are
         any."""
-        start = max(rows_from, hosted.data.log_start_offset)
-        fetched = await hosted.data.reader.fetch(start, ROWS_BYTES, isolation)
+        start, fetched = await hosted.data.reader.fetch_from(rows_from, ROWS_BYTES, isolation)
         found = BatchesRead()
         rows_end = found.add(bytes(fetched.data), start, OFFSET_MAX, fetched.aborted or ())
         if rows_end <= rows_from:
@@ -451,7 +450,9 @@ class SharePartitions:
                     reached = offset = held.last_offset + 1
                     continue
                 size = min(request.bytes_max - found.size, hosted.size_of(last - offset + 1))
-                fetched = await hosted.data.reader.fetch(offset, size, isolation)
+                offset, fetched = await hosted.data.reader.fetch_from(offset, size, isolation)
+                if offset > last:
+                    break  # deleted during the read
                 data, aborted = bytes(fetched.data), fetched.aborted or ()
                 reached = found.add(data, offset, last, aborted)
                 if reached <= offset:  # nothing up to `last`
