@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
 
 NO_OFFSET = -1
-NOTES = {
+TEST_EVENTS = {
     "creating",
     "created",
     "configuring",

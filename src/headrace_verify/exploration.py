@@ -38,7 +38,7 @@ async def _check(
     except HeadraceError as error:
         report.violations.append(f"{where}: {error!r}")
         return None
-    account = list(disk.operations)
+    operations = list(disk.operations)
     try:
         report.violations += [f"{where}: {text}" for text in oracle.violations(store)]
         if not report.violations:
@@ -47,7 +47,7 @@ async def _check(
                 report.violations.append(f"{where}: id {fresh} was allocated twice")
     finally:
         await abandon(store)
-    return account
+    return operations
 
 
 async def explore(
@@ -80,7 +80,7 @@ async def explore(
         loss = PowerLoss(image, profile)
         candidates: deque[Image] = deque(maxlen=20)
         for index, operation in enumerate(disk.operations):
-            if operation[0] in NOTES:
+            if operation[0] in TEST_EVENTS:
                 oracle.step(operation)
                 loss.step(operation)
                 continue
@@ -103,7 +103,7 @@ async def explore(
     return report
 
 
-NOTES = {
+TEST_EVENTS = {
     "creating",
     "created",
     "failed",
@@ -127,7 +127,7 @@ def _acknowledged(oracle: Oracle) -> int:
 
 async def _lose_power_in_recovery(
     image: Image,
-    account: list[tuple[Any, ...]],
+    operations: list[tuple[Any, ...]],
     oracle: Oracle,
     profile: str,
     where: str,
@@ -135,7 +135,7 @@ async def _lose_power_in_recovery(
 ) -> None:
     rng = seeded(where)
     loss = PowerLoss(image, profile)
-    for index, operation in enumerate(account):
+    for index, operation in enumerate(operations):
         loss.step(operation)
         for state in loss.states(rng, ("none", "prefix", "subset", "all")):
             await _check(state, oracle, f"{where}, then in recovery at {index}", report)

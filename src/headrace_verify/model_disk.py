@@ -22,7 +22,7 @@ ROOT = "/data"
 
 
 class ModelDisk:
-    """A Disk. `operations` is the account; `image` preloads a state."""
+    """A Disk. `operations` lists all operations; `image` preloads a state."""
 
     def __init__(
         self, image: Image | None = None, sync_turns: int = 0, *, has_threads: bool = False
@@ -51,7 +51,7 @@ class ModelDisk:
             self.names = {folder: dict(names) for folder, names in image.names.items()}
 
     def note(self, *operation: Any) -> None:
-        """Add an event of the test (an append, an acknowledgement) to the account."""
+        """Add an event of the test (an append, an acknowledgement) to `operations`."""
         self.operations.append(operation)
 
     def image(self) -> Image:

@@ -25,7 +25,7 @@ from headrace.broker.node import Node
 from headrace.errors import HeadraceError
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.storage.files import wal_sync
-from headrace_verify.broker_oracle import NOTES, BrokerOracle
+from headrace_verify.broker_oracle import TEST_EVENTS, BrokerOracle
 from headrace_verify.broker_scenario import (
     CONFIG,
     has_quick_groups,
@@ -35,8 +35,8 @@ from headrace_verify.broker_scenario import (
 from headrace_verify.data_folder import SlowClock
 from headrace_verify.exploration import NEW_DISK
 from headrace_verify.model_disk import Image, ModelDisk
-from headrace_verify.noted_metadata import NotedMetadata
 from headrace_verify.power_loss import KEEPS, PROFILES, PowerLoss
+from headrace_verify.recorded_metadata import RecordedMetadata
 from headrace_verify.recorder import (
     RecordReader,
     RecordUnsound,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
 
     from headrace.metadata.store import MetadataStore
-    from headrace_verify.noted_metadata import Facts
+    from headrace_verify.recorded_metadata import Facts
     from headrace_verify.task import Task
 
 LIVES = 2
@@ -97,7 +97,7 @@ class State:
     async def metadata(self, disk: ModelDisk) -> MetadataStore:
         """Open the metadata of this state."""
         if self.scratch is None:
-            return NotedMetadata(disk, self.facts)
+            return RecordedMetadata(disk, self.facts)
         for old in self.scratch.iterdir():
             old.unlink()
         for name, inode in self.image.names.get("data", {}).items():
@@ -158,12 +158,12 @@ class Oracle(Protocol):
 
 async def examine(state: State, oracle: Oracle) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Open the state and compare it with the oracle; returns the problems, and the opening's
-    account."""
+    operations."""
     try:
         async with asyncio.timeout(_EXAMINE_TIMEOUT_S):
             async with Opened(state, f"again {oracle.version}") as opened:
-                account = list(opened.disk.operations)
-                return await oracle.violations(opened.node), account
+                operations = list(opened.disk.operations)
+                return await oracle.violations(opened.node), operations
     except HeadraceError as error:
         return [f"the broker does not open the remaining state: {error!r}"], []
     except Exception as error:  # noqa: BLE001 - whatever it is, a broker must open every state
@@ -185,15 +185,15 @@ class Walk:
         self._facts = before.facts
         self._seen: set[int] = set()
 
-    async def run(self, account: list[tuple[Any, ...]], rng: Random) -> None:
+    async def run(self, operations: list[tuple[Any, ...]], rng: Random) -> None:
         """Lose power at operations, including those of the first start."""
         loss = PowerLoss(self._before.image, self.profile)
         # A random sample of a long log: the next seed visits others.
         visits = OPERATIONS_PER_LIFE if self._before.scratch is None else OPERATIONS_PER_PROCESS
-        share = visits / max(1, len(account))
-        for index, operation in enumerate(account):
+        share = visits / max(1, len(operations))
+        for index, operation in enumerate(operations):
             loss.step(operation)
-            if operation[0] in NOTES:
+            if operation[0] in TEST_EVENTS:
                 self.oracle.step(operation)
                 continue
             if operation[0] == "facts":
@@ -212,33 +212,33 @@ class Walk:
             return
         self._seen.add(key)
         state = State(image, self._facts, self._before.scratch)
-        account = await self._examine(state, f"operation {index}, {keep}")
+        operations = await self._examine(state, f"operation {index}, {keep}")
         state.producer_id_last = self.oracle.producer_id_last
         self.candidates.append(state)
-        if account and state.scratch is None and rng.random() < RECOVERY_SHARE:
-            await self._lose_power_again(state, account, f"operation {index}, {keep}")
+        if operations and state.scratch is None and rng.random() < RECOVERY_SHARE:
+            await self._lose_power_again(state, operations, f"operation {index}, {keep}")
 
     async def _examine(self, state: State, where: str) -> list[tuple[Any, ...]]:
         self.states += 1
         self.task.checked += 1
         self.task.add(f"states {self.profile}")
-        wrong, account = await examine(state, self.oracle)
+        wrong, operations = await examine(state, self.oracle)
         for text in wrong:
             self.has_found = True
             self.task.wrong(f"{where}: {text}", **self.replay)
-        return account
+        return operations
 
     async def _lose_power_again(
-        self, state: State, account: list[tuple[Any, ...]], where: str
+        self, state: State, operations: list[tuple[Any, ...]], where: str
     ) -> None:
         """Lose power while the state is opened: recovery, and the deletion of orphans."""
         loss, facts = PowerLoss(state.image, self.profile), state.facts
         rng = seeded(where)
-        for index, operation in enumerate(account):
+        for index, operation in enumerate(operations):
             loss.step(operation)
             if operation[0] == "facts":
                 facts = operation[1]
-            if rng.random() >= OPERATIONS_AGAIN / len(account):
+            if rng.random() >= OPERATIONS_AGAIN / len(operations):
                 continue
             for image in loss.states(rng, _DEPTH_KEEPS):
                 again = State(image, facts, None)
@@ -295,10 +295,10 @@ async def run_lives(
         name = f"{seed} {life}"
         async with Opened(state, name, sync_turns) as opened:
             await workload.live(opened, name, life)
-            account = list(opened.disk.operations)
+            operations = list(opened.disk.operations)
         walk = Walk(task, state, oracle, profile)
         walk.replay |= {"seed": seed, "life": life, "sync_turns": sync_turns}
-        await walk.run(account, rng)
+        await walk.run(operations, rng)
         if walk.has_found:
             return
         state = walk.candidates[-rng.randint(1, len(walk.candidates))]

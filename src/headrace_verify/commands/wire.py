@@ -48,9 +48,9 @@ def wire(
     only: tuple[str, ...],
     asked: Asked,
 ) -> None:
-    """Run hostile clients against every listener of a real broker, while a good client is measured.
+    """Run hostile clients against every listener of a real broker.
 
-    The exit code is 0 only if something was checked and nothing was wrong.
+    A reference client writes and is measured meanwhile. The exit code is 0 only if something was checked and nothing was wrong.
     """
     from headrace_verify.wire.run import Plan
 
@@ -139,7 +139,7 @@ def _show(report: dict[str, Any]) -> None:
     good = report["good_client"]
     for what in good["lost"]:
         say(f"VIOLATION: {what}")
-    say(f"good client: {good['writes']:,} acknowledged writes, p99 {good['p99_ms']} ms")
+    say(f"reference client: {good['writes']:,} acknowledged writes, p99 {good['p99_ms']} ms")
     say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
 
 

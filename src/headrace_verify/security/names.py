@@ -42,7 +42,7 @@ INVALID_TOPIC = 17
 def _strange_files(abuse: Abuse) -> list[str]:
     """Names in and around the data folder that no part of the broker has created."""
     folder = abuse.broker.data_dir.parent
-    expected = {"data", "broker.log", "witness", "control"}
+    expected = {"data", "broker.log", "reference", "control"}
     around = [path.name for path in folder.iterdir() if path.name not in expected]
     inside = [
         path.name

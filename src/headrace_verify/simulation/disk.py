@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
 
     from headrace_verify.model_disk import Image
-    from headrace_verify.noted_metadata import Facts
+    from headrace_verify.recorded_metadata import Facts
     from headrace_verify.simulation.clock import SimulatedClock
     from headrace_verify.simulation.loop import SimulatedLoop
 
@@ -63,7 +63,7 @@ class SimulatedDisk(ModelDisk):
         return None
 
     def done(self) -> None:
-        """Count an operation of the account."""
+        """Count an operation."""
         if self.cut_after > 0:
             self.cut_after -= 1
             if self.cut_after == 0:

@@ -20,14 +20,14 @@ from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files.store import FileLedgerStore
 from headrace_verify.exploration import NEW_DISK
 from headrace_verify.model_disk import ROOT
-from headrace_verify.noted_metadata import NotedMetadata
+from headrace_verify.recorded_metadata import RecordedMetadata
 from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedRandomness
 from headrace_verify.simulation.disk import DiskClock, SimulatedDisk
 from headrace_verify.simulation.zookeeper import connect
 
 if TYPE_CHECKING:
-    from headrace_verify.noted_metadata import Facts
+    from headrace_verify.recorded_metadata import Facts
     from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
 
 SESSION_TIMEOUT_MS = 6_000
@@ -108,7 +108,7 @@ class LoneMachine:
         self._cluster = cluster
         self._random = seeded(f"{cluster.seed} disk")
         self._facts: Facts = {}
-        self._metadata: NotedMetadata | None = None
+        self._metadata: RecordedMetadata | None = None
         self.disk = SimulatedDisk(NEW_DISK, cluster.loop, self._random)
 
     async def open(self, broker: SimulatedBroker) -> tuple[Broker, Node]:
@@ -126,7 +126,7 @@ class LoneMachine:
         life = Broker(store.close)
         if self._metadata is not None:  # of the previous life: the process died, its file exists
             self._facts = self._metadata.facts
-        metadata = self._metadata = NotedMetadata(self.disk, self._facts)
+        metadata = self._metadata = RecordedMetadata(self.disk, self._facts)
         life.on_stop(metadata.close)
         node = Node(_config(broker.number), store, metadata, broker.clock, randomness)
         return life, node

@@ -1,7 +1,7 @@
 """The cost of a small write on this machine without a broker, measured during the abuse.
 
-Invariants: knows no broker. A slow write of the good client is the broker's fault only beyond the
-delays of the machine itself: CPU and disk.
+Invariants: knows no broker. A slow write of the reference client is the broker's fault only
+beyond the delays of the machine itself: CPU and disk.
 """
 
 from __future__ import annotations

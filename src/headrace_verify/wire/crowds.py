@@ -1,7 +1,7 @@
 """Abuse by number: clients that wait, send requests continuously, or send a byte now and then.
 
-Invariants: as in `frames`. The cost of a crowd is measured from outside: the good client's latency,
-and the broker's memory, also per connection.
+Invariants: as in `frames`. The cost of a crowd is measured from outside: the reference client's
+latency, and the broker's memory, also per connection.
 """
 
 from __future__ import annotations

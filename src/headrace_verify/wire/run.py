@@ -20,8 +20,8 @@ from headrace_verify.self_proof import spoiled_launch
 from headrace_verify.wire import batches, crowds, frames, grammar, web
 from headrace_verify.wire.abuse import Abuse, Case, pause
 from headrace_verify.wire.control import Control
+from headrace_verify.wire.reference_client import ReferenceWrites, find_lost, percentile_ms
 from headrace_verify.wire.verdict import Checks
-from headrace_verify.wire.witness import Witnessed, find_lost, percentile_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,24 +124,24 @@ def _abuse(
     wire.create_topic(batches.KEPT_TOPIC, 1, {})
     wire.create_topic(grammar.TEXT, 1, {})
     wire.close()
-    witnessed = Witnessed(folder / "witness")
-    witness = _start_witness(broker, folder / "witness")
+    reference = ReferenceWrites(folder / "reference")
+    client = _start_reference(broker, folder / "reference")
     try:
-        _wait_for(witnessed)
+        _wait_for(reference)
         with Control(folder / "control") as control:
             secrets = [secret.encode() for _name, secret in plan.canaries]
-            checks = Checks(broker, witnessed, control, secrets)
+            checks = Checks(broker, reference, control, secrets)
             results = _run_cases(plan, broker, checks, on_progress)
     finally:
-        assert witness.stdin is not None
-        witness.stdin.close()
+        assert client.stdin is not None
+        client.stdin.close()
         try:
-            witness.wait(90)
+            client.wait(90)
         except subprocess.TimeoutExpired:
-            witness.kill()
-            witness.wait()
-    witnessed.read_new()
-    writes = witnessed.writes
+            client.kill()
+            client.wait()
+    reference.read_new()
+    writes = reference.writes
     lost = ["the broker has exited"]
     if not broker.has_ended:
         lost = find_lost(broker.address, GOOD_TOPIC, writes)
@@ -154,24 +154,24 @@ def _abuse(
     return Outcome(plan, results, lost, len(writes), percentile_ms(writes, 0.99), skipped)
 
 
-def _start_witness(broker: RealBroker, path: Path) -> subprocess.Popen[bytes]:
+def _start_reference(broker: RealBroker, path: Path) -> subprocess.Popen[bytes]:
     host, port = broker.address
     arguments = [host, str(port), GOOD_TOPIC, str(path)]
     return subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "headrace_verify.wire.witness", *arguments],
+        [sys.executable, "-m", "headrace_verify.wire.reference_client", *arguments],
         stdin=subprocess.PIPE,
         preexec_fn=die_with_us(),  # noqa: PLW1509 - one call of libc
     )
 
 
-def _wait_for(witnessed: Witnessed) -> None:
+def _wait_for(reference: ReferenceWrites) -> None:
     clock = SystemClock()
     end_ns = clock.now_ns() + START_S * 1_000_000_000
-    while len(witnessed.writes) < 20:
-        if witnessed.failure or clock.now_ns() > end_ns:
-            raise Fatal(f"the good client does not start: {witnessed.failure or 'no write'}")
+    while len(reference.writes) < 20:
+        if reference.failure or clock.now_ns() > end_ns:
+            raise Fatal(f"the reference client does not start: {reference.failure or 'no write'}")
         pause(0.02)
-        witnessed.read_new()
+        reference.read_new()
 
 
 def _run_cases(

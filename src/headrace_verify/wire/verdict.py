@@ -16,7 +16,7 @@ import headrace
 from headrace.runtime.clock import SystemClock
 from headrace_verify.wire.abuse import pause
 from headrace_verify.wire.process import Usage, forget_peak, usage
-from headrace_verify.wire.witness import percentile_ms
+from headrace_verify.wire.reference_client import percentile_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_verify.real_broker import RealBroker
     from headrace_verify.wire.abuse import Abuse
     from headrace_verify.wire.control import Control
-    from headrace_verify.wire.witness import Witnessed
+    from headrace_verify.wire.reference_client import ReferenceWrites
 
 MIB = 1 << 20
 GROWN_BYTES_MAX = 64 * MIB
@@ -46,7 +46,7 @@ LOG_LINE_BYTES_MAX = 16_000
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]")
 _QUIET = re.compile(rb"^\S+ \S+ (DEBUG|INFO) ")
 SETTLE_S = 20
-WITNESS_S = 60
+REFERENCE_S = 60
 HTTP_S = 30
 
 
@@ -64,13 +64,13 @@ class Checks:
     def __init__(
         self,
         broker: RealBroker,
-        witnessed: Witnessed,
+        reference: ReferenceWrites,
         control: Control,
         canaries: Sequence[bytes] = (),
     ) -> None:
         self._broker = broker
         self._control = control
-        self._witnessed = witnessed
+        self._reference = reference
         self._clock = SystemClock()
         self.skipped: list[str] = []
         self._secrets = [
@@ -98,7 +98,7 @@ class Checks:
         figures: dict[str, Any] = {}
         if self._broker.has_ended:
             return [f"the broker has exited: {self._broker.log_tail()}"], figures
-        self._check_witness(before, wrong, figures)
+        self._check_reference(before, wrong, figures)
         self._check_http(wrong)
         if before.held is not None:
             self._check_process(before.held, wrong, figures)
@@ -106,17 +106,17 @@ class Checks:
         wrong += [f"the client receives {one!r}" for one in self._secrets if one in abuse.received]
         return wrong, figures
 
-    def _check_witness(self, before: Before, wrong: list[str], figures: dict[str, Any]) -> None:
+    def _check_reference(self, before: Before, wrong: list[str], figures: dict[str, Any]) -> None:
         end_ns = self._clock.now_ns()
-        while not self._witnessed.since(end_ns) and not self._witnessed.failure:
-            if self._clock.now_ns() - end_ns > WITNESS_S * 1_000_000_000:
-                wrong.append(f"the good client has written nothing for {WITNESS_S} s")
+        while not self._reference.since(end_ns) and not self._reference.failure:
+            if self._clock.now_ns() - end_ns > REFERENCE_S * 1_000_000_000:
+                wrong.append(f"the reference client has written nothing for {REFERENCE_S} s")
                 break
             pause(0.02)
-        if self._witnessed.failure:
-            wrong.append(f"the good client: {self._witnessed.failure}")
-        writes = self._witnessed.since(before.at_ns)
-        judged = self._witnessed.writes[-max(WRITES_MIN, len(writes)) :]
+        if self._reference.failure:
+            wrong.append(f"the reference client: {self._reference.failure}")
+        writes = self._reference.since(before.at_ns)
+        judged = self._reference.writes[-max(WRITES_MIN, len(writes)) :]
         p99 = percentile_ms(judged, 0.99)
         worst = percentile_ms(writes, 1)
         figures |= {
@@ -131,10 +131,12 @@ class Checks:
         figures["control_ms"] = round(control / CONTROL_TIMES, 1)
         limit = (P99_MS_MAX_BUSY if is_busy else P99_MS_MAX) + control
         if p99 > limit:
-            wrong.append(f"the good client's p99 is {p99:.0f} ms: at most {limit:.0f} ms")
+            wrong.append(f"the reference client's p99 is {p99:.0f} ms: at most {limit:.0f} ms")
         limit = (WORST_MS_MAX_BUSY if is_busy else WORST_MS_MAX) + control
         if worst > limit:
-            wrong.append(f"a write of the good client took {worst:.0f} ms: at most {limit:.0f} ms")
+            wrong.append(
+                f"a write of the reference client took {worst:.0f} ms: at most {limit:.0f} ms"
+            )
 
     def _check_http(self, wrong: list[str]) -> None:
         client = http.client.HTTPConnection(*self._broker.http_address, timeout=HTTP_S)

@@ -1,4 +1,4 @@
-"""The well-behaved client: `python -m headrace_verify.wire.witness HOST PORT TOPIC FILE`.
+"""The well-behaved client: `python -m headrace_verify.wire.reference_client HOST PORT TOPIC FILE`.
 
 Invariants: a separate process, so that it measures the broker and not the abuse. It writes one
 record at a time with acks=all and records each acknowledgement in a file: number, offset, latency
@@ -61,7 +61,7 @@ def main(host: str, port: str, topic: str, path: str) -> None:
             out.write(f"failed {type(error).__name__}: {error}\n")
 
 
-class Witnessed:
+class ReferenceWrites:
     """The acknowledgements written so far, read while the file grows."""
 
     def __init__(self, path: Path) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Facts = dict[str, "MetadataEntry"]
 
 
-class NotedMetadata(MemoryMetadataStore):
-    """A session that records ("facts", all facts) in the account of `disk`."""
+class RecordedMetadata(MemoryMetadataStore):
+    """A session that records ("facts", all facts) in the operations of `disk`."""
 
     def __init__(self, disk: ModelDisk, facts: Facts) -> None:
         self._facts = MemoryMetadata()
