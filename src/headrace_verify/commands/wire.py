@@ -50,7 +50,8 @@ def wire(
 ) -> None:
     """Run hostile clients against every listener of a real broker.
 
-    A reference client writes and is measured meanwhile. The exit code is 0 only if something was checked and nothing was wrong.
+    A reference client writes and is measured meanwhile. The exit code is 0 only if something was
+    checked and nothing was wrong.
     """
     from headrace_verify.wire.run import Plan
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.coordinators import transaction_coordinator
 from headrace.broker.coordinators.marker_sender import MarkerSender
 from headrace.broker.node import Node
 from headrace.coordination.groups.commands import (
@@ -159,6 +160,29 @@ def test_the_next_transaction_waits_a_moment_for_the_previous_one_to_be_complete
                 assert isinstance(error, ConcurrentTransactions)
                 assert waited_s < held_s, "others on its connection wait as well"
                 await w.wait_for_state("CompleteCommit")
+
+    asyncio.run(scenario())
+
+
+def test_the_next_transaction_begins_as_soon_as_the_previous_one_is_completed(monkeypatch):
+    for name in ("COMPLETION_WAIT_MS_MIN", "COMPLETION_WAIT_MS_MAX"):
+        monkeypatch.setattr(transaction_coordinator, name, 60_000)
+
+    async def scenario() -> None:
+        async with world() as w:
+            await w.node.topics.create("a", 1)
+            producer = await w.init()
+            await w.add(producer, ("a", 0))
+            await w.write(producer, "a")
+            send, loop = MarkerSender.send, asyncio.get_running_loop()
+            monkeypatch.setattr(
+                MarkerSender, "send", lambda *given: loop.call_later(0.05, send, *given)
+            )
+            await w.end(producer)
+            command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
+            async with asyncio.timeout(30):
+                reply = await w.node.transactions.add_partitions(command)
+            assert reply.error is None
 
     asyncio.run(scenario())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
@@ -55,8 +56,8 @@ TRANSACTIONAL_ID_LENGTH_MAX = 8_000
 
 log = logging.getLogger(__name__)
 
-COMPLETION_PAUSE_MS: Final = 64
-"""The longest pause, and the last one: each is twice the one before."""
+COMPLETION_WAIT_MS_MIN, COMPLETION_WAIT_MS_MAX = 1, 64
+"""The first and the last wait: each is twice the one before."""
 LOOK_S: Final = 1.0
 """Interval between checks for newly served partitions of the internal topic."""
 
@@ -80,6 +81,8 @@ class TransactionCoordinator:
         machine_config = config or TransactionConfig()
         self._producer_ids = producer_ids
         self._sender = sender
+        self._completions: dict[str, asyncio.Event] = {}
+        """By transactional id: requests that wait until the previous transaction is completed."""
         self.shards: TransactionShards = CoordinatorShards(
             TRANSACTIONS_TOPIC,
             partition_count,
@@ -92,7 +95,13 @@ class TransactionCoordinator:
         )
 
     def _perform(self, log: ShardLog, effect: WriteMarkers, report: Callable[[Any], None]) -> None:
-        self._sender.send(effect, log.leader_epoch, report)
+        def written(command: Any) -> None:
+            report(command)
+            completed = self._completions.get(effect.transactional_id)
+            if completed is not None:
+                completed.set()
+
+        self._sender.send(effect, log.leader_epoch, written)
 
     async def run(self) -> None:
         """Keep loading the partitions that this broker coordinates: the producer of an open
@@ -120,12 +129,24 @@ class TransactionCoordinator:
         request waits: clients retry a ConcurrentTransactions only after 20 ms or more.
         """
         reply = cast("AddPartitionsReply", await self._submit(command))
-        pause_ms = 1
-        while isinstance(reply.error, ConcurrentTransactions) and pause_ms <= COMPLETION_PAUSE_MS:
-            await asyncio.sleep(pause_ms / 1000)
-            pause_ms *= 2
+        wait_ms = COMPLETION_WAIT_MS_MIN
+        while isinstance(reply.error, ConcurrentTransactions) and wait_ms <= COMPLETION_WAIT_MS_MAX:
+            await self._wait_completion(command.transactional_id, wait_ms / 1000)
+            wait_ms *= 2
             reply = cast("AddPartitionsReply", await self._submit(command))
         return reply
+
+    async def _wait_completion(self, transactional_id: str, timeout_s: float) -> None:
+        """Wait until markers of the id's previous transaction are written; it may just have been
+        completed, hence the limit."""
+        completed = self._completions.setdefault(transactional_id, asyncio.Event())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await completed.wait()
+        finally:
+            if self._completions.get(transactional_id) is completed:
+                del self._completions[transactional_id]
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
         """DescribeTransactions, of one id."""
