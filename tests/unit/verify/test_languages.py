@@ -18,6 +18,7 @@ from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import Client
 from headrace_verify.blackbox.languages import go
 from headrace_verify.blackbox.languages.child import ChildExited, consume, produce
+from headrace_verify.blackbox.languages.transactional_child import Producers
 from headrace_verify.blackbox.payload import value_bytes, value_number
 from headrace_verify.history import History, read_history
 
@@ -291,3 +292,23 @@ def test_without_a_compiler_for_go_the_next_step_is_told(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(go.GoMissing, match="install one"):
         go.find_command()
+
+
+def test_a_send_that_fails_twice_ends_once_and_its_producer_goes_on():
+    """Java's producer calls the callback and raises as well, if it is in an error state."""
+    program = """
+while True:
+    words = hear()
+    if words[0] == "send":
+        for _ in range(2):
+            say("failed", value=int(words[-2]), code=-1, error="in an error state")
+    else:
+        say("done")
+"""
+    with Producers([sys.executable, "-c", PRELUDE + program]) as producers:
+        instance = producers.instance(5.0)
+        errors = []
+        for number in (1, 2):
+            instance.send("t", 0, value_bytes(number), lambda error: errors.append(error))
+        instance.flush()
+        assert errors == ["in an error state"] * 2

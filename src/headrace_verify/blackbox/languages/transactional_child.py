@@ -60,7 +60,9 @@ class Producers:
             if answer["what"] in {"done", "refused"}:
                 self._answers.put(answer)
                 continue
-            ended = self._flying.pop(answer["value"])
+            ended = self._flying.pop(answer["value"], None)
+            if ended is None:
+                continue  # in an error state Java's `send` calls the callback and raises as well
             if answer["what"] == "stored":
                 ended(answer["offset"])
             else:
