@@ -94,7 +94,10 @@ class Moves:
         waits = self._load.waits_s(began, moved or list(after))
         self.found.setdefault(how, []).extend(waits)
         so_far = _percentiles(sorted(self.found[how]))
-        print(how, so_far, f"load {os.getloadavg()[0]:.0f}", flush=True)
+        print(
+            f"{how}: slowest {max(waits):.3f} s, load {os.getloadavg()[0]:.0f}; so far", so_far,
+            flush=True,
+        )  # fmt: skip
 
     def _drain(self, broker_id: int, *options: str) -> None:
         command = [sys.executable, "-m", "headrace.cli.main", "cluster", "drain", *options]
