@@ -428,10 +428,12 @@ class LogReader:
                 continue
             offset = segment.index.offset_at(position)
             assert offset is not None, "an index entry refers to a batch"
+            offset = max(offset, log.log_start_offset)
             while offset < min(segment.end_offset, log.visibility.bound(isolation).offset):
-                offset, (data, _) = await self.fetch_from(offset, 1)
-                if not data:
-                    break  # everything is deleted
+                start, (data, _) = await self.fetch_from(offset, 1)
+                if start > offset:  # deleted during the read: `start` may not be visible
+                    offset = start
+                    continue
                 header = read_header(data)
                 if header.max_timestamp_ms >= timestamp_ms:
                     for record in decode_batch(data):

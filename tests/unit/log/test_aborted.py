@@ -204,6 +204,20 @@ def test_times_at_and_after_the_last_stable_offset_are_hidden() -> None:
     asyncio.run(scenario())
 
 
+def test_a_log_that_begins_after_the_last_stable_offset_shows_nothing_by_time() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            start_ms = bench.clock.ms
+            await Producer(bench).send()
+            await bench.append(b"plain")
+            await bench.append(b"plain")
+            await bench.log.lifecycle_host.trim(2)
+            assert (await bench.log.reader.offset_of_time(start_ms)).offset == 2
+            assert (await bench.log.reader.offset_of_time(start_ms, READ_COMMITTED)).offset == -1
+
+    asyncio.run(scenario())
+
+
 def test_a_ledger_of_many_aborted_transactions_is_left_early(monkeypatch) -> None:
     monkeypatch.setattr(segment, "ENTRIES_MAX", 5)
 
