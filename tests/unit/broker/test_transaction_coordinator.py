@@ -23,6 +23,7 @@ from headrace.coordination.transactions.commands import (
     EndTransactionCommand,
     InitProducerIdCommand,
     ListTransactionsCommand,
+    MarkersWrittenCommand,
     WriteMarkers,
 )
 from headrace.errors import (
@@ -132,6 +133,26 @@ def test_a_commit_ends_the_transaction_in_every_partition():
     asyncio.run(scenario())
 
 
+async def ending(w, monkeypatch, held_s, reports=0):
+    """The producer of a transaction that is being committed: its marker is written after `held_s`,
+    and so many times before that no marker at all is reported to be."""
+    await w.node.topics.create("a", 1)
+    producer = await w.init()
+    await w.add(producer, ("a", 0))
+    await w.write(producer, "a")
+    send, loop = MarkerSender.send, asyncio.get_running_loop()
+
+    def send_later(sender, effect, epoch, report):
+        loop.call_later(held_s, send, sender, effect, epoch, report)
+        none = MarkersWrittenCommand(effect.transactional_id, effect.token, frozenset())
+        for number in range(reports):
+            loop.call_later(held_s / 2 * number / reports, report, none)
+
+    monkeypatch.setattr(MarkerSender, "send", send_later)
+    await w.end(producer)
+    return producer
+
+
 @pytest.mark.parametrize("held_s", [0.03, 1.0])
 def test_the_next_transaction_waits_a_moment_for_the_previous_one_to_be_completed(
     held_s, monkeypatch
@@ -140,15 +161,8 @@ def test_the_next_transaction_waits_a_moment_for_the_previous_one_to_be_complete
 
     async def scenario() -> None:
         async with world() as w:
-            await w.node.topics.create("a", 1)
-            producer = await w.init()
-            await w.add(producer, ("a", 0))
-            await w.write(producer, "a")
-            send, loop = MarkerSender.send, asyncio.get_running_loop()
-            monkeypatch.setattr(
-                MarkerSender, "send", lambda *given: loop.call_later(held_s, send, *given)
-            )
-            await w.end(producer)
+            loop = asyncio.get_running_loop()
+            producer = await ending(w, monkeypatch, held_s)
             started_s = loop.time()
             command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
             error = (await w.node.transactions.add_partitions(command)).error
@@ -165,24 +179,26 @@ def test_the_next_transaction_waits_a_moment_for_the_previous_one_to_be_complete
 
 
 def test_the_next_transaction_begins_as_soon_as_the_previous_one_is_completed(monkeypatch):
-    for name in ("COMPLETION_WAIT_MS_MIN", "COMPLETION_WAIT_MS_MAX"):
-        monkeypatch.setattr(transaction_coordinator, name, 60_000)
+    for name in ("COMPLETION_WAIT_S", "COMPLETION_LOOK_S"):
+        monkeypatch.setattr(transaction_coordinator, name, 60)
 
     async def scenario() -> None:
         async with world() as w:
-            await w.node.topics.create("a", 1)
-            producer = await w.init()
-            await w.add(producer, ("a", 0))
-            await w.write(producer, "a")
-            send, loop = MarkerSender.send, asyncio.get_running_loop()
-            monkeypatch.setattr(
-                MarkerSender, "send", lambda *given: loop.call_later(0.05, send, *given)
-            )
-            await w.end(producer)
+            producer = await ending(w, monkeypatch, 0.05)
             command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
             async with asyncio.timeout(30):
                 reply = await w.node.transactions.add_partitions(command)
             assert reply.error is None
+
+    asyncio.run(scenario())
+
+
+def test_the_next_transaction_waits_for_markers_that_are_reported_one_after_another(monkeypatch):
+    async def scenario() -> None:
+        async with world() as w:
+            producer = await ending(w, monkeypatch, 0.05, reports=20)
+            command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
+            assert (await w.node.transactions.add_partitions(command)).error is None
 
     asyncio.run(scenario())
 

@@ -56,8 +56,10 @@ TRANSACTIONAL_ID_LENGTH_MAX = 8_000
 
 log = logging.getLogger(__name__)
 
-COMPLETION_WAIT_MS_MIN, COMPLETION_WAIT_MS_MAX = 1, 64
-"""The first and the last wait: each is twice the one before."""
+COMPLETION_WAIT_S = 0.127
+"""How long a request waits in all."""
+COMPLETION_LOOK_S = 0.001
+"""Without a report the request looks again after this time; then each time after twice as long."""
 LOOK_S: Final = 1.0
 """Interval between checks for newly served partitions of the internal topic."""
 
@@ -81,7 +83,7 @@ class TransactionCoordinator:
         machine_config = config or TransactionConfig()
         self._producer_ids = producer_ids
         self._sender = sender
-        self._completions: dict[str, asyncio.Event] = {}
+        self._reports: dict[str, asyncio.Event] = {}
         """By transactional id: requests that wait until the previous transaction is completed."""
         self.shards: TransactionShards = CoordinatorShards(
             TRANSACTIONS_TOPIC,
@@ -97,9 +99,9 @@ class TransactionCoordinator:
     def _perform(self, log: ShardLog, effect: WriteMarkers, report: Callable[[Any], None]) -> None:
         def written(command: Any) -> None:
             report(command)
-            completed = self._completions.get(effect.transactional_id)
-            if completed is not None:
-                completed.set()
+            reported = self._reports.get(effect.transactional_id)
+            if reported is not None:
+                reported.set()
 
         self._sender.send(effect, log.leader_epoch, written)
 
@@ -129,24 +131,25 @@ class TransactionCoordinator:
         request waits: clients retry a ConcurrentTransactions only after 20 ms or more.
         """
         reply = cast("AddPartitionsReply", await self._submit(command))
-        wait_ms = COMPLETION_WAIT_MS_MIN
-        while isinstance(reply.error, ConcurrentTransactions) and wait_ms <= COMPLETION_WAIT_MS_MAX:
-            await self._wait_completion(command.transactional_id, wait_ms / 1000)
-            wait_ms *= 2
+        loop = asyncio.get_running_loop()
+        deadline_s, look_s = loop.time() + COMPLETION_WAIT_S, COMPLETION_LOOK_S
+        while isinstance(reply.error, ConcurrentTransactions) and loop.time() < deadline_s:
+            await self._wait_report(command.transactional_id, min(look_s, deadline_s - loop.time()))
+            look_s *= 2
             reply = cast("AddPartitionsReply", await self._submit(command))
         return reply
 
-    async def _wait_completion(self, transactional_id: str, timeout_s: float) -> None:
-        """Wait until markers of the id's previous transaction are written; it may just have been
-        completed, hence the limit."""
-        completed = self._completions.setdefault(transactional_id, asyncio.Event())
+    async def _wait_report(self, transactional_id: str, timeout_s: float) -> None:
+        """Wait until markers of the id's previous transaction are reported as written. The report
+        may have come before this call, hence the limit."""
+        reported = self._reports.setdefault(transactional_id, asyncio.Event())
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await completed.wait()
+                    await reported.wait()
         finally:
-            if self._completions.get(transactional_id) is completed:
-                del self._completions[transactional_id]
+            if self._reports.get(transactional_id) is reported:
+                del self._reports[transactional_id]
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
         """DescribeTransactions, of one id."""
