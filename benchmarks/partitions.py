@@ -29,6 +29,11 @@ PARTITIONS, RUN, SIZE = 1_000, 16, 1024
 TOOL_RECORDS, TOOL_PARTITIONS_MAX = 400_000, 10_000
 
 
+def cpu_s(process: psutil.Process) -> float:
+    """User and system time."""
+    return sum(process.cpu_times()[:2])
+
+
 def create(address: str, topics: int) -> float:
     """Seconds."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
@@ -51,7 +56,7 @@ def produce(process: psutil.Process, address: str, topics: int, partitions: int,
         "queue.buffering.max.kbytes": 1_000_000,
     }
     producer, value, failed = Producer(settings), os.urandom(SIZE), []
-    before = [sum(one.cpu_times()[:2]) for one in (process, psutil.Process())]
+    before = [cpu_s(one) for one in (process, psutil.Process())]
     began = time.perf_counter()
     for number in range(runs):
         partition, topic = divmod(number, topics)
@@ -71,16 +76,16 @@ def produce(process: psutil.Process, address: str, topics: int, partitions: int,
     assert not producer.flush(600)
     assert not failed, failed[:3]
     count, seconds = runs * RUN, time.perf_counter() - began
-    after = [sum(one.cpu_times()[:2]) for one in (process, psutil.Process())]
+    after = [cpu_s(one) for one in (process, psutil.Process())]
     broker, client = ((b - a) / count * 1e6 for a, b in zip(before, after, strict=True))
     return f"{count / seconds:.0f} records/s; CPU: broker {broker:.1f}, client {client:.1f} us"
 
 
 def produce_with_tool(process: psutil.Process, address: str, topic: str) -> str:
     """The same with ProducerPerformance, whose batches are of 16 KiB."""
-    before = sum(process.cpu_times()[:2])
+    before = cpu_s(process)
     done = producer_performance(address, topic, TOOL_RECORDS, SIZE, 0)
-    used = (sum(process.cpu_times()[:2]) - before) / TOOL_RECORDS * 1e6
+    used = (cpu_s(process) - before) / TOOL_RECORDS * 1e6
     return f"{done.records_per_s:.0f} records/s; CPU: broker {used:.1f} us"
 
 
@@ -95,9 +100,9 @@ def main(topics: int) -> None:
             print(f"created {count} partitions: {create(address, topics):.1f} s")
             time.sleep(10)
             process = psutil.Process(broker.process.pid)
-            before = sum(process.cpu_times()[:2])
+            before = cpu_s(process)
             time.sleep(10)
-            used = (sum(process.cpu_times()[:2]) - before) / 10
+            used = (cpu_s(process) - before) / 10
             memory = process.memory_info().rss / 1e6
             print(f"idle: {memory:.0f} MB, {used * 100:.1f} % of a core")
             print(f"one partition: {produce(process, address, 1, 1, 15_000)}")

@@ -142,17 +142,23 @@ def test_many_small_records_make_a_round_large():
     asyncio.run(run())
 
 
+def kills_new_processes():
+    """A function that kills this process's children that do not exist yet."""
+    others = psutil.Process().children()
+
+    async def kill():
+        for child in set(psutil.Process().children()).difference(others):
+            child.kill()
+
+    return kill
+
+
 def test_a_round_whose_process_is_killed_changes_nothing():
     async def run():
         async with rig(COMPACTED) as bench:
             await filled(bench)
 
-            others = psutil.Process().children()
-
-            async def kill():
-                for child in set(psutil.Process().children()).difference(others):
-                    child.kill()
-
+            kill = kills_new_processes()
             environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
             round_ = Cleaner(bench.log, environment, AtFirstRead(kill), process_bytes_min=0)
             with pytest.raises(CompactionInterrupted, match="is retried"):
@@ -201,12 +207,7 @@ def test_a_process_that_is_killed_on_the_way_leaves_the_log_as_it_was(reads):
             latest = await filled_with_megabytes(bench)
             before = await values(bench)
 
-            others = psutil.Process().children()
-
-            async def kill():
-                for child in set(psutil.Process().children()).difference(others):
-                    child.kill()
-
+            kill = kills_new_processes()
             with pytest.raises(CompactionInterrupted, match="is retried"):
                 await in_process(bench, AtFirstRead(kill, reads)).run()
             assert await values(bench) == before

@@ -11,18 +11,21 @@ from headrace.log.reading import (
     end_offset_of_epoch,
     epoch_of_offset,
 )
-from headrace.records.batch import HEADER, check_batch, read_header
+from headrace.records.batch import HEADER, Buffer, check_batch, read_header
 from headrace.records.codec import Record, _seal, encode_batch
+
+
+async def _append(bench: Rig, batch: Buffer) -> None:
+    appended = bench.log.append(batch, check_batch(batch))
+    assert appended is not None
+    await appended.completion.wait()
 
 
 async def _append_lying(bench: Rig) -> None:
     """Append a batch whose header promises a later timestamp than that of its record."""
     batch = encode_batch([Record(0, NOW_MS, None, b"value", [])])
     header = read_header(batch)._replace(max_timestamp_ms=NOW_MS + 1000)
-    lying = _seal(bytearray(HEADER.pack(*header) + batch[HEADER.size :]))
-    appended = bench.log.append(lying, check_batch(lying))
-    assert appended is not None
-    await appended.completion.wait()
+    await _append(bench, _seal(bytearray(HEADER.pack(*header) + batch[HEADER.size :])))
 
 
 def test_a_search_through_headers_that_lie_leaves_the_loop_to_others() -> None:
@@ -48,10 +51,7 @@ def test_a_search_goes_on_at_the_start_of_a_log_that_is_trimmed_under_it() -> No
             await bench.append(b"first")
             for _ in range(50):
                 await _append_lying(bench)
-            later = encode_batch([Record(0, NOW_MS + 500, None, b"value", [])])
-            appended = bench.log.append(later, check_batch(later))
-            assert appended is not None
-            await appended.completion.wait()
+            await _append(bench, encode_batch([Record(0, NOW_MS + 500, None, b"value", [])]))
             search = bench.tasks.start(bench.log.reader.offset_of_time(NOW_MS + 500), "search")
             for _ in range(5):
                 await asyncio.sleep(0)
