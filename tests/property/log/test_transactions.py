@@ -24,7 +24,7 @@ from tests.unit.log.transaction_rig import Producer
 from headrace.log import segment
 from headrace.log.aborted_index import AbortedIndex
 from headrace.log.log_config import LogConfig
-from headrace.log.producer_state import ProducerState
+from headrace.log.producer_state import RETRIES_MS, ProducerState
 from headrace.log.segment import Segment
 from headrace.log.visibility import READ_COMMITTED, Visibility
 from headrace.records.batch import iterate_headers
@@ -146,8 +146,26 @@ class Run:
     def _keep(self, producer: Producer) -> None:
         self.model.clients[producer.id] = (producer.epoch, producer.sequence)
 
+    def _before_send(self, producer: Producer) -> None:
+        """Do what a client must whose batches trims, and the loss of footers, made unknown."""
+        if not self.model.start or not producer.sequence:
+            return
+        known = {one.producer_id: one for one in self.bench.log.producers.describe()}
+        if producer.id not in known:
+            # A new owner can't tell this from a first batch that has just failed, and waits for it.
+            self.bench.clock.ms += RETRIES_MS
+        elif known[producer.id].last_sequence < 0:
+            producer.epoch, producer.sequence = producer.epoch + 1, 0
+
+    def _before_end(self, producer: Producer) -> None:
+        """The same for a marker, after which sequence 0 would be expected, as in Kafka."""
+        is_known = producer.id in self.bench.log.producers
+        if self.model.start and producer.sequence and not is_known:
+            producer.epoch, producer.sequence = producer.epoch + 1, 0
+
     async def send(self) -> None:
         producer = self._producer(self.rng.choice(PRODUCERS))
+        self._before_send(producer)
         count = self.rng.randrange(1, 4)
         base = await producer.send(count, size=self.rng.choice((0, 300)))
         self._keep(producer)
@@ -158,6 +176,7 @@ class Run:
 
     async def _finish(self, *, is_commit: bool) -> None:
         producer = self._producer(self.rng.choice(PRODUCERS))
+        self._before_end(producer)
         offset = await producer.end(is_commit=is_commit, version=self.rng.choice((1, 2)))
         self._keep(producer)
         self.model.finish(producer.id, offset, is_commit=is_commit)
@@ -193,12 +212,14 @@ class Run:
     def _begin_any(self) -> None:
         producer = self._producer(self.rng.choice(PRODUCERS))
         if self.rng.random() < 0.5:
+            self._before_send(producer)
             appended = producer.begin_send()
             if appended is not None:
                 self.model.send(producer.id, appended.base_offset, 1)
         else:
             is_commit = self.rng.random() < 0.5
             version = self.rng.choice((1, 2))
+            self._before_end(producer)
             appended = producer.begin_end(is_commit=is_commit, version=version)
             if appended is not None:
                 self.model.finish(producer.id, appended.base_offset, is_commit=is_commit)
