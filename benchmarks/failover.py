@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.dev_cluster.processes import ServerProcess
 
 PARTITIONS = 6
-SETTLE_S = 6.0
+SETTLE_S = 5.0
 """Until a broker that came back has its share again."""
 STORAGE_SETTLE_S = 2.0
 """Until clients go on that a bookie or a ZooKeeper has held up."""

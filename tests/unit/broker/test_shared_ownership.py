@@ -273,6 +273,47 @@ def test_a_broker_that_stops_hands_over_without_an_error_that_a_retry_does_not_m
     run(scenario)
 
 
+def test_a_stopping_broker_stays_listed_until_clients_have_heard_of_the_new_owners(
+    monkeypatch,
+) -> None:
+    """librdkafka drops a broker that an answer does not list, and with it the leaders it was told
+    of while a request was on its way: the last partitions of a stop stood still for half a
+    second."""
+    monkeypatch.setattr(shared_ownership, "LEFT_PAUSE_S", 0.2)
+
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 4)
+        for number in range(4):
+            await cluster.append("t", number, b"a")
+        began = asyncio.get_running_loop().time()
+        stopping = asyncio.create_task(one.leave())
+        topic = one.topics.get("t")
+        await until(lambda: not any(one.ownership.is_mine(topic, number) for number in range(4)))
+        await asyncio.sleep(0.1)
+        for node in one, two:
+            assert {fact.id for fact in node.brokers()} == {1, 2}
+            assert {node.ownership.leader(topic, number).broker for number in range(4)} == {2}
+        await stopping
+        assert asyncio.get_running_loop().time() - began >= 0.2
+        await until(lambda: {fact.id for fact in two.brokers()} == {2})
+
+    run(scenario)
+
+
+def test_a_stopping_broker_that_has_nothing_to_hand_over_leaves_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(shared_ownership, "LEFT_PAUSE_S", 1_000)
+
+    async def scenario(cluster: Cluster) -> None:
+        one = await cluster.start(1)
+        await one.topics.create("t", 4)
+        await cluster.append("t", 0, b"a")
+        async with asyncio.timeout(60):
+            await one.leave()
+
+    run(scenario)
+
+
 def test_what_a_stopping_broker_hands_over_is_not_given_back_while_it_lives(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)

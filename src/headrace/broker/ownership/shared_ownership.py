@@ -56,6 +56,10 @@ RETRY_S = 0.2
 LEAVE_ROUNDS_MAX = 3
 """Rounds of a stopping broker: partitions meant for a broker that died or is stopping, too, get
 another next owner in the next round."""
+LEFT_PAUSE_S = 0.3
+"""For which a stopping broker stays listed and answers once it has handed its partitions over. A
+client that hears of new owners while a request is on its way, and in the same answer that the
+broker is gone, asks for the leader anew after up to half a second (librdkafka since 2.10)."""
 LOADS_AT_ONCE = 32
 """Logs that no client has requested yet; a log that a client waits for is read at once in
 addition."""
@@ -211,7 +215,8 @@ class SharedOwnership:
                     self._idle.clear()
                     await self._idle.wait()
                 self._moving.expedite()
-                await self._hand_over_all()
+                if await self._hand_over_all():
+                    await asyncio.sleep(LEFT_PAUSE_S)
         except TimeoutError:
             if self._mine:
                 log.warning("%d partitions were not handed over in time", len(self._mine))
@@ -221,8 +226,9 @@ class SharedOwnership:
             if self._membership is not None:
                 await self._membership.leave()
 
-    async def _hand_over_all(self) -> None:
-        for _ in range(LEAVE_ROUNDS_MAX):
+    async def _hand_over_all(self) -> bool:
+        """Whether there was anything to hand over."""
+        for attempt in range(LEAVE_ROUNDS_MAX):
             targets = [
                 (topic, number, self.placement.target(topic, number))
                 for topic, number in self._all_mine()
@@ -230,10 +236,11 @@ class SharedOwnership:
             ]
             moves = [self._hand_over(*one) for one in targets if one[2] != NO_BROKER]
             if not moves:
-                return
+                return attempt > 0
             for result in await asyncio.gather(*moves, return_exceptions=True):
                 if isinstance(result, Exception):
                     log.warning("a partition was not handed over: %s", result)
+        return True
 
     def _all_mine(self) -> list[tuple[Topic, int]]:
         topics = list(self._topics.by_id.values())
