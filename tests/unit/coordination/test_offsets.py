@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock, patch
 from uuid import UUID
 
 import pytest
 from group_rig import Rig, subscription
 
+from headrace.coordination.groups import offsets
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteGroupsCommand,
@@ -250,6 +252,25 @@ def test_an_expiry_wave_is_cut_into_helpings():
     rig.advance(2_000)
     assert len(rig.log) - before <= 30
     rig.advance(60_000)
+    assert rig.machine.groups == {}
+
+
+def test_offsets_are_examined_in_helpings_and_the_next_tick_goes_on():
+    """A million offsets at once would hold up the loop for a third of a second."""
+    rig = Rig(GroupConfig(offsets_examined_per_tick_max=10), check_purity=False)
+    rig.commit(1, group_id="late")
+    rig.advance(WEEK_MS)
+    for number in range(50):
+        rig.commit(1, group_id=f"g{number}")
+    rig.commit(1, group_id="late")  # the first in order, and not expired
+    for number in range(0, 50, 2):
+        rig.send(DeleteGroupsCommand([f"g{number}"]))
+    with patch.object(offsets, "_kept_since_ms", Mock(wraps=offsets._kept_since_ms)) as kept:
+        rig.advance(600_000)
+        assert 0 < kept.call_count <= 12
+        rig.advance(60_000)
+        assert kept.call_count >= 26
+    rig.advance(WEEK_MS + 600_000)
     assert rig.machine.groups == {}
 
 

@@ -46,3 +46,5 @@ class GroupConfig:
     """All assignments of one generation together: they are stored as one record."""
     expired_offsets_per_tick_max: int = 1_000
     """Tombstones written at a time, so that an expiry wave does not block live groups."""
+    offsets_examined_per_tick_max: int = 10_000
+    """Offsets examined for expiry at a time: a few milliseconds."""

@@ -329,9 +329,10 @@ class GroupDeadlinesPassed(NamedTuple):
 
 
 class CleanupScheduled(NamedTuple):
-    """Volatile: look for expired offsets again at `at_ms`."""
+    """Volatile: look for expired offsets at `at_ms`, from the group at position `first` on."""
 
     at_ms: int
+    first: int = 0
 
 
 VolatileRecord = (

@@ -100,7 +100,8 @@ class GroupMachine:
         self.rebalances_total = 0
         self._config = config
         self._deadlines = Deadlines[str]()
-        self._cleanup_ms: int | None = None
+        self._cleanup = CleanupScheduled(-1)
+        """`at_ms` is -1 before the log is loaded."""
         self._open: dict[int, dict[str, None]] = {}
         """Producer id -> the groups in which its open transaction has committed offsets."""
         self._removals = 0
@@ -182,13 +183,14 @@ class GroupMachine:
             case WriteMarkerCommand():
                 return offsets.decide_marker(command)
             case TickCommand():
-                is_cleanup_due = self._cleanup_ms is not None and self._cleanup_ms <= now_ms
+                cleanup = self._cleanup
+                is_cleanup_due = 0 <= cleanup.at_ms <= now_ms
                 return passing_time.decide_tick(
                     self.groups,
                     self._deadlines.due(now_ms),
                     now_ms,
                     self._config,
-                    is_cleanup_due=is_cleanup_due,
+                    cleanup_from=cleanup.first if is_cleanup_due else None,
                 )
             case LoadedCommand():
                 return passing_time.decide_loaded(self.groups, now_ms, self._config)
@@ -197,7 +199,7 @@ class GroupMachine:
 
     def next_deadline_ms(self) -> int | None:
         """See Machine."""
-        cleanup_ms = self._cleanup_ms if self.groups else None
+        cleanup_ms = self._cleanup.at_ms if self.groups and self._cleanup.at_ms >= 0 else None
         first_ms = self._deadlines.first_ms()
         if first_ms is None or cleanup_ms is None:
             return cleanup_ms if first_ms is None else first_ms
@@ -235,8 +237,8 @@ class GroupMachine:
                 self.groups.pop(group_id, None)
             case GroupDeadlinesPassed(now_ms):
                 self._pass_deadlines(now_ms)
-            case CleanupScheduled(at_ms):
-                self._cleanup_ms = at_ms
+            case CleanupScheduled():
+                self._cleanup = record
             case _:
                 self._take_record_of_new_protocol(record)
 

@@ -8,6 +8,7 @@ group became empty; for a consumer that was never in a group, from its last comm
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace.coordination.groups.classic import check_member, seen
@@ -65,7 +66,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from headrace.coordination.groups.config import GroupConfig
     from headrace.coordination.groups.host_commands import ForgetTopicsCommand, WriteMarkerCommand
@@ -290,15 +291,27 @@ def decide_forget_topics(groups: Iterable[Group], command: ForgetTopicsCommand) 
     return Decision(records, DoneReply())
 
 
-def find_expired(groups: Iterable[Group], now_ms: int, config: GroupConfig) -> list[GroupRecord]:
+def find_expired(
+    groups: Mapping[str, Group], first: int, now_ms: int, config: GroupConfig
+) -> tuple[list[GroupRecord], int | None]:
     """Tombstones for expired offsets of empty groups, and then for the groups.
 
-    At most `expired_offsets_per_tick_max` records, rounded up to whole groups.
+    Begins at the group at position `first`; returns where to go on, None after the last one. Groups
+    that are removed meanwhile move others to the front, which then wait for the next round. At most
+    `expired_offsets_per_tick_max` records after examining at most `offsets_examined_per_tick_max`
+    offsets, both rounded up to whole groups.
     """
     records: list[GroupRecord] = []
-    for group in groups:
+    examined, removed = 0, 0
+    for position, group in enumerate(islice(groups.values(), first, None), first):
+        if len(records) >= config.expired_offsets_per_tick_max or (
+            examined >= config.offsets_examined_per_tick_max
+        ):
+            return records, position - removed
+        examined += 1
         if group.has_members() or group.open_commits:
             continue  # an offset that a transaction is about to replace must outlive it
+        examined += len(group.offsets)
         expired = [
             OffsetRemoved(group.group_id, topic, partition)
             for (topic, partition), stored in group.offsets.items()
@@ -307,9 +320,8 @@ def find_expired(groups: Iterable[Group], now_ms: int, config: GroupConfig) -> l
         records += expired
         if len(expired) == len(group.offsets):
             records += removals(group)
-        if len(records) >= config.expired_offsets_per_tick_max:
-            break
-    return records
+            removed += 1
+    return records, None
 
 
 def _kept_since_ms(group: Group, stored: OffsetStored) -> int:

@@ -36,11 +36,11 @@ def decide_tick(
     now_ms: int,
     config: GroupConfig,
     *,
-    is_cleanup_due: bool,
+    cleanup_from: int | None,
 ) -> GroupDecision:
     """End the expired sessions and phases of the groups that are `due`.
 
-    `is_cleanup_due`: also look for expired offsets.
+    `cleanup_from`: also look for expired offsets, in the groups from this one on; None: do not.
     """
     durable: list[GroupRecord] = []
     volatile: list[GroupRecord] = []
@@ -67,12 +67,11 @@ def decide_tick(
         durable += decision.records[:-1]
         volatile.append(decision.records[-1])
         answers += decision.answers
-    if is_cleanup_due:
-        kept_too_long = offsets.find_expired(groups.values(), now_ms, config)
-        is_whole = len(kept_too_long) < config.expired_offsets_per_tick_max
-        pause_ms = config.retention_check_interval_ms if is_whole else CLEANUP_AGAIN_MS
+    if cleanup_from is not None:
+        kept_too_long, first = offsets.find_expired(groups, cleanup_from, now_ms, config)
+        pause_ms = config.retention_check_interval_ms if first is None else CLEANUP_AGAIN_MS
         durable += kept_too_long
-        volatile.append(CleanupScheduled(now_ms + pause_ms))
+        volatile.append(CleanupScheduled(now_ms + pause_ms, first or 0))
     volatile.append(GroupDeadlinesPassed(now_ms))
     return Decision(durable + volatile, DoneReply(), answers)
 
