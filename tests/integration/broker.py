@@ -67,16 +67,24 @@ class Broker:
                 start_new_session=True,
             )
         RUNNING.append(self)
+        try:
+            ready = json.loads(self._wait_ready(ready_path))
+        except BaseException:
+            self.kill()
+            raise
+        assert ready["ready"] is True
+        self.kafka, self.http = ready["kafka"], ready["http"]
+        return self
+
+    def _wait_ready(self, path: Path) -> str:
+        assert self.process is not None
         deadline = time.monotonic() + READY_TIMEOUT_S
-        while not (text := ready_path.read_text()).endswith("\n"):
+        while not (text := path.read_text()).endswith("\n"):
             code = self.process.poll()
             assert code is None, f"the broker ended with code {code}:\n{self.log()[-4000:]}"
             assert time.monotonic() < deadline, f"not ready:\n{self.log()[-4000:]}"
             time.sleep(0.01)
-        ready = json.loads(text)
-        assert ready["ready"] is True
-        self.kafka, self.http = ready["kafka"], ready["http"]
-        return self
+        return text
 
     def stop(self) -> None:
         """Ask it to end, as an operator would, and see that it ends well."""

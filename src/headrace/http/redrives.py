@@ -87,7 +87,7 @@ async def _follow(task: BackgroundTask, arguments: list[str]) -> None:
 
     try:
         code, errors = await run_python(arguments, take)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a null byte cannot be an argument
         raise RedriveFailed(f"no process can be started for it: {error}") from error
     if code:
         said = " ".join(errors.replace("headrace: ", "", 1).split())

@@ -1,8 +1,9 @@
 """Calls other brokers in Kafka's own protocol, over the listener that clients use.
 
-Invariants: one connection to each broker, opened on first use and dropped on any error; one request
-at a time on it, with a timeout. A request without a response raises BrokerUnreachable; retrying is
-the caller's responsibility.
+Invariants: few connections to each broker, opened when all others are busy and dropped on any
+error; one request at a time on each, with a timeout, so that no request waits for the append of
+another. A request without a response raises BrokerUnreachable; retrying is the caller's
+responsibility.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
+CONNECTIONS_MAX = 8
+"""To one broker."""
 CLIENT_ID = b"headrace-broker"
 MARKERS_VERSION, ADD_VERSION = 2, 5
 
 
 class PeerConnection:
-    """A connection to one broker."""
+    """A connection to one broker, for one call at a time."""
 
     def __init__(self, host: str, port: int, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self._address = host, port
         self._answer_bytes_max = answer_bytes_max
-        self._lock = asyncio.Lock()
         self._connection: AsyncConnection | None = None
 
     @property
@@ -52,19 +54,17 @@ class PeerConnection:
     ) -> Any:
         """Send a request and wait for its response. Raises BrokerUnreachable."""
         try:
-            # The timeout includes the wait for the lock: a silent broker must not block all
-            # callers.
-            async with asyncio.timeout(timeout_s), self._lock:
-                try:
-                    return await self._call(api_key, version, body)
-                except BaseException:
-                    self.close()
-                    raise
+            async with asyncio.timeout(timeout_s):
+                return await self._call(api_key, version, body)
         except (OSError, TimeoutError, FrameInvalid) as problem:
+            self.close()
             raise BrokerUnreachable(
                 f"broker at {self._address[0]}:{self._address[1]} did not answer "
                 f"({type(problem).__name__}: {problem})"
             ) from problem
+        except BaseException:
+            self.close()
+            raise
 
     async def _call(self, api_key: int, version: int, body: Answer) -> Any:
         if self._connection is None:
@@ -82,17 +82,67 @@ class PeerConnection:
             self._connection = None
 
 
+class PeerConnections:
+    """Connections to one broker, each for one call at a time."""
+
+    def __init__(
+        self, host: str, port: int, count_max: int, answer_bytes_max: int = ANSWER_BYTES_MAX
+    ) -> None:
+        self._address = host, port
+        self._count_max = count_max
+        self._answer_bytes_max = answer_bytes_max
+        self._turn = asyncio.Semaphore(count_max)
+        self._idle: list[PeerConnection] = []
+        self._busy: dict[PeerConnection, None] = {}
+
+    async def call(
+        self, api_key: int, version: int, body: Answer, timeout_s: float = TIMEOUT_S
+    ) -> Any:
+        """Send a request and wait for its response. Raises BrokerUnreachable."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._turn.acquire()
+        except TimeoutError as error:
+            raise BrokerUnreachable(
+                f"broker at {self._address[0]}:{self._address[1]} is slow: all "
+                f"{self._count_max} connections to it are busy"
+            ) from error
+        connection = self._next_idle()
+        self._busy[connection] = None
+        try:
+            return await connection.call(api_key, version, body, timeout_s)
+        finally:
+            del self._busy[connection]
+            if connection.is_open:
+                self._idle.append(connection)
+            self._turn.release()
+
+    def _next_idle(self) -> PeerConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+            connection.close()  # closed by the other end
+        return PeerConnection(*self._address, self._answer_bytes_max)
+
+    def close(self) -> None:
+        """Drop all connections."""
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
+
+
 class KafkaPeerClient:
     """Implements `broker.peer_calls.PeerCalls`."""
 
     def __init__(self) -> None:
-        self._peers: dict[tuple[str, int], PeerConnection] = {}
+        self._peers: dict[tuple[str, int], PeerConnections] = {}
 
-    def _peer(self, broker: BrokerFact) -> PeerConnection:
+    def _peer(self, broker: BrokerFact) -> PeerConnections:
         address = broker.kafka_host, broker.kafka_port
         peer = self._peers.get(address)
         if peer is None:
-            peer = self._peers[address] = PeerConnection(*address)
+            peer = self._peers[address] = PeerConnections(*address, CONNECTIONS_MAX)
         return peer
 
     async def call(self, broker: BrokerFact, api_key: int, version: int, body: Answer) -> Any:

@@ -8,7 +8,6 @@ whose calls must not wait for a receive.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace import errors
@@ -18,7 +17,7 @@ from headrace.broker.shares.share_partitions import Received
 from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
-from headrace.kafka.peer_client import TIMEOUT_S, PeerConnection
+from headrace.kafka.peer_client import TIMEOUT_S, PeerConnections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,55 +37,12 @@ RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """For the batches in one response, excluding the last one."""
 
 
-class _Connections:
-    """Connections to one broker, each for one call at a time."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._address = host, port
-        self._turn = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._idle: list[PeerConnection] = []
-        self._busy: dict[PeerConnection, None] = {}
-
-    async def call(self, api_key: int, body: Answer, timeout_s: float) -> Any:
-        """Raises BrokerUnreachable."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._turn.acquire()
-        except TimeoutError as error:
-            raise BrokerUnreachable(
-                f"broker at {self._address[0]}:{self._address[1]} is slow: all "
-                f"{CONNECTIONS_MAX} connections to it are busy"
-            ) from error
-        connection = self._next_idle()
-        self._busy[connection] = None
-        try:
-            return await connection.call(api_key, VERSION, body, timeout_s)
-        finally:
-            del self._busy[connection]
-            if connection.is_open:
-                self._idle.append(connection)
-            self._turn.release()
-
-    def _next_idle(self) -> PeerConnection:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
-                return connection
-            connection.close()  # closed by the other end
-        return PeerConnection(*self._address, ANSWER_BYTES_MAX)
-
-    def close(self) -> None:
-        for connection in (*self._idle, *self._busy):
-            connection.close()
-        self._idle.clear()
-
-
 class KafkaQueuePeers:
     """Implements `broker.shares.queue_peers.QueuePeerCalls`."""
 
     def __init__(self) -> None:
-        self._calling: dict[tuple[str, int], _Connections] = {}
-        self._waiting: dict[tuple[str, int], _Connections] = {}
+        self._calling: dict[tuple[str, int], PeerConnections] = {}
+        self._waiting: dict[tuple[str, int], PeerConnections] = {}
 
     def close(self) -> None:
         """Drop all connections."""
@@ -100,8 +56,10 @@ class KafkaQueuePeers:
         address = broker.kafka_host, broker.kafka_port
         connections = places.get(address)
         if connections is None:
-            connections = places[address] = _Connections(*address)
-        answer = await connections.call(api_key, body, timeout_s)
+            connections = places[address] = PeerConnections(
+                *address, CONNECTIONS_MAX, ANSWER_BYTES_MAX
+            )
+        answer = await connections.call(api_key, VERSION, body, timeout_s)
         error = _error(answer)
         if error is not None:
             raise error

@@ -40,7 +40,10 @@ CODECS = "headrace/kafka/wire/codecs.py"
 SHELLS = frozenset(("system", "popen", "getoutput", "getstatusoutput", "spawnl", "spawnlp"))
 WORKER = "headrace/log/compaction_workers.py"
 WORKER_COMMAND = "(sys.executable, '-m', 'headrace.log.compaction_process')"
-"""A broker's only subprocess: a module of the package, without input on its command line."""
+"""A module of the package, without input on its command line."""
+REDRIVES = "headrace/http/redrives.py"
+"""The only other subprocess of a broker, through `run_python`: the package's own command, whose
+arguments are checked values after `=` and a topic's name after `--`."""
 SERVES_CLIENTS = (
     *(
         f"headrace/{package}/"
@@ -94,6 +97,8 @@ def no_shell_is_started_and_processes_by_tools_alone(abuse: Abuse) -> None:
             if not isinstance(node, ast.Call):
                 continue
             called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if isinstance(node.func, ast.Name) and node.func.id == "run_python":
+                abuse.expect(name == REDRIVES, f"{name}:{node.lineno} starts processes")
             is_shell = called in SHELLS or called == "create_subprocess_shell"
             for word in node.keywords:
                 constant = word.value.value if isinstance(word.value, ast.Constant) else False
