@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 PARTITIONS = 6
 SETTLE_S = 5.0
 """Until a broker that came back has its share again."""
+LOAD_SETTLE_S = 60.0
+"""Until the load average shows the processes besides."""
 STORAGE_SETTLE_S = 2.0
 """Until clients go on that a bookie or a ZooKeeper has held up."""
 BOOKIE_SESSION_S = 12.0
@@ -167,9 +169,9 @@ def _create(brokers: Brokers, topic: str, partitions: int) -> None:
     client.create_topics([NewTopic(topic, partitions)])[topic].result(60)
 
 
-def many(brokers: Brokers, partitions: int) -> dict[str, float]:
+def many(brokers: Brokers, partitions: int, hogs: int) -> dict[str, float]:
     """Seconds until `partitions` are led again when one of three brokers is killed, and until it
-    has its share again."""
+    has its share again, beside so many processes that want a processor."""
     for number in range(partitions // 1_000):
         _create(brokers, f"many-{number}", 1_000)
     client = AdminClient({"bootstrap.servers": brokers.by_id[1].kafka})
@@ -184,12 +186,16 @@ def many(brokers: Brokers, partitions: int) -> dict[str, float]:
             time.sleep(0.2)
 
     wait(lambda leaders: True)
-    brokers.by_id[2].kill()
-    failed_over = wait(lambda leaders: 2 not in leaders)
-    began = time.monotonic()
-    brokers.add(2)
-    wait(lambda leaders: leaders.count(2) > partitions // 3 - 100)
-    return {"fail_over_s": failed_over, "join_s": time.monotonic() - began}
+    with _busy(hogs):
+        time.sleep(LOAD_SETTLE_S if hogs else 0)
+        load = os.getloadavg()[0]
+        brokers.by_id[2].kill()
+        failed_over = wait(lambda leaders: 2 not in leaders)
+        began = time.monotonic()
+        brokers.add(2)
+        wait(lambda leaders: leaders.count(2) > partitions // 3 - 100)
+        joined = time.monotonic() - began
+    return {"fail_over_s": failed_over, "join_s": joined, "load_average": load}
 
 
 def main() -> None:
@@ -232,7 +238,7 @@ def main() -> None:
                     }
                     print(how, figures[how], flush=True)
                 if asked.partitions:
-                    figures["many"] = many(brokers, asked.partitions)
+                    figures["many"] = many(brokers, asked.partitions, asked.hogs)
             finally:
                 brokers.close()
     print(json.dumps(figures, indent=2))
