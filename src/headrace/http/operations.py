@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,13 @@ from starlette.routing import Route
 
 from headrace.broker.sessions import ANONYMOUS, ClientSession
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
-from headrace.errors import HeadraceError, NotCoordinator, NotOwner, RequestInvalid
+from headrace.errors import (
+    HeadraceError,
+    MetadataUnavailable,
+    NotCoordinator,
+    NotOwner,
+    RequestInvalid,
+)
 from headrace.http import schemas
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
 
@@ -331,6 +338,7 @@ class _Resource:
             if is_charged:
                 quotas.check(session, operation.quota)
             call = await _call(operation, request, session)
+            await self._look_up(call)
             found = await operation.handle(call)
         except HeadraceError as error:
             return refused(error, _broker_to_ask(self._node, error, request))
@@ -342,6 +350,17 @@ class _Resource:
                 amount = call.size_bytes if is_producer else len(getattr(response, "body", b""))
             quotas.take(session, operation.quota, amount)
         return response
+
+    async def _look_up(self, call: Call) -> None:
+        """Get the topics of `call` that this broker does not know: another one may have created
+        them just now."""
+        topics = self._node.topics
+        for name in (call.path.get("topic"), call.body.get("topic"), call.body.get("to")):
+            if isinstance(name, str) and name and name not in topics.by_name:
+                with suppress(MetadataUnavailable):  # then it is answered from what is known here
+                    await topics.refresh(name)
+                    if name in topics.by_name:
+                        await self._node.ownership.wait_served(topics.by_name[name])
 
 
 # --- the document ----------------------------------------------------------------------------

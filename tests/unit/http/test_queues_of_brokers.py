@@ -221,6 +221,36 @@ async def test_one_call_gives_messages_of_the_whole_topic(cluster):
 
 
 @with_brokers(2)
+async def test_a_topic_that_another_broker_has_just_created_is_there(cluster):
+    await cluster.make_queue()
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"%d" % number)
+    topics = cluster.brokers[2].node.topics
+    topics._remove(topics.get(TOPIC))  # its watch has not told it yet
+    messages = await cluster.brokers[2].receive(max=100)
+    assert {int(one["value"]) for one in messages} >= {
+        number for number, owner in enumerate(cluster.owners()) if owner == 1
+    }
+
+
+@with_brokers(2)
+async def test_an_owner_that_hears_late_of_a_new_topic_is_waited_for(cluster):
+    one, other = cluster.brokers[1].node, cluster.brokers[2].node
+    loop, apply = asyncio.get_running_loop(), other.topics.apply
+
+    def apply_late(key, entry):
+        loop.call_later(0.1, apply, key, entry)
+
+    cluster.patch.setattr(other.topics, "apply", apply_late)
+    await one.topics.create(TOPIC, PARTITIONS, 1, {})
+    (there,) = [broker for broker in one.brokers() if broker.id == other.config.broker_id]
+    topic_id = one.topics.get(TOPIC).id
+    assert topic_id not in other.topics.by_id
+    answered = await one.queue_owners.peers.describe(there, topic_id, GROUP, [0])
+    assert [*answered] == [0]
+
+
+@with_brokers(2)
 async def test_each_kind_of_settlement_reaches_the_owner(cluster):
     await cluster.make_queue()
     asked = cluster.brokers[1]

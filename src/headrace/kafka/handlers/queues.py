@@ -36,6 +36,8 @@ RECORDS_MAX: Final = 1_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 OWNER_LENGTH_MAX: Final = 1_000
+NEW_TOPIC_WAIT_S: Final = 0.3
+NEW_TOPIC_LOOK_S: Final = 0.01
 LISTED_BYTES_MAX: Final = 16 * 1024 * 1024
 """For the parked keys in one response, excluding those of the last partition."""
 
@@ -59,8 +61,16 @@ def _check_names(request: Any) -> None:
         raise RequestInvalid(f"a member id must have 1 to {MEMBER_ID_LENGTH_MAX} characters")
 
 
-def _checked_topic(node: Node, request: Any, numbers: Sequence[int]) -> Topic:
-    """Raises TopicIdUnknown, TopicUnknown."""
+async def _checked_topic(node: Node, request: Any, numbers: Sequence[int]) -> Topic:
+    """Raises TopicIdUnknown, TopicUnknown.
+
+    The broker that asks may have heard of a new topic before this one.
+    """
+    until_s = asyncio.get_running_loop().time() + NEW_TOPIC_WAIT_S
+    while request.topic_id not in node.topics.by_id:
+        if asyncio.get_running_loop().time() >= until_s:
+            break
+        await asyncio.sleep(NEW_TOPIC_LOOK_S)
     topic: Topic = node.topics.get_by_id(request.topic_id)
     for number in numbers:
         topic.check_partition(number)
@@ -76,7 +86,9 @@ async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
         _check_names(request)
         if len(request.owner) > OWNER_LENGTH_MAX:
             raise RequestInvalid(f"a consumer name can have at most {OWNER_LENGTH_MAX} characters")
-        topic = _checked_topic(node, request, [one.partition_index for one in request.partitions])
+        topic = await _checked_topic(
+            node, request, [one.partition_index for one in request.partitions]
+        )
     except HeadraceError as error:
         return {**_error(error), "partitions": []}
     received: dict[int, Received] = {}
@@ -149,7 +161,9 @@ async def _give_back(node: Node, topic: Topic, request: Any, received: dict[int,
 async def queue_wait(node: Node, request: Any, _context: Context) -> Answer:
     """QueueWait: wait until there may be more than an earlier receive saw."""
     try:
-        topic = _checked_topic(node, request, [one.partition_index for one in request.partitions])
+        topic = await _checked_topic(
+            node, request, [one.partition_index for one in request.partitions]
+        )
         waiting = []
         for one in request.partitions:
             if topic.require_log(one.partition_index).leader_epoch != one.leader_epoch:
@@ -170,7 +184,7 @@ async def queue_settle(node: Node, request: Any, _context: Context) -> Answer:
     """QueueSettle: members' settlements; each one is independent."""
     try:
         _check_group(request)
-        topic = _checked_topic(node, request, ())
+        topic = await _checked_topic(node, request, ())
     except HeadraceError as error:
         return {**_error(error), "deliveries": []}
 
@@ -203,7 +217,7 @@ async def queue_release(node: Node, request: Any, _context: Context) -> Answer:
     failed: HeadraceError | None = None
     try:
         _check_names(request)
-        topic = _checked_topic(node, request, request.partitions)
+        topic = await _checked_topic(node, request, request.partitions)
         for number in request.partitions:
             try:
                 await node.shares.release(topic, number, request.group_id, request.member_id)
@@ -228,7 +242,7 @@ async def _each(
     """The result for each partition, in order; `empty`: the fields besides its error."""
     try:
         _check_group(request)
-        topic = _checked_topic(node, request, request.partitions)
+        topic = await _checked_topic(node, request, request.partitions)
     except HeadraceError as error:
         return {**_error(error), "partitions": []}
     parts: list[dict[str, Any]] = []
