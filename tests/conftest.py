@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import logging
 import os
+import re
 import signal
 import sys
 
@@ -38,12 +39,15 @@ if importlib.util.find_spec("pyspark") is None:
     collect_ignore = ["pipeline", "unit/pipeline", "property/pipeline"]
 
 GROUPS = {
+    "Spark": ("pipeline",),  # share a session
     "clusters": ("blackbox", "cluster", "contract", "soak"),  # share a ZooKeeper and bookies
     "brokers": ("integration",),  # share a broker
-    "Spark": ("pipeline",),  # share a session
+    "clients": (),  # the modules of `integration` below
     "attacks": ("wire",),
 }
 """Folders whose tests run one after another in one process, in order (decision 17)."""
+CLIENTS = re.compile(r"tests/integration/test_(clients|compiled|foreign|java|streams|versions)")
+"""Half of the time that `integration` takes: clients of all kinds share another broker."""
 REAL_TIME = tuple(folder for folders in GROUPS.values() for folder in folders)
 """Folders of tests whose processes, sockets and disks are real, beside whatever else runs here."""
 LONG_FIRST = ("crash", "simulation", "documents", "property", "upgrade", "unit")
@@ -99,6 +103,8 @@ def _folder_of(nodeid):
 def _group_of(nodeid):
     """What one process runs in order: a group of real-time tests, else a module."""
     folder = _folder_of(nodeid)
+    if CLIENTS.match(nodeid):
+        return "clients"
     for group, folders in GROUPS.items():
         if folder in folders:
             return group
@@ -127,7 +133,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_runtest_setup(item):
     """Tests that compute, and Spark, give way to real-time tests beside them."""
-    gives_way = _group_of(item.nodeid) not in ("clusters", "brokers", "attacks")
+    gives_way = _group_of(item.nodeid) not in ("clusters", "brokers", "clients", "attacks")
     if gives_way and "PYTEST_XDIST_WORKER" in os.environ:
         os.setpriority(os.PRIO_PROCESS, 0, COMPUTING_NICE)
 

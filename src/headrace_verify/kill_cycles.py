@@ -19,6 +19,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ SPAWN_EVERY = 8
 LEDGERS_MAX = 8
 START_TIMEOUT_S = 30
 END_TIMEOUT_S = 60
+END_POLL_S = 0.001
 """From the end of its pipe to the end of the process: microseconds, unless the machine is busy."""
 
 
@@ -226,15 +228,14 @@ def _await_end(pid: int) -> str | None:
     Its pipe is closed when all of its threads have released their files: then it exits immediately,
     unless the kernel or a debugger holds it.
     """
-    child = os.pidfd_open(pid)
-    try:
-        if select.select([child], [], [], END_TIMEOUT_S)[0]:
-            return None
-        found = _where(pid)
-        os.kill(pid, signal.SIGKILL)
-        return found
-    finally:
-        os.close(child)
+    until_s = _now_s() + END_TIMEOUT_S
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if _now_s() >= until_s:
+            found = _where(pid)
+            os.kill(pid, signal.SIGKILL)
+            return found
+        time.sleep(END_POLL_S)
+    return None
 
 
 def _where(pid: int) -> str:

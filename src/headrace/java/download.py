@@ -86,6 +86,8 @@ class Downloads:
             try:
                 return self._read(url, made, progress)
             except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, urllib.error.HTTPError):
+                    error.close()
                 if not attempts_left or not _may_pass(error):
                     raise DownloadFailed(f"{url}: {_reason(error)}") from error
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.runtime.disk import Buffer
 
 NONE: Final = -1
+_MEMORY_FOLDER: Final = "/dev/shm"  # noqa: S108 - the file has no name
 _PARTS_MAX: Final = 1_000
 """Linux accepts at most 1,024 parts at once."""
 
@@ -23,7 +24,11 @@ def memory_file() -> int:
     """Create an empty in-memory file; returns its descriptor, or NONE."""
     make = getattr(os, "memfd_create", None)
     try:
-        return NONE if make is None else int(make("headrace"))
+        if make is not None:
+            return int(make("headrace"))
+        # Interpreters that were built for old systems, such as uv's, lack it.
+        unnamed = getattr(os, "O_TMPFILE", 0)
+        return os.open(_MEMORY_FOLDER, unnamed | os.O_RDWR, 0o600) if unnamed else NONE
     except OSError:
         return NONE
 
