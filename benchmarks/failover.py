@@ -18,14 +18,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster.brokers import SESSION_MS, Brokers, Load
+from tests.integration.broker import wait_until
 
 from headrace.dev_cluster.cluster import ClusterOptions, DevCluster
 from headrace.dev_cluster.parts import find_parts
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     from headrace.dev_cluster.processes import ServerProcess
 
 PARTITIONS = 6
+GROUPS = 12
+COMMIT_PAUSE_S = 0.05
+"""Between two commits of a group."""
 SETTLE_S = 5.0
 """Until a broker that came back has its share again."""
 LOAD_SETTLE_S = 60.0
@@ -70,10 +76,99 @@ def pauses(brokers: Brokers, rounds: int, how: str) -> list[float]:
     return found
 
 
+class Readers:
+    """A consumer of every partition, and members of groups that commit offsets, in threads."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self._bootstrap, self._topic = bootstrap, topic
+        self.received_at: dict[int, list[float]] = {number: [] for number in range(partitions)}
+        self.commits: list[list[tuple[float, float]]] = [[] for _ in range(GROUPS)]
+        """Of each group, when each commit began and how long it took."""
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._consume, name="consumer", daemon=True)]
+        for number in range(GROUPS):
+            thread = threading.Thread(target=self._commit, args=(number,), daemon=True)
+            self._threads.append(thread)
+        for thread in self._threads:
+            thread.start()
+
+    def _client(self, group: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "error",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+                "fetch.error.backoff.ms": 20,
+                "retry.backoff.ms": 20,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+
+    def _consume(self) -> None:
+        client = self._client("readers")
+        client.assign([TopicPartition(self._topic, number, 0) for number in self.received_at])
+        while not self._is_over.is_set():
+            for message in client.consume(1_000, 0.05):
+                if message.error() is None:
+                    self.received_at[message.partition()].append(time.monotonic())
+        client.close()
+
+    def _commit(self, number: int) -> None:
+        client = self._client(f"group-{number}")
+        count, began = 0, time.monotonic()
+        while not self._is_over.is_set():
+            count += 1
+            try:
+                offsets = [TopicPartition(self._topic, number, count)]
+                client.commit(offsets=offsets, asynchronous=False)
+            except KafkaException:
+                continue  # the wait goes on
+            self.commits[number].append((began, time.monotonic() - began))
+            time.sleep(COMMIT_PAUSE_S)
+            began = time.monotonic()
+        client.close()
+
+    def coordinators(self) -> list[int]:
+        """The broker that coordinates each group."""
+        client = AdminClient({"bootstrap.servers": self._bootstrap})
+        names = [f"group-{number}" for number in range(GROUPS)]
+
+        def known() -> list[int]:
+            asked = client.describe_consumer_groups(names, request_timeout=30)
+            try:
+                return [asked[name].result().coordinator.id for name in names]
+            except KafkaException:  # one is moving
+                return []
+
+        return wait_until(known)
+
+    def waits_s(self, since: float, acked_at: list[float], part: int) -> float:
+        """The longest time from a record's acknowledgement to its arrival at the consumer."""
+        pairs = zip(acked_at, self.received_at[part], strict=False)
+        return max((seen - acked for acked, seen in pairs if seen >= since), default=0.0)
+
+    def commit_waits_s(self, since: float, groups: list[int]) -> list[float]:
+        """The longest commit of each of these groups, retries included."""
+        return [
+            max((took for began, took in self.commits[one] if began + took >= since), default=0.0)
+            for one in groups
+        ]
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
 class Moves:
     """What each partition's clients wait for: of those that moved, the longest time that one record
-    took to be acknowledged. The load leaves the processors time: it sends `rate` records a second,
-    and so sees a pause up to `partitions / rate` seconds shorter than it was."""
+    took to be acknowledged, and from then on to be consumed; and of each group, the longest that a
+    commit took. The load leaves the processors time: it sends `rate` records a second, and so sees
+    a pause up to `partitions / rate` seconds shorter than it was."""
 
     def __init__(self, brokers: Brokers, partitions: int, rate: int, under: DevCluster) -> None:
         self._brokers = brokers
@@ -82,22 +177,31 @@ class Moves:
         _create(brokers, self._topic, partitions)
         self._load = Load(brokers.bootstrap, self._topic, partitions, rate)
         self._load.wait_acked(20)
+        self._readers = Readers(brokers.bootstrap, self._topic, partitions)
         self.found: dict[str, list[float]] = {}
 
     def _measure(self, how: str, change: Callable[[], object], wait_s: float) -> None:
         """Of the partitions that moved; of all where none did."""
-        before = self._brokers.leaders(self._topic)
+        before, led = self._brokers.leaders(self._topic), self._readers.coordinators()
         began = time.monotonic()
         change()
         time.sleep(wait_s)
         self._load.wait_acked(3)
-        after = self._brokers.leaders(self._topic)
+        after, leading = self._brokers.leaders(self._topic), self._readers.coordinators()
         moved = [part for part, leader in after.items() if leader != before[part]]
-        waits = self._load.waits_s(began, moved or list(after))
+        parts = moved or list(after)
+        waits = self._load.waits_s(began, parts)
         self.found.setdefault(how, []).extend(waits)
+        acked_at = self._load.acked_at
+        consumed = [self._readers.waits_s(began, acked_at[part], part) for part in parts]
+        self.found.setdefault(f"{how}, consumers", []).extend(consumed)
+        groups = [one for one in range(GROUPS) if led[one] != leading[one]]
+        commits = self._readers.commit_waits_s(began, groups or list(range(GROUPS)))
+        self.found.setdefault(f"{how}, commits", []).extend(commits)
         so_far = _percentiles(sorted(self.found[how]))
         print(
-            f"{how}: slowest {max(waits):.3f} s, load {os.getloadavg()[0]:.0f}; so far", so_far,
+            f"{how}: slowest {max(waits):.3f} s, consumer {max(consumed):.3f}, commit"
+            f" {max(commits):.3f}, load {os.getloadavg()[0]:.0f}; so far", so_far,
             flush=True,
         )  # fmt: skip
 
@@ -135,6 +239,7 @@ class Moves:
 
     def close(self) -> None:
         """End the load. What was acknowledged must be there, once, in order."""
+        self._readers.stop()
         self._load.stop()
         self._load.check(self._brokers.bootstrap)
 
