@@ -225,6 +225,9 @@ class Node:
             Events(
                 lambda topic, n: self.coordinators.preload(topic.name, n),
                 lambda topic, n, wait_s: self.coordinators.shrink(topic.name, n, wait_s),
+                lambda topic, n, is_moving: self.coordinators.hold(
+                    topic.name, n, is_moving=is_moving
+                ),
                 self._resigned,
             ),
             incarnation,

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import tracemalloc
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -33,6 +33,7 @@ from headrace.coordination.groups.commands import (
 from headrace.errors import (
     BrokerIdInUse,
     HeadraceError,
+    NotCoordinator,
     NotOwner,
     StorageUnavailable,
     TopicUnknown,
@@ -798,6 +799,45 @@ def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(monk
         assert log.high_watermark - log.log_start_offset < 5
         fetch = FetchOffsetsCommand("g", [("t", 0)])
         assert [row.offset for row in (await other.groups.fetch_offsets(fetch)).offsets] == [99]
+
+    run(scenario)
+
+
+def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) -> None:
+    """One that is redirected before looks for the coordinator in vain, and backs off."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.ensure_internal(OFFSETS_TOPIC)
+        await one.topics.create("t", 1)
+        number = one.groups.partition_for("g")
+        topic = one.topics.get(OFFSETS_TOPIC)
+        await until(lambda: cluster.agree(OFFSETS_TOPIC, {1, 2}))
+        owner, other = (one, two) if one.ownership.is_mine(topic, number) else (two, one)
+        await until(lambda: "t" in owner.topics.by_name)
+        command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 1)])
+        assert (await owner.groups.commit(command)).results[0].error is None
+        may_name, is_naming, name = asyncio.Event(), asyncio.Event(), HandOvers._name
+
+        async def late(*arguments: Any) -> None:
+            is_naming.set()
+            await may_name.wait()
+            await name(*arguments)
+
+        monkeypatch.setattr(HandOvers, "_name", late)
+        to = other.config.broker_id
+        await owner.metadata.put(pin_key(topic.id, number), PinFact(to).encode(), ANY)
+        await is_naming.wait()
+        commit = asyncio.create_task(owner.groups.commit(command))
+        found = asyncio.create_task(owner.groups.shards.wait_handed_over("g"))
+        await asyncio.sleep(0.05)
+        assert not commit.done()
+        assert not found.done()
+        may_name.set()
+        await found
+        assert owner.coordinator_of(owner.groups.shards, "g").id == to
+        assert isinstance((await commit).results[0].error, NotCoordinator)
+        await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
 
     run(scenario)
 

@@ -2,13 +2,17 @@
 
 Invariants: knows which partition a key belongs to (Kafka's hash), opens a shard on its first
 command or when this broker serves its partition with records, and closes it when this broker no
-longer owns the partition. It does not know what the machines do. `CoordinatorRegistry` lists the
-kinds (groups, transactions), so that the node treats all of them alike.
+longer owns the partition. Commands wait while the partition is handed over: clients that are
+redirected before the next owner is named look for it in vain. It does not know what the machines
+do. `CoordinatorRegistry` lists the kinds (groups, transactions), so that the node treats all of
+them alike.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
@@ -27,6 +31,9 @@ log = logging.getLogger(__name__)
 
 REMEMBERED_KEYS_MAX = 10_000
 """Keys whose partition is cached: hashing 30 characters costs 3 us."""
+
+HAND_OVER_WAIT_S = 0.5
+"""For the next owner to be named; after that, clients look for it themselves."""
 
 Command = TypeVar("Command", bound=Refusable)
 Record = TypeVar("Record")
@@ -61,6 +68,8 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         self._perform = perform
         self._shards: dict[int, CoordinatorShard[Command, Record, Reply]] = {}
         self._partitions: dict[str, int] = {}
+        self._handed_over: dict[int, asyncio.Event] = {}
+        """Partitions in motion, and what is set when the next owner is named."""
         self._closed_with: HeadraceError | None = None
 
     def partition_for(self, key: str) -> int:
@@ -117,6 +126,8 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
 
     async def submit(self, key: str, command: Command) -> Any:
         """Have the shard of `key` answer a command that is never parked."""
+        if self._handed_over:
+            await self.wait_handed_over(key)
         try:
             shard = self.shard(self.partition_for(key))
         except HeadraceError as error:
@@ -136,6 +147,21 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         shard = self._shards.get(partition)
         if shard is not None:
             await shard.shrink(timeout_s)
+
+    def hold(self, partition: int, *, is_moving: bool) -> None:
+        """A hand-over of the partition begins, or has ended."""
+        if is_moving:
+            self._handed_over.setdefault(partition, asyncio.Event())
+        elif (ended := self._handed_over.pop(partition, None)) is not None:
+            ended.set()
+
+    async def wait_handed_over(self, key: str) -> None:
+        """Wait, up to a time limit, if the partition of `key` is being handed over."""
+        ended = self._handed_over.get(self.partition_for(key))
+        if ended is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HAND_OVER_WAIT_S):
+                    await ended.wait()
 
     def resign(self, partition: int) -> None:
         """This broker no longer owns the partition: clients are redirected."""
@@ -181,6 +207,12 @@ class CoordinatorRegistry:
         shards = self._kinds.get(topic)
         if shards is not None:
             await shards.shrink(partition, timeout_s)
+
+    def hold(self, topic: str, partition: int, *, is_moving: bool) -> None:
+        """A hand-over begins or has ended, of a partition of an internal topic or any other."""
+        shards = self._kinds.get(topic)
+        if shards is not None:
+            shards.hold(partition, is_moving=is_moving)
 
     def resign(self, topic: str, partition: int) -> None:
         """This broker no longer owns a partition, of an internal topic or any other."""

@@ -475,6 +475,7 @@ class GroupCoordinator:
     async def _submit_parkable(self, command: JoinCommand | SyncCommand) -> object:
         if not 0 < len(command.group_id) <= GROUP_ID_LENGTH_MAX:
             return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
+        await self.shards.wait_handed_over(command.group_id)
         try:
             shard = self.shards.shard(self.partition_for(command.group_id))
         except HeadraceError as error:

@@ -64,6 +64,8 @@ class Events(NamedTuple):
     leaving: Callable[[Topic, int, float], Awaitable[None]]
     """The partition is about to be handed over: prepare within the given seconds, while it is
     served."""
+    moving: Callable[[Topic, int, bool], None]
+    """The partition begins to be handed over, or it has been: to the next owner, or not at all."""
     resigned: Callable[[Topic, int], None]
     """The partition is given up: it accepts no more records, and its next owner is not named
     yet."""
@@ -90,6 +92,7 @@ class HandOvers:
         self._facts = facts
         self._waiter = waiter
         self._prepare, self._resigned = events.leaving, events.resigned
+        self._is_moving = events.moving
         self._next_leaders: dict[PartitionKey, Leader] = {}
         self._announced: dict[PartitionKey, str] = {}
         """The incarnation of the next owner that is preparing or ready. An owner fact may also
@@ -191,11 +194,12 @@ class HandOvers:
         if self._served.get(key) is not served or not self._can_take(target):
             return False
         moved = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
-        # Coordinators' clients ask any broker for the coordinator; until that broker knows, they
-        # wait here.
+        # Coordinators' clients ask any broker for the coordinator; they wait here until the next
+        # one is named.
         is_awaited = self._ready_fact(key, target) is not None and not topic.is_internal
         if is_awaited:
             self._next_leaders[key] = Leader(target, served.leader_epoch + 1)
+        self._is_moving(topic, number, True)
         try:
             await served.lifecycle_host.settle_and_seal(moved if is_awaited else None)
             self._resigned(topic, number)
@@ -213,6 +217,7 @@ class HandOvers:
                 self._resigned(topic, number)
         finally:
             self._next_leaders.pop(key, None)
+            self._is_moving(topic, number, False)
         return self._served.get(key) is served
 
     async def _name(self, key: PartitionKey, served: PartitionLog, target: int) -> None:

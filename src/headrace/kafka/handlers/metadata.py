@@ -246,6 +246,7 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
             else:
                 raise RequestInvalid("unsupported coordinator type: use group or transaction")
             await node.topics.ensure_internal(shards.topic)
+            await shards.wait_handed_over(key)
             broker = node.coordinator_of(shards, key)
         except HeadraceError as refused:
             error = refused
