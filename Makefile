@@ -26,12 +26,12 @@ fast: setup
 demo: $(SPARK)
 	@$(PY) -m headrace.cli.main demo $(DEMO)
 
-# Four processes on two cores, because half of the tests wait for servers (decision 17). mypy and the
+# Five processes on two cores, because half of the tests wait for servers (decision 17). mypy and the
 # build of the S3 server run beside them; ruff and import-linter, which take seconds, before them.
 test: $(SPARK) lint-quick
 	@$(VENV)/bin/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
 	$(PY) -m tests.s3_server & \
-	$(PY) -m pytest --numprocesses 4 --dist loadscope $(TESTS); tests=$$?; \
+	$(PY) -m pytest --numprocesses 5 --dist loadscope $(TESTS); tests=$$?; \
 	wait $$mypy; types=$$?; cat $(VENV)/mypy.log; exit $$((tests ? tests : types))
 
 # The tests of the hot core's modules on a compiled core of its own, which is built for them.

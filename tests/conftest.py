@@ -132,8 +132,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_runtest_setup(item):
-    """Tests that compute, and Spark, give way to real-time tests beside them."""
-    gives_way = _group_of(item.nodeid) not in ("clusters", "brokers", "clients", "attacks")
+    """Tests that compute give way to the groups beside them."""
+    gives_way = _group_of(item.nodeid) not in GROUPS
     if gives_way and "PYTEST_XDIST_WORKER" in os.environ:
         os.setpriority(os.PRIO_PROCESS, 0, COMPUTING_NICE)
 
