@@ -67,8 +67,7 @@ SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
 SNAPSHOT_RATIO = 4
 """A snapshot pays off when the log is this many times as large as the state."""
 SHRINK_BYTES_MIN = 16 * 1024
-"""A longer log is compacted before it is handed over. Commits one by one fill 256 KiB with 2,600
-batches, which take 0.2 to 0.4 s to read back."""
+"""A longer log is compacted before a hand-over: 256 KiB of single commits take 0.3 s to read."""
 SHRINK_RATIO = 1.5
 
 _REFUSALS = (
