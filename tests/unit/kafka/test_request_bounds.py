@@ -12,7 +12,7 @@ from headrace.kafka.apis import APIS
 from headrace.kafka.client.exchange import request_header
 from headrace.kafka.wire.codecs import build_reader
 from headrace.kafka.wire.definitions import REQUEST
-from headrace.kafka.wire.primitives import FrameInvalid
+from headrace.kafka.wire.primitives import FrameInvalid, elements
 from headrace.kafka.wire.schema import read_request
 from headrace_verify.wire.grammar import Served, write
 
@@ -27,6 +27,7 @@ SERVED = [
 def test_reading_ends_where_the_request_ends(served):
     written = write(served)
     read = build_reader(served.api, served.version, REQUEST)
+    elements.begin()  # as `read_request` does: another test may have used them up
     _message, end = read(written.data, written.body_at, len(written.data))
     assert end == len(written.data)
 
