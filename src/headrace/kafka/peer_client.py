@@ -56,15 +56,14 @@ class PeerConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._call(api_key, version, body)
-        except (OSError, TimeoutError, FrameInvalid) as problem:
+        except BaseException as problem:
             self.close()
+            if not isinstance(problem, OSError | TimeoutError | FrameInvalid):
+                raise
             raise BrokerUnreachable(
                 f"broker at {self._address[0]}:{self._address[1]} did not answer "
                 f"({type(problem).__name__}: {problem})"
             ) from problem
-        except BaseException:
-            self.close()
-            raise
 
     async def _call(self, api_key: int, version: int, body: Answer) -> Any:
         if self._connection is None:

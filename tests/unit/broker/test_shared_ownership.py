@@ -776,18 +776,25 @@ def test_a_new_owner_of_groups_progress_reads_it_before_a_client_asks() -> None:
     run(scenario)
 
 
+async def group_owners(cluster: Cluster) -> tuple[Node, Node]:
+    """Two new brokers with a topic `t`: the coordinator of the group `g`, and the other one."""
+    one, two = await cluster.start(1), await cluster.start(2)
+    await one.topics.ensure_internal(OFFSETS_TOPIC)
+    await one.topics.create("t", 1)
+    number, topic = one.groups.partition_for("g"), one.topics.get(OFFSETS_TOPIC)
+    await until(lambda: cluster.agree(OFFSETS_TOPIC, {1, 2}))
+    owner, other = (one, two) if one.ownership.is_mine(topic, number) else (two, one)
+    await until(lambda: "t" in owner.topics.by_name)
+    return owner, other
+
+
 def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(monkeypatch) -> None:
     monkeypatch.setattr(coordinator_shard, "SHRINK_BYTES_MIN", 2_000)
 
     async def scenario(cluster: Cluster) -> None:
-        one, two = await cluster.start(1), await cluster.start(2)
-        await one.topics.ensure_internal(OFFSETS_TOPIC)
-        await one.topics.create("t", 1)
-        number = one.groups.partition_for("g")
-        topic = one.topics.get(OFFSETS_TOPIC)
-        await until(lambda: cluster.agree(OFFSETS_TOPIC, {1, 2}))
-        owner, other = (one, two) if one.ownership.is_mine(topic, number) else (two, one)
-        await until(lambda: "t" in owner.topics.by_name)
+        owner, other = await group_owners(cluster)
+        number = owner.groups.partition_for("g")
+        topic = owner.topics.get(OFFSETS_TOPIC)
         for offset in range(100):
             command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, offset)])
             assert (await owner.groups.commit(command)).results[0].error is None
@@ -807,14 +814,9 @@ def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) 
     """One that is redirected before looks for the coordinator in vain, and backs off."""
 
     async def scenario(cluster: Cluster) -> None:
-        one, two = await cluster.start(1), await cluster.start(2)
-        await one.topics.ensure_internal(OFFSETS_TOPIC)
-        await one.topics.create("t", 1)
-        number = one.groups.partition_for("g")
-        topic = one.topics.get(OFFSETS_TOPIC)
-        await until(lambda: cluster.agree(OFFSETS_TOPIC, {1, 2}))
-        owner, other = (one, two) if one.ownership.is_mine(topic, number) else (two, one)
-        await until(lambda: "t" in owner.topics.by_name)
+        owner, other = await group_owners(cluster)
+        number = owner.groups.partition_for("g")
+        topic = owner.topics.get(OFFSETS_TOPIC)
         command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 1)])
         assert (await owner.groups.commit(command)).results[0].error is None
         may_name, is_naming, name = asyncio.Event(), asyncio.Event(), HandOvers._name

@@ -226,7 +226,7 @@ async def test_a_topic_that_another_broker_has_just_created_is_there(cluster):
     for number in range(PARTITIONS):
         await cluster.append(number, b"%d" % number)
     topics = cluster.brokers[2].node.topics
-    topics._remove(topics.get(TOPIC))  # its watch has not told it yet
+    topics._remove(topics.get(TOPIC))  # as if its watch had not delivered it
     messages = await cluster.brokers[2].receive(max=100)
     assert {int(one["value"]) for one in messages} >= {
         number for number, owner in enumerate(cluster.owners()) if owner == 1

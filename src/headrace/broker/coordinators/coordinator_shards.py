@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace.broker.coordinators.shard_log import ShardLog
-    from headrace.coordination.machine import Machine
+    from headrace.coordination.machine import Machine, Parkable
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
 
@@ -126,13 +126,25 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
 
     async def submit(self, key: str, command: Command) -> Any:
         """Have the shard of `key` answer a command that is never parked."""
-        if self._handed_over:
-            await self.wait_handed_over(key)
         try:
-            shard = self.shard(self.partition_for(key))
+            shard = await self._shard_of(key)
         except HeadraceError as error:
             return command.refused(error)
         return await shard.submit(command)
+
+    async def submit_parkable(self, key: str, command: Parkable) -> Any:
+        """Have the shard of `key` answer a command that may be parked."""
+        try:
+            shard = await self._shard_of(key)
+        except HeadraceError as error:
+            return command.refused(error)
+        return await shard.submit_parkable(command)
+
+    async def _shard_of(self, key: str) -> CoordinatorShard[Command, Record, Reply]:
+        """The shard of `key`, once it is not being handed over. Raises what `shard` raises."""
+        if self._handed_over:
+            await self.wait_handed_over(key)
+        return self.shard(self.partition_for(key))
 
     def preload(self, partition: int) -> None:
         """This broker owns the partition, which has records: read them before a client waits."""

@@ -475,12 +475,7 @@ class GroupCoordinator:
     async def _submit_parkable(self, command: JoinCommand | SyncCommand) -> object:
         if not 0 < len(command.group_id) <= GROUP_ID_LENGTH_MAX:
             return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
-        await self.shards.wait_handed_over(command.group_id)
-        try:
-            shard = self.shards.shard(self.partition_for(command.group_id))
-        except HeadraceError as error:
-            return command.refused(error)
-        return await shard.submit_parkable(command)
+        return await self.shards.submit_parkable(command.group_id, command)
 
     def _by_partition(self, group_ids: list[str]) -> list[list[str]]:
         """Distinct group ids, grouped by partition; ids that are too long are alone."""

@@ -92,7 +92,7 @@ class HandOvers:
         self._facts = facts
         self._waiter = waiter
         self._prepare, self._resigned = events.leaving, events.resigned
-        self._is_moving = events.moving
+        self._tell_moving = events.moving
         self._next_leaders: dict[PartitionKey, Leader] = {}
         self._announced: dict[PartitionKey, str] = {}
         """The incarnation of the next owner that is preparing or ready. An owner fact may also
@@ -199,7 +199,7 @@ class HandOvers:
         is_awaited = self._ready_fact(key, target) is not None and not topic.is_internal
         if is_awaited:
             self._next_leaders[key] = Leader(target, served.leader_epoch + 1)
-        self._is_moving(topic, number, True)
+        self._tell_moving(topic, number, True)
         try:
             await served.lifecycle_host.settle_and_seal(moved if is_awaited else None)
             self._resigned(topic, number)
@@ -217,7 +217,7 @@ class HandOvers:
                 self._resigned(topic, number)
         finally:
             self._next_leaders.pop(key, None)
-            self._is_moving(topic, number, False)
+            self._tell_moving(topic, number, False)
         return self._served.get(key) is served
 
     async def _name(self, key: PartitionKey, served: PartitionLog, target: int) -> None:

@@ -57,9 +57,9 @@ LEAVE_ROUNDS_MAX = 3
 """Rounds of a stopping broker: partitions meant for a broker that died or is stopping, too, get
 another next owner in the next round."""
 LEFT_PAUSE_S = 0.3
-"""For which a stopping broker stays listed and answers once it has handed its partitions over. A
-client that hears of new owners while a request is on its way, and in the same answer that the
-broker is gone, asks for the leader anew after up to half a second (librdkafka since 2.10)."""
+"""For which a stopping broker stays registered and answers after its last hand-over. If a metadata
+response names new leaders and no longer lists their former broker while a request to it is in
+flight, librdkafka (2.10 and later) forgets the leaders, and asks again after 0.2 to 0.5 s."""
 LOADS_AT_ONCE = 32
 """Logs that no client has requested yet; a log that a client waits for is read at once in
 addition."""

@@ -66,10 +66,9 @@ async def _checked_topic(node: Node, request: Any, numbers: Sequence[int]) -> To
 
     The broker that asks may have heard of a new topic before this one.
     """
-    until_s = asyncio.get_running_loop().time() + NEW_TOPIC_WAIT_S
-    while request.topic_id not in node.topics.by_id:
-        if asyncio.get_running_loop().time() >= until_s:
-            break
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + NEW_TOPIC_WAIT_S
+    while request.topic_id not in node.topics.by_id and loop.time() < until_s:  # noqa: ASYNC110
         await asyncio.sleep(NEW_TOPIC_LOOK_S)
     topic: Topic = node.topics.get_by_id(request.topic_id)
     for number in numbers:
