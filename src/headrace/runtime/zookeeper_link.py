@@ -52,6 +52,9 @@ DEFAULT_PORT: Final = 2181
 BACKOFF_FIRST_MS: Final = 50
 BACKOFF_MAX_MS: Final = 1_000
 """Delays between two rounds over all servers."""
+_ROUNDS_PER_SESSION: Final = 20
+"""While the session may survive, rounds are closer together: a broker stops serving before its
+session ends, although ZooKeeper may have a leader again."""
 _ROUND_PARTS: Final = 3
 """A server has a third of the session timeout to answer, which leaves time for two more."""
 _BEATS_PER_SESSION: Final = 12
@@ -180,7 +183,10 @@ class ZooKeeperLink:
                     if self._connection is not None:
                         await self._connection.wait_ended()
             await asyncio.sleep(backoff_ms / 1000)
-            backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+            most_ms = BACKOFF_MAX_MS
+            if self.session_id:
+                most_ms = min(self.session.timeout_ms // _ROUNDS_PER_SESSION, most_ms)
+            backoff_ms = min(backoff_ms * 2, most_ms)
 
     async def _connect(self, host: str, port: int) -> bool:
         """Try one server; whether it opened or resumed a session."""

@@ -334,3 +334,35 @@ def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
         servers["127.0.0.3"].close()
 
     asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_session_is_resumed_soon_after_servers_are_back():
+    """They were away for a while: the pauses between attempts do not grow beyond a twentieth of the
+    session, 0.3 s here. They grew to a second, and brokers stopped serving meanwhile."""
+
+    class Server(asyncio.Protocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            self.transport.write(OPENED)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Server, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        options = ZooKeeperOptions(f"127.0.0.1:{port}", has_heartbeat_thread=False)
+        link = ZooKeeperLink(options, SystemClock())
+        await link.open()
+        server.close()
+        link.drop_connection("its server is away")
+        await asyncio.sleep(1.7)
+        server = await loop.create_server(Server, "127.0.0.1", port)
+        began = loop.time()
+        while link.session.state is not SessionState.CONNECTED:
+            await asyncio.sleep(0.01)
+        assert loop.time() - began < 0.6
+        await link.close()
+        server.close()
+
+    asyncio.run(run())
