@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import time
 
@@ -26,6 +27,22 @@ def start_load(brokers: Brokers) -> Load:
     return load
 
 
+def _lose_the_majority(cluster: DevCluster, seconds: float) -> None:
+    """For a while only one ZooKeeper runs, which looks for a leader."""
+    cluster.zookeepers[0].kill()
+    cluster.zookeepers[1].suspend()
+    time.sleep(seconds)
+    cluster.zookeepers[1].resume()
+    cluster.zookeepers[0].start()
+    cluster.wait_ready(cluster.zookeepers[0])
+
+
+def _pauses_between_votes_ms(cluster: DevCluster) -> list[int]:
+    """By default they grow to 60 s, and a majority that is back looks for a leader as long."""
+    logs = [zookeeper.log.read_text(errors="replace") for zookeeper in cluster.zookeepers]
+    return [int(ms) for log in logs for ms in re.findall(r"Notification time out: (\d+) ms", log)]
+
+
 def test_brokers_go_on_while_one_zookeeper_of_three_is_killed_or_hangs(make_cluster, tmp_path):
     cluster = make_cluster(bookie_count=3, zookeeper_count=3)
     brokers = Brokers(tmp_path, cluster.zookeeper_addresses, 2)
@@ -41,6 +58,9 @@ def test_brokers_go_on_while_one_zookeeper_of_three_is_killed_or_hangs(make_clus
         brokers.by_id[1].kill()  # a takeover needs what two of three remember
         load.wait_acked(20)
         cluster.zookeepers[0].resume()
+        _lose_the_majority(cluster, 2.0)
+        load.wait_acked(20)
+        assert max(_pauses_between_votes_ms(cluster)) == 400
         load.stop()
         load.check(brokers.by_id[2].kafka)
     finally:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -90,8 +91,12 @@ class SessionGuard:
             self._step_up()
 
     async def run(self) -> None:
-        """Check periodically until cancelled."""
+        """Check whenever the session changes, and periodically, until cancelled."""
+        session = self._session
         while True:
+            changes = session.changes
             self.check()
-            margin_ms = self._session.timeout_ms // MARGIN
-            await asyncio.sleep(min(margin_ms / 2000, LOOK_S_MAX))
+            margin_ms = session.timeout_ms // MARGIN
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(margin_ms / 2000, LOOK_S_MAX)):
+                    await session.wait_change_after(changes)

@@ -66,7 +66,11 @@ class Session:
         while self.changes <= changes:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(future)
-            await future
+            try:
+                await future
+            finally:
+                if future in self._waiters:  # the caller has stopped waiting
+                    self._waiters.remove(future)
 
     # --- for the service's client -----------------------------------------------------------
 

@@ -66,7 +66,7 @@ TICK_RETRY_MS = 1_000
 SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
 SNAPSHOT_RATIO = 4
 """A snapshot pays off when the log is this many times as large as the state."""
-SHRINK_BYTES_MIN = 16 * 1024
+SHRINK_BYTES_MIN = 4 * 1024
 """A longer log is compacted before a hand-over: 256 KiB of single commits take 0.3 s to read."""
 SHRINK_RATIO = 1.5
 
