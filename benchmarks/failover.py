@@ -112,7 +112,7 @@ class Readers:
         client = self._client("readers")
         client.assign([TopicPartition(self._topic, number, 0) for number in self.received_at])
         while not self._is_over.is_set():
-            for message in client.consume(1_000, 0.05):
+            for message in client.consume(100, 0.005):
                 if message.error() is None:
                     self.received_at[message.partition()].append(time.monotonic())
         client.close()

@@ -43,6 +43,7 @@ FRAME_BYTES_MIN: Final = 8
 ANY_TERM: Final = -1
 """For a response that may leave at any time."""
 SIZE_BYTES: Final = 4
+NEVER_NS: Final = 1 << 62
 _NOT_OPEN: Final = ClientSession(PLAINTEXT, "")
 
 
@@ -128,6 +129,7 @@ class KafkaConnection:
         "_uncut",
         "last_request_ns",
         "listener",
+        "looked_up_ns",
         "must_be_admitted",
         "peer",
         "session",
@@ -162,6 +164,8 @@ class KafkaConnection:
         self._is_paused = False
         self._is_write_paused = False
         self.last_request_ns = 0
+        self.looked_up_ns = -NEVER_NS
+        """When the client last asked for positions in partitions."""
         self.transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         """The transport's socket, once something was sent past the transport."""

@@ -29,6 +29,8 @@ from headrace.kafka.apis import (
     DESCRIBE_CONFIGS,
     FETCH,
     INCREMENTAL_ALTER_CONFIGS,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
     OWN_APIS,
     PRODUCE,
     Api,
@@ -104,6 +106,8 @@ _NOT_OF_OWNERS: Final = frozenset(
 )
 """APIs whose responses depend on the metadata store only, not on what this broker owns. Produce
 checks by itself: an acknowledgement comes from storage, a refusal from an owner."""
+
+_LOOKUPS: Final = frozenset({LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH})
 
 _HANDLERS: dict[int, Handler] = {
     **metadata.HANDLERS,
@@ -282,6 +286,9 @@ class KafkaFace:
         if api_key == FETCH:
             self.fetch.handle(connection, frame, at, version, correlation_id)
             return
+        self.fetch.hasten(connection)
+        if api_key in _LOOKUPS:
+            connection.looked_up_ns = now_ns
         client_id = bytes(frame[10 : 10 + max(client_size, 0)]).decode(errors="replace")
         context = Context(
             api_key, version, client_id, connection.peer, connection.session, connection

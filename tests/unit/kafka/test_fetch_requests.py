@@ -117,6 +117,52 @@ def test_a_client_that_goes_away_leaves_no_fetch_behind() -> None:
     asyncio.run(scenario())
 
 
+def test_a_waiting_fetch_does_not_hold_up_the_request_behind_it() -> None:
+    """Responses leave in order: it is answered with what there is."""
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            await _topics(rig, "t")
+            client = rig.client()
+            client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
+            await _settle()
+            assert rig.face.fetch.waiting == 1
+            topic = {"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}
+            request = {"replica_id": -1, "isolation_level": 0, "topics": [topic]}
+            client.send(apis.LIST_OFFSETS, 3, request)
+            await _settle()
+            fetched, listed = client.answers()
+            assert _told(fetched) == {("t", 0): (NONE, 0, 0)}
+            assert listed.topics[0].partitions[0].offset == 0
+            assert rig.face.fetch.waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_waits_only_briefly_after_positions_were_looked_up() -> None:
+    """The client is about to fetch from those partitions too, which needs another request. Later
+    fetches wait as long as the client asked for."""
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            await _topics(rig, "t")
+            client = rig.client()
+            topic = {"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0}]}
+            topic["partitions"][0]["current_leader_epoch"] = -1  # type: ignore[index]
+            request = {"replica_id": -1, "topics": [topic]}
+            await client.ask(apis.OFFSET_FOR_LEADER_EPOCH, 3, request)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await client.ask(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
+            assert 0.015 < loop.time() - began < 1
+            await asyncio.sleep(0.11)
+            client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
+            await asyncio.sleep(0.1)
+            assert rig.face.fetch.waiting == 1
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_fetch_that_meets_a_fault_ends_its_connection_instead_of_waiting_for_ever() -> None:
     async def scenario() -> None:

@@ -65,6 +65,10 @@ class LongPoll:
         for source in self._sources:
             source.discard(self)
 
+    def cut_short(self) -> None:
+        """Look for the last time, as if the time were over."""
+        self._time_is_over()
+
     def _look_once(self) -> None:
         self._is_scheduled = False
         if not self.has_ended:
