@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.ownership.metadata_cache import MetadataCache
@@ -41,10 +42,12 @@ if TYPE_CHECKING:
 
 
 class Owner(NamedTuple):
-    """The stored owner of a partition, and the version to change it from."""
+    """The stored owner of a partition, the version to change it from, and since when, by the loop's
+    clock, this broker has known the tenure."""
 
     fact: OwnerFact
     version: int
+    since_s: float
 
 
 class ClusterView:
@@ -96,10 +99,15 @@ class ClusterView:
         return OwnerFact(target, broker.incarnation, leader_epoch + 1)
 
     def own(self, key: PartitionKey, fact: OwnerFact, version: int) -> None:
-        """Enter an owner that this broker has just written."""
+        """Enter an owner that this broker has just written or read."""
         known = self.owners.get(key)
-        if known is None or known.version < version:
-            self.owners[key] = Owner(fact, version)
+        if known is not None and known.version >= version:
+            return
+        if known is not None and known.fact.leader_epoch == fact.leader_epoch:
+            since_s = known.since_s
+        else:
+            since_s = asyncio.get_running_loop().time()
+        self.owners[key] = Owner(fact, version, since_s)
 
     def _take_broker(self, key: str, entry: MetadataEntry | None) -> None:
         broker_id = int(key.removeprefix(BROKERS))
@@ -115,9 +123,7 @@ class ClusterView:
         if entry is None:
             self.owners.pop(partition, None)
             return
-        known = self.owners.get(partition)
-        if known is None or known.version < entry.version:
-            self.owners[partition] = Owner(OwnerFact.decode(entry.value), entry.version)
+        self.own(partition, OwnerFact.decode(entry.value), entry.version)
 
     def _take_pin(self, key: str, entry: MetadataEntry | None) -> None:
         topic_id, partition = partition_of_key(key)

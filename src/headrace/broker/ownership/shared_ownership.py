@@ -148,6 +148,11 @@ class SharedOwnership:
             return Leader(NO_LEADER, epoch)
         return self._moving.next_leader(key) or Leader(broker, epoch)
 
+    def led_for_s(self, topic: Topic, partition: int) -> float:
+        """See Ownership."""
+        owner = self.view.owners.get((topic.id, partition))
+        return 0.0 if owner is None else asyncio.get_running_loop().time() - owner.since_s
+
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""
         return (topic.id, partition) in self._mine

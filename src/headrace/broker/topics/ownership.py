@@ -5,6 +5,7 @@ Invariants: the seam. `SharedOwnership` implements it where several brokers shar
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.metadata.facts import broker_key
@@ -46,6 +47,10 @@ class Ownership(Protocol):
 
     def leader(self, topic: Topic, partition: int) -> Leader:
         """The broker that serves a partition."""
+        ...
+
+    def led_for_s(self, topic: Topic, partition: int) -> float:
+        """For how many seconds this broker has known the present leader."""
         ...
 
     def is_mine(self, topic: Topic, partition: int) -> bool:
@@ -93,6 +98,10 @@ class SoleOwnership:
     def leader(self, topic: Topic, partition: int) -> Leader:
         """See Ownership."""
         return Leader(self._broker_id, topic.require_log(partition).leader_epoch)
+
+    def led_for_s(self, topic: Topic, partition: int) -> float:
+        """See Ownership."""
+        return math.inf
 
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""
