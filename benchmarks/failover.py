@@ -1,7 +1,7 @@
 """How long partitions of a cluster stand still: brokers killed and stopped, ten thousand moved.
 
     python -m benchmarks.failover [--rounds 10] [--partitions 10000] [--moved 50] [--rate 300]
-        [--storage-rounds 2] [--zookeepers 3] [--hogs 18]
+        [--storage-rounds 2] [--zookeepers 3] [--hogs 18] [--minutes 60]
 
 Invariants: real brokers over a real ZooKeeper and real bookies, all on this machine; an
 idempotent producer (librdkafka) writes to every partition, and its longest pause is the figure.
@@ -313,8 +313,10 @@ def main() -> None:
     parser.add_argument("--storage-rounds", type=int, default=0, help="bookies killed")
     parser.add_argument("--zookeepers", type=int, default=1)
     parser.add_argument("--hogs", type=int, default=0, help="processes that want a processor")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no round after that")
     parser.add_argument("--how", default="kill,stop")
     asked = parser.parse_args()
+    ends = time.monotonic() + 60 * asked.minutes
     figures: dict[str, object] = {"session_ms": SESSION_MS, "rounds": asked.rounds}
     figures["load_average"] = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="headrace-failover-") as name:
@@ -327,9 +329,11 @@ def main() -> None:
                     moves = Moves(brokers, asked.moved, asked.rate, under)
                     with _busy(asked.hogs):
                         for number in range(asked.rounds):
-                            moves.brokers(number)
+                            if time.monotonic() < ends:
+                                moves.brokers(number)
                         for number in range(asked.storage_rounds):
-                            moves.storage(number)
+                            if time.monotonic() < ends:
+                                moves.storage(number)
                     moves.close()
                     found = moves.found
                     figures["moved"] = {how: _percentiles(sorted(found[how])) for how in found}
