@@ -28,6 +28,12 @@ NOT_COORDINATOR, NO_COORDINATOR = 16, 15
 TURNS_MAX = 200
 
 
+@pytest.fixture(autouse=True)
+def _no_pause_after_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests count turns of the loop, and FindCoordinator would wait for time to pass."""
+    monkeypatch.setattr("headrace.kafka.handlers.metadata.MOVED_S", 0.0)
+
+
 class JumpingClock:
     """Time goes on while the process stands still."""
 
