@@ -40,7 +40,7 @@ CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 MOVED_S = 1.0
-MOVED_PAUSE_S = 0.005
+MOVED_PAUSE_S = 0.01
 """FindCoordinator is answered this late for the first second after a move: librdkafka closes its
 connection to the former coordinator in another thread, and if the answer is faster, it takes that
 for the loss of the new one and looks it up again after 0.5 to 1 s."""
