@@ -48,8 +48,6 @@ LOAD_SETTLE_S = 60.0
 """Until the load average shows the processes besides."""
 STORAGE_SETTLE_S = 2.0
 """Until clients go on that a bookie or a ZooKeeper has held up."""
-SWITCH_INTERVAL_S = 0.0005
-"""Between the clients' threads: with Python's 5 ms, their waits for each other would count."""
 BOOKIE_SESSION_S = 12.0
 """Until the session of a killed bookie has ended (`zkTimeout`): one that is started before waits
 for that, and gives up if it takes longer."""
@@ -319,7 +317,6 @@ def main() -> None:
     parser.add_argument("--how", default="kill,stop")
     asked = parser.parse_args()
     ends = time.monotonic() + 60 * asked.minutes
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     figures: dict[str, object] = {"session_ms": SESSION_MS, "rounds": asked.rounds}
     figures["load_average"] = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="headrace-failover-") as name:
@@ -331,12 +328,12 @@ def main() -> None:
                 if asked.moved:
                     moves = Moves(brokers, asked.moved, asked.rate, under)
                     with _busy(asked.hogs):
-                        for number in range(asked.rounds):
-                            if time.monotonic() < ends:
-                                moves.brokers(number)
-                        for number in range(asked.storage_rounds):
-                            if time.monotonic() < ends:
-                                moves.storage(number)
+                        rounds = [partial(moves.brokers, n) for n in range(asked.rounds)]
+                        rounds += [partial(moves.storage, n) for n in range(asked.storage_rounds)]
+                        for run_round in rounds:
+                            if time.monotonic() >= ends:
+                                break
+                            run_round()
                     moves.close()
                     found = moves.found
                     figures["moved"] = {how: _percentiles(sorted(found[how])) for how in found}

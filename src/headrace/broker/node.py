@@ -386,6 +386,11 @@ class Node:
                     return broker
         raise CoordinatorUnavailable("no broker coordinates this key at the moment: try again")
 
+    def coordinated_for_s(self, shards: CoordinatorShards[Any, Any, Any], key: str) -> float:
+        """For how many seconds this broker has known the coordinator of `key`."""
+        topic = self.topics.by_name.get(shards.topic)
+        return 0.0 if topic is None else self.ownership.led_for_s(topic, shards.partition_for(key))
+
     def _topic_changed(self, key: str, entry: MetadataEntry | None) -> None:
         """Another broker may have created, changed or deleted a topic."""
         removed = self.topics.apply(key, entry)

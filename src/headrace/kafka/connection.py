@@ -43,7 +43,6 @@ FRAME_BYTES_MIN: Final = 8
 ANY_TERM: Final = -1
 """For a response that may leave at any time."""
 SIZE_BYTES: Final = 4
-NEVER_NS: Final = 1 << 62
 _NOT_OPEN: Final = ClientSession(PLAINTEXT, "")
 
 
@@ -129,10 +128,10 @@ class KafkaConnection:
         "_uncut",
         "last_request_ns",
         "listener",
-        "looked_up_ns",
         "must_be_admitted",
         "peer",
         "session",
+        "settles_ns",
         "state",
         "throttle_ms",
         "transport",
@@ -164,8 +163,8 @@ class KafkaConnection:
         self._is_paused = False
         self._is_write_paused = False
         self.last_request_ns = 0
-        self.looked_up_ns = -NEVER_NS
-        """When the client last asked for positions in partitions."""
+        self.settles_ns = 0
+        """Until then, fetches wait only briefly."""
         self.transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         """The transport's socket, once something was sent past the transport."""

@@ -286,9 +286,7 @@ class KafkaFace:
         if api_key == FETCH:
             self.fetch.handle(connection, frame, at, version, correlation_id)
             return
-        self.fetch.hasten(connection)
-        if api_key in _LOOKUPS:
-            connection.looked_up_ns = now_ns
+        self.fetch.complete_waiting(connection, is_lookup=api_key in _LOOKUPS)
         client_id = bytes(frame[10 : 10 + max(client_size, 0)]).decode(errors="replace")
         context = Context(
             api_key, version, client_id, connection.peer, connection.session, connection

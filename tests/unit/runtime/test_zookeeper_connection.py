@@ -284,30 +284,37 @@ def test_names_of_servers():
             parse_hosts(wrong)
 
 
+class Server(asyncio.Protocol):
+    """Opens the session that a client requests."""
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(OPENED)
+
+
 def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
     """Two servers, of which a name means the one and later the other: the session goes on there."""
     asked: list[tuple[str, int]] = []
 
-    class Server(asyncio.Protocol):
+    class Located(Server):
         def __init__(self, place: str) -> None:
             self.place = place
-
-        def connection_made(self, transport):
-            self.transport = transport
 
         def data_received(self, data):
             request = wire.FrameReader(data[4:])
             request.number(), request.take(wire.LONG), request.number()
             (session,) = request.take(wire.LONG)
             asked.append((self.place, session))
-            self.transport.write(OPENED)
+            super().data_received(data)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
         servers = {}
         port = 0
         for place in ("127.0.0.2", "127.0.0.3"):
-            server = await loop.create_server(lambda place=place: Server(place), place, port)
+            server = await loop.create_server(lambda place=place: Located(place), place, port)
             servers[place] = server
             port = server.sockets[0].getsockname()[1]
         means = ["127.0.0.2"]
@@ -339,13 +346,6 @@ def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
 def test_a_session_is_resumed_soon_after_servers_are_back():
     """They were away for a while: the pauses between attempts do not grow beyond a twentieth of the
     session, 0.3 s here. They grew to a second, and brokers stopped serving meanwhile."""
-
-    class Server(asyncio.Protocol):
-        def connection_made(self, transport):
-            self.transport = transport
-
-        def data_received(self, data):
-            self.transport.write(OPENED)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

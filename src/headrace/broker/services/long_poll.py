@@ -47,7 +47,7 @@ class LongPoll:
 
     def begin(self, timeout_s: float) -> None:
         """Look once more when the time is over."""
-        self._timer = self._loop.call_later(timeout_s, self._time_is_over)
+        self._timer = self._loop.call_later(timeout_s, self.expire)
 
     def notify(self) -> None:
         """See Waiter: look at the end of this turn."""
@@ -65,19 +65,16 @@ class LongPoll:
         for source in self._sources:
             source.discard(self)
 
-    def cut_short(self) -> None:
-        """Look for the last time, as if the time were over."""
-        self._time_is_over()
+    def expire(self) -> None:
+        """End the wait, and look for the last time. Called when the time is over, or earlier."""
+        if not self.has_ended:
+            self.end()
+            self._look(True)
 
     def _look_once(self) -> None:
         self._is_scheduled = False
         if not self.has_ended:
             self._look(False)
-
-    def _time_is_over(self) -> None:
-        if not self.has_ended:
-            self.end()
-            self._look(True)
 
 
 async def wait_for_records(

@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 WAIT_MS_MAX: Final = 10 * 60 * 1000
 SETTLING_WAIT_MS: Final = 20
 SETTLING_NS: Final = 100_000_000
-"""A client that has just looked up positions will soon fetch from further partitions, which its
-next fetch does not name yet: for a tenth of a second, fetches do not wait longer than 20 ms."""
+"""After ListOffsets and OffsetForLeaderEpoch a client adds partitions, but its next Fetch may not
+contain them yet: for 100 ms, a Fetch waits at most 20 ms."""
 BATCH_BYTES: Final = 1024 * 1024
 """A response may be this large whatever the limit: its first batch is returned whole."""
 EMPTY: Final = b""
@@ -211,12 +211,14 @@ class FetchHandler:
             except Exception as error:  # noqa: BLE001  # the edge of a callback
                 self._give_up(fetch, error)
 
-    def hasten(self, connection: KafkaConnection) -> None:
-        """Another request has arrived, whose response leaves after those of the waiting fetches:
-        answer them now."""
+    def complete_waiting(self, connection: KafkaConnection, *, is_lookup: bool) -> None:
+        """Another request has arrived, and responses are sent in request order: complete the
+        waiting fetches now. `is_lookup`: it requests positions in partitions."""
+        if is_lookup:
+            connection.settles_ns = connection.last_request_ns + SETTLING_NS
         for fetch in list(self._waiting.get(connection, ())):
             if fetch.poll is not None:
-                fetch.poll.cut_short()
+                fetch.poll.expire()
 
     def closed(self, connection: KafkaConnection) -> None:
         """Its client has disconnected: cancel its waiting fetches."""
@@ -378,7 +380,7 @@ class FetchHandler:
         self._waiting.setdefault(connection, {})[fetch] = None
         self.waiting += 1
         wait_ms = min(fetch.request.wait_ms_max, WAIT_MS_MAX)
-        if connection.last_request_ns < connection.looked_up_ns + SETTLING_NS:
+        if connection.last_request_ns < connection.settles_ns:
             wait_ms = min(wait_ms, SETTLING_WAIT_MS)
         poll.begin(wait_ms / 1000)
 

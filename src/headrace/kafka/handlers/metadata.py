@@ -41,9 +41,9 @@ NOT_ASKED = -(2**31)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 MOVED_S = 1.0
 MOVED_PAUSE_S = 0.01
-"""FindCoordinator is answered this late for the first second after a move: librdkafka closes its
-connection to the former coordinator in another thread, and if the answer is faster, it takes that
-for the loss of the new one and looks it up again after 0.5 to 1 s."""
+"""For the first second after a move, FindCoordinator responses are delayed this long: librdkafka
+closes the connection to the former coordinator in another thread. If the response arrives first,
+it takes the closing for the loss of the new coordinator, and retries after 0.5 to 1 s."""
 FEATURES = {"streams.version": 1, "transaction.version": 2}
 """The level of each feature: Kafka Streams groups (KIP-1071), and KIP-890, by which clients bump
 their epoch with every transaction."""
@@ -254,10 +254,7 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
                 raise RequestInvalid("unsupported coordinator type: use group or transaction")
             await node.topics.ensure_internal(shards.topic)
             await shards.wait_handed_over(key)
-            topic = node.topics.by_name.get(shards.topic)
-            partition = shards.partition_for(key)
-            has_moved = topic is not None and node.ownership.led_for_s(topic, partition) < MOVED_S
-            if has_moved and not has_paused:
+            if not has_paused and node.coordinated_for_s(shards, key) < MOVED_S:
                 has_paused = True
                 await asyncio.sleep(MOVED_PAUSE_S)
             broker = node.coordinator_of(shards, key)
