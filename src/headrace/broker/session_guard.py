@@ -43,9 +43,11 @@ class SessionGuard:
         session: StoreSession,
         clock: Clock,
         step_down: Callable[[], None],
-        step_up: Callable[[], None],
+        step_up: Callable[[bool], None],
     ) -> None:
-        """`step_down` and `step_up` alternate; `step_down` is called within `term_at`."""
+        """`step_down` and `step_up` alternate; `step_down` is called within `term_at`.
+        `step_up(has_survived)`: whether the session in which this broker stepped down is the
+        present one, so that its ephemeral entries have existed all the time."""
         self.term = 0
         """How often this broker has stepped down."""
         self.is_up = True
@@ -86,9 +88,10 @@ class SessionGuard:
         self.term_at(now_ns)
         session = self._session
         if not self.is_up and now_ns < session.ends_ns - session.timeout_ms * _MARGIN_NS_PER_MS:
+            has_survived = session.number == self._number
             self.is_up, self._number = True, session.number
             log.info("the metadata store answers again: this broker serves its partitions")
-            self._step_up()
+            self._step_up(has_survived)
 
     async def run(self) -> None:
         """Check whenever the session changes, and periodically, until cancelled."""

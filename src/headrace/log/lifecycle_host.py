@@ -138,10 +138,8 @@ class LifecycleHost:
                 if target.ready is None:
                     target.ready = Completion()
             case Effect.RELEASE_APPENDS:
-                target.reopened()
-                ready, target.ready = target.ready, None
-                if ready is not None:
-                    ready.succeed()
+                if target.failure is None:  # otherwise it is suspended
+                    target.reopened()
             case Effect.FAIL_WAITERS:
                 ready = target.ready
                 if ready is not None and error is not None:
@@ -205,7 +203,7 @@ class LifecycleHost:
         segments, producers = await load_segments(
             fact, ahead, self._environment, can_shrink=target.config.flush_ms is not None
         )
-        if isinstance(target.failure, NotOwner) and self.state is not State.DRAINING:
+        if target.failure is not None and self.state is State.FAILED:
             raise target.failure  # abandoned during the load
         target.producers = producers
         target.segments = segments

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from headrace.broker.coordinators.producer_ids import BLOCK_SIZE, IDS_PER_MS, ProducerIds
 from headrace.broker.ownership.chain_watch import ChainWatch
 from headrace.broker.ownership.ownership_waiter import OwnershipWaiter
+from headrace.broker.ownership.shared_ownership import SharedOwnership
+from headrace.broker.ownership.suspended_logs import SuspendedLogs
 from headrace.broker.session_guard import SessionGuard
 from headrace.broker.topics.deletion import Deletions
 from headrace.coordination.groups import classic
@@ -27,6 +29,7 @@ from headrace.log import retention
 from headrace.log.cleaner import Cleaner
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState
+from headrace.log.suspension import reinstate
 from headrace.metadata.facts import PartitionFact, allocate_producer_ids
 from headrace.metadata.store import ABSENT
 from headrace.runtime import zookeeper_wire as wire
@@ -166,6 +169,21 @@ def answer_before_the_session_is_looked_at(patch: Patch) -> None:
         self.gate = self.produce._gate = self.fetch._gate = None
 
     patch(KafkaFace, "__init__", open_to_all)
+
+
+def continue_with_former_logs_in_a_new_session(patch: Patch) -> None:
+    """Nor are the owners compared, whose changes a broker that was away has not seen yet."""
+    step_up = SharedOwnership._step_up
+
+    def careless(self: Any, topic: Any, number: int, served: Any) -> bool:
+        if not reinstate(served):
+            return False
+        topic.partitions[number] = served
+        self._topics.version += 1
+        return True
+
+    patch(SuspendedLogs, "reinstate", careless)
+    patch(SharedOwnership, "_step_up", lambda self, _has_survived: step_up(self, True))
 
 
 def call_every_append_durable_at_once(patch: Patch) -> None:
@@ -313,6 +331,7 @@ BUGS = (
     Bug(40, keep_a_session_safe_while_its_connection_is_broken, ("cut-session", "expire")),
     Bug(70, take_what_one_server_answers_for_the_leaders_word, ("zookeeper-alone",)),
     Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
+    Bug(41, continue_with_former_logs_in_a_new_session, ("freeze",), ("prober",) * 2),
     Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),
     Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),
     Bug(20, blackbox_bugs.take_every_batch_for_a_new_one),

@@ -161,9 +161,13 @@ class Chaos:
             elif step == "silence":
                 # The session is silent for a moment: it steps down, and up again.
                 node = self.nodes[self.random.choice(sorted(self.nodes))]
-                node.ownership._step_down()
+                guard = node.ownership.guard
+                guard._end_term()
                 await asyncio.sleep(self.random.random() * 0.01)
-                node.ownership._step_up()
+                has_survived = node.metadata.whole.is_set() and self.random.random() < 0.7
+                if not guard.is_up:  # it may have been checked, and found safe
+                    guard.is_up = True
+                    node.ownership._step_up(has_survived)
             elif step == "move" and whole:
                 node = self.nodes[whole[0]]
                 topic = node.topics.by_name.get("t")

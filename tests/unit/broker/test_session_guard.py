@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from headrace.broker.session_guard import SessionGuard
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.session import Session
@@ -18,7 +20,7 @@ def test_a_broker_serves_again_as_soon_as_its_session_is_resumed():
         session.begin(6_000, clock.now_ns() - 5_000_000_000, clock.now_ns())
         session.suspend(clock.now_ns())
         up = asyncio.Event()
-        guard = SessionGuard(session, clock, lambda: None, up.set)
+        guard = SessionGuard(session, clock, lambda: None, lambda _has_survived: up.set())
         task = asyncio.create_task(guard.run())
         await asyncio.sleep(0.05)
         assert not guard.is_up, "it is not safe for the last fifth of the session"
@@ -30,6 +32,122 @@ def test_a_broker_serves_again_as_soon_as_its_session_is_resumed():
         task.cancel()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_the_owner_is_told_whether_its_session_has_survived(is_new):
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns() - 7_000_000_000, clock.now_ns())
+    told: list[bool] = []
+    guard = SessionGuard(session, clock, lambda: None, told.append)
+    guard.check()
+    if is_new:
+        session.lose(clock.now_ns())
+        session.begin(6_000, clock.now_ns(), clock.now_ns())
+    else:
+        session.resume(6_000, clock.now_ns(), clock.now_ns())
+    guard.check()
+    assert told == [not is_new]
+
+
+def test_a_session_that_was_replaced_unnoticed_has_not_survived():
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns(), clock.now_ns())
+    told: list[bool] = []
+    guard = SessionGuard(session, clock, lambda: None, told.append)
+    session.begin(6_000, clock.now_ns(), clock.now_ns())
+    guard.check()
+    assert guard.term == 1
+    assert told == [False]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_the_owner_is_told_whether_its_session_has_survived(is_new):
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns() - 7_000_000_000, clock.now_ns())
+    told: list[bool] = []
+    guard = SessionGuard(session, clock, lambda: None, told.append)
+    guard.check()
+    if is_new:
+        session.lose(clock.now_ns())
+        session.begin(6_000, clock.now_ns(), clock.now_ns())
+    else:
+        session.resume(6_000, clock.now_ns(), clock.now_ns())
+    guard.check()
+    assert told == [not is_new]
+
+
+def test_a_session_that_was_replaced_unnoticed_has_not_survived():
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns(), clock.now_ns())
+    told: list[bool] = []
+    guard = SessionGuard(session, clock, lambda: None, told.append)
+    session.begin(6_000, clock.now_ns(), clock.now_ns())
+    guard.check()
+    assert guard.term == 1
+    assert told == [False]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_the_owner_is_told_whether_its_session_has_survived(is_new):
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns() - 7_000_000_000, clock.now_ns())
+    told: list[bool] = []
+    guard = SessionGuard(session, clock, lambda: None, told.append)
+    guard.check()
+    if is_new:
+        session.lose(clock.now_ns())
+        session.begin(6_000, clock.now_ns(), clock.now_ns())
+    else:
+        session.resume(6_000, clock.now_ns(), clock.now_ns())
+    guard.check()
+    assert told == [not is_new]
+
+
+def test_a_session_that_was_replaced_unnoticed_has_not_survived():
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns(), clock.now_ns())
+    told: list[bool] = []
+    guard = SessionGuard(session, clock, lambda: None, told.append)
+    session.begin(6_000, clock.now_ns(), clock.now_ns())
+    guard.check()
+    assert guard.term == 1
+    assert told == [False]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_the_owner_is_told_whether_its_session_has_survived(is_new):
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns() - 7_000_000_000, clock.now_ns())
+    told: list[bool] = []
+    guard = SessionGuard(session, clock, lambda: None, told.append)
+    guard.check()
+    if is_new:
+        session.lose(clock.now_ns())
+        session.begin(6_000, clock.now_ns(), clock.now_ns())
+    else:
+        session.resume(6_000, clock.now_ns(), clock.now_ns())
+    guard.check()
+    assert told == [not is_new]
+
+
+def test_a_session_that_was_replaced_unnoticed_has_not_survived():
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns(), clock.now_ns())
+    told: list[bool] = []
+    guard = SessionGuard(session, clock, lambda: None, told.append)
+    session.begin(6_000, clock.now_ns(), clock.now_ns())
+    guard.check()
+    assert guard.term == 1
+    assert told == [False]
 
 
 def test_whoever_stops_waiting_for_a_change_of_the_session_is_forgotten():

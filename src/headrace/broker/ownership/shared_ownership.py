@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import ChainMap
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from headrace.broker.ownership.owner_facts import OwnerFacts
 from headrace.broker.ownership.ownership_waiter import OwnershipWaiter
 from headrace.broker.ownership.peers import Peers
 from headrace.broker.ownership.placement import Placement
+from headrace.broker.ownership.suspended_logs import KEPT_S, SuspendedLogs
 from headrace.broker.session_guard import SessionGuard
 from headrace.broker.topics.ownership import NO_LEADER, Leader
 from headrace.coordination.placement.rendezvous import NO_BROKER
@@ -60,6 +62,7 @@ LEFT_PAUSE_S = 0.3
 """For which a stopping broker stays registered and answers after its last hand-over. If a metadata
 response names new leaders and no longer lists their former broker while a request to it is in
 flight, librdkafka (2.10 and later) forgets the leaders, and asks again after 0.2 to 0.5 s."""
+EXPIRED = "the session with the metadata store has expired"
 LOADS_AT_ONCE = 32
 """Logs that no client has requested yet; a log that a client waits for is read at once in
 addition."""
@@ -101,18 +104,11 @@ class SharedOwnership:
         self._peers = Peers(self._me, metadata, tasks)
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
-        self._chains = ChainWatch(metadata, self._mine, self._mark)
-        self._moving = HandOvers(
-            *(
-                self._me,
-                incarnation,
-                self._mine,
-                self.view,
-                self._facts,
-                self._waiter,
-                events,
-            )
-        )
+        self._suspended = SuspendedLogs(topics, self.view, incarnation)
+        known = ChainMap(self._mine, self._suspended.by_key)
+        self._chains = ChainWatch(metadata, known, self._mark)
+        parts = self._me, incarnation, self._mine, self.view, self._facts, self._waiter
+        self._moving = HandOvers(*parts, events)
         self._ended: dict[PartitionKey, int] = {}
         """Epochs of tenures that ended here. No epoch is begun twice in one incarnation: steps of
         its log may still be running and would mistake the new log's facts for their own."""
@@ -141,10 +137,9 @@ class SharedOwnership:
         if owner is None:
             return Leader(NO_LEADER, -1)
         broker, epoch = owner.fact.broker, owner.fact.leader_epoch
-        if not self.view.is_alive(owner.fact) or (
-            # This broker has stepped down since, and another one may have taken over.
-            broker == self._me and self._ended.get(key, -1) >= epoch
-        ):
+        # This broker has stepped down since, and another one may have taken over.
+        is_over = key in self._suspended.by_key or self._ended.get(key, -1) >= epoch
+        if not self.view.is_alive(owner.fact) or (broker == self._me and is_over):
             return Leader(NO_LEADER, epoch)
         return self._moving.next_leader(key) or Leader(broker, epoch)
 
@@ -248,11 +243,12 @@ class SharedOwnership:
         return True
 
     def _all_mine(self) -> list[tuple[Topic, int]]:
-        topics = list(self._topics.by_id.values())
+        topics = self._topics.by_id.values()
         every = ((topic, number) for topic in topics for number in range(len(topic.partitions)))
         return [(topic, number) for topic, number in every if (topic.id, number) in self._mine]
 
     def _end_all(self, why: str) -> None:
+        self._mine.update(self._suspended.take_all())
         for topic, number in self._all_mine():
             self._end(topic, number, why)
 
@@ -291,12 +287,30 @@ class SharedOwnership:
 
     def _step_down(self) -> None:
         """The session may end soon: serve nothing, so that no client is directed here."""
-        self._end_all("the session with the metadata store has expired")
-        self._next.drop_all("the session with the metadata store has expired")
+        is_kept = self._clock.now_ns() < self._metadata.session.ends_ns + KEPT_S * 1_000_000_000
+        for topic, number in self._all_mine():
+            served = self._mine[topic.id, number]
+            if is_kept and self._suspended.suspend(topic, number, served, EXPIRED):
+                del self._mine[topic.id, number]
+                self._resigned(topic, number)
+            else:
+                self._end(topic, number, EXPIRED)
+        self._next.drop_all(EXPIRED)
         if self._leaving is not None and not self._leaving.expired():
             self._leaving.reschedule(asyncio.get_running_loop().time())
 
-    def _step_up(self) -> None:
+    def _step_up(self, has_survived: bool) -> None:
+        for key, served in self._suspended.take_all().items():
+            self._mine[key] = served
+            topic = self._topics.by_id.get(key[0])
+            if topic is None:
+                served.is_deleted = True
+                served.abandon(NotOwner(f"the topic of {served.name} was deleted"))
+            elif not has_survived or not self._suspended.reinstate(topic, key[1], served):
+                self._end(topic, key[1], EXPIRED)
+            elif not served.is_loaded:
+                loading = self._warm(topic, key[1], served, is_in_use=False)
+                self._tasks.spawn(loading, f"load {served.name}")
         self._mark_all()
 
     def _reconcile(self) -> None:

@@ -1,0 +1,336 @@
+"""A broker that steps down, and up again: in the same session its logs continue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.unit.broker.test_shared_ownership import Cluster, append_at, run, until
+
+from headrace.broker.topics.ownership import NO_LEADER
+from headrace.errors import ChainMissing, MetadataUnavailable, NotOwner
+from headrace.metadata.facts import CompanionKind, OwnerFact, owner_key, partition_key
+from headrace.metadata.store import ANY
+from headrace.records.identifiers import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.broker.node import Node
+    from headrace.broker.topics.topic import Topic
+    from headrace.log.partition_log import PartitionLog
+
+
+async def one_broker(cluster: Cluster, partitions: int = 2) -> tuple[Node, Topic]:
+    node = await cluster.start(1)
+    await node.topics.create("t", partitions)
+    await until(lambda: cluster.agree("t", {1}))
+    await cluster.append("t", 0, b"a")
+    return node, node.topics.get("t")
+
+
+def step_down(node: Node) -> None:
+    """As if the session had become unsafe, which this store's never does."""
+    node.ownership.guard._end_term()
+
+
+def step_up(node: Node, *, has_survived: bool) -> None:
+    node.ownership.guard.is_up = True
+    node.ownership._step_up(has_survived)
+
+
+async def versions(node: Node, topic: Topic) -> list[int]:
+    keys = [owner_key(topic.id, n) for n in range(len(topic.partitions))]
+    keys += [partition_key(topic.id, n) for n in range(len(topic.partitions))]
+    return [(await node.metadata.get(key)).version for key in keys]
+
+
+def test_in_the_same_session_the_logs_continue_and_nothing_is_written() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        before, logs = await versions(node, topic), list(topic.partitions)
+        step_down(node)
+        assert not any(node.ownership.is_mine(topic, number) for number in (0, 1))
+        assert node.ownership.leader(topic, 0).broker == NO_LEADER
+        with pytest.raises(NotOwner):
+            await append_at(node, topic, 0, b"b")
+        step_up(node, has_survived=True)
+        assert cluster.agree("t", {1}), "at once"
+        assert await append_at(node, topic, 0, b"c") == 1
+        assert await cluster.values("t", 0) == [b"a", b"c"]
+        assert topic.partitions == logs
+        await asyncio.sleep(0.05)
+        assert await versions(node, topic) == before
+        assert node.ownership.leader(topic, 0) == (1, 0)
+
+    run(scenario)
+
+
+def test_in_another_session_the_partitions_are_claimed_anew() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        log = topic.require_log(0)
+        step_down(node)
+        step_up(node, has_survived=False)
+        await until(lambda: cluster.agree("t", {1}))
+        # Steps of the first tenure may still be running: their writes must not fit the second's.
+        assert node.ownership.leader(topic, 0) == (1, 1)
+        assert topic.require_log(0) is not log
+        with pytest.raises(NotOwner):
+            log.prepare()
+        assert await cluster.append("t", 0, b"c") == 1
+        assert await cluster.values("t", 0) == [b"a", b"c"]
+
+    run(scenario)
+
+
+def test_who_holds_a_suspended_log_cannot_read_or_append() -> None:
+    """Such as a fetch that has waited since before."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        log = topic.require_log(0)
+        woken: list[bool] = []
+
+        class Waiter:
+            def notify(self) -> None:
+                woken.append(True)
+
+        log.waiters.add(Waiter())
+        step_down(node)
+        assert woken
+        with pytest.raises(NotOwner, match="t-0 is not served here"):
+            await log.wait_loaded()
+        batch_at = log.end_offset
+        with pytest.raises(NotOwner):
+            await append_held(node, log)
+        assert log.end_offset == batch_at
+        step_up(node, has_survived=True)
+        await log.wait_loaded()
+        await append_held(node, log)
+        assert log.end_offset == batch_at + 1
+
+    run(scenario)
+
+
+async def append_held(node: Node, log: PartitionLog) -> None:
+    class Held:
+        def require_log(self, _number: int) -> PartitionLog:
+            return log
+
+    await append_at(node, Held(), 0, b"x")
+
+
+def test_an_append_in_progress_is_acknowledged_when_it_is_durable() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        appending = asyncio.create_task(append_at(node, topic, 0, b"b"))
+        log = topic.require_log(0)
+        await until(lambda: log.end_offset == 2)
+        step_down(node)
+        assert await appending == 1
+        step_up(node, has_survived=True)
+        assert await cluster.append("t", 0, b"c") == 2
+        assert await cluster.values("t", 0) == [b"a", b"b", b"c"]
+
+    run(scenario)
+
+
+def test_who_waits_for_a_log_that_is_suspended_is_refused_and_loading_continues() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        held, get = asyncio.Event(), node.metadata.get
+
+        async def late(key: str) -> object:
+            await held.wait()
+            return await get(key)
+
+        node.metadata.get = late
+        log = node.topics.new_log(topic.fact, 1, node.ownership.leader(topic, 1).leader_epoch)
+        node.ownership._mine[topic.id, 1] = topic.partitions[1] = log  # as after a claim
+        waiting = asyncio.create_task(log.wait_loaded())
+        await asyncio.sleep(0.01)
+        step_down(node)
+        with pytest.raises(NotOwner):
+            await asyncio.wait_for(waiting, 5)
+        held.set()
+        node.metadata.get = get
+        await until(lambda: log.is_loaded)
+        with pytest.raises(NotOwner):
+            log.prepare()
+        step_up(node, has_survived=True)
+        assert topic.require_log(1) is log
+        assert await cluster.append("t", 1, b"b") == 0
+
+    run(scenario)
+
+
+def change_in_suspension(
+    change: Callable[[Cluster, Node, Topic], Awaitable[None]],
+    check: Callable[[Cluster, Node, Topic], Awaitable[None]],
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        step_down(node)
+        await change(cluster, node, topic)
+        step_up(node, has_survived=True)
+        await check(cluster, node, topic)
+
+    run(scenario)
+
+
+def test_a_topic_deleted_in_between_is_not_served_again() -> None:
+    async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
+        node.topics._remove(topic)
+
+    async def check(_cluster: Cluster, node: Node, topic: Topic) -> None:
+        assert (topic.id, 0) not in node.ownership._suspended.by_key
+        await until(lambda: (topic.id, 0) not in node.ownership._mine)
+
+    change_in_suspension(change, check)
+
+
+def test_settings_changed_in_between_are_applied() -> None:
+    async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
+        topic.fact.configs["max.message.bytes"] = "1234"
+
+    async def check(_cluster: Cluster, _node: Node, topic: Topic) -> None:
+        assert topic.require_log(0).config.max_message_bytes == 1234
+
+    change_in_suspension(change, check)
+
+
+def test_a_partition_that_has_another_owner_is_left_to_it() -> None:
+    async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
+        owner = node.ownership.view.owners[topic.id, 0]
+        fact = OwnerFact(1, "another incarnation", 1)
+        node.ownership.view.own((topic.id, 0), fact, owner.version + 1)
+
+    async def check(_cluster: Cluster, node: Node, topic: Topic) -> None:
+        assert not node.ownership.is_mine(topic, 0)
+        assert node.ownership.is_mine(topic, 1)
+
+    change_in_suspension(change, check)
+
+
+def test_a_chain_deleted_in_between_is_noticed() -> None:
+    """An append to its ledger would be lost."""
+
+    async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
+        log = node.ownership._suspended.by_key[topic.id, 0]
+        await node.metadata.delete(partition_key(topic.id, 0), ANY)
+        await until(lambda: isinstance(log.failure, ChainMissing))
+
+    async def check(cluster: Cluster, node: Node, topic: Topic) -> None:
+        await until(lambda: node.ownership.is_mine(topic, 0))
+        log = topic.require_log(0)
+        with pytest.raises(ChainMissing):
+            await log.wait_loaded()
+
+    change_in_suspension(change, check)
+
+
+def test_a_log_that_fails_in_between_is_read_anew() -> None:
+    async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
+        log = node.ownership._suspended.by_key[topic.id, 0]
+        log.lifecycle_host._fail(NotOwner("storage names another owner"))
+
+    async def check(cluster: Cluster, node: Node, topic: Topic) -> None:
+        await until(lambda: node.ownership.leader(topic, 0) == (1, 1))
+        assert await cluster.append("t", 0, b"b") == 1
+
+    change_in_suspension(change, check)
+
+
+def test_a_log_that_is_handed_over_in_between_is_read_anew() -> None:
+    async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
+        log = node.ownership._suspended.by_key[topic.id, 0]
+        await log.lifecycle_host.settle_and_seal()
+
+    async def check(cluster: Cluster, node: Node, topic: Topic) -> None:
+        await until(lambda: node.ownership.leader(topic, 0) == (1, 1))
+        assert await cluster.append("t", 0, b"b") == 1
+
+    change_in_suspension(change, check)
+
+
+def test_what_state_is_built_from_is_not_kept() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        await topic.require_log(1).note_companion(CompanionKind.SHARES)
+        offsets = await node.topics.ensure_internal(OFFSETS_TOPIC)
+        await until(lambda: cluster.agree(OFFSETS_TOPIC, {1}))
+        step_down(node)
+        assert list(node.ownership._suspended.by_key) == [(topic.id, 0)]
+        step_up(node, has_survived=True)
+        await until(lambda: cluster.agree("t", {1}) and cluster.agree(OFFSETS_TOPIC, {1}))
+        assert node.ownership.leader(topic, 0).leader_epoch == 0
+        assert node.ownership.leader(topic, 1).leader_epoch == 1
+        assert node.ownership.leader(offsets, 0).leader_epoch == 1
+
+    run(scenario)
+
+
+def test_a_broker_that_was_frozen_long_past_its_session_keeps_nothing() -> None:
+    """Its ledgers may have been deleted, with their fences."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        log = topic.require_log(0)
+        node.metadata.session.ends_ns = node.clock.now_ns() - 61_000_000_000
+        step_down(node)
+        assert not node.ownership._suspended.by_key
+        with pytest.raises(NotOwner):
+            log.prepare()
+
+    run(scenario)
+
+
+def test_a_broker_that_stops_while_it_is_suspended_releases_its_ledgers() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        log = topic.require_log(0)
+        step_down(node)
+        await node.leave()
+        assert log.active is None
+        assert not node.ownership._suspended.by_key
+
+    run(scenario)
+
+
+def test_a_ledger_change_while_suspended_accepts_no_append() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        log = topic.require_log(0)
+        step_down(node)
+        await log.roll_now()
+        assert len(log.segments) == 2
+        with pytest.raises(NotOwner):
+            await append_held(node, log)
+        step_up(node, has_survived=True)
+        assert await append_at(node, topic, 0, b"b") == 1
+
+    run(scenario)
+
+
+def test_metadata_that_cannot_be_written_does_not_end_a_suspended_log() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, topic = await one_broker(cluster)
+        log = topic.require_log(0)
+        put = node.metadata.put
+
+        async def away(*_: object, **__: object) -> int:
+            raise MetadataUnavailable("away")
+
+        node.metadata.put = away
+        step_down(node)
+        rolling = asyncio.create_task(log.roll_now())
+        await asyncio.wait([rolling], timeout=0.2)
+        node.metadata.put = put
+        step_up(node, has_survived=True)
+        assert await cluster.append("t", 0, b"b") == 1
+        await log.roll_now()
+        assert await cluster.append("t", 0, b"c") == 2
+
+    run(scenario)
