@@ -55,6 +55,7 @@ from headrace.broker.topics.topics import Topics
 from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
+from headrace.log.sealed_view import open_sealed
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
@@ -127,6 +128,7 @@ class Node:
         """None if only this broker sees its ledgers."""
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier
         environment = Environment(*parts, LoadedIndexes(), self.evidence, {})
+        self._environment = environment
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
@@ -228,6 +230,8 @@ class Node:
                 lambda topic, n, is_moving: self.coordinators.hold(
                     topic.name, n, is_moving=is_moving
                 ),
+                self._read_ahead,
+                lambda topic, n: self.coordinators.withdraw(topic.name, n),
                 self._resigned,
             ),
             incarnation,
@@ -412,6 +416,14 @@ class Node:
             await copy_cluster_id(self.metadata, self.cluster_id)
         except HeadraceError as error:  # the id itself is stored
             log.warning("cannot store a copy of the cluster id: %s", error)
+
+    async def _read_ahead(self, topic: Topic, partition: int, leader_epoch: int) -> None:
+        """This broker is about to coordinate what is in a partition."""
+        view = self.topics.new_log(topic.fact, partition, leader_epoch)
+        await open_sealed(view, self._environment)
+        records = InternalPartition(view, self.clock).replay_from(view.log_start_offset)
+        end = view.high_watermark
+        await self.coordinators.read_ahead(topic.name, partition, records, end, leader_epoch)
 
     def _resigned(self, topic: Topic, partition: int) -> None:
         """This broker is about to stop serving a partition."""

@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from headrace.broker.coordinators.shard_appends import ShardAppends
 from headrace.broker.coordinators.shard_log import (
     RECORD_OVERHEAD_BYTES,
+    REFUSALS,
     LogRecord,
     ShardLog,
     size_of,
 )
-from headrace.broker.coordinators.shard_replay import read_back
+from headrace.broker.coordinators.shard_replay import StateAhead, restore
 from headrace.broker.coordinators.shard_snapshot import batches_of, state_size
 from headrace.coordination.machine import EndsTransaction, Refusable
 from headrace.errors import (
-    BatchTooLarge,
     CoordinatorLoading,
     CoordinatorUnavailable,
     DiskFull,
@@ -42,10 +42,6 @@ from headrace.errors import (
     HeadraceError,
     NotCoordinator,
     NotOwner,
-    ProducerFenced,
-    RecordInvalid,
-    TransactionCoordinatorFenced,
-    TransactionUnverified,
 )
 
 if TYPE_CHECKING:
@@ -70,16 +66,6 @@ SHRINK_BYTES_MIN = 4 * 1024
 """A longer log is compacted before a hand-over: 256 KiB of single commits take 0.3 s to read."""
 SHRINK_RATIO = 1.5
 
-_REFUSALS = (
-    BatchTooLarge,
-    RecordInvalid,
-    ProducerFenced,
-    TransactionCoordinatorFenced,
-    TransactionUnverified,
-)
-"""The log is healthy but refuses this batch: nothing was appended."""
-
-
 Command = TypeVar("Command", bound=Refusable)
 Record = TypeVar("Record")
 Reply = TypeVar("Reply")
@@ -97,10 +83,11 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         clock: Clock,
         tasks: Tasks,
         perform: Callable[[Any, Callable[[Command], None]], None] | None = None,
+        ahead: StateAhead | None = None,
     ) -> None:
         """`host_commands`: the commands that report a load and an expired deadline to the machine.
         `perform(effect, report)` begins an effect; `report(command)` delivers its outcome, any
-        number of times, never within the call."""
+        number of times, never within the call. `ahead`: for the first load."""
         self.machine: Machine[Command, Record, Reply] | None = None
         self.snapshot_bytes_min = SNAPSHOT_BYTES_MIN
         self._name = name
@@ -110,6 +97,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._clock = clock
         self._tasks = tasks
         self._perform = perform
+        self._ahead = ahead
         self._zero_ms = 0
         self._load_count = 0
         self._is_loading = False
@@ -282,7 +270,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._log_bytes += size_bytes
             return None
         if self.machine is machine:  # otherwise an earlier decision could not be appended
-            if isinstance(error, _REFUSALS):
+            if isinstance(error, REFUSALS):
                 return error
             self._drop(error)
         return _unavailable()
@@ -348,7 +336,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         """
         if self.machine is None:
             return
-        if isinstance(error, NotOwner | Fenced) and not isinstance(error, _REFUSALS):
+        if isinstance(error, NotOwner | Fenced) and not isinstance(error, REFUSALS):
             self._resign(error)
             return
         if not isinstance(error, DiskFull):  # the store has logged that already
@@ -419,8 +407,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             # Appends in flight may still reach the log: read it only once they have settled.
             with suppress(HeadraceError):
                 await self._appends.tail.wait()
-        machine = self._make_machine()
-        log_bytes = await read_back(machine, self._log)
+        ahead, self._ahead = self._ahead, None
+        machine, log_bytes = await restore(self._make_machine, self._log, ahead)
         if self._closed_with is not None:
             return
         self._zero_ms = self._clock.now_ms() - self._clock.now_ns() // 1_000_000

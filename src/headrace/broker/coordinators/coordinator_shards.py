@@ -16,13 +16,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.broker.coordinators.shard_replay import StateAhead, read_back
 from headrace.coordination.machine import Refusable
 from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
-    from headrace.broker.coordinators.shard_log import ShardLog
+    from headrace.broker.coordinators.shard_log import Replayed, ShardLog
     from headrace.coordination.machine import Machine, Parkable
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
@@ -67,6 +68,8 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         self._tasks = tasks
         self._perform = perform
         self._shards: dict[int, CoordinatorShard[Command, Record, Reply]] = {}
+        self._ahead: dict[int, StateAhead] = {}
+        """Of partitions that other brokers are about to hand over."""
         self._partitions: dict[str, int] = {}
         self._handed_over: dict[int, asyncio.Event] = {}
         """Partitions in motion, and what is set when the next owner is named."""
@@ -103,6 +106,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
                 self._clock,
                 self._tasks,
                 None if perform is None else lambda e, report: perform(shard_log, e, report),
+                self._ahead.pop(partition, None),
             )
         return shard
 
@@ -152,6 +156,19 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             self.shard(partition).preload()
         except HeadraceError as error:  # it was given up meanwhile, or the broker is stopping
             log.debug("%s-%d is not preloaded: %s", self.topic, partition, error)
+
+    async def read_ahead(
+        self, partition: int, records: AsyncIterator[Replayed], end_offset: int, leader_epoch: int
+    ) -> None:
+        """Another broker is about to hand over the partition: build the state from the records
+        before `end_offset`, which do not change. Raises what reading them raises."""
+        machine = self._make_machine()
+        log_bytes = await read_back(machine, records)
+        self._ahead[partition] = StateAhead(machine, end_offset, log_bytes, leader_epoch)
+
+    def withdraw(self, partition: int) -> None:
+        """The partition is not handed over after all."""
+        self._ahead.pop(partition, None)
 
     async def shrink(self, partition: int, timeout_s: float) -> None:
         """This broker is about to hand over the partition: leave little for the next owner to
@@ -213,6 +230,26 @@ class CoordinatorRegistry:
         shards = self._kinds.get(topic)
         if shards is not None:
             shards.preload(partition)
+
+    async def read_ahead(
+        self,
+        topic: str,
+        partition: int,
+        records: AsyncIterator[Replayed],
+        end_offset: int,
+        leader_epoch: int,
+    ) -> None:
+        """Another broker is about to hand over a partition of an internal topic. Raises what
+        reading its records raises."""
+        shards = self._kinds.get(topic)
+        if shards is not None:
+            await shards.read_ahead(partition, records, end_offset, leader_epoch)
+
+    def withdraw(self, topic: str, partition: int) -> None:
+        """A partition, of an internal topic or any other, is not handed over after all."""
+        shards = self._kinds.get(topic)
+        if shards is not None:
+            shards.withdraw(partition)
 
     async def shrink(self, topic: str, partition: int, timeout_s: float) -> None:
         """This broker is about to hand over a partition, of an internal topic or any other."""

@@ -141,10 +141,13 @@ class InternalPartition:
 
         ready.then(again, None)
 
-    async def replay(self) -> AsyncIterator[Replayed]:
+    async def replay(self, after: int | None = None) -> AsyncIterator[Replayed]:
         """See ShardLog."""
         await self._partition.wait_settled()
-        async for replayed in self.replay_from(self._partition.log_start_offset):
+        start = self._partition.log_start_offset
+        if after is not None and after < start:
+            raise OffsetOutOfRange(f"{self._partition.name} begins at offset {start} now")
+        async for replayed in self.replay_from(start if after is None else after):
             yield replayed
 
     async def replay_from(self, start: int) -> AsyncIterator[Replayed]:

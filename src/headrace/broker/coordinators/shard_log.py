@@ -9,6 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
+from headrace.errors import (
+    BatchTooLarge,
+    ProducerFenced,
+    RecordInvalid,
+    TransactionCoordinatorFenced,
+    TransactionUnverified,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,6 +26,15 @@ RECORD_OVERHEAD_BYTES = 16
 BATCH_OVERHEAD_BYTES = 64
 
 LogRecord = tuple[bytes | None, bytes | None]
+
+REFUSALS = (
+    BatchTooLarge,
+    RecordInvalid,
+    ProducerFenced,
+    TransactionCoordinatorFenced,
+    TransactionUnverified,
+)
+"""The log is healthy but refuses this batch: nothing was appended."""
 
 
 class PendingRecord(NamedTuple):
@@ -63,8 +79,11 @@ class ShardLog(Protocol):
         """
         ...
 
-    def replay(self) -> AsyncIterator[Replayed]:
-        """All records from the log's start to its end, in order."""
+    def replay(self, after: int | None = None) -> AsyncIterator[Replayed]:
+        """All records to the log's end, in order: from its start, or from the offset `after`.
+
+        Raises OffsetOutOfRange if the log begins later than that.
+        """
         ...
 
     def begin_snapshot(self) -> int:

@@ -7,18 +7,25 @@ records.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.coordinators.shard_log import (
     RECORD_OVERHEAD_BYTES,
     LogRecord,
     PendingRecord,
+    Replayed,
     ShardLog,
     size_of,
 )
+from headrace.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
     from headrace.coordination.machine import Machine
+
+log = logging.getLogger(__name__)
 
 TURN_RECORDS = 2_000
 """Records applied per turn of the loop (about 5 ms)."""
@@ -26,14 +33,46 @@ TURN_RECORDS = 2_000
 SAMPLE, SAMPLED_MIN = 16, 256
 
 
-async def read_back(machine: Machine[Any, Any, Any], shard_log: ShardLog) -> int:
-    """Apply all records of the log to a new machine; returns their approximate size in bytes.
+class StateAhead(NamedTuple):
+    """A machine built from the sealed part of a log before this broker owned it."""
+
+    machine: Machine[Any, Any, Any]
+    end_offset: int
+    """Of the part that was read."""
+    log_bytes: int
+    leader_epoch: int
+    """Of the tenure for which it was built."""
+
+
+async def restore(
+    make_machine: Callable[[], Machine[Any, Any, Any]],
+    shard_log: ShardLog,
+    ahead: StateAhead | None,
+) -> tuple[Machine[Any, Any, Any], int]:
+    """The machine at the end of the log, and the log's approximate size in bytes.
+
+    `ahead` is used if possible: records after it that were trimmed may have undone earlier ones.
+    Raises what reading the log raises.
+    """
+    if ahead is not None and ahead.leader_epoch == shard_log.leader_epoch:
+        try:
+            rest = await read_back(ahead.machine, shard_log.replay(ahead.end_offset))
+        except OffsetOutOfRange as error:
+            log.debug("the state read ahead is of no use: %s", error)
+        else:
+            return ahead.machine, ahead.log_bytes + rest
+    machine = make_machine()
+    return machine, await read_back(machine, shard_log.replay())
+
+
+async def read_back(machine: Machine[Any, Any, Any], records: AsyncIterator[Replayed]) -> int:
+    """Apply these records to a machine; returns their approximate size in bytes.
 
     Raises what reading the log raises.
     """
     log_bytes = count = 0
     replay = machine.replayer()
-    async for replayed in shard_log.replay():
+    async for replayed in records:
         if isinstance(replayed, list):
             log_bytes += _about(replayed)
             for first in range(0, len(replayed), TURN_RECORDS):

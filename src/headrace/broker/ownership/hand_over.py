@@ -5,8 +5,8 @@ compare-and-set of the owner fact under its own epoch. If that fails or its outc
 stops serving all the same: the stored fact decides who owns the partition.
 
 How it works: for a partition that clients use, the next owner is announced and prepares
-(`next_owner`) while this one serves; the log of a coordinator is first replaced by a snapshot,
-since the next owner reads all of it. Then this broker refuses requests with the name of the next
+(`next_owner`) while this one serves; the log of a coordinator is first replaced by a snapshot and
+sealed, since the next owner reads all of it. Then this broker refuses requests with the name of the next
 owner, where clients wait; it seals its ledger, and writes the next owner, the chain under its epoch
 and its ledger in one transaction. The next owner only has to read the footer of the sealed ledger.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.ownership.next_owner import WARM_VERSION
@@ -49,6 +49,11 @@ GETTING_READY_AT_ONCE = 2
 in time, few enough that they take no CPU from those in motion and do not wait long themselves."""
 READY_WAIT_S = 2.0
 """For the next owner of a partition in use to be ready; after that it is handed over anyway."""
+COORDINATOR_READY_WAIT_S = 8.0
+"""The same for a coordinator's partition: a million offsets take seconds to read. Shorter than the
+next owner waits."""
+SEAL_BYTES_MIN = 16 * 1024
+"""Of the open ledger of a coordinator's log: the next owner reads only sealed ones ahead."""
 IN_MOTION_MAX_S = 5.0
 """After that, other partitions may move as well: slow bookies of one ledger delay only its own
 partition."""
@@ -66,6 +71,11 @@ class Events(NamedTuple):
     served."""
     moving: Callable[[Topic, int, bool], None]
     """The partition begins to be handed over, or it has been: to the next owner, or not at all."""
+    expected: Callable[[Topic, int, int], Awaitable[None]]
+    """Another broker is about to hand over the partition, to be served under the given leader
+    epoch: read what does not change until then. Raises HeadraceError."""
+    withdrawn: Callable[[Topic, int], None]
+    """The partition is not handed over after all."""
     resigned: Callable[[Topic, int], None]
     """The partition is given up: it accepts no more records, and its next owner is not named
     yet."""
@@ -137,9 +147,10 @@ class HandOvers:
             turns.callback(getting_ready.release)
             if topic.is_internal:
                 await self._prepare(topic, number, READY_WAIT_S)
+                await _seal_most(served)
             if not self._can_take(target):  # it began to stop in the meantime
                 return False
-            await self._announce((topic.id, number), served, target)
+            await self._announce(topic, number, served, target)
             await in_motion.acquire()
             turns.callback(in_motion.release)
             late = asyncio.get_running_loop().call_later(IN_MOTION_MAX_S, turns.close)
@@ -157,9 +168,9 @@ class HandOvers:
         broker = self._view.brokers.get(target)
         return broker is not None and not broker.is_leaving
 
-    async def _announce(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
+    async def _announce(self, topic: Topic, number: int, served: PartitionLog, target: int) -> None:
         """Have the next owner prepare, up to a time limit, while this one still serves."""
-        epoch = served.leader_epoch
+        key, epoch = (topic.id, number), served.leader_epoch
         owner = self._view.owners.get(key)
         if owner is None or self._served.get(key) is not served:
             return
@@ -175,7 +186,8 @@ class HandOvers:
         if life is None or not await self._facts.write(key, fact, owner):
             return
         self._announced[key] = life
-        if not await self._waiter.wait(is_decided, READY_WAIT_S):
+        wait_s = COORDINATOR_READY_WAIT_S if topic.is_internal else READY_WAIT_S
+        if not await self._waiter.wait(is_decided, wait_s):
             log.info(
                 "%s: broker %d is not ready; handing the partition over anyway", served.name, target
             )
@@ -241,3 +253,12 @@ class HandOvers:
             if await self._facts.write(key, fact, known, chain):
                 return
         served.lifecycle_host.record_seal()
+
+
+async def _seal_most(served: PartitionLog) -> None:
+    """Seal the open ledger unless it is short, and continue in the next one."""
+    active = served.active
+    if active is not None and active.end_position >= SEAL_BYTES_MIN:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READY_WAIT_S):
+                await served.roll_now()

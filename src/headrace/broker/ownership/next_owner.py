@@ -4,8 +4,8 @@ Invariants: changes nothing but the mark that this broker is ready; the former o
 names the next one. Reading ahead does not fence.
 
 How it works: an owner that wants to hand over a partition announces the next owner in its owner
-fact. The next owner creates a waiting log, reads ahead what is stored, and records in the fact that
-it is ready. Clients that arrive before it has seen that it is the owner wait at that log instead of
+fact. The next owner creates a waiting log, reads ahead what is stored, builds a coordinator's state
+from it, and records in the fact that it is ready. Clients that arrive before it has seen that it is the owner wait at that log instead of
 being sent back to the former owner. If the partition is not handed over within `HELD_MS`, they are
 sent back after all.
 """
@@ -21,6 +21,7 @@ from headrace.errors import HeadraceError, NotOwner
 
 if TYPE_CHECKING:
     from headrace.broker.ownership.cluster_view import ClusterView, Owner
+    from headrace.broker.ownership.hand_over import Events
     from headrace.broker.ownership.owner_facts import OwnerFacts
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
@@ -40,9 +41,16 @@ class NextOwner:
     """The partitions for which this broker was announced."""
 
     def __init__(
-        self, me: int, view: ClusterView, topics: Topics, facts: OwnerFacts, tasks: Tasks
+        self,
+        me: int,
+        view: ClusterView,
+        topics: Topics,
+        facts: OwnerFacts,
+        tasks: Tasks,
+        events: Events,
     ) -> None:
         self._me = me
+        self._expected, self._withdrawn = events.expected, events.withdrawn
         self._view = view
         self._topics = topics
         self._facts = facts
@@ -79,6 +87,7 @@ class NextOwner:
     async def _read_ahead(self, key: PartitionKey, waiting: PartitionLog, owner: Owner) -> None:
         try:
             await waiting.lifecycle_host.read_ahead()
+            await self._read_state_ahead(key, waiting)
             if self._is_waiting(key, waiting):
                 ahead = waiting.lifecycle_host.ledger_ahead
                 fact = replace(owner.fact, is_ready=1, ledger_ahead=ahead)
@@ -90,6 +99,18 @@ class NextOwner:
             )
             if self._is_waiting(key, waiting):
                 self.drop(key, "it could not be read ahead")
+
+    async def _read_state_ahead(self, key: PartitionKey, waiting: PartitionLog) -> None:
+        """For a coordinator; if that fails, it reads everything when it owns the partition."""
+        found = self._waiting.get(key)
+        if found is None or not found[0].is_internal:
+            return
+        try:
+            await self._expected(found[0], key[1], waiting.leader_epoch)
+        except HeadraceError as error:
+            log.info("the state of %s could not be read ahead: %s", waiting.name, error)
+        if not self._is_waiting(key, waiting):
+            self._withdrawn(found[0], key[1])
 
     @staticmethod
     async def _follow(waiting: PartitionLog) -> None:
@@ -145,6 +166,7 @@ class NextOwner:
     def drop(self, key: PartitionKey, why: str) -> None:
         """Stop waiting for the partition."""
         topic, waiting = self._waiting.pop(key)
+        self._withdrawn(topic, key[1])
         waiting.lifecycle_host.abandon(
             NotOwner(f"{waiting.name} is not served here: {why}; refresh the metadata")
         )

@@ -97,7 +97,7 @@ class SharedOwnership:
         self.view = ClusterView(metadata, tasks, self._wake.set)
         self._waiter = OwnershipWaiter(self.view, self._me)
         self._facts = OwnerFacts(self.view, metadata, tasks)
-        self._next = NextOwner(self._me, self.view, topics, self._facts, tasks)
+        self._next = NextOwner(self._me, self.view, topics, self._facts, tasks, events)
         self._orphaned = OrphanedOwnerships(self.view, metadata, incarnation, tasks)
         self._is_all_due = True
         """Whether all partitions must be examined; otherwise only those the view marks as dirty."""

@@ -49,8 +49,9 @@ class TimerLog:
         """See ShardLog."""
         return self._inner.append_marker(marker)
 
-    async def replay(self) -> AsyncIterator[Replayed]:
+    async def replay(self, after: int | None = None) -> AsyncIterator[Replayed]:
         """See ShardLog."""
+        assert after is None, "timers are not read ahead"
         await self._companion.wait_settled()
         start = max(await self._checkpoint(), self._companion.log_start_offset)
         yield [(None, start.to_bytes(8))]
