@@ -6,9 +6,10 @@ stops serving all the same: the stored fact decides who owns the partition.
 
 How it works: for a partition that clients use, the next owner is announced and prepares
 (`next_owner`) while this one serves; the log of a coordinator is first replaced by a snapshot and
-sealed, since the next owner reads all of it. Then this broker refuses requests with the name of the next
-owner, where clients wait; it seals its ledger, and writes the next owner, the chain under its epoch
-and its ledger in one transaction. The next owner only has to read the footer of the sealed ledger.
+sealed, since the next owner reads all of it. Then this broker refuses requests with the name of the
+next owner, where clients wait; it seals its ledger, and writes the next owner, the chain under its
+epoch and its ledger in one transaction. The next owner only has to read the footer of the sealed
+ledger.
 
 Few partitions move at once. A request that waits for one partition delays all responses on its
 connection, so partitions in motion slow down each other and those that stay.

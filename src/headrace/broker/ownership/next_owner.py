@@ -5,9 +5,9 @@ names the next one. Reading ahead does not fence.
 
 How it works: an owner that wants to hand over a partition announces the next owner in its owner
 fact. The next owner creates a waiting log, reads ahead what is stored, builds a coordinator's state
-from it, and records in the fact that it is ready. Clients that arrive before it has seen that it is the owner wait at that log instead of
-being sent back to the former owner. If the partition is not handed over within `HELD_MS`, they are
-sent back after all.
+from it, and records in the fact that it is ready. Clients that arrive before it has seen that it is
+the owner wait at that log instead of being sent back to the former owner. If the partition is not
+handed over within `HELD_MS`, they are sent back after all.
 """
 
 from __future__ import annotations
