@@ -93,7 +93,7 @@ class DelayedOperations:
                       "Commit or roll back half messages.", self._settle, named, settle),
             Operation("POST", "/v1/half/{group}/checks", "pollHalfChecks",
                       "Wait for check-backs: half messages whose outcome is requested.",
-                      self._checks, {"group": GROUP}, poll, is_body_required=False),
+                      self._checks, {"group": GROUP}, poll, is_body_required=False, is_read=True),
         ]  # fmt: skip
 
     def _numbers(self, call: Call, topic: Topic) -> list[int]:

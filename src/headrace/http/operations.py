@@ -26,6 +26,7 @@ from headrace.errors import (
     NotCoordinator,
     NotOwner,
     RequestInvalid,
+    Retriable,
 )
 from headrace.http import schemas
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
@@ -93,6 +94,9 @@ class Operation:
     success: str = "200"
     quota: str = ""
     """The quota that its calls are charged to; empty: none."""
+    is_read: bool = False
+    """Whether a success shows what only an owner knows, as that of each GET does. Other successes
+    were stored."""
     is_checked: bool = True
     """False: its handler checks the body, for speed; the schema says the same."""
 
@@ -317,14 +321,34 @@ class _Resource:
         self._is_local = is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guard = self._node.ownership.guard
+        term = 0 if guard is None else guard.term_now()
+        request = Request(scope, receive)
         try:
-            response = await self._answer(Request(scope, receive))
+            response = await self._answer(request)
         except ClientDisconnect:
             return  # before it had sent its request
+        if guard is not None and guard.term_now() != term and self._needs_owner(request, response):
+            response = refused(
+                Retriable(
+                    "this broker stopped serving its partitions while it answered, and another one"
+                    " may serve them by now"
+                )
+            )
         await response(scope, receive, send)
 
+    def _operation(self, request: Request) -> Operation:
+        return self._operations["GET" if request.method == "HEAD" else request.method]
+
+    def _needs_owner(self, request: Request, response: Response) -> bool:
+        """Whether only an owner may give this response: it shows state, or refuses because of it.
+        What was stored is stored."""
+        operation = self._operation(request)
+        is_read = operation.method == "GET" or operation.is_read
+        return is_read or response.status_code >= 400
+
     async def _answer(self, request: Request) -> Response:
-        operation = self._operations["GET" if request.method == "HEAD" else request.method]
+        operation = self._operation(request)
         if not self._is_local:
             return problem(
                 403,

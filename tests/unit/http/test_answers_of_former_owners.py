@@ -1,0 +1,98 @@
+"""A broker that was frozen past its session shows nothing as an owner over HTTP, either."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.http.http_rig import Web
+from tests.unit.kafka.face_rig import ADDRESS
+from tests.unit.kafka.shared_rig import SharedRig
+
+from headrace.records.identifiers import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+READINGS_MAX = 200
+RECORDS = {"records": [{"value": "a"}]}
+
+
+@asynccontextmanager
+async def owner() -> AsyncIterator[Web]:
+    """A broker that owns a topic with a record and coordinates a group."""
+    rig = SharedRig()
+    await rig.node.open()
+    try:
+        await rig.node.register(ADDRESS, ("127.0.0.1", 0))
+        await rig.node.topics.create("t", 1)
+        await rig.node.topics.ensure_internal(OFFSETS_TOPIC)
+        web = Web(rig)
+        async with asyncio.timeout(5):
+            while (await web.ask("POST", "/v1/topics/t/records", RECORDS))[0] != 200:
+                await asyncio.sleep(0.005)
+            while (await web.ask("POST", "/v1/queues/t/g/receive", {"max": 0}))[0] == 503:
+                await asyncio.sleep(0.005)
+        yield web
+    finally:
+        await rig.node.close()
+
+
+@pytest.mark.parametrize(
+    "target", ["/v1/topics/t/records?offset=0", "/v1/topics/t", "/v1/groups/nobody", "/v1/groups"]
+)
+def test_what_was_read_before_it_was_frozen_is_not_shown(target: str) -> None:
+    """Frozen before each reading of the clock in turn."""
+
+    async def answer(readings: int) -> tuple[bool, int, Any]:
+        async with owner() as web:
+            web.rig.clock.readings_left = readings
+            status, found = await web.ask("GET", target)
+            has_frozen = web.rig.clock.frozen_ns > 0
+            return has_frozen, status, found
+
+    async def main() -> None:
+        seen = set()
+        for readings in range(READINGS_MAX):
+            has_frozen, status, found = await answer(readings)
+            seen.add(status)
+            if not has_frozen:
+                return
+            if status == 200 and target in {"/v1/topics/t", "/v1/groups"}:
+                # asked when it was frozen already: nothing that only an owner knows
+                text = str(found)
+                assert "end_offset" not in text, found
+                assert not found.get("groups"), found
+            else:
+                assert status in {421, 503}, (readings, found)
+        raise AssertionError(f"always frozen: {seen}")
+
+    asyncio.run(main())
+
+
+def test_what_was_stored_is_acknowledged_and_what_was_refused_is_to_be_tried_again() -> None:
+    async def main() -> None:
+        async with owner() as web:
+            append = web.node.appends.append
+
+            def frozen(*arguments: Any, **named: Any) -> Any:
+                web.rig.clock.freeze()
+                return append(*arguments, **named)
+
+            web.node.appends.append = frozen
+            status, found = await web.ask("POST", "/v1/topics/t/records", RECORDS)
+            assert status == 200, found
+        async with owner() as web:
+            deleted = web.node.topics.get
+
+            def refusing(name: str) -> Any:
+                web.rig.clock.freeze()
+                return deleted("unknown")
+
+            web.node.topics.get = refusing
+            status, found = await web.ask("POST", "/v1/topics/t/records", RECORDS)
+            assert (status, found["retriable"]) == (503, True)
+
+    asyncio.run(main())

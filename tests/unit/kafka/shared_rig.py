@@ -1,0 +1,65 @@
+"""A broker that shares its partitions with others, and whose process can be frozen."""
+
+from __future__ import annotations
+
+from tests.unit.kafka.face_rig import Rig
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.session import Session
+from headrace.storage.memory import MemoryLedgerStore
+
+SESSION_MS = 6_000
+
+
+class JumpingClock:
+    """Time goes on while the process stands still."""
+
+    def __init__(self) -> None:
+        self.frozen_ns = 0
+        self.readings_left = -1
+        """Until it freezes by itself, just before the clock is read; -1: it does not."""
+        self._clock = SystemClock()
+
+    def now_ms(self) -> int:
+        self._note_reading()
+        return self._clock.now_ms() + self.frozen_ns // 1_000_000
+
+    def now_ns(self) -> int:
+        self._note_reading()
+        return self._clock.now_ns() + self.frozen_ns
+
+    def _note_reading(self) -> None:
+        if self.readings_left == 0:
+            self.freeze()
+        self.readings_left = max(self.readings_left - 1, -1)
+
+    def freeze(self) -> None:
+        self.frozen_ns += 2 * SESSION_MS * 1_000_000
+
+
+class SharedRig(Rig):
+    """A broker that shares its partitions with others, at the moment with none."""
+
+    def __init__(self) -> None:
+        self.clock = JumpingClock()
+        self.store = MemoryLedgerStore()
+        self.metadata = MemoryMetadataStore()
+        self.session = self.metadata.session = Session(SESSION_MS, 0)
+        self.renew()
+        self.node = Node(
+            BrokerConfig(offsets_partition_count=1),
+            self.store,
+            self.metadata,
+            self.clock,
+            SystemRandomness(),
+            shared_ledgers=self.store,
+        )
+
+    def renew(self) -> None:
+        """Another session begins."""
+        now_ns = self.clock.now_ns()
+        self.session.begin(SESSION_MS, now_ns, now_ns)
