@@ -55,7 +55,7 @@ from headrace.broker.topics.topics import Topics
 from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
-from headrace.log.sealed_view import open_sealed
+from headrace.log.sealed_view import show_sealed
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
     from headrace.broker.topics.topic import Topic
     from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import PartitionFact
     from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
@@ -127,8 +128,7 @@ class Node:
         )
         """None if only this broker sees its ledgers."""
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier
-        environment = Environment(*parts, LoadedIndexes(), self.evidence, {})
-        self._environment = environment
+        environment = self._environment = Environment(*parts, LoadedIndexes(), self.evidence, {})
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
@@ -156,15 +156,15 @@ class Node:
         self.producer_ids = ProducerIds(metadata, clock)
         self._prepare_coordinators()
         self.appends = Appends(clock, self.verifications)
-        self._prepare_shares(environment)
+        self._prepare_shares()
         self.topic_administration = TopicAdministration(
             self.topics, self.ownership, config.broker_id
         )
         self.configurations = Configurations(self.topics, self.group_configs, config)
         self.settings.attach(self.topics.defaults_changed, lambda: listeners_text(self.endpoints))
-        self._prepare_housekeeping(environment)
+        self._prepare_housekeeping()
 
-    def _prepare_housekeeping(self, environment: Environment) -> None:
+    def _prepare_housekeeping(self) -> None:
         self.deleted_topics = DeletedTopics(
             self.topics,
             self.shares,
@@ -174,12 +174,15 @@ class Node:
             self.tasks,
         )
         self.topics.forget_progress = self.deleted_topics.forget
-        self.compactor = Compactor(self.topics, environment, self.config, self.partition_ready)
+        self.compactor = Compactor(
+            self.topics, self._environment, self.config, self.partition_ready
+        )
         self.retention = Retention(
             self.topics, self.ownership, self.config, self.clock, self.partition_ready
         )
 
-    def _prepare_shares(self, environment: Environment) -> None:
+    def _prepare_shares(self) -> None:
+        environment = self._environment
         self.timers = TimerPartitions(
             environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
         )
@@ -417,10 +420,12 @@ class Node:
         except HeadraceError as error:  # the id itself is stored
             log.warning("cannot store a copy of the cluster id: %s", error)
 
-    async def _read_ahead(self, topic: Topic, partition: int, leader_epoch: int) -> None:
+    async def _read_ahead(
+        self, topic: Topic, partition: int, leader_epoch: int, chain: PartitionFact
+    ) -> None:
         """This broker is about to coordinate what is in a partition."""
         view = self.topics.new_log(topic.fact, partition, leader_epoch)
-        await open_sealed(view, self._environment)
+        show_sealed(view, chain, self._environment)
         records = InternalPartition(view, self.clock).replay_from(view.log_start_offset)
         end = view.high_watermark
         await self.coordinators.read_ahead(topic.name, partition, records, end, leader_epoch)

@@ -102,7 +102,7 @@ class LifecycleHost:
         effects = self._machine.on(event)
         self.wants_roll = self._machine.state is State.ROLLING
         for effect in effects:
-            self._perform(effect, error)
+            self.perform(effect, error)
 
     def _fail(self, error: HeadraceError, event: Event = Event.STEP_FAILED) -> None:
         """Process a failure. Corruption and the loss of ownership are final."""
@@ -122,7 +122,8 @@ class LifecycleHost:
         """Run a step of another module in its turn, and raise its error."""
         await self._steps.do(step, what)
 
-    def _perform(self, effect: Effect, error: HeadraceError | None) -> None:
+    def perform(self, effect: Effect, error: HeadraceError | None = None) -> None:
+        """Perform an effect of the lifecycle, or of a suspension."""
         target = self._log
         match effect:
             case Effect.BEGIN_LOAD:
@@ -140,6 +141,9 @@ class LifecycleHost:
             case Effect.RELEASE_APPENDS:
                 if target.failure is None:  # otherwise it is suspended
                     target.reopened()
+                    ready, target.ready = target.ready, None
+                    if ready is not None:
+                        ready.succeed()
             case Effect.FAIL_WAITERS:
                 ready = target.ready
                 if ready is not None and error is not None:

@@ -393,9 +393,6 @@ class PartitionLog:
     def reopened(self) -> None:
         """Appends are accepted again: those that failed can be retried."""
         self.retries.reopened(self._clock.now_ms())
-        ready, self.ready = self.ready, None
-        if ready is not None:
-            ready.succeed()
 
     async def settled(self) -> None:
         """Wait until no append is pending."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import NotOwner
-from headrace.log.lifecycle import State
-from headrace.runtime.completion import Completion
+from headrace.log.lifecycle import Effect, State
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
@@ -26,21 +25,18 @@ def suspend(log: PartitionLog, why: str) -> bool:
         return False
     text = f"{log.name} is not served here: {why}; refresh the metadata"
     log.failure = Suspended(text)
-    ready, log.ready, log.retries.has_failures = log.ready, Completion(), True
-    if ready is not None:
-        ready.fail(NotOwner(text))
+    log.lifecycle_host.perform(Effect.HOLD_APPENDS)
+    log.lifecycle_host.perform(Effect.FAIL_WAITERS, NotOwner(text))
     log.waiters.wake()
     return True
 
 
 def reinstate(log: PartitionLog) -> bool:
     """Serve requests again; False if the log has failed meanwhile or was being handed over."""
-    state = log.lifecycle_host.state
-    if not isinstance(log.failure, Suspended):
-        return False
-    if state in {State.DRAINING, State.FAILED, State.DELETED}:
+    state, is_suspended = log.lifecycle_host.state, isinstance(log.failure, Suspended)
+    if not is_suspended or state in {State.DRAINING, State.FAILED, State.DELETED}:
         return False
     log.failure = None
     if state in {State.OPEN, State.EMPTY}:  # in other states, appends wait for a step
-        log.reopened()
+        log.lifecycle_host.perform(Effect.RELEASE_APPENDS)
     return True

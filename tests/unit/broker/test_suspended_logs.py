@@ -231,16 +231,17 @@ def test_a_chain_deleted_in_between_is_noticed() -> None:
     change_in_suspension(change, check)
 
 
+async def check_read_anew(cluster: Cluster, node: Node, topic: Topic) -> None:
+    await until(lambda: node.ownership.leader(topic, 0) == (1, 1))
+    assert await cluster.append("t", 0, b"b") == 1
+
+
 def test_a_log_that_fails_in_between_is_read_anew() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         log = node.ownership._suspended.by_key[topic.id, 0]
         log.lifecycle_host._fail(NotOwner("storage names another owner"))
 
-    async def check(cluster: Cluster, node: Node, topic: Topic) -> None:
-        await until(lambda: node.ownership.leader(topic, 0) == (1, 1))
-        assert await cluster.append("t", 0, b"b") == 1
-
-    change_in_suspension(change, check)
+    change_in_suspension(change, check_read_anew)
 
 
 def test_a_log_that_is_handed_over_in_between_is_read_anew() -> None:
@@ -248,11 +249,7 @@ def test_a_log_that_is_handed_over_in_between_is_read_anew() -> None:
         log = node.ownership._suspended.by_key[topic.id, 0]
         await log.lifecycle_host.settle_and_seal()
 
-    async def check(cluster: Cluster, node: Node, topic: Topic) -> None:
-        await until(lambda: node.ownership.leader(topic, 0) == (1, 1))
-        assert await cluster.append("t", 0, b"b") == 1
-
-    change_in_suspension(change, check)
+    change_in_suspension(change, check_read_anew)
 
 
 def test_what_state_is_built_from_is_not_kept() -> None:

@@ -16,7 +16,6 @@ from headrace.records.identifiers import OFFSETS_TOPIC
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-SESSION_MS = 6_000
 NOT_LEADER, LEADER_NOT_AVAILABLE, OUT_OF_ORDER = 6, 5, 45
 NOT_COORDINATOR, NO_COORDINATOR = 16, 15
 TURNS_MAX = 200

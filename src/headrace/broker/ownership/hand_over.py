@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.broker.ownership.ownership_waiter import OwnershipWaiter
     from headrace.broker.topics.topic import Topic
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.facts import PartitionKey
+    from headrace.metadata.facts import PartitionFact, PartitionKey
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +72,9 @@ class Events(NamedTuple):
     served."""
     moving: Callable[[Topic, int, bool], None]
     """The partition begins to be handed over, or it has been: to the next owner, or not at all."""
-    expected: Callable[[Topic, int, int], Awaitable[None]]
+    expected: Callable[[Topic, int, int, PartitionFact], Awaitable[None]]
     """Another broker is about to hand over the partition, to be served under the given leader
-    epoch: read what does not change until then. Raises HeadraceError."""
+    epoch: read what its chain names and does not change until then. Raises HeadraceError."""
     withdrawn: Callable[[Topic, int], None]
     """The partition is not handed over after all."""
     resigned: Callable[[Topic, int], None]

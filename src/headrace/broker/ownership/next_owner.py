@@ -106,7 +106,8 @@ class NextOwner:
         if found is None or not found[0].is_internal:
             return
         try:
-            await self._expected(found[0], key[1], waiting.leader_epoch)
+            chain = waiting.lifecycle_host.chain.fact  # as it was just read
+            await self._expected(found[0], key[1], waiting.leader_epoch, chain)
         except HeadraceError as error:
             log.info("the state of %s could not be read ahead: %s", waiting.name, error)
         if not self._is_waiting(key, waiting):
