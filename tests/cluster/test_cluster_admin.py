@@ -34,6 +34,8 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
+from headrace.runtime.zookeeper_servers import ZooKeeperServer
+from headrace.server import cluster_admin
 from headrace.server.cluster_admin import open_admin
 from headrace.server.settings import ClusterSettings
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
@@ -98,6 +100,18 @@ def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, 
     assert f"{len(orphans)} ledgers and 2 deleted partitions await deletion" in shown.output
     assert f"ledger {labelled}: of orders-3, epoch 4, created 20" in shown.output
     assert "\x1b" not in shown.output
+
+
+def test_an_ensemble_that_can_lose_changes_is_a_problem(config, monkeypatch):
+    losing = ZooKeeperServer("zk:2181", (3, 9, 3), "leader")
+
+    async def answers(*_: object) -> list[ZooKeeperServer]:
+        return [losing, losing._replace(version=(3, 9, 5))]
+
+    monkeypatch.setattr(cluster_admin, "ask_servers", answers)
+    found = asked(verify, "--config", config, "--json")
+    assert found.exit_code == 1
+    assert json.loads(found.stdout)["problems"].count(losing.warning) == 1
 
 
 def test_what_is_not_there_is_neither_drained_nor_moved(shared_cluster, config, tmp_path):

@@ -14,6 +14,10 @@ from tests.integration.clients import create_topic
 
 from headrace.dev_cluster.cluster import DevCluster, OtherEnsemble
 from headrace.dev_cluster.settings import ClusterOptions
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.zookeeper import ZooKeeper
+from headrace.runtime.zookeeper_link import ZooKeeperOptions
+from headrace.runtime.zookeeper_servers import ask_servers
 
 PARTITIONS = 3
 RECOVERY_S_MAX = 240
@@ -68,6 +72,35 @@ def test_brokers_go_on_while_one_zookeeper_of_three_is_killed_or_hangs(make_clus
     cluster.kill()
     with pytest.raises(OtherEnsemble, match="3 ZooKeepers, and 1"):
         DevCluster(cluster.folder, ClusterOptions(bookie_count=3), cluster.parts).start()
+
+
+async def _write(zookeeper: str, names: range) -> set[str]:
+    """Create nodes; returns all names that this server then has."""
+    client = await ZooKeeper.connect(ZooKeeperOptions(zookeeper), SystemClock())
+    for name in names:
+        await client.create(f"/kept/{name}", b"")
+    kept = await client.children("/kept")
+    await client.close()
+    return set(kept or ())
+
+
+def test_what_an_ensemble_acknowledged_is_there_when_a_server_that_missed_it_leads(make_cluster):
+    """ZooKeeper 3.9.3 had the server that rejoins the new leader drop what the latter had missed
+    (ZOOKEEPER-4925)."""
+    cluster = make_cluster(bookie_count=0, zookeeper_count=3)
+    missing = cluster.zookeepers[-1]  # of two with the same log, the one with the higher id leads
+    asyncio.run(_write(cluster.zookeeper_addresses, range(10)))
+    missing.kill()
+    asyncio.run(_write(cluster.zookeeper_addresses, range(10, 30)))
+    leader = cluster.zookeepers[cluster.leading_zookeeper()]
+    cluster.restart(missing)
+    cluster.restart(leader)
+    servers = asyncio.run(ask_servers(cluster.zookeeper_addresses))
+    assert [server.mode for server in servers] == ["follower", "follower", "leader"]
+    assert {server.warning for server in servers} == {""}
+    for number, zookeeper in enumerate(cluster.zookeepers, 31):
+        kept = asyncio.run(_write(zookeeper.address, range(number - 1, number)))
+        assert kept == {str(name) for name in range(number)}
 
 
 async def _ledgers_on(zookeeper: str, bookie: str) -> list[int]:

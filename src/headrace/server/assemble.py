@@ -19,6 +19,8 @@ from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import check_format
 from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
 from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.tasks import Tasks
+from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.lifecycle import Broker
 from headrace.server.settings import check_exposure
 from headrace.storage.files.store import FileLedgerStore
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from headrace.server.settings import ClusterSettings, Settings
     from headrace.storage.ledger import LedgerStore
     from headrace.storage.tiering.tiered_store import TieredLedgerStore
+
+log = logging.getLogger(__name__)
 
 LOG_LEVEL = "headrace.log.level"
 METADATA = "metadata.sqlite"
@@ -130,6 +134,9 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
     )
     broker = Broker(zookeeper.close)
     try:
+        tasks = Tasks()
+        broker.on_stop(tasks.close)
+        tasks.spawn(warn_of_zookeepers(cluster), "ZooKeeper's versions")
         metadata = await ZooKeeperMetadataStore.open(zookeeper, cluster.root)
         broker.on_stop(metadata.close)
         quorum = Quorum(cluster.ensemble, cluster.write_quorum, cluster.ack_quorum)
@@ -163,6 +170,13 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
         await broker.stop()
         raise
     return broker
+
+
+async def warn_of_zookeepers(cluster: ClusterSettings) -> None:
+    """Log which of the cluster's ZooKeepers must be upgraded. Raises RequestInvalid."""
+    for server in await ask_servers(cluster.zookeeper, cluster.zookeeper_context()):
+        if server.warning:
+            log.warning("%s", server.warning)
 
 
 async def _tier(

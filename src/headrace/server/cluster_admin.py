@@ -41,6 +41,7 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_text import one_line
 from headrace.runtime.zookeeper import ZooKeeper
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
+from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.replication_report import under_replicated
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
@@ -314,6 +315,9 @@ class ClusterAdmin:
         findings.under_replicated = list(under_replicated(snapshot, chains, records))
         findings.problems += [one.text for one in findings.under_replicated]
         findings.problems += self.unwritable(snapshot)
+        settings = self._settings
+        servers = await ask_servers(settings.zookeeper, settings.zookeeper_context())
+        findings.problems += [server.warning for server in servers if server.warning]
         return findings
 
 
