@@ -9,10 +9,24 @@ import pytest
 from tests.unit.broker.test_shared_ownership import Cluster, append_at, run, until
 
 from headrace.broker.topics.ownership import NO_LEADER
-from headrace.errors import ChainMissing, MetadataUnavailable, NotOwner
+from headrace.coordination.groups.commands import (
+    CommitCommand,
+    FetchOffsetsCommand,
+    OffsetToCommit,
+)
+from headrace.errors import (
+    ChainMissing,
+    CoordinatorUnavailable,
+    HeadraceError,
+    MetadataUnavailable,
+    NotCoordinator,
+    NotOwner,
+    StorageUnavailable,
+)
 from headrace.metadata.facts import CompanionKind, OwnerFact, owner_key, partition_key
 from headrace.metadata.store import ANY
 from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -252,19 +266,89 @@ def test_a_log_that_is_handed_over_in_between_is_read_anew() -> None:
     change_in_suspension(change, check_read_anew)
 
 
-def test_what_state_is_built_from_is_not_kept() -> None:
+def test_what_has_companions_is_not_kept() -> None:
     async def scenario(cluster: Cluster) -> None:
         node, topic = await one_broker(cluster)
         await topic.require_log(1).note_companion(CompanionKind.SHARES)
-        offsets = await node.topics.ensure_internal(OFFSETS_TOPIC)
-        await until(lambda: cluster.agree(OFFSETS_TOPIC, {1}))
         step_down(node)
         assert list(node.ownership._suspended.by_key) == [(topic.id, 0)]
         step_up(node, has_survived=True)
-        await until(lambda: cluster.agree("t", {1}) and cluster.agree(OFFSETS_TOPIC, {1}))
+        await until(lambda: cluster.agree("t", {1}))
         assert node.ownership.leader(topic, 0).leader_epoch == 0
         assert node.ownership.leader(topic, 1).leader_epoch == 1
-        assert node.ownership.leader(offsets, 0).leader_epoch == 1
+
+    run(scenario)
+
+
+async def coordinator(cluster: Cluster) -> tuple[Node, Topic, int]:
+    """A broker, the topic of offsets, and the partition of the group `g`."""
+    node, _ = await one_broker(cluster)
+    offsets = await node.topics.ensure_internal(OFFSETS_TOPIC)
+    await until(lambda: cluster.agree(OFFSETS_TOPIC, {1}))
+    return node, offsets, node.groups.partition_for("g")
+
+
+async def commit(node: Node, offset: int) -> HeadraceError | None:
+    command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, offset)])
+    return (await node.groups.commit(command)).results[0].error
+
+
+async def committed(node: Node) -> int:
+    reply = await node.groups.fetch_offsets(FetchOffsetsCommand("g", [("t", 0)]))
+    assert reply.error is None
+    return reply.offsets[0].offset
+
+
+def test_a_coordinator_reads_its_log_again_and_nothing_is_written() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node, offsets, number = await coordinator(cluster)
+        assert await commit(node, 5) is None
+        before, log = await versions(node, offsets), offsets.require_log(number)
+        machines = node.groups.shards.machines()
+        step_down(node)
+        assert isinstance(await commit(node, 6), NotCoordinator)
+        step_up(node, has_survived=True)
+        # Unasked: members' sessions expire.
+        await until(lambda: len(node.groups.shards.machines()) == 1)
+        assert node.groups.shards.machines() != machines
+        assert await committed(node) == 5
+        assert await commit(node, 7) is None
+        assert offsets.require_log(number) is log
+        assert await versions(node, offsets) == before
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_coordinator_waits_for_what_was_being_appended(fails: bool) -> None:
+    """Its former state would lack it, or have it although it was not stored."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node, offsets, number = await coordinator(cluster)
+        assert await commit(node, 5) is None
+        log = offsets.require_log(number)
+        held, append = Completion(), log._store.append
+
+        def appended(*arguments: object) -> tuple[int, Completion]:
+            return log.active.end_position if fails else append(*arguments)[0], held
+
+        log._store.append = appended
+        committing = asyncio.create_task(commit(node, 6))
+        await until(lambda: log.has_pending)
+        log._store.append = append
+        step_down(node)
+        step_up(node, has_survived=True)
+        reading = asyncio.create_task(committed(node))
+        await asyncio.wait([reading], timeout=0.2)
+        assert not reading.done()
+        if fails:
+            held.fail(StorageUnavailable("a bookie"))
+        else:
+            held.succeed()
+        assert await reading == (5 if fails else 6)
+        assert isinstance(await committing, CoordinatorUnavailable) == fails
+        assert await commit(node, 7) is None
+        assert await committed(node) == 7
 
     run(scenario)
 

@@ -144,6 +144,9 @@ class InternalPartition:
     async def replay(self, after: int | None = None) -> AsyncIterator[Replayed]:
         """See ShardLog."""
         await self._partition.wait_settled()
+        while self._partition.has_pending:  # of a coordinator that was closed
+            await self._partition.settled()
+            await self._partition.wait_settled()
         start = self._partition.log_start_offset
         if after is not None and after < start:
             raise OffsetOutOfRange(f"{self._partition.name} begins at offset {start} now")

@@ -308,7 +308,7 @@ class SharedOwnership:
                 served.abandon(NotOwner(f"the topic of {served.name} was deleted"))
             elif not has_survived or not self._suspended.reinstate(topic, key[1], served):
                 self._end(topic, key[1], EXPIRED)
-            elif not served.is_loaded:
+            elif topic.is_internal or not served.is_loaded:
                 loading = self._warm(topic, key[1], served, is_in_use=False)
                 self._tasks.spawn(loading, f"load {served.name}")
         self._mark_all()

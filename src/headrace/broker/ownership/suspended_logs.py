@@ -5,8 +5,8 @@ other broker claims its partitions. So in the same session a log continues under
 nothing is read or written. In a new session other owners may have served in between: the logs are
 abandoned, and the partitions claimed anew.
 
-Logs of coordinators and logs with companions are not kept: state that this broker builds from a log
-would be built again from what is acknowledged by then, and lack appends still in progress.
+Coordinators are closed, and read their log again once it is reinstated. Logs with companions are
+not kept: those who build state from them do not wait for appends still in progress.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SuspendedLogs:
 
     def suspend(self, topic: Topic, number: int, served: PartitionLog, why: str) -> bool:
         """Keep the log, which refuses requests from now on; False if it cannot be kept."""
-        if not _is_alone(topic, served) or not suspend(served, why):
+        if served.lifecycle_host.chain.fact.companions or not suspend(served, why):
             return False
         self.by_key[topic.id, number] = served
         self._topics.leave(topic, number)
@@ -53,7 +53,7 @@ class SuspendedLogs:
     def reinstate(self, topic: Topic, number: int, served: PartitionLog) -> bool:
         """Let the log serve again; False if it has failed or this broker is not the owner."""
         owner = self._view.owners.get((topic.id, number))
-        if owner is None or not _is_alone(topic, served):
+        if owner is None or served.lifecycle_host.chain.fact.companions:
             return False
         tenure = owner.fact.incarnation, owner.fact.leader_epoch
         if tenure != (self._incarnation, served.leader_epoch) or not reinstate(served):
@@ -63,8 +63,3 @@ class SuspendedLogs:
         topic.partitions[number] = served
         self._topics.version += 1
         return True
-
-
-def _is_alone(topic: Topic, served: PartitionLog) -> bool:
-    """Whether no state of this broker is built from the log."""
-    return not topic.is_internal and not served.lifecycle_host.chain.fact.companions
