@@ -216,10 +216,8 @@ class Moves:
 
     def brokers(self, number: int) -> None:
         """One broker is stopped and comes back, is drained and gets its share again (`undrain`), is
-        killed and comes back. Before that, nothing happens for as long as after one event: what
-        busy processors alone cost."""
+        killed and comes back."""
         brokers = self._brokers
-        self._measure("no event", lambda: None, SETTLE_S)
         victim = number % len(brokers.by_id) + 1
         self._measure("stop", brokers.by_id[victim].stop, 0.5)
         self._measure("return", partial(brokers.add, victim), SETTLE_S)
@@ -229,7 +227,8 @@ class Moves:
         self._measure("return after kill", partial(brokers.add, victim), SETTLE_S)
 
     def storage(self, number: int) -> None:
-        """Nothing happens; a bookie and the ensemble's leader are killed, and come back."""
+        """Nothing happens, which shows what busy processors alone cost; a bookie and the ensemble's
+        leader are killed, and come back."""
         self._measure("no event", lambda: None, STORAGE_SETTLE_S)
         bookie = self._under.bookies[number % len(self._under.bookies)]
         self._measure("bookie killed", bookie.kill, STORAGE_SETTLE_S)
