@@ -10,8 +10,9 @@ import pytest
 from tests.cluster.bookkeeper_rig import beside, data_entry, plant, plant_payload
 from tests.cluster.oracle import stream
 
-from headrace.errors import LedgerFenced, LedgerLost, StorageUnavailable
-from headrace.storage.bookkeeper import inline_checkpoints
+from headrace.errors import LedgerFenced, LedgerLost, LedgerUnknown, StorageUnavailable
+from headrace.storage.bookkeeper import id_check, inline_checkpoints
+from headrace.storage.bookkeeper.bookie_connection import BookieConnection
 from headrace.storage.bookkeeper.entries import (
     FRAGMENT,
     HEAD,
@@ -85,6 +86,53 @@ def test_sealed_ledgers_beyond_the_memory_for_them_are_opened_anew(with_store):
                 assert len(store.list()) <= 2
 
     with_store(scenario, opened_bytes_max=11_000)
+
+
+def test_an_id_that_bookies_have_records_of_is_not_used_again(with_store, caplog):
+    """ZooKeeper allocates it where it has lost the ledger: restored from an older backup, say."""
+
+    async def scenario(store):
+        ledger = await store.create()
+        await append(store, ledger, b"acknowledged")
+        other = await beside(store)
+        service = other._cluster.service
+        await service.delete(ledger, 0)
+        allocate = service._allocate
+
+        async def allocate_again():
+            return ledger, (await allocate())[1]
+
+        service._allocate = allocate_again
+        with pytest.raises(StorageUnavailable, match=f"has allocated ledger id {ledger} again"):
+            await other.create()
+        with pytest.raises(LedgerUnknown):
+            await service.read(ledger)
+        service._allocate = allocate
+        with pytest.raises(StorageUnavailable, match="creates no more ledgers"):
+            await other.create()  # with an id of its own: chains are lost, too
+        assert f"ledger id {ledger}" in other.replication().refusal
+        assert [record.levelname for record in caplog.records].count("ERROR") == 1
+        assert store.replication().refusal == ""
+        await append(store, await store.create(), b"x")
+        await other.close()
+
+    with_store(scenario)
+
+
+def test_a_bookie_that_does_not_answer_delays_a_new_ledger_by_a_moment(with_store, monkeypatch):
+    async def scenario(store):
+        read = BookieConnection.read
+
+        def unanswered(self, ledger, entry, answered, context, *more):
+            if entry:
+                read(self, ledger, entry, answered, context, *more)
+
+        monkeypatch.setattr(BookieConnection, "read", unanswered)
+        began = asyncio.get_running_loop().time()
+        await append(store, await store.create(), b"x")
+        assert asyncio.get_running_loop().time() - began >= id_check.NEW_ANSWER_S
+
+    with_store(scenario)
 
 
 @pytest.mark.parametrize("quorum", [(3, 3, 2), (4, 2, 2)])

@@ -245,6 +245,8 @@ class Replicas(NamedTuple):
     """The default ack quorum."""
     lacking: Mapping[LedgerId, int]
     """Under-replicated ledgers written by this store, with the number of missing copies."""
+    refusal: str = ""
+    """Why this store creates no more ledgers; "" if it does."""
 
 
 @runtime_checkable

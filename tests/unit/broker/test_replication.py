@@ -25,11 +25,13 @@ class Ledgers:
         self.quarantined: list[str] = []
         self.written: dict[int, int] = {}
         self.closed: dict[int, int] = {}
+        self.refusal = ""
         self.reads = 0
 
     def replication(self) -> Replicas:
         writable = [bookie for bookie in self.running if bookie not in self.quarantined]
-        return Replicas(BOOKIES, self.running, (), self.quarantined, writable, 2, self.written)
+        state = (BOOKIES, self.running, (), self.quarantined, writable)
+        return Replicas(*state, 2, self.written, self.refusal)
 
     async def lacking(self, ledgers):
         self.reads += 1

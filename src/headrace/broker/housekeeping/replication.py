@@ -129,6 +129,8 @@ class Replication:
                 "until ZooKeeper answers again"
             )
         now = self.ledgers.replication()
+        if now.refusal:
+            return now.refusal
         if len(now.writable) < now.ack:
             away = f"; in quarantine: {', '.join(now.quarantined)}" if now.quarantined else ""
             return (

@@ -1,10 +1,10 @@
-"""Detects bookies with ledgers whose ids ZooKeeper has yet to allocate.
+"""Detects bookies with ledgers whose ids ZooKeeper allocates again.
 
 Invariants: read-only; in particular no id is allocated, or the next check would start after it.
-ZooKeeper numbers ledgers; restored from an old backup, it allocates the ids since then again.
-Bookies still have entries with these ids, which a recovery would take for records of the new
-ledger, and their garbage collection deletes ledgers that ZooKeeper does not list. A bookie that
-does not answer is ignored.
+ZooKeeper numbers ledgers; restored from an old backup, or after a loss of changes, it allocates the
+ids since then again. Bookies still have entries with these ids, which a recovery would take for
+records of the new ledger, and their garbage collection deletes ledgers that ZooKeeper does not
+list. A bookie that does not answer is ignored.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WINDOW = 128
 """Ids checked at once; the check ends after a window unknown to all bookies."""
 ANSWER_S = 2.0
+NEW_ANSWER_S = 0.25
+"""For a new ledger, which clients may wait for."""
 LAG_S = 1.0
 
 
@@ -60,11 +62,22 @@ async def _without_metadata(cluster: StoreState, ledgers: Iterable[LedgerId]) ->
     return found
 
 
-async def _held(cluster: StoreState, ledgers: Iterable[int]) -> list[LedgerId]:
+async def is_held(cluster: StoreState, ledger: int, bookies: Sequence[str]) -> bool:
+    """Whether one of these bookies has the ledger; one that does not answer at once has not."""
+    return bool(await _ask(cluster, [ledger], bookies, NEW_ANSWER_S))
+
+
+async def _held(cluster: StoreState, ledgers: Sequence[int]) -> list[LedgerId]:
     """The subset that exists on a bookie that answers in time."""
-    held: dict[LedgerId, None] = {}
     bookies = cluster.pool.state(cluster.clock.now_ns()).registered
-    left = WINDOW * len(bookies)
+    return await _ask(cluster, ledgers, bookies, ANSWER_S)
+
+
+async def _ask(
+    cluster: StoreState, ledgers: Sequence[int], bookies: Sequence[str], patience_s: float
+) -> list[LedgerId]:
+    held: dict[LedgerId, None] = {}
+    left = len(ledgers) * len(bookies)
     done = asyncio.Event()
 
     def answered(code: int, _body: memoryview, ledger: LedgerId) -> None:
@@ -78,9 +91,9 @@ async def _held(cluster: StoreState, ledgers: Iterable[int]) -> list[LedgerId]:
     for ledger in ledgers:
         for bookie in bookies:
             cluster.bookies[bookie].read(ledger, 0, answered, LedgerId(ledger))
-    if bookies:
+    if left:
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(patience_s):
                 await done.wait()
         except TimeoutError:
             pass

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
@@ -30,7 +31,7 @@ from headrace.storage.bookkeeper.bookie_health import BookieHealth
 from headrace.storage.bookkeeper.ensemble import BookiePool
 from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
-from headrace.storage.bookkeeper.id_check import ledgers_ahead, skip_ids
+from headrace.storage.bookkeeper.id_check import is_held, ledgers_ahead, skip_ids
 from headrace.storage.bookkeeper.inline_checkpoints import read_inline_checkpoints
 from headrace.storage.bookkeeper.ledger_catalog import LedgerCatalog
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
@@ -131,6 +132,8 @@ class BookKeeperLedgerStore:
         self._catalog = LedgerCatalog(self._cluster, settings.cluster)
         self._opening: dict[tuple[int, bool], asyncio.Future[OpenLedger]] = {}
         self._is_closed = False
+        self._refusal = ""
+        """Why no ledgers are created; "" if they are."""
 
     @classmethod
     async def open(
@@ -179,7 +182,8 @@ class BookKeeperLedgerStore:
             created_ms=self._clock.now_ms(),
             custom={**(labels or {}), **self._catalog.mark},
         )
-        ledger, versioned = await cluster.service.create(metadata)
+        check = partial(self._check_new, bookies)
+        ledger, versioned = await cluster.service.create(metadata, check)
         opened = OpenLedger(ledger, versioned)
         writing = WritingLedger(
             opened, cluster, master_key(settings.password), wanted.write - chosen.write
@@ -188,6 +192,21 @@ class BookKeeperLedgerStore:
         self._writing[ledger] = writing
         writing.watch()
         return LedgerId(ledger)
+
+    async def _check_new(self, bookies: Sequence[str], ledger: int) -> None:
+        """Raise StorageUnavailable if a ledger has had this id, now and from then on: where
+        ZooKeeper has lost ledgers, it has lost chains, too, and records would be lost with them."""
+        if not self._refusal and await is_held(self._cluster, ledger, bookies):
+            self._refusal = (
+                f"ZooKeeper has allocated ledger id {ledger} again, which bookies have records of:"
+                " it has lost changes, by a restored backup or a fault of its own. This broker"
+                " creates no more ledgers. Stop the bookies, which delete unlisted ledgers within"
+                " minutes, restore ZooKeeper from a newer backup or a server that has the changes,"
+                " and restart the brokers; see `headrace cluster repair`"
+            )
+            log.error("%s", self._refusal)
+        if self._refusal:
+            raise StorageUnavailable(self._refusal, ledger=ledger)
 
     def append(
         self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
@@ -306,6 +325,7 @@ class BookKeeperLedgerStore:
             state.writable,
             self._settings.quorum.ack,
             lacking,
+            self._refusal,
         )
 
     def without_bookie(self) -> Sequence[int]:

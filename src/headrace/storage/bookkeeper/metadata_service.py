@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.errors import LedgerUnknown, MetadataUnavailable, StorageUnavailable, VersionConflict
@@ -22,7 +23,7 @@ from headrace.storage.bookkeeper.ledger_metadata import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 RETRY_S = 0.1
 _SHORT_IDS_END = 2**31 - 1
@@ -77,10 +78,16 @@ class LedgerMetadataService:
         self._timeout_s = timeout_ms / 1000
         self._has_long_ids = False
 
-    async def create(self, metadata: LedgerMetadata) -> tuple[int, Versioned]:
-        """Allocate a ledger id and write its metadata. Raises StorageUnavailable."""
+    async def create(
+        self, metadata: LedgerMetadata, check: Callable[[int], Awaitable[None]]
+    ) -> tuple[int, Versioned]:
+        """Allocate a ledger id and write its metadata.
+
+        `check` is called with the id, and raises if it must not be used. Raises StorageUnavailable.
+        """
         try:
-            ledger = await self.next_id()
+            ledger, node = await self._allocate()
+            await asyncio.gather(self._discard(node), check(ledger))
             path = ledger_path(self._root, ledger)
             await self._zookeeper.create(
                 path, encode_metadata(metadata), ephemeral=False, sequence=False
@@ -94,25 +101,32 @@ class LedgerMetadataService:
         return await self._zookeeper.next_sequence(f"{self._root}/idgen")
 
     async def next_id(self) -> int:
-        """A new id: the number of a sequential node, which is then deleted."""
+        """A new id. Raises MetadataUnavailable."""
+        number, node = await self._allocate()
+        await self._discard(node)
+        return number
+
+    async def _allocate(self) -> tuple[int, str]:
+        """A new id, and the sequential node whose number it is, to be discarded."""
         if not self._has_long_ids:
-            number = await self._sequence(f"{self._root}/idgen")
+            number, node = await self._sequence(f"{self._root}/idgen")
             if number is not None:
-                return number
+                return number, node
+            await self._discard(node)
             self._has_long_ids = True
-        return await self._next_long_id()
+        return await self._allocate_long()
 
-    async def _sequence(self, folder: str) -> int | None:
-        """The next number in `folder`; None if its 31 bits are exhausted."""
-        path = await self._zookeeper.create(f"{folder}/ID-", b"", ephemeral=True, sequence=True)
-        number = int(path.rpartition("-")[2]) if re.search(r"ID-\d{10}$", path) else -1
-        try:
-            await self._zookeeper.delete(path)
-        except MetadataUnavailable:
-            pass  # it is deleted with the session
-        return number if 0 <= number < _SHORT_IDS_END else None
+    async def _sequence(self, folder: str) -> tuple[int | None, str]:
+        """The next number in `folder`, None if its 31 bits are exhausted; and its node."""
+        node = await self._zookeeper.create(f"{folder}/ID-", b"", ephemeral=True, sequence=True)
+        number = int(node.rpartition("-")[2]) if re.search(r"ID-\d{10}$", node) else -1
+        return (number if 0 <= number < _SHORT_IDS_END else None), node
 
-    async def _next_long_id(self) -> int:
+    async def _discard(self, node: str) -> None:
+        with suppress(MetadataUnavailable):  # it is deleted with the session
+            await self._zookeeper.delete(node)
+
+    async def _allocate_long(self) -> tuple[int, str]:
         """Ids of 63 bits: the high half is a node, the low half a sequence number below it."""
         folder = f"{self._root}/idgen-long"
         while True:
@@ -120,9 +134,10 @@ class LedgerMetadataService:
             halves = [int(name[4:]) for name in names if re.fullmatch(r"HOB-\d{10}", name)]
             high = max(halves, default=0)
             if high:
-                low = await self._sequence(f"{folder}/HOB-{high:010}")
+                low, node = await self._sequence(f"{folder}/HOB-{high:010}")
                 if low is not None:
-                    return high << 32 | low
+                    return high << 32 | low, node
+                await self._discard(node)
             try:
                 await self._zookeeper.create(
                     f"{folder}/HOB-{high + 1:010}", b"", ephemeral=False, sequence=False
