@@ -125,6 +125,26 @@ def test_a_watch_tells_what_happened_while_it_was_cut_off_and_only_that(
     asyncio.run(run())
 
 
+def test_after_a_gap_what_is_older_than_it_was_written_is_reported(shared_zookeeper, root):
+    """ZooKeeper does not lose changes on purpose: the store believes it has written more."""
+
+    async def run():
+        async with store_on(shared_zookeeper.address, root) as store:
+            for key in ("/lost", "/kept", "/gone", "/mine"):
+                await store.put(key, b"", ABSENT, ephemeral=key == "/mine")
+            await store.delete("/gone", ANY)
+            assert store._written == {"/lost": 0, "/kept": 0}
+            store._written["/lost"] += 1
+            told = store.watch("/")
+            store._note_gap(2**62)
+            assert await next_of(told) == "/lost"
+            await store.put("/kept", b"1", 0)
+            assert await next_of(told) == "/kept"
+            assert store._written == {"/kept": 1}
+
+    asyncio.run(run())
+
+
 def test_an_ephemeral_key_comes_back_in_the_next_session_unless_it_was_taken(
     shared_zookeeper, root
 ):

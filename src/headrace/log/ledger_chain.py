@@ -19,7 +19,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.errors import ChainMissing, MetadataUnavailable, NotOwner, VersionConflict
 from headrace.metadata.facts import (
@@ -64,6 +64,14 @@ class ChainEvidence(Protocol):
         ...
 
 
+class Acknowledged(NamedTuple):
+    """What a broker has acknowledged of a partition."""
+
+    base_offset: int = 0
+    """Of the ledger with the last record."""
+    end_offset: int = 0
+
+
 class LedgerChain:
     """The stored fact of one partition and its version."""
 
@@ -92,6 +100,8 @@ class LedgerChain:
         self._foreseeing: asyncio.Event | None = None
         """Set when the read by `foresee` in progress has ended."""
         self._is_claimed = False
+        self.acknowledged = Acknowledged()
+        """In earlier tenures of this broker."""
 
     def retire(self) -> None:
         """Make no further changes: the tenure is over, but steps may still be running."""
@@ -150,6 +160,26 @@ class LedgerChain:
         if known is None and leader_epoch > 1:  # all owners but the first write their epoch
             raise self.lost()
 
+    def check_end(self, end_offset: int, acknowledged: int) -> None:
+        """Raises ChainMissing if the log ends before what this broker has acknowledged, in this
+        tenure or before: the stored chain has lost changes, and perhaps the ledgers' metadata."""
+        known = max(acknowledged, self.acknowledged.end_offset)
+        if end_offset < known:
+            raise self.lost(
+                f"does not reach offset {known}, up to which this broker has acknowledged records"
+                " (it forgets that when it is restarted)"
+            )
+
+    def _check_acknowledged(self) -> None:
+        """As `check_end`, before the epoch is written, by which a repair knows later ledgers."""
+        links, known = self.fact.ledgers, self.acknowledged
+        if not links:
+            self.check_end(self.fact.log_start_offset, 0)
+        elif links[-1].end_offset is not None:
+            self.check_end(links[-1].end_offset, 0)
+        elif links[-1].base_offset < known.base_offset:  # it was not the last one
+            self.check_end(links[-1].base_offset, 0)
+
     async def foresee(self, leader_epoch: int) -> None:
         """Wait until the former owner has started this tenure in the fact: saves `claim` a read.
 
@@ -188,6 +218,7 @@ class LedgerChain:
                 await self.load()
             if self._is_retired or self.fact.leader_epoch > leader_epoch:
                 raise self._not_owner(leader_epoch)
+            self._check_acknowledged()
             if not attempt:
                 await self._check_evidence(leader_epoch)
             if self.fact.leader_epoch == leader_epoch and self._version != ABSENT:

@@ -209,11 +209,10 @@ class LifecycleHost:
         )
         if target.failure is not None and self.state is State.FAILED:
             raise target.failure  # abandoned during the load
-        target.producers = producers
-        target.segments = segments
-        target.log_start_offset = fact.log_start_offset
-        end_offset = segments[-1].end_offset if segments else 0
-        target.end_offset = max(end_offset, fact.log_start_offset)
+        end_offset = max(segments[-1].end_offset if segments else 0, fact.log_start_offset)
+        self._chain.check_end(end_offset, target.high_watermark)
+        target.producers, target.segments = producers, segments
+        target.log_start_offset, target.end_offset = fact.log_start_offset, end_offset
         active = appendable(segments, producers, target.end_offset, target.leader_epoch)
         target.active = active
         target.visibility.reset(
@@ -427,9 +426,9 @@ class LifecycleHost:
         for segment in gone:
             await self._store.delete(segment.ledger)
 
-    def chain_missing(self) -> None:
-        """The stored chain was deleted while the partition was served: stop serving it."""
-        self._fail(self._chain.lost("was deleted while the partition was served"))
+    def chain_missing(self, why: str) -> None:
+        """The stored chain is not the one of this tenure: stop serving the partition."""
+        self._fail(self._chain.lost(f"{why} while the partition was served"))
 
     def abandon(self, reason: NotOwner) -> None:
         """Refuse requests with `reason` from now on, and leave everything as it is."""

@@ -12,8 +12,9 @@ and shares it with the BookKeeper store.
 - A `multi` ignores an unconditional delete (ANY) of a key that did not exist when it began.
 - Ephemeral keys outlive a lost session: the next one recreates them at version 0, unless another
   session has created them meanwhile. Others have seen them disappear; `session.number` shows it.
-- One persistent ZooKeeper watch on the whole tree serves all watches. After a gap, deleted keys
-  and keys with a newer transaction than the last one seen are reported.
+- One persistent ZooKeeper watch on the whole tree serves all watches. After a gap, deleted keys,
+  keys with a newer transaction than the last one seen and keys older than this store wrote them are
+  reported.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class ZooKeeperMetadataStore:
         self._is_closed = False
         self._ephemeral: dict[str, bytes] = {}  # ephemeral keys and their values
         self._known: set[str] = set()  # all keys, to detect deletions after a gap
+        self._written: dict[str, int] = {}  # versions that no later one may be older than
         self._ephemeral_lock = asyncio.Lock()
         self._pending_changes: (
             list[tuple[str, bool]] | None
@@ -190,14 +192,24 @@ class ZooKeeperMetadataStore:
         self._check_open()
         keys = list(dict.fromkeys(operation.key for operation in operations))
         if not is_ephemeral and self._ephemeral.keys().isdisjoint(keys):
-            return await self._change(operations, keys, is_ephemeral=False)
+            versions = await self._change(operations, keys, is_ephemeral=False)
+            self._note_written(operations, versions)
+            return versions
         async with self._ephemeral_lock:  # so that `_restore` does not recreate a key deleted here
             versions = await self._change(operations, keys, is_ephemeral=is_ephemeral)
             for key, value, _ in operations:
                 self._ephemeral.pop(key, None)
+                self._written.pop(key, None)  # the next session recreates it at version 0
                 if is_ephemeral and value is not None:
                     self._ephemeral[key] = value
         return versions
+
+    def _note_written(self, operations: Sequence[MultiOperation], versions: Sequence[int]) -> None:
+        for (key, value, _), version in zip(operations, versions, strict=True):
+            if value is None:
+                self._written.pop(key, None)
+            else:
+                self._written[key] = version
 
     async def _change(
         self, operations: Sequence[MultiOperation], keys: Sequence[str], *, is_ephemeral: bool
@@ -308,6 +320,7 @@ class ZooKeeperMetadataStore:
     def _note_key(self, key: str, is_gone: bool) -> None:
         if is_gone:
             self._known.discard(key)
+            self._written.pop(key, None)
         else:
             self._known.add(key)
 
@@ -340,10 +353,14 @@ class ZooKeeperMetadataStore:
         assert self._gap_zxid is not None
         changed = [(state.changed_zxid, key) for key, state in found]
         newer = [key for zxid, key in sorted(changed) if zxid > self._gap_zxid]
+        # The servers have lost changes, or another session has recreated the key.
+        older = [key for key, state in found if state.version < self._written.get(key, 0)]
         gone = sorted(self._known - {key for key, _ in found})
+        for key in [*gone, *older]:
+            self._written.pop(key, None)
         self._gap_zxid = None
         self._learn(key for key, _ in found)
-        self._watches.notify([*gone, *newer])
+        self._watches.notify([*gone, *older, *newer])
 
     def _learn(self, keys: Iterable[str]) -> None:
         """Set the known keys, then apply changes seen while they were read."""

@@ -236,6 +236,75 @@ def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(m
     run(scenario)
 
 
+async def go_back(cluster: Cluster, *, with_ledger: bool) -> int:
+    """The metadata lose their last changes, among them a ledger with a record; its offset."""
+    await filled(cluster)
+    node, key, log = cluster.nodes[1], chain_key(cluster), owner_log(cluster)
+    before = cluster.metadata.entries[key]
+    await log.roll_now()
+    offset = await cluster.append("t", 0, b"late")
+    cluster.metadata.entries[key] = before
+    if with_ledger:
+        await node.store.delete(log.segments[-1].ledger)
+    # As the store reports it once it is connected again.
+    await node.ownership._chains._read_chain((node.topics.get("t").id, 0))
+    return offset
+
+
+def test_a_chain_that_has_gone_back_is_no_longer_served(caplog) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1)
+        await go_back(cluster, with_ledger=False)
+        assert "was changed back while the partition was served" in caplog.text
+        await until(lambda: "has acknowledged records" in str(owner_log(cluster).failure))
+        await refused(cluster)
+        stored = cluster.metadata.entries[chain_key(cluster)]
+        assert PartitionFact.decode(stored.value).leader_epoch == 0, "nothing was written into it"
+        await restart(cluster)  # the ledger is closed by whoever looks into it
+        assert "older than its ledgers" in str(await refused(cluster))
+        await repair(cluster)
+        await until(lambda: cluster.agree("t", {1}) and owner_log(cluster).is_loaded)
+        assert (await cluster.values("t", 0))[-1] == b"late"
+
+    run(scenario)
+
+
+def test_what_a_broker_has_acknowledged_is_there_or_it_does_not_serve() -> None:
+    """The ledger is lost as well: nothing in the metadata shows that there was more."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        offset = await go_back(cluster, with_ledger=True)
+        text = f"does not reach offset {offset + 1}, up to which this broker has acknowledged"
+        await until(lambda: text in str(owner_log(cluster).failure))
+        await refused(cluster)
+        for _ in range(2):  # nor in later tenures
+            log = owner_log(cluster)
+            node.ownership._step_down()
+            node.ownership._step_up(has_survived=False)
+            await until(lambda log=log: owner_fails(cluster, "t") and owner_log(cluster) is not log)
+            assert text in str(owner_log(cluster).failure)
+
+    run(scenario)
+
+
+def test_a_ledger_that_has_lost_acknowledged_records_is_not_continued() -> None:
+    """Its chain is as it was: only reading it shows that."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        values = await filled(cluster)
+        log = owner_log(cluster)
+        ledger = node.store._ledgers[log.segments[-1].ledger]
+        ledger.data, ledger.end, ledger.readable = bytearray(), 0, 0
+        node.ownership._step_down()
+        node.ownership._step_up(has_survived=False)
+        failure = await refused(cluster)
+        assert f"does not reach offset {len(values)}" in str(failure)
+
+    run(scenario)
+
+
 def test_the_sweep_keeps_the_ledgers_of_a_living_topic_whose_chain_is_missing() -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)

@@ -1,4 +1,4 @@
-"""Detects that the chain of a served partition was deleted, or exists again.
+"""Detects that the chain of a served partition was deleted or is older again, or exists again.
 
 Invariants: reads chains and changes none. The owner's next change of its chain would detect the
 loss as well, but that may be hours away, and until then the owner would acknowledge appends to a
@@ -79,11 +79,13 @@ class ChainWatch:
         served = self._served.get(key)
         if served is None:
             return
+        version = served.lifecycle_host.chain.version
         entry = await self._metadata.get(partition_key(*key))
         if self._served.get(key) is not served or served.is_deleted:
             return
-        if entry is None and served.is_loaded:
-            served.lifecycle_host.chain_missing()
+        is_older = entry is not None and entry.version < version
+        if served.is_loaded and (entry is None or is_older):
+            served.lifecycle_host.chain_missing("was changed back" if is_older else "was deleted")
             log.error("%s is no longer served: %s", served.name, served.failure)
         elif (
             entry is not None

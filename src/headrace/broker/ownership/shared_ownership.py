@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.ownership.chain_watch import ChainWatch
 from headrace.broker.ownership.cluster_view import ClusterView
+from headrace.broker.ownership.ended_tenures import EndedTenures
 from headrace.broker.ownership.hand_over import Events, HandOvers
 from headrace.broker.ownership.membership import Membership
 from headrace.broker.ownership.next_owner import WARM_VERSION, NextOwner
@@ -109,9 +110,7 @@ class SharedOwnership:
         self._chains = ChainWatch(metadata, known, self._mark)
         parts = self._me, incarnation, self._mine, self.view, self._facts, self._waiter
         self._moving = HandOvers(*parts, events)
-        self._ended: dict[PartitionKey, int] = {}
-        """Epochs of tenures that ended here. No epoch is begun twice in one incarnation: steps of
-        its log may still be running and would mistake the new log's facts for their own."""
+        self._ended = EndedTenures()
         self._busy: set[PartitionKey] = set()
         self._idle = asyncio.Event()
         self.placement = Placement(self.view, slots)
@@ -138,7 +137,7 @@ class SharedOwnership:
             return Leader(NO_LEADER, -1)
         broker, epoch = owner.fact.broker, owner.fact.leader_epoch
         # This broker has stepped down since, and another one may have taken over.
-        is_over = key in self._suspended.by_key or self._ended.get(key, -1) >= epoch
+        is_over = key in self._suspended.by_key or self._ended.is_over(key, epoch)
         if not self.view.is_alive(owner.fact) or (broker == self._me and is_over):
             return Leader(NO_LEADER, epoch)
         return self._moving.next_leader(key) or Leader(broker, epoch)
@@ -333,8 +332,9 @@ class SharedOwnership:
 
     def _drop_deleted(self) -> None:
         known = self._topics.by_id
-        for key in [key for key in {**self._mine, **self._ended} if key[0] not in known]:
-            self._ended.pop(key, None)
+        both = dict.fromkeys([*self._mine, *self._ended])
+        for key in [key for key in both if key[0] not in known]:
+            self._ended.forget(key)
             served = self._mine.pop(key, None)
             self._tasks.spawn(
                 self._release_deleted(key, served), f"release deleted {key[0]}-{key[1]}"
@@ -363,7 +363,7 @@ class SharedOwnership:
         mine = self._mine.get(key)
         if owner is not None and owner.fact.incarnation == self._incarnation:
             epoch = owner.fact.leader_epoch
-            if mine is None and self._ended.get(key, -1) >= epoch:
+            if mine is None and self._ended.is_over(key, epoch):
                 self._do(key, self._claim(topic, number))
             elif mine is None or mine.leader_epoch < epoch:
                 self._begin(topic, number, epoch)
@@ -456,11 +456,12 @@ class SharedOwnership:
         key = (topic.id, number)
         former = self._mine.pop(key, None)
         if former is not None:
-            self._ended[key] = former.leader_epoch
+            self._ended.note(key, former)
             former.lifecycle_host.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
         self._resigned(topic, number)
         waiting = self._next.take(key, leader_epoch)
         served = waiting or self._topics.new_log(topic.fact, number, leader_epoch)
+        served.lifecycle_host.chain.acknowledged = self._ended.acknowledged(key)
         self._mine[key] = topic.partitions[number] = served
         self._chains.begun(key)
         self._topics.version += 1
@@ -474,7 +475,7 @@ class SharedOwnership:
     def _end(self, topic: Topic, number: int, why: str) -> None:
         """Stop serving the partition; operations in progress fail."""
         served = self._mine.pop((topic.id, number))
-        self._ended[topic.id, number] = served.leader_epoch
+        self._ended.note((topic.id, number), served)
         error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
         self._resigned(topic, number)
         served.lifecycle_host.abandon(error)
@@ -487,6 +488,6 @@ class SharedOwnership:
         if served is None or not await self._moving.run(topic, number, target):
             return
         del self._mine[key]
-        self._ended[key] = served.leader_epoch
+        self._ended.note(key, served)
         self._topics.leave(topic, number)
         log.debug("%s was handed over to broker %d", served.name, target)

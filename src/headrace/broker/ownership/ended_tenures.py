@@ -1,0 +1,53 @@
+"""What this broker knows of its tenures that are over.
+
+Invariants: in memory only. No epoch is begun twice in one incarnation: steps of its log may still
+be running, and would mistake the new log's facts for their own. What was acknowledged in a tenure
+is there in the next one, or the metadata have lost changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.log.ledger_chain import Acknowledged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import PartitionKey
+
+
+class _Ended(NamedTuple):
+    epoch: int
+    acknowledged: Acknowledged
+
+
+class EndedTenures:
+    """By partition, the last tenure here."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[PartitionKey, _Ended] = {}
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        return iter(self._by_key)
+
+    def note(self, key: PartitionKey, log: PartitionLog) -> None:
+        """The tenure of this log is over."""
+        known, end = log.lifecycle_host.chain.acknowledged, log.high_watermark
+        if end > known.end_offset:
+            bases = (segment.base_offset for segment in reversed(log.segments))
+            known = Acknowledged(next((base for base in bases if base < end), end), end)
+        self._by_key[key] = _Ended(log.leader_epoch, known)
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition was deleted."""
+        self._by_key.pop(key, None)
+
+    def is_over(self, key: PartitionKey, epoch: int) -> bool:
+        """Whether the tenure with this epoch is over, or one after it."""
+        return key in self._by_key and self._by_key[key].epoch >= epoch
+
+    def acknowledged(self, key: PartitionKey) -> Acknowledged:
+        """What was acknowledged here."""
+        return self._by_key[key].acknowledged if key in self._by_key else Acknowledged()
