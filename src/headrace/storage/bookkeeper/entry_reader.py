@@ -24,7 +24,7 @@ from headrace.storage.bookkeeper.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Sequence
 
     from headrace.storage.bookkeeper.bookie_connection import Bookies
     from headrace.storage.bookkeeper.ledger_metadata import LedgerMetadata
@@ -164,42 +164,43 @@ class EntryReader:
         self._slow_until[bookie] = asyncio.get_running_loop().time() + SLOW_S
 
     async def read(
-        self, ledger: int, metadata: LedgerMetadata, first: int, last: int, size: int
+        self,
+        ledger: int,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        size: int,
+        ensembles: int = 1,
     ) -> list[Entry]:
-        """Entries from `first` to at most `last`, about `size` bytes, at least one entry.
+        """Entries from `first` to at most `last`, at least one; about `size` bytes of each of up to
+        `ensembles` ensembles, which are read at the same time.
 
         Raises DataCorrupt, StorageUnavailable, LedgerUnknown.
         """
         assert first <= last, "there is at least one entry to read"
         quorum = metadata.quorum
-        end = last + 1
-        boundary = metadata.ensemble_end(first)
-        if boundary is not None:
-            end = min(end, boundary)
+        end = _end(metadata, first, last)
+        runs: list[Coroutine[None, None, list[Entry]]] = []
         if quorum.write == quorum.ensemble:
-            # Each bookie has all entries; the choice depends on the ledger, to spread the load.
-            bookies = metadata.ensemble_of(first)
-            at = ledger % len(bookies)
-            order = self._order([*bookies[at:], *bookies[:at]])
-            run = _BatchRead(ledger, first, end - first, size, order, self._hedge_s, self._reproach)
-            return await run.read(self._bookies)
-        runs = []
+            begin = first
+            while begin <= last and len(runs) < ensembles:
+                end = _end(metadata, begin, last)
+                # Each bookie has all entries; the choice depends on the ledger, to spread the load.
+                bookies = metadata.ensemble_of(begin)
+                at = ledger % len(bookies)
+                order = self._order([*bookies[at:], *bookies[:at]])
+                count = end - begin
+                run = _BatchRead(ledger, begin, count, size, order, self._hedge_s, self._reproach)
+                runs.append(run.read(self._bookies))
+                begin = end
+            return await runs[0] if len(runs) == 1 else await _joined(runs)
         for begin in range(first, min(end, first + quorum.write * RUNS_IN_FLIGHT), quorum.write):
             count = min(quorum.write, end - begin)
             # The last slot of an entry also stores the next W - 1 entries.
             order = self._order(metadata.bookies_of(begin)[::-1])
             run = _BatchRead(ledger, begin, count, size, order, self._hedge_s, self._reproach)
             runs.append(run.read(self._bookies))
-        entries: list[Entry] = []
-        for found in await asyncio.gather(*runs, return_exceptions=True):
-            if isinstance(found, BaseException):
-                if not entries:
-                    raise found
-                break
-            if entries and found[0].entry != entries[-1].entry + 1:
-                break  # an earlier bookie returned fewer entries than requested
-            entries += found
-        return entries
+        return await _joined(runs)
 
     def _order(self, bookies: list[str]) -> list[str]:
         """The bookies, with those last that failed or were slow recently."""
@@ -207,3 +208,23 @@ class EntryReader:
         return sorted(
             bookies, key=lambda bookie: slow.get(bookie, 0) > now or self._is_suspect(bookie)
         )
+
+
+def _end(metadata: LedgerMetadata, first: int, last: int) -> int:
+    """After the entries up to `last` in the ensemble of `first`."""
+    boundary = metadata.ensemble_end(first)
+    return last + 1 if boundary is None else min(last + 1, boundary)
+
+
+async def _joined(runs: Sequence[Coroutine[None, None, list[Entry]]]) -> list[Entry]:
+    """The entries of consecutive runs, up to the first that is missing."""
+    entries: list[Entry] = []
+    for found in await asyncio.gather(*runs, return_exceptions=True):
+        if isinstance(found, BaseException):
+            if not entries:
+                raise found
+            break
+        if entries and found[0].entry != entries[-1].entry + 1:
+            break  # an earlier bookie returned fewer entries than requested
+        entries += found
+    return entries

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 READ_AHEAD_BYTES = 1 << 20
 BATCH_BYTES_MAX = 4 << 20
 """Bookies send up to 5 MiB (`nettyMaxFrameSizeBytes`)."""
+ENSEMBLES_MAX = 16
+"""Read at the same time, after it has shown that they have few entries."""
 ENTRIES_WALKED = 16
 """Up to so many entries are scanned rather than searched."""
 _LEDGERS_MAX, _READERS_MAX = 1_000, 8
@@ -62,13 +64,13 @@ class PositionReader:
             want = min(max(end, position + READ_AHEAD_BYTES), opened.end)
         entry = await self._find(opened, position)
         parts: list[memoryview] = []
-        reached = position
+        reached, ensembles = position, 1
         while reached < want:
             if entry > opened.last_entry:
                 raise _torn(opened, reached, "no entry contains it")
             batch = min(want - reached + INDEX_INTERVAL_BYTES, BATCH_BYTES_MAX)
             entries = await self._reader.read(
-                opened.ledger, opened.versioned.metadata, entry, opened.last_entry, batch
+                opened.ledger, opened.versioned.metadata, entry, opened.last_entry, batch, ensembles
             )
             for found in entries:
                 begins, data = self._take(opened, found)
@@ -78,6 +80,9 @@ class PositionReader:
                     parts.append(data[reached - begins :])
                     reached = begins + len(data)
             entry = entries[-1].entry + 1
+            # After bookies have failed many times, ensembles are short.
+            is_cut = opened.versioned.metadata.ensemble_end(entry - 1) == entry
+            ensembles = min(2 * ensembles, ENSEMBLES_MAX) if is_cut else 1
         self._remember(opened.ledger, reached)
         data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         return data[: end - position]
