@@ -94,6 +94,9 @@ def test_a_broker_says_why_it_cannot_write():
     assert "1 of 4 bookies are writable, and 2 must" in reason
     assert "b1" in reason
     ledgers.quarantined = []
+    ledgers.refusal = "ledger id 7 was allocated again"
+    assert seen.obstacle() == "ledger id 7 was allocated again"
+    ledgers.refusal = ""
     clock.now = 5 * SECOND
     assert "session" in (seen.obstacle() or ""), "it may end before long"
     session.confirm(5 * SECOND)
