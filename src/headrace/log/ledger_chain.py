@@ -72,6 +72,13 @@ class Acknowledged(NamedTuple):
     end_offset: int = 0
 
 
+def sealed_end(fact: PartitionFact) -> int:
+    """The offset up to which the ledgers of a chain are sealed; an open one begins there."""
+    end = fact.end_offset_or_none
+    last = fact.ledgers[-1].base_offset if fact.ledgers else 0
+    return max(fact.log_start_offset, last) if end is None else end
+
+
 class LedgerChain:
     """The stored fact of one partition and its version."""
 
@@ -160,7 +167,7 @@ class LedgerChain:
         if known is None and leader_epoch > 1:  # all owners but the first write their epoch
             raise self.lost()
 
-    def check_end(self, end_offset: int, acknowledged: int) -> None:
+    def check_end(self, end_offset: int, acknowledged: int = 0) -> None:
         """Raises ChainMissing if the log ends before what this broker has acknowledged, in this
         tenure or before: the stored chain has lost changes, and perhaps the ledgers' metadata."""
         known = max(acknowledged, self.acknowledged.end_offset)
@@ -172,13 +179,14 @@ class LedgerChain:
 
     def _check_acknowledged(self) -> None:
         """As `check_end`, before the epoch is written, by which a repair knows later ledgers."""
-        links, known = self.fact.ledgers, self.acknowledged
-        if not links:
-            self.check_end(self.fact.log_start_offset, 0)
-        elif links[-1].end_offset is not None:
-            self.check_end(links[-1].end_offset, 0)
-        elif links[-1].base_offset < known.base_offset:  # it was not the last one
-            self.check_end(links[-1].base_offset, 0)
+        last = self.fact.ledgers[-1] if self.fact.ledgers else None
+        may_hold_rest = (
+            last is not None
+            and not last.is_sealed
+            and last.base_offset >= self.acknowledged.base_offset
+        )
+        if not may_hold_rest:
+            self.check_end(sealed_end(self.fact))
 
     async def foresee(self, leader_epoch: int) -> None:
         """Wait until the former owner has started this tenure in the fact: saves `claim` a read.

@@ -260,7 +260,7 @@ def test_a_chain_that_has_gone_back_is_no_longer_served(caplog) -> None:
         await refused(cluster)
         stored = cluster.metadata.entries[chain_key(cluster)]
         assert PartitionFact.decode(stored.value).leader_epoch == 0, "nothing was written into it"
-        await restart(cluster)  # the ledger is closed by whoever looks into it
+        await restart(cluster)  # chains are compared with the ledgers when a broker starts
         assert "older than its ledgers" in str(await refused(cluster))
         await repair(cluster)
         await until(lambda: cluster.agree("t", {1}) and owner_log(cluster).is_loaded)

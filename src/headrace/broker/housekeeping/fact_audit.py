@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from headrace.log.fencing import EPOCH_OF_DELETED
+from headrace.log.ledger_chain import sealed_end
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -137,15 +138,8 @@ def _is_closed(chain: PartitionFact) -> bool:
 def is_after(ledger: int, label: Label, chain: PartitionFact) -> bool:
     """Whether a ledger that `chain` does not name was created after all that it names."""
     if label.covers is not None:
-        return label.covers[1] > _sealed_end(chain)
+        return label.covers[1] > sealed_end(chain)
     return label.epoch > chain.leader_epoch or all(ledger > link.ledger for link in chain.ledgers)
-
-
-def _sealed_end(chain: PartitionFact) -> int:
-    """The offset up to which the ledgers of a chain are sealed."""
-    end = chain.end_offset_or_none
-    last = chain.ledgers[-1].base_offset if chain.ledgers else 0
-    return max(chain.log_start_offset, last) if end is None else end
 
 
 def _is_needed(

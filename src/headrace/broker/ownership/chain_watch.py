@@ -79,7 +79,7 @@ class ChainWatch:
         served = self._served.get(key)
         if served is None:
             return
-        version = served.lifecycle_host.chain.version
+        version = served.lifecycle_host.chain.version  # what a later read must show at least
         entry = await self._metadata.get(partition_key(*key))
         if self._served.get(key) is not served or served.is_deleted:
             return

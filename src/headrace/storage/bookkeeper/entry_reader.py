@@ -179,7 +179,6 @@ class EntryReader:
         """
         assert first <= last, "there is at least one entry to read"
         quorum = metadata.quorum
-        end = _end(metadata, first, last)
         runs: list[Coroutine[None, None, list[Entry]]] = []
         if quorum.write == quorum.ensemble:
             begin = first
@@ -194,6 +193,7 @@ class EntryReader:
                 runs.append(run.read(self._bookies))
                 begin = end
             return await runs[0] if len(runs) == 1 else await _joined(runs)
+        end = _end(metadata, first, last)
         for begin in range(first, min(end, first + quorum.write * RUNS_IN_FLIGHT), quorum.write):
             count = min(quorum.write, end - begin)
             # The last slot of an entry also stores the next W - 1 entries.

@@ -24,8 +24,7 @@ LEDGER, PER_ENSEMBLE, PAYLOAD_BYTES = 7, 3, 100
 class Bookies:
     """Each ensemble has three of its own; they answer in the next turn of the loop."""
 
-    def __init__(self, ensembles: int) -> None:
-        self.ensembles = ensembles
+    def __init__(self) -> None:
         self.rounds = 0
         """Turns in which requests were answered: one after the other had to wait for them."""
         self.asked: list[int] = []
@@ -72,7 +71,7 @@ def entry_of(entry: int) -> bytes:
 
 
 def ledger(ensembles: int) -> tuple[Bookies, PositionReader, OpenLedger]:
-    bookies = Bookies(ensembles)
+    bookies = Bookies()
     metadata = LedgerMetadata(
         Quorum(3, 3, 2),
         tuple(
