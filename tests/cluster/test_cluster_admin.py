@@ -193,6 +193,50 @@ def test_a_lost_chain_is_shown_and_rebuilt_from_the_ledgers(shared_cluster, conf
     assert "nothing to repair" in asked(repair, "--config", config).output
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_ledger_sealed_during_verify_is_no_contradiction(
+    shared_cluster, tmp_path, monkeypatch, is_damaged
+):
+    """What was listed before is older than the chain. What contradicts at a second look is told."""
+    address, topic = shared_cluster.zookeeper.address, UUID(int=5)
+
+    async def main() -> list[str]:
+        zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
+        metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
+        cluster = await ensure_cluster_id(metadata, SystemRandomness())
+        settings = BookKeeperSettings(cluster=cluster)
+        store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
+        tasks = Tasks()
+        environment = Environment(store, metadata, SystemClock(), tasks, is_shared=True)
+        log = PartitionLog("orders-0", topic, 0, LogConfig(), environment, 0)
+        fact = TopicFact("orders", topic, 1, 1, {}, 0, chain_count=1)
+        await metadata.put(topic_key("orders"), fact.encode(), ABSENT)
+        batch = encode_batch([Record(0, 1, None, b"value", [])])
+        while (appended := log.append(batch, check_batch(batch))) is None:
+            await log.ready.wait()
+        await appended.completion.wait()
+        records = BookKeeperLedgerStore.records
+
+        async def listed(self: BookKeeperLedgerStore) -> object:
+            found = await records(self)
+            await log.lifecycle_host.roll_now()
+            if is_damaged:
+                await store.delete(log.segments[0].ledger)
+            return found
+
+        monkeypatch.setattr(BookKeeperLedgerStore, "records", listed)
+        async with open_admin(ClusterSettings(address, root=f"/{tmp_path.name}")) as admin:
+            problems = (await admin.verify()).problems
+        await tasks.close()
+        await store.close()
+        await metadata.close()
+        await zookeeper.close()
+        return problems
+
+    told = [text for text in asyncio.run(main()) if text.startswith("orders-0: ")]
+    assert len(told) == (1 if is_damaged else 0), told
+
+
 def test_a_cluster_with_a_credential_is_closed_to_who_does_not_have_it(
     shared_cluster, config, tmp_path, monkeypatch
 ):

@@ -29,6 +29,8 @@ from headrace.metadata.facts import (
     PinFact,
     TopicFact,
     draining_key,
+    owner_key,
+    partition_key,
     partition_of_companion,
     partition_of_key,
     pin_key,
@@ -45,9 +47,10 @@ from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.replication_report import under_replicated
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from uuid import UUID
 
     from headrace.broker.housekeeping.chain_repair import Repairs
@@ -286,27 +289,30 @@ class ClusterAdmin:
         async with self._store(snapshot) as store:
             listed = await store.records()
             repairs = await ChainRepairer(store, self._metadata, SystemClock()).plan(listed)
-        records = {int(record.ledger): record for record in listed}
-        chains = await self._chains()
+            records = {int(record.ledger): record for record in listed}
+            chains = await self._chains()
+            for key in snapshot.partitions:
+                findings.partitions += 1
+                if snapshot.server_of(key) is None:
+                    findings.problems.append(f"no broker serves {snapshot.name_of(key)}")
+                chain = chains.get(key)
+                if chain is None:
+                    continue
+                _count(chain, findings)
+                if _contradictions(chain, snapshot.owners.get(key), records):
+                    name, found = snapshot.name_of(key), await self._look_again(key, store)
+                    findings.problems += [f"{name}: {one}" for one in found]
         known = sorted({*chains, *snapshot.owners, *snapshot.pins})
         findings.stale = [
             f"{key[0].hex}-{key[1]}" for key in known if key[0] not in snapshot.topics
         ]
+        served = set(snapshot.partitions)
         used = {
             link.ledger
             for (topic_id, number), chain in chains.items()
-            if topic_id in snapshot.topics and number != partition_of_companion(number)
+            if (topic_id, partition_of_companion(number)) in served
             for link in chain.ledgers
         }
-        for key in snapshot.partitions:
-            findings.partitions += 1
-            name = snapshot.name_of(key)
-            if snapshot.server_of(key) is None:
-                findings.problems.append(f"no broker serves {name}")
-            chain = chains.get(key)
-            if chain is not None:
-                used |= {link.ledger for link in chain.ledgers}
-                _check_chain(name, chain, snapshot.owners.get(key), records, findings)
         facts = await read_facts(self._metadata)
         unnamed = [record for ledger, record in sorted(records.items()) if ledger not in used]
         kept = audit(facts, unnamed, set(records)).kept
@@ -319,6 +325,24 @@ class ClusterAdmin:
         servers = await ask_servers(settings.zookeeper, settings.zookeeper_context())
         findings.problems += [server.warning for server in servers if server.warning]
         return findings
+
+    async def _look_again(self, key: PartitionKey, store: BookKeeperLedgerStore) -> list[str]:
+        """The contradictions of one partition as of now. What `verify` read first is older than the
+        rest: a ledger created or sealed in between, and a takeover, look like contradictions.
+
+        Owner and ledgers change before the chain, and so are read after it.
+        """
+        entry = await self._metadata.get(partition_key(*key))
+        if entry is None:
+            return []
+        chain = PartitionFact.decode(entry.value)
+        owner = await self._metadata.get(owner_key(*key))
+        records = await store.records_of([LedgerId(link.ledger) for link in chain.ledgers])
+        return _contradictions(
+            chain,
+            None if owner is None else OwnerFact.decode(owner.value),
+            {int(record.ledger): record for record in records},
+        )
 
 
 def _lost_facts(snapshot: ClusterSnapshot, repairs: Repairs) -> list[str]:
@@ -346,34 +370,35 @@ def _lost_facts(snapshot: ClusterSnapshot, repairs: Repairs) -> list[str]:
     return problems
 
 
-def _check_chain(
-    name: str,
-    chain: PartitionFact,
-    owner: OwnerFact | None,
-    records: dict[int, LedgerRecord],
-    findings: Findings,
-) -> None:
-    """Add findings about one partition's chain, and its contradictions with BookKeeper."""
-    if owner is not None and chain.leader_epoch > owner.leader_epoch:
-        findings.problems.append(f"{name}: the chain has a later epoch than its owner")
-    for number, link in enumerate(chain.ledgers):
+def _count(chain: PartitionFact, findings: Findings) -> None:
+    """Add one partition's ledgers."""
+    for link in chain.ledgers:
         findings.ledgers += 1
         findings.size_bytes += link.size_bytes or 0
         if link.end_offset is not None:
             findings.records += link.end_offset - link.base_offset
+
+
+def _contradictions(
+    chain: PartitionFact, owner: OwnerFact | None, records: Mapping[int, LedgerRecord]
+) -> list[str]:
+    """Messages about one partition's chain that contradicts itself, its owner or BookKeeper."""
+    found = []
+    if owner is not None and chain.leader_epoch > owner.leader_epoch:
+        found.append("the chain has a later epoch than its owner")
+    for number, link in enumerate(chain.ledgers):
         is_last = number >= len(chain.ledgers) - 2  # the next one may have been created ahead
         record = records.get(link.ledger)
         if record is None:
             if link.local_deleted_ms is None:
-                findings.problems.append(f"{name}: ledger {link.ledger} does not exist")
+                found.append(f"ledger {link.ledger} does not exist")
         elif link.is_sealed and not record.is_closed:
-            findings.problems.append(
-                f"{name}: ledger {link.ledger} is sealed in the chain but not closed in BookKeeper"
+            found.append(
+                f"ledger {link.ledger} is sealed in the chain but not closed in BookKeeper"
             )
         elif not link.is_sealed and not is_last:
-            findings.problems.append(
-                f"{name}: ledger {link.ledger} has no end offset although other ledgers follow"
-            )
+            found.append(f"ledger {link.ledger} has no end offset although other ledgers follow")
+    return found
 
 
 @asynccontextmanager
