@@ -1,7 +1,7 @@
 """How long partitions of a cluster stand still: brokers killed and stopped, ten thousand moved.
 
     python -m benchmarks.failover [--rounds 10] [--partitions 10000] [--moved 50] [--rate 300]
-        [--storage-rounds 2] [--zookeepers 3] [--hogs 18] [--minutes 60]
+        [--storage-rounds 2] [--zookeepers 3] [--hogs 18] [--minutes 60] [--folder kept]
 
 Invariants: real brokers over a real ZooKeeper and real bookies, all on this machine; an
 idempotent producer (librdkafka) writes to every partition, and its longest pause is the figure.
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -199,9 +199,10 @@ class Moves:
         commits = self._readers.commit_waits_s(began, groups or list(range(GROUPS)))
         self.found.setdefault(f"{how}, commits", []).extend(commits)
         so_far = _percentiles(sorted(self.found[how]))
+        at, load = time.strftime("%H:%M:%S"), os.getloadavg()[0]
         print(
-            f"{how}: slowest {max(waits):.3f} s, consumer {max(consumed):.3f}, commit"
-            f" {max(commits):.3f}, load {os.getloadavg()[0]:.0f}; so far", so_far,
+            f"{at} {how}: slowest {max(waits):.3f} s, consumer {max(consumed):.3f}, commit"
+            f" {max(commits):.3f}, load {load:.0f}; so far", so_far,
             flush=True,
         )  # fmt: skip
 
@@ -317,12 +318,15 @@ def main() -> None:
     parser.add_argument("--hogs", type=int, default=0, help="processes that want a processor")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no round after that")
     parser.add_argument("--how", default="kill,stop")
+    parser.add_argument("--folder", help="put the servers' files here and keep them")
     asked = parser.parse_args()
     ends = time.monotonic() + 60 * asked.minutes
     figures: dict[str, object] = {"session_ms": SESSION_MS, "rounds": asked.rounds}
     figures["load_average"] = os.getloadavg()
-    with tempfile.TemporaryDirectory(prefix="headrace-failover-") as name:
-        folder = Path(name)
+    removed = partial(tempfile.TemporaryDirectory, prefix="headrace-failover-")
+    with nullcontext(asked.folder) if asked.folder else removed() as name:
+        folder = Path(name).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
         options = ClusterOptions(bookie_count=4, zookeeper_count=asked.zookeepers)
         with DevCluster(folder / "cluster", options, find_parts()) as under:
             brokers = Brokers(folder, under.zookeeper_addresses, 3)
