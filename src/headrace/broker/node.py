@@ -235,6 +235,7 @@ class Node:
                 ),
                 self._read_ahead,
                 lambda topic, n: self.coordinators.withdraw(topic.name, n),
+                self._suspended,
                 self._resigned,
             ),
             incarnation,
@@ -429,6 +430,12 @@ class Node:
         records = InternalPartition(view, self.clock).replay_from(view.log_start_offset)
         end = view.high_watermark
         await self.coordinators.read_ahead(topic.name, partition, records, end, leader_epoch)
+
+    def _suspended(self, topic: Topic, partition: int) -> None:
+        """It is uncertain whether this broker owns a partition."""
+        self.shares.resign(topic, partition)
+        self.timers.resign(topic, partition)
+        self.coordinators.suspend(topic.name, partition)
 
     def _resigned(self, topic: Topic, partition: int) -> None:
         """This broker is about to stop serving a partition."""

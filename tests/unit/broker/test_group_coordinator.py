@@ -12,7 +12,7 @@ import pytest
 from headrace.broker.coordinators import shard_appends
 from headrace.broker.coordinators.coordinator_shards import hash_key
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
-from headrace.broker.coordinators.shard_log import size_of
+from headrace.broker.coordinators.shard_log import BATCH_OVERHEAD_BYTES, size_of
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteOffsetsCommand,
@@ -502,6 +502,21 @@ async def test_a_long_log_of_little_state_becomes_a_snapshot():
         assert len(w.log().records) < 100
         w.restart()
         assert await w.fetch() == 199
+
+
+@run
+async def test_a_log_is_as_long_to_who_wrote_it_as_to_who_reads_it():
+    """Most of what a single commit costs to read is its record batch."""
+    async with world() as w:
+        for offset in range(50):
+            assert await w.commit(offset) is None
+        (shard,) = w.coordinator.shards.opened()
+        written = shard._log_bytes
+        assert written > 50 * BATCH_OVERHEAD_BYTES
+        w.restart()
+        assert await w.fetch() == 49
+        (shard,) = w.coordinator.shards.opened()
+        assert shard._log_bytes == written
 
 
 @run

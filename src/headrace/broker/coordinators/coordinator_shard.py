@@ -8,11 +8,10 @@ it is durable. Appends complete in order, so waiting for the newest append suffi
 append the machine has applied records that the log lacks: it is discarded, all waiting commands are
 refused (CoordinatorUnavailable), and the state is read back from the log (CoordinatorLoading
 meanwhile). A decision whose records the log refuses before they are applied, because they are too
-large or their transaction has ended, is refused alone, since the machine has not changed. Time is
-the monotonic clock, aligned with the wall clock once at each load, so that setting the wall clock
-does not expire a thousand sessions. Effects of a decision are performed once its records are
-durable; their outcomes come back as commands. A reload drops pending effects: the machine requests
-outstanding ones again.
+large or their transaction has ended, is refused alone, since the machine has not changed. Effects
+of a decision are performed once its records are durable; their outcomes come back as commands. A
+reload drops pending effects: the machine requests outstanding ones again. While a shard is
+suspended, its machine is given no command and no time passes for it.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.broker.coordinators.shard_appends import ShardAppends
 from headrace.broker.coordinators.shard_log import (
+    BATCH_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     REFUSALS,
     LogRecord,
@@ -33,6 +33,7 @@ from headrace.broker.coordinators.shard_log import (
 )
 from headrace.broker.coordinators.shard_replay import StateAhead, restore
 from headrace.broker.coordinators.shard_snapshot import batches_of, state_size
+from headrace.broker.coordinators.shard_time import ShardTime
 from headrace.coordination.machine import EndsTransaction, Refusable
 from headrace.errors import (
     CoordinatorLoading,
@@ -59,11 +60,12 @@ LOAD_WAIT_S = 1
 is not refused, short enough that a long load does not block a connection."""
 LOAD_RETRY_MS_MIN, LOAD_RETRY_MS_MAX = 50, 5_000
 TICK_RETRY_MS = 1_000
-SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
+SNAPSHOT_BYTES_MIN = 2 * 1024 * 1024
+"""About 15,000 single commits, which take 0.15 s to read on free cores, seconds on busy ones."""
 SNAPSHOT_RATIO = 4
 """A snapshot pays off when the log is this many times as large as the state."""
-SHRINK_BYTES_MIN = 4 * 1024
-"""A longer log is compacted before a hand-over: 256 KiB of single commits take 0.3 s to read."""
+SHRINK_BYTES_MIN = 8 * 1024
+"""A longer log is compacted before a hand-over: 512 KiB of single commits take 0.3 s to read."""
 SHRINK_RATIO = 1.5
 
 Command = TypeVar("Command", bound=Refusable)
@@ -89,16 +91,16 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         `perform(effect, report)` begins an effect; `report(command)` delivers its outcome, any
         number of times, never within the call. `ahead`: for the first load."""
         self.machine: Machine[Command, Record, Reply] | None = None
+        self._suspended: Machine[Command, Record, Reply] | None = None
         self.snapshot_bytes_min = SNAPSHOT_BYTES_MIN
         self._name = name
         self._log = shard_log
         self._make_machine = make_machine
         self._loaded, self._tick = host_commands
-        self._clock = clock
         self._tasks = tasks
         self._perform = perform
         self._ahead = ahead
-        self._zero_ms = 0
+        self._time = ShardTime(clock, self._wake)
         self._load_count = 0
         self._is_loading = False
         self._pause_ms = 0
@@ -109,8 +111,6 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._appends = ShardAppends(shard_log, self._append_settled)
         self._parked: dict[int, tuple[asyncio.Future[Reply], Refusable]] = {}
         self._last_ticket = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
         self._log_bytes = 0
         self._snapshot_at_bytes = SNAPSHOT_BYTES_MIN
         self._is_writing_snapshot = False
@@ -178,7 +178,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         """Decide, append and apply in this turn; or return the error, with no effect."""
         machine = self.machine
         assert machine is not None
-        decision = machine.decide(command, self._now_ms())
+        decision = machine.decide(command, self._time.now_ms())
         if decision.records:
             error = self._store(machine, decision)
             if error is not None:
@@ -278,7 +278,9 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     def _append_settled(self, error: BaseException | None) -> None:
         if error is None:
             self._pause_ms = 0
+            self._log_bytes += BATCH_OVERHEAD_BYTES
         else:
+            self._suspended = None  # as in `_drop`
             self._drop(error)
 
     async def shrink(self, timeout_s: float) -> None:
@@ -349,9 +351,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self.machine = None
         self._load_count += 1
         self._appends.discard()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._time.cancel()
 
     def _refuse_parked(self, error: HeadraceError) -> None:
         parked, self._parked = self._parked, {}
@@ -411,8 +411,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         machine, log_bytes = await restore(self._make_machine, self._log, ahead)
         if self._closed_with is not None:
             return
-        self._zero_ms = self._clock.now_ms() - self._clock.now_ns() // 1_000_000
-        decision = machine.decide(self._loaded, self._now_ms())
+        self._time.align()
+        decision = machine.decide(self._loaded, self._time.now_ms())
         for record in decision.records:
             assert machine.encode(record) is None, "loading writes nothing"
             machine.apply(record)
@@ -427,40 +427,46 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     # --- time --------------------------------------------------------------------------------
 
-    def _now_ms(self) -> int:
-        return self._clock.now_ns() // 1_000_000 + self._zero_ms
-
     def _arm(self) -> None:
         """Arm one timer for all deadlines. One that fires early only checks and is armed again."""
         if self.machine is None:
             return
         deadline_ms = self.machine.next_deadline_ms()
-        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
-            return
-        self._wake_at(deadline_ms)
-
-    def _wake_at(self, at_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        wait_ms = max(at_ms - self._now_ms(), 1)
-        self._timer_ms = at_ms
-        self._timer = loop.call_at(loop.time() + wait_ms / 1000, self._wake)
+        if deadline_ms is not None:
+            self._time.wake_at(deadline_ms)
 
     def _wake(self) -> None:
-        self._timer = None
         if self.machine is None:
             return
         deadline_ms = self.machine.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms <= self._now_ms():
+        if deadline_ms is not None and deadline_ms <= self._time.now_ms():
             try:
                 self._run_own(self._tick)
             except Exception:
                 log.exception("%s: a tick failed", self._name)
-                self._wake_at(self._now_ms() + TICK_RETRY_MS)
+                self._time.wake_at(self._time.now_ms() + TICK_RETRY_MS)
         self._arm()
 
-    # --- closing -----------------------------------------------------------------------------
+    # --- suspending and closing --------------------------------------------------------------
+
+    def suspend(self) -> bool:
+        """Keep the machine while the log refuses everything; False if that is not possible: if it
+        waits for something, which would be outdated, or was decided in this turn of the loop."""
+        if self.machine is None or self._perform or self._parked or self._appends.is_collecting:
+            return False
+        self._suspended, self.machine = self.machine, None
+        self._time.stand_still()
+        return True
+
+    def resume(self, shard_log: ShardLog) -> bool:
+        """The log, if it is the same one, accepts requests again: go on; False if the machine is of
+        no use any more. For the machine no time has passed: no one could reach it."""
+        if self._suspended is None or shard_log.leader_epoch != self._log.leader_epoch:
+            return False
+        self.machine, self._suspended = self._suspended, None
+        self._time.go_on()
+        self._arm()
+        return True
 
     @property
     def is_closed(self) -> bool:
@@ -475,7 +481,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         """Refuse parked and further commands with `error`. Replies whose records are in flight are
         still sent once these are durable."""
         self._closed_with = error
-        self.machine = None
+        self.machine = self._suspended = None
         self._appends.flush()
         self._refuse_parked(error)
         self._first_load.set()

@@ -68,6 +68,8 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         self._tasks = tasks
         self._perform = perform
         self._shards: dict[int, CoordinatorShard[Command, Record, Reply]] = {}
+        self._suspended: dict[int, CoordinatorShard[Command, Record, Reply]] = {}
+        """Of partitions whose logs refuse everything for now."""
         self._ahead: dict[int, StateAhead] = {}
         """Of partitions that other brokers are about to hand over."""
         self._partitions: dict[str, int] = {}
@@ -97,6 +99,12 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             if self._closed_with is not None:
                 raise self._closed_with
             shard_log = self._shard_log(partition)
+            suspended = self._suspended.pop(partition, None)
+            if suspended is not None:
+                if suspended.resume(shard_log):
+                    self._shards[partition] = suspended
+                    return suspended
+                suspended.close(_moved())
             perform = self._perform
             shard = self._shards[partition] = CoordinatorShard(
                 f"{self.topic}-{partition}",
@@ -192,13 +200,21 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
                 async with asyncio.timeout(HAND_OVER_WAIT_S):
                     await ended.wait()
 
+    def suspend(self, partition: int) -> None:
+        """It is uncertain whether this broker owns the partition: clients are redirected. The state
+        is kept, if possible, until `resign`, or until the partition's log can be opened again."""
+        shard = self._shards.get(partition)
+        if shard is None or not shard.suspend():
+            self.resign(partition)
+        else:
+            self._suspended[partition] = self._shards.pop(partition)
+
     def resign(self, partition: int) -> None:
         """This broker no longer owns the partition: clients are redirected."""
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            shard.close(
-                NotCoordinator("another broker coordinates this now: look up the coordinator")
-            )
+        for shards in (self._shards, self._suspended):
+            shard = shards.pop(partition, None)
+            if shard is not None:
+                shard.close(_moved())
 
     def close(self) -> None:
         """Refuse waiting commands and stop the timers. Replies to durable commands are still
@@ -206,7 +222,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         self._closed_with = CoordinatorUnavailable(
             "the broker is stopping: look up the coordinator again"
         )
-        for shard in self._shards.values():
+        for shard in (*self._shards.values(), *self._suspended.values()):
             shard.close(self._closed_with)
 
 
@@ -263,6 +279,13 @@ class CoordinatorRegistry:
         if shards is not None:
             shards.hold(partition, is_moving=is_moving)
 
+    def suspend(self, topic: str, partition: int) -> None:
+        """It is uncertain whether this broker owns a partition, of an internal topic or any
+        other."""
+        shards = self._kinds.get(topic)
+        if shards is not None:
+            shards.suspend(partition)
+
     def resign(self, topic: str, partition: int) -> None:
         """This broker no longer owns a partition, of an internal topic or any other."""
         shards = self._kinds.get(topic)
@@ -273,6 +296,10 @@ class CoordinatorRegistry:
         """Close all coordinators."""
         for shards in self._kinds.values():
             shards.close()
+
+
+def _moved() -> NotCoordinator:
+    return NotCoordinator("another broker coordinates this now: look up the coordinator")
 
 
 def hash_key(key: str, partition_count: int) -> int:

@@ -64,6 +64,11 @@ class ShardAppends:
         # `size_of` is an estimate: the other half covers the overhead of each record.
         return (self._log.batch_bytes_max - BATCH_OVERHEAD_BYTES) // 2
 
+    @property
+    def is_collecting(self) -> bool:
+        """Whether something was added in this turn of the loop that the log does not have yet."""
+        return self._turn is not None
+
     def fits_turn(self, size_bytes: int, record_count: int) -> bool:
         """Whether records of this size (`size_of`) may share a batch with other decisions."""
         return size_bytes <= min(TURN_BYTES, self.batch_bytes) and record_count <= TURN_RECORDS

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.coordinators.shard_log import (
+    BATCH_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     LogRecord,
     PendingRecord,
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 TURN_RECORDS = 2_000
 """Records applied per turn of the loop (about 5 ms)."""
+BATCH_COST = 3
+"""What reading a record batch costs, in records."""
 
 SAMPLE, SAMPLED_MIN = 16, 256
 
@@ -74,7 +77,8 @@ async def read_back(machine: Machine[Any, Any, Any], records: AsyncIterator[Repl
     replay = machine.replayer()
     async for replayed in records:
         if isinstance(replayed, list):
-            log_bytes += _about(replayed)
+            log_bytes += _about(replayed) + BATCH_OVERHEAD_BYTES
+            count += BATCH_COST
             for first in range(0, len(replayed), TURN_RECORDS):
                 if count >= TURN_RECORDS:
                     count = 0

@@ -77,6 +77,9 @@ class Events(NamedTuple):
     epoch: read what its chain names and does not change until then. Raises HeadraceError."""
     withdrawn: Callable[[Topic, int], None]
     """The partition is not handed over after all."""
+    suspended: Callable[[Topic, int], None]
+    """It is uncertain whether this broker owns the partition: it refuses everything, until it is
+    loaded or resigned."""
     resigned: Callable[[Topic, int], None]
     """The partition is given up: it accepts no more records, and its next owner is not named
     yet."""

@@ -90,6 +90,7 @@ class SharedOwnership:
         self._metadata = metadata
         self._topics = topics
         self._loaded, self._resigned = events.loaded, events.resigned
+        self._on_suspended = events.suspended
         self._incarnation = incarnation
         self._clock = clock
         self._tasks = tasks
@@ -291,7 +292,7 @@ class SharedOwnership:
             served = self._mine[topic.id, number]
             if is_kept and self._suspended.suspend(topic, number, served, EXPIRED):
                 del self._mine[topic.id, number]
-                self._resigned(topic, number)
+                self._on_suspended(topic, number)
             else:
                 self._end(topic, number, EXPIRED)
         self._next.drop_all(EXPIRED)

@@ -5,8 +5,8 @@ other broker claims its partitions. So in the same session a log continues under
 nothing is read or written. In a new session other owners may have served in between: the logs are
 abandoned, and the partitions claimed anew.
 
-Coordinators are closed, and read their log again once it is reinstated. Logs with companions are
-not kept: those who build state from them do not wait for appends still in progress.
+Coordinators are suspended with their log. Logs with companions are not kept: those who build state
+from them do not wait for appends still in progress.
 """
 
 from __future__ import annotations
