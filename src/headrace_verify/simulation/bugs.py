@@ -13,6 +13,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
 from headrace.broker.coordinators.producer_ids import BLOCK_SIZE, IDS_PER_MS, ProducerIds
 from headrace.broker.ownership.chain_watch import ChainWatch
 from headrace.broker.ownership.ownership_waiter import OwnershipWaiter
@@ -23,7 +25,7 @@ from headrace.broker.topics.deletion import Deletions
 from headrace.coordination.groups import classic
 from headrace.coordination.groups.commands import HeartbeatReply
 from headrace.coordination.machine import Decision
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotCoordinator
 from headrace.kafka.dispatch import KafkaFace
 from headrace.log import retention
 from headrace.log.cleaner import Cleaner
@@ -186,6 +188,26 @@ def continue_with_former_logs_in_a_new_session(patch: Patch) -> None:
     patch(SharedOwnership, "_step_up", lambda self, _has_survived: step_up(self, True))
 
 
+def continue_with_former_coordinators_in_a_new_session(patch: Patch) -> None:
+    """Their state lacks what others have committed in between."""
+
+    def forget_none(self: Any, partition: int) -> None:
+        shard = self._shards.pop(partition, None)
+        if shard is not None and not shard.suspend():
+            shard.close(NotCoordinator("planted"))
+        elif shard is not None:
+            self._suspended[partition] = shard
+
+    resume = CoordinatorShard.resume
+
+    def careless(self: Any, shard_log: Any) -> bool:
+        self._log = self._appends._log = shard_log
+        return resume(self, shard_log)
+
+    patch(CoordinatorShards, "resign", forget_none)
+    patch(CoordinatorShard, "resume", careless)
+
+
 def call_every_append_durable_at_once(patch: Patch) -> None:
     append = BookKeeperLedgerStore.append
 
@@ -332,6 +354,7 @@ BUGS = (
     Bug(70, take_what_one_server_answers_for_the_leaders_word, ("zookeeper-alone",)),
     Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
     Bug(41, continue_with_former_logs_in_a_new_session, ("freeze",), ("prober",) * 2),
+    Bug(41, continue_with_former_coordinators_in_a_new_session, ("freeze",), ("prober",) * 2),
     Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),
     Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),
     Bug(20, blackbox_bugs.take_every_batch_for_a_new_one),

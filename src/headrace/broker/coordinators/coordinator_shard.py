@@ -280,7 +280,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._pause_ms = 0
             self._log_bytes += BATCH_OVERHEAD_BYTES
         else:
-            self._suspended = None  # as in `_drop`
+            self._suspended = None  # it is ahead of the log, too
             self._drop(error)
 
     async def shrink(self, timeout_s: float) -> None:
@@ -450,8 +450,9 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     # --- suspending and closing --------------------------------------------------------------
 
     def suspend(self) -> bool:
-        """Keep the machine while the log refuses everything; False if that is not possible: if it
-        waits for something, which would be outdated, or was decided in this turn of the loop."""
+        """Keep the machine while the log refuses everything; False if it cannot be kept: if it has
+        effects, whose outcomes it would miss; if clients wait, who are told to look elsewhere; or
+        if the log lacks what was decided in this turn of the loop."""
         if self.machine is None or self._perform or self._parked or self._appends.is_collecting:
             return False
         self._suspended, self.machine = self.machine, None
