@@ -3,7 +3,8 @@
 Invariants: knows which partition a key belongs to (Kafka's hash), opens a shard on its first
 command or when this broker serves its partition with records, and closes it when this broker no
 longer owns the partition. Commands wait while the partition is handed over: clients that are
-redirected before the next owner is named look for it in vain. It does not know what the machines
+redirected before the next owner is named look for it in vain. They wait for a suspended shard,
+too. It does not know what the machines
 do. `CoordinatorRegistry` lists the kinds (groups, transactions), so that the node treats all of
 them alike.
 """
@@ -34,7 +35,8 @@ REMEMBERED_KEYS_MAX = 10_000
 """Keys whose partition is cached: hashing 30 characters costs 3 us."""
 
 HAND_OVER_WAIT_S = 0.5
-"""For the next owner to be named; after that, clients look for it themselves."""
+"""For the next owner to be named, or this one to go on; after that, clients look for it
+themselves."""
 
 Command = TypeVar("Command", bound=Refusable)
 Record = TypeVar("Record")
@@ -74,7 +76,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         """Of partitions that other brokers are about to hand over."""
         self._partitions: dict[str, int] = {}
         self._handed_over: dict[int, asyncio.Event] = {}
-        """Partitions in motion, and what is set when the next owner is named."""
+        """Partitions in motion or suspended, and what is set when that has ended."""
         self._closed_with: HeadraceError | None = None
 
     def partition_for(self, key: str) -> int:
@@ -99,7 +101,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             if self._closed_with is not None:
                 raise self._closed_with
             shard_log = self._shard_log(partition)
-            suspended = self._suspended.pop(partition, None)
+            suspended = self._take_suspended(partition)
             if suspended is not None:
                 if suspended.resume(shard_log):
                     self._shards[partition] = suspended
@@ -186,7 +188,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             await shard.shrink(timeout_s)
 
     def hold(self, partition: int, *, is_moving: bool) -> None:
-        """A hand-over of the partition begins, or has ended."""
+        """A hand-over or suspension of the partition begins, or has ended."""
         if is_moving:
             self._handed_over.setdefault(partition, asyncio.Event())
         elif (ended := self._handed_over.pop(partition, None)) is not None:
@@ -201,18 +203,25 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
                     await ended.wait()
 
     def suspend(self, partition: int) -> None:
-        """It is uncertain whether this broker owns the partition: clients are redirected. The state
-        is kept, if possible, until `resign`, or until the partition's log can be opened again."""
+        """It is uncertain whether this broker owns the partition. If possible, the state is kept
+        until `resign`, or until the partition's log can be opened again, and commands wait for that
+        for a moment: who is redirected comes back only after a second."""
         shard = self._shards.get(partition)
         if shard is None or not shard.suspend():
             self.resign(partition)
-        else:
-            self._suspended[partition] = self._shards.pop(partition)
+            return
+        self._suspended[partition] = self._shards.pop(partition)
+        self.hold(partition, is_moving=True)
+
+    def _take_suspended(self, partition: int) -> CoordinatorShard[Command, Record, Reply] | None:
+        shard = self._suspended.pop(partition, None)
+        if shard is not None:
+            self.hold(partition, is_moving=False)
+        return shard
 
     def resign(self, partition: int) -> None:
         """This broker no longer owns the partition: clients are redirected."""
-        for shards in (self._shards, self._suspended):
-            shard = shards.pop(partition, None)
+        for shard in self._shards.pop(partition, None), self._take_suspended(partition):
             if shard is not None:
                 shard.close(_moved())
 
