@@ -329,29 +329,6 @@ def test_a_coordinator_continues_with_its_state() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("has_survived", [False, True])
-def test_a_commit_waits_a_moment_for_a_coordinator_that_is_suspended(has_survived: bool) -> None:
-    """Clients that are redirected come back after a second."""
-
-    async def scenario(cluster: Cluster) -> None:
-        node, _, _ = await coordinator(cluster)
-        assert await commit(node, 5) is None
-        step_down(node)
-        committing = asyncio.create_task(commit(node, 6))
-        await asyncio.wait([committing], timeout=0.1)
-        assert not committing.done()
-        began = asyncio.get_running_loop().time()
-        step_up(node, has_survived=has_survived)
-        error = await committing
-        assert asyncio.get_running_loop().time() - began < 0.2
-        assert isinstance(error, NotCoordinator) != has_survived
-        await until(lambda: len(node.groups.shards.machines()) == 1)
-        assert await committed(node) == (6 if has_survived else 5)
-        assert not node.groups.shards._handed_over
-
-    run(scenario)
-
-
 async def read_anew(node: Node) -> None:
     """In another session, a coordinator reads its log."""
     machines = node.groups.shards.machines()

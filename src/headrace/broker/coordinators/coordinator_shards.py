@@ -3,8 +3,7 @@
 Invariants: knows which partition a key belongs to (Kafka's hash), opens a shard on its first
 command or when this broker serves its partition with records, and closes it when this broker no
 longer owns the partition. Commands wait while the partition is handed over: clients that are
-redirected before the next owner is named look for it in vain. They wait for a suspended shard,
-too. It does not know what the machines
+redirected before the next owner is named look for it in vain. It does not know what the machines
 do. `CoordinatorRegistry` lists the kinds (groups, transactions), so that the node treats all of
 them alike.
 """
@@ -35,8 +34,7 @@ REMEMBERED_KEYS_MAX = 10_000
 """Keys whose partition is cached: hashing 30 characters costs 3 us."""
 
 HAND_OVER_WAIT_S = 0.5
-"""For the next owner to be named, or this one to go on; after that, clients look for it
-themselves."""
+"""For the next owner to be named; after that, clients look for it themselves."""
 
 Command = TypeVar("Command", bound=Refusable)
 Record = TypeVar("Record")
@@ -76,7 +74,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         """Of partitions that other brokers are about to hand over."""
         self._partitions: dict[str, int] = {}
         self._handed_over: dict[int, asyncio.Event] = {}
-        """Partitions in motion or suspended, and what is set when that has ended."""
+        """Partitions in motion, and what is set when the next owner is named."""
         self._closed_with: HeadraceError | None = None
 
     def partition_for(self, key: str) -> int:
@@ -101,7 +99,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             if self._closed_with is not None:
                 raise self._closed_with
             shard_log = self._shard_log(partition)
-            suspended = self._take_suspended(partition)
+            suspended = self._suspended.pop(partition, None)
             if suspended is not None:
                 if suspended.resume(shard_log):
                     self._shards[partition] = suspended
@@ -188,7 +186,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             await shard.shrink(timeout_s)
 
     def hold(self, partition: int, *, is_moving: bool) -> None:
-        """A hand-over or suspension of the partition begins, or has ended."""
+        """A hand-over of the partition begins, or has ended."""
         if is_moving:
             self._handed_over.setdefault(partition, asyncio.Event())
         elif (ended := self._handed_over.pop(partition, None)) is not None:
@@ -203,25 +201,18 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
                     await ended.wait()
 
     def suspend(self, partition: int) -> None:
-        """It is uncertain whether this broker owns the partition. If possible, the state is kept
-        until `resign`, or until the partition's log can be opened again, and commands wait for that
-        for a moment: who is redirected comes back only after a second."""
+        """It is uncertain whether this broker owns the partition: clients are redirected. The state
+        is kept, if possible, until `resign`, or until the partition's log can be opened again."""
         shard = self._shards.get(partition)
         if shard is None or not shard.suspend():
             self.resign(partition)
-            return
-        self._suspended[partition] = self._shards.pop(partition)
-        self.hold(partition, is_moving=True)
-
-    def _take_suspended(self, partition: int) -> CoordinatorShard[Command, Record, Reply] | None:
-        shard = self._suspended.pop(partition, None)
-        if shard is not None:
-            self.hold(partition, is_moving=False)
-        return shard
+        else:
+            self._suspended[partition] = self._shards.pop(partition)
 
     def resign(self, partition: int) -> None:
         """This broker no longer owns the partition: clients are redirected."""
-        for shard in self._shards.pop(partition, None), self._take_suspended(partition):
+        for shards in (self._shards, self._suspended):
+            shard = shards.pop(partition, None)
             if shard is not None:
                 shard.close(_moved())
 
