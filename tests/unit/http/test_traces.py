@@ -73,6 +73,7 @@ async def test_a_dead_letter_belongs_to_the_trace_and_so_does_what_is_sent_back(
     await settle(web, dead_letter=[{"receipt": await receive(web), "reason": "broken"}])
     while ("dead_lettered", 1) not in steps(await trace(web, message_id="id-1")):
         await asyncio.sleep(0.01)
+    await asyncio.sleep(0.005)  # a trace is sorted by milliseconds
     sent["headers"].append(["headrace-redrives", "1"])
     await send(web, sent)
     told = await trace(web, message_id="id-1")
