@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -41,6 +43,9 @@ from headrace.server.settings import ClusterSettings
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 DELETED = UUID(int=77)
 """The id of a topic that is no more."""
 
@@ -60,6 +65,34 @@ def config(shared_cluster, tmp_path, monkeypatch):
 
 def asked(command, *arguments):
     return CliRunner().invoke(command, [*map(str, arguments)])
+
+
+@asynccontextmanager
+async def orders(address: str, root: str) -> AsyncIterator[PartitionLog]:
+    """The only partition of a topic `orders`, served by no broker."""
+    zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
+    metadata = await ZooKeeperMetadataStore.open(zookeeper, root)
+    cluster = await ensure_cluster_id(metadata, SystemRandomness())
+    settings = BookKeeperSettings(cluster=cluster)
+    store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
+    tasks = Tasks()
+    environment = Environment(store, metadata, SystemClock(), tasks, is_shared=True)
+    topic = UUID(int=4)
+    log = PartitionLog("orders-0", topic, 0, LogConfig(), environment, 0)
+    fact = TopicFact("orders", topic, 1, 1, {}, 0, chain_count=1)
+    await metadata.put(topic_key("orders"), fact.encode(), ABSENT)
+    yield log
+    await tasks.close()
+    await store.close()
+    await metadata.close()
+    await zookeeper.close()
+
+
+async def append(log: PartitionLog) -> None:
+    batch = encode_batch([Record(0, 1, None, b"value", [])])
+    while (appended := log.append(batch, check_batch(batch))) is None:
+        await log.ready.wait()
+    await appended.completion.wait()
 
 
 def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, config, tmp_path):
@@ -146,24 +179,12 @@ def test_a_lost_chain_is_shown_and_rebuilt_from_the_ledgers(shared_cluster, conf
     key = partition_key(topic, 0)
 
     async def make() -> int:
+        async with orders(address, f"/{tmp_path.name}") as log:
+            for _ in range(2):
+                await append(log)
+                await log.lifecycle_host.roll_now()
         zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
         metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
-        cluster = await ensure_cluster_id(metadata, SystemRandomness())
-        settings = BookKeeperSettings(cluster=cluster)
-        store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
-        tasks = Tasks()
-        environment = Environment(store, metadata, SystemClock(), tasks, is_shared=True)
-        log = PartitionLog("orders-0", topic, 0, LogConfig(), environment, 0)
-        fact = TopicFact("orders", topic, 1, 1, {}, 0, chain_count=1)
-        await metadata.put(topic_key("orders"), fact.encode(), ABSENT)
-        batch = encode_batch([Record(0, 1, None, b"value", [])])
-        for _ in range(2):
-            while (appended := log.append(batch, check_batch(batch))) is None:
-                await log.ready.wait()
-            await appended.completion.wait()
-            await log.lifecycle_host.roll_now()
-        await tasks.close()
-        await store.close()
         await metadata.delete(key, ANY)
         await metadata.close()
         await zookeeper.close()
@@ -198,40 +219,23 @@ def test_a_ledger_sealed_during_verify_is_no_contradiction(
     shared_cluster, tmp_path, monkeypatch, is_damaged
 ):
     """What was listed before is older than the chain. What contradicts at a second look is told."""
-    address, topic = shared_cluster.zookeeper.address, UUID(int=5)
+    address, root = shared_cluster.zookeeper.address, f"/{tmp_path.name}"
 
     async def main() -> list[str]:
-        zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
-        metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
-        cluster = await ensure_cluster_id(metadata, SystemRandomness())
-        settings = BookKeeperSettings(cluster=cluster)
-        store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
-        tasks = Tasks()
-        environment = Environment(store, metadata, SystemClock(), tasks, is_shared=True)
-        log = PartitionLog("orders-0", topic, 0, LogConfig(), environment, 0)
-        fact = TopicFact("orders", topic, 1, 1, {}, 0, chain_count=1)
-        await metadata.put(topic_key("orders"), fact.encode(), ABSENT)
-        batch = encode_batch([Record(0, 1, None, b"value", [])])
-        while (appended := log.append(batch, check_batch(batch))) is None:
-            await log.ready.wait()
-        await appended.completion.wait()
         records = BookKeeperLedgerStore.records
+        async with orders(address, root) as log:
+            await append(log)
 
-        async def listed(self: BookKeeperLedgerStore) -> object:
-            found = await records(self)
-            await log.lifecycle_host.roll_now()
-            if is_damaged:
-                await store.delete(log.segments[0].ledger)
-            return found
+            async def listed(self: BookKeeperLedgerStore) -> object:
+                found = await records(self)
+                await log.lifecycle_host.roll_now()
+                if is_damaged:
+                    await self.delete(log.segments[0].ledger)
+                return found
 
-        monkeypatch.setattr(BookKeeperLedgerStore, "records", listed)
-        async with open_admin(ClusterSettings(address, root=f"/{tmp_path.name}")) as admin:
-            problems = (await admin.verify()).problems
-        await tasks.close()
-        await store.close()
-        await metadata.close()
-        await zookeeper.close()
-        return problems
+            monkeypatch.setattr(BookKeeperLedgerStore, "records", listed)
+            async with open_admin(ClusterSettings(address, root=root)) as admin:
+                return (await admin.verify()).problems
 
     told = [text for text in asyncio.run(main()) if text.startswith("orders-0: ")]
     assert len(told) == (1 if is_damaged else 0), told
