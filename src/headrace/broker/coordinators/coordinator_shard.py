@@ -280,7 +280,6 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._pause_ms = 0
             self._log_bytes += BATCH_OVERHEAD_BYTES
         else:
-            self._suspended = None  # it is ahead of the log, too
             self._drop(error)
 
     async def shrink(self, timeout_s: float) -> None:
@@ -334,8 +333,10 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     def _drop(self, error: BaseException) -> None:
         """The machine is ahead of the log: discard it and read the log again.
 
-        If another broker owns the log by now, close this shard instead.
+        If another broker owns the log by now, close this shard instead. A suspended machine is
+        ahead of the log, too.
         """
+        self._suspended = None
         if self.machine is None:
             return
         if isinstance(error, NotOwner | Fenced) and not isinstance(error, REFUSALS):

@@ -43,6 +43,9 @@ class Ensemble(NamedTuple):
     first_entry: int
     bookies: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{', '.join(self.bookies)} from entry {self.first_entry} on"
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:

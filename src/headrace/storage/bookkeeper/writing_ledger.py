@@ -256,7 +256,7 @@ class WritingLedger:
     def _fail(self, failure: Fail) -> None:
         kind = LedgerFenced if failure.is_fenced else LedgerLost
         what = (
-            "another broker has taken it over: this one can no longer write to it"
+            "this broker can no longer write to it"
             if failure.is_fenced
             else "the outcome of its last appends is unknown: recover it"
         )
@@ -317,7 +317,7 @@ class WritingLedger:
             slow.cancel()
         self._learn(found.version, found.metadata)
         if found.metadata.state is LedgerState.OPEN and found.metadata.last_ensemble == wanted:
-            log.info("ledger %s continues with %s", self._ledger, wanted)
+            log.info("ledger %s is on %s", self._ledger, wanted)
             self._carry_out(self.handle.ensemble_changed())
         else:
             is_fenced = found.metadata.state is not LedgerState.OPEN
@@ -336,7 +336,7 @@ class WritingLedger:
         if not handle.quorum.can_acknowledge_without(handle.lost.keys()):
             self._carry_out(handle.change_failed(is_fenced=False, reason=str(error)))
             return
-        log.info("ledger %s continues without %s for now: %s", self._ledger, wanted, error)
+        log.info("ledger %s is not yet on %s: %s", self._ledger, wanted, error)
         self._loop.call_later(SPARES_RETRY_S, self._change_again, wanted)
 
     def _change_again(self, wanted: Ensemble) -> None:
