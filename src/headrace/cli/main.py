@@ -98,6 +98,15 @@ class LazyGroup(click.Group):
             behind_commands(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click.Group; suggests commands that have not been imported, too."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, None, COMMANDS, ctx) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """See click.Group; we handle a closed pipe ourselves (click would exit with 1)."""
         try:

@@ -31,6 +31,13 @@ def every_command(command, path=()):
 COMMANDS = list(every_command(main.cli))
 
 
+@pytest.mark.parametrize("misspelt", ["consum", "topic creat", "--bootstap"])
+def test_a_misspelt_word_is_answered_by_the_right_one(misspelt, capsys):
+    code, _, err = run(*misspelt.split(), capsys=capsys)
+    assert code == 2
+    assert "Did you mean" in err
+
+
 @pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
 def test_every_command_has_help(path, capsys):
     code, out, err = run(*path, "--help", capsys=capsys)
