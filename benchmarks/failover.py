@@ -1,7 +1,7 @@
 """How long partitions of a cluster stand still: brokers killed and stopped, ten thousand moved.
 
     python -m benchmarks.failover [--rounds 10] [--partitions 10000] [--moved 50] [--rate 300]
-        [--storage-rounds 2] [--zookeepers 3] [--hogs 18] [--minutes 60] [--folder kept]
+        [--storage-rounds 2] [--zookeepers 3] [--hogs 18] [--minutes 60] [--folder kept] [--kills]
 
 Invariants: real brokers over a real ZooKeeper and real bookies, all on this machine; an
 idempotent producer (librdkafka) writes to every partition, and its longest pause is the figure.
@@ -224,6 +224,12 @@ class Moves:
         self._measure("return", partial(brokers.add, victim), SETTLE_S)
         self._measure("drain", partial(self._drain, victim), SETTLE_S)
         self._measure("undrain", partial(self._drain, victim, "--undo"), SETTLE_S)
+        self.kill(number)
+
+    def kill(self, number: int) -> None:
+        """One broker is killed and comes back."""
+        brokers = self._brokers
+        victim = number % len(brokers.by_id) + 1
         self._measure("kill -9", brokers.by_id[victim].kill, SETTLE_S)
         self._measure("return after kill", partial(brokers.add, victim), SETTLE_S)
 
@@ -312,6 +318,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--moved", type=int, default=50, help="partitions that move; 0: none")
+    parser.add_argument("--kills", action="store_true", help="of the moves, only kill -9")
     parser.add_argument("--rate", type=int, default=300, help="records a second while they move")
     parser.add_argument("--storage-rounds", type=int, default=0, help="bookies killed")
     parser.add_argument("--zookeepers", type=int, default=1)
@@ -334,7 +341,8 @@ def main() -> None:
                 if asked.moved:
                     moves = Moves(brokers, asked.moved, asked.rate, under)
                     with _busy(asked.hogs):
-                        rounds = [partial(moves.brokers, n) for n in range(asked.rounds)]
+                        events = moves.kill if asked.kills else moves.brokers
+                        rounds = [partial(events, n) for n in range(asked.rounds)]
                         rounds += [partial(moves.storage, n) for n in range(asked.storage_rounds)]
                         for run_round in rounds:
                             if time.monotonic() >= ends:

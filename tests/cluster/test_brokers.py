@@ -89,6 +89,27 @@ def test_a_broker_is_killed_under_load_and_nothing_is_lost_doubled_or_out_of_ord
     assert load.check(brokers.bootstrap) > 0
 
 
+def test_clients_of_a_killed_broker_need_not_wait_for_the_end_of_its_session(
+    tmp_path, shared_cluster
+):
+    options = ("--zookeeper-root", f"/{tmp_path.name}", "--session-timeout-ms", "10000")
+    brokers = Brokers(tmp_path, shared_cluster.zookeeper.address, 3, *options)
+    try:
+        load = start_load(brokers, "long-session")
+        for victim in (1, 2, 3):
+            wait_until(lambda v=victim: v in brokers.leaders("long-session").values())
+            load.wait_acked(20)
+            before = time.monotonic()
+            brokers.by_id[victim].kill()
+            load.wait_acked(20)
+            assert load.gap_s(before) < 7
+            brokers.add(victim)
+        load.stop()
+        assert load.check(brokers.bootstrap) > 0
+    finally:
+        brokers.close()
+
+
 def test_a_broker_that_is_stopped_hands_over_and_no_client_sees_an_error(brokers):
     load = start_load(brokers, "stopped")
     before = time.monotonic()

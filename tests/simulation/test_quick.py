@@ -70,7 +70,7 @@ def test_a_seed_gives_the_same_run_in_every_process():
 
 
 @pytest.mark.parametrize(
-    ("number", "seed"), [(39, 1), (21, 1), (31, 1), (23, 1), (38, 18), (3, 1), (26, 1), (54, 1)]
+    ("number", "seed"), [(39, 1), (21, 1), (31, 1), (23, 1), (38, 122), (3, 1), (26, 1), (54, 1)]
 )
 def test_a_planted_bug_is_found(number, seed):
     bug = chosen(str(number))[0]

@@ -62,6 +62,7 @@ from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
 from headrace.kafka.peer_client import KafkaPeerClient
+from headrace.kafka.peer_lines import incarnation_in, open_line
 from headrace.kafka.queue_peers import KafkaQueuePeers
 from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
@@ -154,6 +155,7 @@ class KafkaFace:
         self.connections: dict[KafkaConnection, None] = {}
         self._peer_client = KafkaPeerClient()
         node.call_peers_with(self._peer_client, SharePeers(self._peer_client.call))
+        node.ownership.watch_peers(open_line)
         self._queue_peers = node.queue_owners.peers = KafkaQueuePeers()
         self.request_bytes_max = node.config.request_bytes_max
         self.gate: Gate | None = node.ownership.guard
@@ -243,6 +245,9 @@ class KafkaFace:
         self.connections.pop(connection, None)
         self.fetch.closed(connection)
         self._node.share_groups.disconnected(connection)
+        incarnation = incarnation_in(connection.session.client_id)
+        if incarnation is not None:
+            self._node.ownership.line_ended(incarnation)
 
     def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
         """See connection.Dispatcher."""

@@ -38,6 +38,7 @@ from headrace.errors import (
     StorageUnavailable,
     TopicUnknown,
 )
+from headrace.kafka.dispatch import KafkaFace
 from headrace.log.lifecycle_host import LifecycleHost
 from headrace.metadata.facts import (
     OWNERS,
@@ -76,8 +77,11 @@ class Cluster:
         self.metadata = MemoryMetadata()
         self.ledgers = MemoryLedgerStore()
         self.nodes: dict[int, Node] = {}
+        self.faces: dict[int, KafkaFace] = {}
 
-    async def start(self, broker_id: int, kafka_port: int = 1, slots: Sequence[int] = ()) -> Node:
+    async def start(
+        self, broker_id: int, slots: Sequence[int] = (), *, with_face: bool = False
+    ) -> Node:
         """`slots`: see Node; then each broker has ledgers of its own."""
         config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
         ledgers = MemoryLedgerStore() if slots else self.ledgers.beside()
@@ -91,7 +95,11 @@ class Cluster:
             slots=slots,
         )
         await node.open()
-        await node.register(("127.0.0.1", kafka_port), ("127.0.0.1", 0))
+        kafka = "127.0.0.1", 1
+        if with_face:
+            self.faces[broker_id] = KafkaFace(node)
+            kafka = await self.faces[broker_id].listen("127.0.0.1", 0)
+        await node.register(kafka, ("127.0.0.1", 0))
         self.nodes[broker_id] = node
         everybody = set(self.nodes)
         await until(
@@ -118,6 +126,8 @@ class Cluster:
     async def close(self) -> None:
         for broker_id in list(self.nodes):
             await self.kill(broker_id)
+        for face in self.faces.values():
+            await face.close()
 
     def owners(self, name: str, node: Node | None = None) -> list[int]:
         """Who serves each partition, as one broker sees it."""
@@ -930,21 +940,21 @@ def test_a_broker_that_was_held_for_dead_tells_that_it_lives() -> None:
 
 def test_the_death_of_a_process_is_seen_long_before_its_session_ends() -> None:
     async def scenario(cluster: Cluster) -> None:
-        connected: list[asyncio.StreamWriter] = []
-        listener = await asyncio.start_server(
-            lambda _reader, writer: connected.append(writer), "127.0.0.1", 0
-        )
-        port = listener.sockets[0].getsockname()[1]
-        await cluster.start(1, port)
-        await cluster.start(2)
+        for broker_id in (1, 2):
+            await cluster.start(broker_id, with_face=True)
         await cluster.nodes[1].topics.create("t", 4)
-        await until(lambda: cluster.agree("t", {1, 2}) and bool(connected))
+        face = cluster.faces[1]
+        await until(lambda: cluster.agree("t", {1, 2}) and len(face.connections) == 1)
+        await asyncio.sleep(0.05)  # the line is open when its first response has arrived
         # What the kernel does for a process that is killed; its session lives on.
         await cluster.kill(1, is_session_over=False)
-        listener.close()
-        for writer in connected:
-            writer.transport.abort()
-        await until(lambda: cluster.agree("t", {2}))
+        await face.close()
+        survivor = cluster.nodes[2].ownership
+        topic = cluster.nodes[2].topics.get("t")
+        await until(lambda: survivor.leader(topic, 0).broker != 1)
+        await survivor.wait_settled()
+        assert cluster.owners("t") == [2] * 4, "clients are told the new leaders at once"
+        assert [fact.id for fact in survivor.listed_brokers()] == [1, 2]
 
     run(scenario)
 

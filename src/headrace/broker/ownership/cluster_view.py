@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.ownership.departures import Departures
 from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.metadata.facts import (
     BROKERS,
@@ -63,6 +64,7 @@ class ClusterView:
         """Partitions moved by load, which override placement while all brokers support moves."""
         self.dirty: set[PartitionKey] = set()
         """Partitions whose owner changed; the reader removes them."""
+        self.departures = Departures()
         self.members_version = 0
         """Counts changes of who may own what: brokers, pins, moves and draining."""
         self._caches = [
@@ -86,6 +88,10 @@ class ClusterView:
         broker = self.brokers.get(owner.broker)
         return broker is not None and broker.incarnation == owner.incarnation
 
+    def is_trusted(self, owner: OwnerFact) -> bool:
+        """Whether it is live, and nothing suggests that it has died."""
+        return self.is_alive(owner) and owner.incarnation not in self.departures.doubtful
+
     def next_owner(
         self, key: PartitionKey, incarnation: str, leader_epoch: int, target: int
     ) -> OwnerFact | None:
@@ -107,21 +113,32 @@ class ClusterView:
             since_s = known.since_s
         else:
             since_s = asyncio.get_running_loop().time()
-        self.owners[key] = Owner(fact, version, since_s)
+        self._enter(key, Owner(fact, version, since_s))
+
+    def _enter(self, key: PartitionKey, owner: Owner | None) -> None:
+        before = self.owners.pop(key, None)
+        if owner is not None:
+            self.owners[key] = owner
+        self.departures.owner_changed(
+            None if before is None else before.fact.incarnation,
+            None if owner is None else owner.fact.incarnation,
+        )
 
     def _take_broker(self, key: str, entry: MetadataEntry | None) -> None:
         broker_id = int(key.removeprefix(BROKERS))
         self.members_version += 1
-        if entry is None:
-            self.brokers.pop(broker_id, None)
-        else:
-            self.brokers[broker_id] = BrokerFact.decode(entry.value)
+        before = self.brokers.pop(broker_id, None)
+        now = None if entry is None else BrokerFact.decode(entry.value)
+        if now is not None:
+            self.brokers[broker_id] = now
+        if before is not None and (now is None or now.incarnation != before.incarnation):
+            self.departures.left(before)
 
     def _take_owner(self, key: str, entry: MetadataEntry | None) -> None:
         partition = partition_of_key(key)
         self.dirty.add(partition)
         if entry is None:
-            self.owners.pop(partition, None)
+            self._enter(partition, None)
             return
         self.own(partition, OwnerFact.decode(entry.value), entry.version)
 

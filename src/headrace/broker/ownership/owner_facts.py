@@ -1,7 +1,7 @@
 """Writes owner facts, those of one loop turn together.
 
 Invariants: an owner is written by compare-and-set over the known one; if another broker was faster,
-its fact enters the view. Nothing is decided here.
+its fact enters the view. What is written is decided elsewhere.
 
 How it works: the writes of one turn of the loop share few metadata transactions, since a takeover
 changes hundreds of owners at once and each round trip costs both ends. If one write of a batch
@@ -11,19 +11,24 @@ conflicts, the store rejects the whole batch, and each is written by itself.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError, VersionConflict
-from headrace.metadata.facts import OwnerFact, owner_key
+from headrace.log.fencing import EPOCH_OF_DELETED
+from headrace.metadata.facts import OwnerFact, PartitionFact, owner_key, partition_key
 from headrace.metadata.store import ABSENT, MultiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.ownership.cluster_view import ClusterView, Owner
+    from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import PartitionKey
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
 
 BUNDLE_MAX = 128
 """Owners per transaction: about 20 KB, which a server applies in a millisecond or two."""
@@ -62,6 +67,17 @@ class OwnerFacts:
         self._metadata = metadata
         self._tasks = tasks
         self._asked: list[_Write] = []
+
+    async def first_epoch(self, topic: Topic, number: int) -> int:
+        """The epoch of a partition without an owner fact: the one after its chain's, if the fact
+        was lost."""
+        entry = await self._metadata.get(partition_key(topic.id, number))
+        epoch = 0 if entry is None else PartitionFact.decode(entry.value).leader_epoch
+        if not epoch or epoch >= EPOCH_OF_DELETED:  # deleted: reading the log refuses it
+            return 0
+        message = "the owner fact of %s-%d was lost: claiming it after epoch %d"
+        log.warning(message, topic.name, number, epoch)
+        return epoch + 1
 
     async def write(
         self,

@@ -6,12 +6,16 @@ next one; only then is the dead broker's registration removed, so that all broke
 the same time. A broker that is slow, paused or partitioned looks different and is left to its
 session. A false positive would cost a needless move but no records: storage fences a broker whose
 partitions are taken over, and a broker that finds its registration removed restores it.
+
+Between two brokers there are two lines, one opened by each. The end of either makes the other
+broker doubtful (`Departures`), until it responds or is known to be dead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
@@ -20,6 +24,8 @@ from headrace.metadata.facts import BrokerFact, broker_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.broker.ownership.departures import Departures
+    from headrace.broker.topics.ownership import OpenLine, PeerLine
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.tasks import Tasks
 
@@ -31,20 +37,36 @@ RETRY_S = 5.0
 HELD_S = 1.0
 """A connection that lasted this long was accepted for good."""
 PROBES = 2
+"""Refused in succession."""
+PROBES_MAX = 50
 PROBE_GAP_S = 0.02
 
 
 class Peers:
     """Watches the other brokers of a cluster."""
 
-    def __init__(self, me: int, metadata: MetadataStore, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        me: int,
+        incarnation: str,
+        metadata: MetadataStore,
+        tasks: Tasks,
+        departures: Departures,
+    ) -> None:
         self._me = me
+        self._incarnation = incarnation
+        self._departures = departures
         self._metadata = metadata
         self._tasks = tasks
         self._watched: dict[str, asyncio.Task[None]] = {}
+        self._lines: dict[str, PeerLine] = {}
+        self.open_line: OpenLine | None = None
+        """None: no other broker is watched."""
 
     def follow(self, brokers: Mapping[int, BrokerFact]) -> None:
         """Watch these brokers, and no others."""
+        if self.open_line is None:
+            return
         wanted = {
             fact.incarnation: fact
             for fact in brokers.values()
@@ -54,50 +76,80 @@ class Peers:
             self._watched.pop(incarnation).cancel()
         for incarnation, fact in wanted.items():
             if incarnation not in self._watched:
-                task = self._tasks.start(self._watch(fact), f"peer {fact.id}")
+                task = self._tasks.start(
+                    self._watch(self.open_line, fact, incarnation), f"peer {fact.id}"
+                )
                 self._watched[incarnation] = task
 
-    async def _watch(self, fact: BrokerFact) -> None:
+    def line_ended(self, incarnation: str) -> None:
+        """The line that another broker had opened to this one has ended."""
+        line = self._lines.get(incarnation)
+        if line is not None and not line.ended.is_set():
+            self._departures.doubt(incarnation)
+            self._tasks.spawn(self._reconsider(line, incarnation), "ping of a peer")
+
+    async def _reconsider(self, line: PeerLine, incarnation: str) -> None:
+        with suppress(OSError):
+            await line.ping()  # no response: the line's end decides
+            self._departures.trust(incarnation)
+
+    async def _watch(self, open_line: OpenLine, fact: BrokerFact, incarnation: str) -> None:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            if not await self._hold(fact):
+            if not await self._hold(open_line, fact, incarnation):
+                self._departures.trust(incarnation)  # others may reach it
                 await asyncio.sleep(RETRY_S)
-            elif await self._is_refused(fact):
+            elif await self._has_died(open_line, fact):
                 await self._witness(fact)
                 await asyncio.sleep(RETRY_S)
-            elif loop.time() - began < HELD_S:
-                await asyncio.sleep(RETRY_S)  # it accepts connections and drops them
+            else:
+                self._departures.trust(incarnation)
+                if loop.time() - began < HELD_S:
+                    await asyncio.sleep(RETRY_S)  # it accepts connections and drops them
 
-    async def _hold(self, fact: BrokerFact) -> bool:
+    async def _hold(self, open_line: OpenLine, fact: BrokerFact, incarnation: str) -> bool:
         """Connect and wait for the connection to end; False if it could not be opened."""
+
+        def ended() -> None:
+            if incarnation in self._lines:
+                self._departures.doubt(incarnation)
+
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(fact.kafka_host, fact.kafka_port)
+                line = await open_line(fact, self._incarnation, ended)
         except (OSError, TimeoutError):
             return False
+        self._departures.trust(incarnation)
+        self._lines[incarnation] = line
         try:
-            await reader.read(1)  # nothing is ever requested, so only the end can arrive
-        except OSError:
-            pass
+            await line.ended.wait()
         finally:
-            writer.transport.abort()
+            del self._lines[incarnation]
+            line.abort()
         return True
 
-    async def _is_refused(self, fact: BrokerFact) -> bool:
-        """Whether the broker's address refuses connections."""
-        for _ in range(PROBES):
+    async def _has_died(self, open_line: OpenLine, fact: BrokerFact) -> bool:
+        """Whether the broker's address refuses connections. While the system closes what a killed
+        process had open, it still accepts some, but no one responds."""
+        refused = 0
+        for _ in range(PROBES_MAX):
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    _, writer = await asyncio.open_connection(fact.kafka_host, fact.kafka_port)
+                    line = await open_line(fact, self._incarnation, lambda: None)
             except ConnectionRefusedError:
-                await asyncio.sleep(PROBE_GAP_S)
-            except (OSError, TimeoutError):
+                refused += 1
+                if refused == PROBES:
+                    return True
+            except TimeoutError:
                 return False
+            except OSError:
+                refused = 0
             else:
-                writer.transport.abort()
+                line.abort()
                 return False
-        return True
+            await asyncio.sleep(PROBE_GAP_S)
+        return False
 
     async def _witness(self, fact: BrokerFact) -> None:
         key = broker_key(fact.id)

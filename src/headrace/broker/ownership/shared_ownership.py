@@ -36,14 +36,14 @@ from headrace.broker.session_guard import SessionGuard
 from headrace.broker.topics.ownership import NO_LEADER, Leader
 from headrace.coordination.placement.rendezvous import NO_BROKER
 from headrace.errors import ChainMissing, HeadraceError, NotOwner
-from headrace.log.fencing import EPOCH_OF_DELETED
-from headrace.metadata.facts import OwnerFact, PartitionFact, owner_key, partition_key
+from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics.ownership import OpenLine
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
@@ -103,7 +103,7 @@ class SharedOwnership:
         self._orphaned = OrphanedOwnerships(self.view, metadata, incarnation, tasks)
         self._is_all_due = True
         """Whether all partitions must be examined; otherwise only those the view marks as dirty."""
-        self._peers = Peers(self._me, metadata, tasks)
+        self._peers = Peers(self._me, incarnation, metadata, tasks, self.view.departures)
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._suspended = SuspendedLogs(topics, self.view, incarnation)
@@ -139,7 +139,7 @@ class SharedOwnership:
         broker, epoch = owner.fact.broker, owner.fact.leader_epoch
         # This broker has stepped down since, and another one may have taken over.
         is_over = key in self._suspended.by_key or self._ended.is_over(key, epoch)
-        if not self.view.is_alive(owner.fact) or (broker == self._me and is_over):
+        if not self.view.is_trusted(owner.fact) or (broker == self._me and is_over):
             return Leader(NO_LEADER, epoch)
         return self._moving.next_leader(key) or Leader(broker, epoch)
 
@@ -148,6 +148,10 @@ class SharedOwnership:
         owner = self.view.owners.get((topic.id, partition))
         return 0.0 if owner is None else asyncio.get_running_loop().time() - owner.since_s
 
+    async def wait_settled(self) -> None:
+        """See Ownership."""
+        await self.view.departures.wait_settled()
+
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""
         return (topic.id, partition) in self._mine
@@ -155,6 +159,18 @@ class SharedOwnership:
     def brokers(self) -> Sequence[BrokerFact]:
         """See Ownership."""
         return [fact for _id, fact in sorted(self.view.brokers.items())]
+
+    def listed_brokers(self) -> Sequence[BrokerFact]:
+        """See Ownership."""
+        return self.view.departures.listed(self.view.brokers.values())
+
+    def watch_peers(self, open_line: OpenLine) -> None:
+        """See Ownership."""
+        self._peers.open_line = open_line
+
+    def line_ended(self, incarnation: str) -> None:
+        """See Ownership."""
+        self._peers.line_ended(incarnation)
 
     def topics_changed(self) -> None:
         """See Ownership."""
@@ -411,28 +427,13 @@ class SharedOwnership:
         async with self._claims:
             known = self.view.owners.get((topic.id, number))
             if known is None:
-                epoch = await self._first_epoch(topic, number)
+                epoch = await self._facts.first_epoch(topic, number)
             else:
                 epoch = known.fact.leader_epoch + 1
             fact = OwnerFact(self._me, self._incarnation, epoch)
             is_mine = await self._facts.write((topic.id, number), fact, known)
         if is_mine and self._guard.is_up and not self._is_leaving:
             self._begin(topic, number, epoch)
-
-    async def _first_epoch(self, topic: Topic, number: int) -> int:
-        """The epoch of a partition without an owner fact: the one after its chain's, if the fact
-        was lost."""
-        entry = await self._metadata.get(partition_key(topic.id, number))
-        epoch = 0 if entry is None else PartitionFact.decode(entry.value).leader_epoch
-        if not epoch or epoch >= EPOCH_OF_DELETED:  # deleted: reading the log refuses it
-            return 0
-        log.warning(
-            "the owner fact of %s-%d was lost: claiming it after epoch %d",
-            topic.name,
-            number,
-            epoch,
-        )
-        return epoch + 1
 
     async def _warm(
         self, topic: Topic, number: int, served: PartitionLog, *, is_in_use: bool

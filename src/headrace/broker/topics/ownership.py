@@ -6,12 +6,14 @@ Invariants: the seam. `SharedOwnership` implements it where several brokers shar
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.metadata.facts import broker_key
 from headrace.metadata.store import ANY
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from headrace.broker.session_guard import SessionGuard
@@ -27,6 +29,25 @@ class Leader(NamedTuple):
 
     broker: int
     leader_epoch: int
+
+
+class PeerLine(Protocol):
+    """An idle connection to another broker."""
+
+    ended: asyncio.Event
+
+    async def ping(self) -> None:
+        """Wait for a response. Raises OSError."""
+        ...
+
+    def abort(self) -> None:
+        """Close it at once."""
+        ...
+
+
+OpenLine = Callable[["BrokerFact", str, Callable[[], None]], Awaitable[PeerLine]]
+"""Connects to a broker, introduced by the caller's incarnation; the callback is called when the
+connection ends, before anything else that arrives later is handled. Raises OSError."""
 
 
 class Ownership(Protocol):
@@ -53,12 +74,29 @@ class Ownership(Protocol):
         """For how many seconds this broker has known the present leader."""
         ...
 
+    async def wait_settled(self) -> None:
+        """Wait, up to a limit, until the partitions of brokers that have died, or may have, have
+        new leaders."""
+        ...
+
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """Whether this broker serves a partition."""
         ...
 
     def brokers(self) -> Sequence[BrokerFact]:
         """The live brokers, by id."""
+        ...
+
+    def listed_brokers(self) -> Sequence[BrokerFact]:
+        """The live brokers and those that left a moment ago, by id: for clients that move away."""
+        ...
+
+    def watch_peers(self, open_line: OpenLine) -> None:
+        """Notice the deaths of other brokers by connections opened with this."""
+        ...
+
+    def line_ended(self, incarnation: str) -> None:
+        """A connection by which that broker watched this one has ended."""
         ...
 
     def topics_changed(self) -> None:
@@ -103,6 +141,9 @@ class SoleOwnership:
         """See Ownership."""
         return math.inf
 
+    async def wait_settled(self) -> None:
+        """See Ownership."""
+
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""
         return True
@@ -110,6 +151,16 @@ class SoleOwnership:
     def brokers(self) -> Sequence[BrokerFact]:
         """See Ownership."""
         return self._brokers
+
+    def listed_brokers(self) -> Sequence[BrokerFact]:
+        """See Ownership."""
+        return self._brokers
+
+    def watch_peers(self, open_line: OpenLine) -> None:
+        """See Ownership: there is no other broker."""
+
+    def line_ended(self, incarnation: str) -> None:
+        """See Ownership."""
 
     def topics_changed(self) -> None:
         """See Ownership."""

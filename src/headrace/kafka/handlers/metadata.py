@@ -17,6 +17,7 @@ from headrace.kafka.error_codes import LEADER_NOT_AVAILABLE, code_of, message_of
 from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
@@ -73,9 +74,9 @@ async def api_versions(_node: Node, request: Any, context: Context) -> Answer:
     }
 
 
-def _brokers(node: Node, context: Context) -> list[dict[str, Any]]:
+def _brokers(brokers: Sequence[BrokerFact], context: Context) -> list[dict[str, Any]]:
     described: list[dict[str, Any]] = []
-    for broker in node.brokers():
+    for broker in brokers:
         host, port = broker.kafka_address(context.session.listener)
         described.append(
             {
@@ -171,6 +172,7 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
         except HeadraceError as error:
             name = item.name if item.name is not None or context.version >= 12 else ""
             found.append(_missing(name, topic_id, error))
+    await node.ownership.wait_settled()
     # No await from here on: every leader is among the brokers. A broker may have left while a topic
     # was created, and clients do not expect a leader without an address.
     described = [
@@ -179,7 +181,7 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
     ]
     cluster_operations = request.include_cluster_authorized_operations
     return {
-        "brokers": _brokers(node, context),
+        "brokers": _brokers(node.ownership.listed_brokers() or node.brokers(), context),
         "cluster_id": node.cluster_id,
         "controller_id": node.config.broker_id,
         "topics": described,
@@ -197,7 +199,7 @@ async def describe_cluster(node: Node, request: DescribeClusterRequest, context:
         "endpoint_type": request.endpoint_type,
         "cluster_id": node.cluster_id,
         "controller_id": node.config.broker_id,
-        "brokers": _brokers(node, context),
+        "brokers": _brokers(node.brokers(), context),
         "cluster_authorized_operations": CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
     }
 
@@ -242,6 +244,7 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
     kind = request.key_type
     coordinators: list[dict[str, Any]] = []
     has_paused = False
+    await node.ownership.wait_settled()
     for key in keys:
         error: HeadraceError | None = None
         broker: BrokerFact | None = None
