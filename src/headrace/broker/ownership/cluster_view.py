@@ -116,9 +116,11 @@ class ClusterView:
         self._enter(key, Owner(fact, version, since_s))
 
     def _enter(self, key: PartitionKey, owner: Owner | None) -> None:
-        before = self.owners.pop(key, None)
+        before = self.owners.get(key)
         if owner is not None:
             self.owners[key] = owner
+        elif before is not None:
+            del self.owners[key]
         self.departures.owner_changed(
             None if before is None else before.fact.incarnation,
             None if owner is None else owner.fact.incarnation,
@@ -127,10 +129,12 @@ class ClusterView:
     def _take_broker(self, key: str, entry: MetadataEntry | None) -> None:
         broker_id = int(key.removeprefix(BROKERS))
         self.members_version += 1
-        before = self.brokers.pop(broker_id, None)
+        before = self.brokers.get(broker_id)
         now = None if entry is None else BrokerFact.decode(entry.value)
         if now is not None:
             self.brokers[broker_id] = now
+        elif before is not None:
+            del self.brokers[broker_id]
         if before is not None and (now is None or now.incarnation != before.incarnation):
             self.departures.left(before)
 

@@ -39,6 +39,7 @@ HELD_S = 1.0
 PROBES = 2
 """Refused in succession."""
 PROBES_MAX = 50
+"""The system of a killed process needs a while to close all that was open."""
 PROBE_GAP_S = 0.02
 
 
