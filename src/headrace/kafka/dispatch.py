@@ -300,6 +300,7 @@ class KafkaFace:
         reply = connection.expect()
         if api_key not in _NOT_OF_OWNERS:
             reply.term = term
+        # In a task, so that connections that ended before this request came are noted first.
         self._tasks.spawn(self._answer(reply, request, context, correlation_id), api.name)
 
     def _admit(self, connection: KafkaConnection, api_key: int) -> None:

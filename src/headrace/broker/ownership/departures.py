@@ -81,9 +81,6 @@ class Departures:
 
     async def wait_settled(self) -> None:
         """Wait, up to a limit, until all partitions of brokers that died have new owners."""
-        # Connections that broke at the same time as this client's are noted first.
-        for _ in range(2):
-            await asyncio.sleep(0)
         while self._unsettled:
             left_s = max(self._unsettled.values()) - self._now_s()
             if left_s <= 0:
