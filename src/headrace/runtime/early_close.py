@@ -1,8 +1,8 @@
 """Connections that the system closes before all others of a killed process.
 
-Linux closes the descriptors of a killed process from the highest to the lowest, and what arrives
-first over each is its end. So whoever is connected by one of these learns of the death before all
-others, and whatever these others do about it, it comes later.
+Linux closes the descriptors of a killed process from the highest to the lowest. The peer of a
+connection with a high descriptor therefore learns of the death before all other peers do, and
+before any request that they send because of it.
 """
 
 from __future__ import annotations

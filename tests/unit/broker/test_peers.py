@@ -93,6 +93,11 @@ class World:
     async def is_registered(self) -> bool:
         return await self.metadata.get(broker_key(2)) is not None
 
+    async def wait_deregistered(self) -> None:
+        async with asyncio.timeout(10):
+            while await self.is_registered():
+                await asyncio.sleep(0.005)
+
     async def waited_s(self) -> float:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -123,9 +128,7 @@ def test_a_killed_broker_is_found_out_although_its_system_still_accepts(resets):
         await world.start()
         world.peer.die(resets)
         assert world.departures.doubtful == {"two"}
-        async with asyncio.timeout(10):
-            while await world.is_registered():
-                await asyncio.sleep(0.005)
+        await world.wait_deregistered()
 
     run(scenario)
 
@@ -185,9 +188,7 @@ def test_the_end_of_the_other_brokers_line_tells_of_its_death_first():
         assert world.departures.doubtful == {"two"}
         assert await world.is_registered(), "nothing is certain yet"
         world.peer.die()
-        async with asyncio.timeout(10):
-            while await world.is_registered():
-                await asyncio.sleep(0.005)
+        await world.wait_deregistered()
 
     run(scenario)
 
@@ -210,7 +211,7 @@ def test_a_broker_that_only_this_one_cannot_reach_is_left_to_its_session(monkeyp
 def test_a_line_of_an_unknown_broker_means_nothing():
     async def scenario(world: World) -> None:
         await world.start()
-        world.peers.line_ended("somebody")
+        world.peers.line_ended("unknown")
         assert not world.departures.doubtful
 
     run(scenario)
