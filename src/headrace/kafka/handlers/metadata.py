@@ -48,8 +48,19 @@ it takes the closing for the loss of the new coordinator, and retries after 0.5 
 FEATURES = {"streams.version": 1, "transaction.version": 2}
 """The level of each feature: Kafka Streams groups (KIP-1071), and KIP-890, by which clients bump
 their epoch with every transaction."""
+FEATURES_FROM_0_SINCE = 4
+"""The first version of ApiVersions that may list features whose minimum is 0 (KAFKA-17011)."""
 PARTITIONS_MAX = 2_000
 """max.request.partition.size.limit"""
+
+
+def _supported_features(version: int) -> list[dict[str, Any]]:
+    # As Kafka: Java clients 3.3 to 3.7, which send v3, cannot read features that begin at level 0.
+    if version < FEATURES_FROM_0_SINCE:
+        return []
+    return [
+        {"name": name, "min_version": 0, "max_version": level} for name, level in FEATURES.items()
+    ]
 
 
 async def api_versions(_node: Node, request: Any, context: Context) -> Answer:
@@ -61,10 +72,7 @@ async def api_versions(_node: Node, request: Any, context: Context) -> Answer:
     return {
         "error_code": 0,
         "api_keys": apis.advertised(),
-        "supported_features": [
-            {"name": name, "min_version": 0, "max_version": level}
-            for name, level in FEATURES.items()
-        ],
+        "supported_features": _supported_features(context.version),
         "finalized_features_epoch": 1,
         "finalized_features": [
             {"name": name, "max_version_level": level, "min_version_level": level}

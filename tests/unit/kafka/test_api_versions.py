@@ -1,0 +1,28 @@
+"""ApiVersions: the first request of every client, and the one that decides whether it can go on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from face_rig import broker
+
+from headrace.kafka import apis
+
+SOFTWARE = {"client_software_name": "apache-kafka-java", "client_software_version": "3.7.1"}
+
+
+@pytest.mark.parametrize("version", range(3, apis.APIS[apis.API_VERSIONS].version_max + 1))
+def test_features_from_level_0_are_listed_only_for_clients_that_read_them(version):
+    """KAFKA-17011: Java clients 3.3 to 3.7 ask with v3 and fail if a feature's minimum is 0."""
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            answer = await rig.client().ask(apis.API_VERSIONS, version, SOFTWARE)
+            supported = {one.name: one.min_version for one in answer.supported_features}
+            finalized = {one.name for one in answer.finalized_features}
+            assert all(level >= (version < 4) for level in supported.values())
+            assert finalized == {"streams.version", "transaction.version"}
+            assert set(supported) == (finalized if version >= 4 else set())
+
+    asyncio.run(scenario())
