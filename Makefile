@@ -26,13 +26,9 @@ fast: setup
 demo: $(SPARK)
 	@$(PY) -m headrace.cli.main demo $(DEMO)
 
-# Five processes on two cores, because half of the tests wait for servers (decision 17). mypy and the
-# build of the S3 server run beside them; ruff and import-linter, which take seconds, before them.
+# ruff and import-linter take seconds and come first; mypy runs beside the tests.
 test: $(SPARK) lint-quick
-	@$(VENV)/bin/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
-	$(PY) -m tests.s3_server & \
-	$(PY) -m pytest --numprocesses 5 --dist loadscope $(TESTS); tests=$$?; \
-	wait $$mypy; types=$$?; cat $(VENV)/mypy.log; exit $$((tests ? tests : types))
+	@sh scripts/test.sh $(VENV) $(TESTS)
 
 # The tests of the hot core's modules on a compiled core of its own, which is built for them.
 CORE := $(CURDIR)/.cache/core

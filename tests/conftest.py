@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import logging
 import os
 import re
 import signal
 import sys
+import warnings
 
 import pytest
 
@@ -71,15 +73,18 @@ def pytest_collect_file(file_path, parent):
     if file_path.match("test_*.py") and (
         "property" in file_path.parts or b"hypothesis" in file_path.read_bytes()
     ):
-        load_profile()
+        load_profile(parent.config.option.markexpr == "long")
 
 
 @functools.cache
-def load_profile():
+def load_profile(is_long):
+    """The same examples on every machine, in CI or not; `-m long` draws others each time."""
     from hypothesis import settings
 
-    # How long an example takes says how busy the machine is, not what the example shows.
-    settings.register_profile("headrace", deadline=None)
+    # How long an example takes says how busy the machine is, not what the example shows: the
+    # profile for CI has no deadline.
+    ci = settings.get_profile("ci")
+    settings.register_profile("headrace", ci, derandomize=not is_long)
     settings.load_profile("headrace")
 
 
@@ -133,9 +138,44 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_runtest_setup(item):
     """Tests that compute give way to the groups beside them."""
+    collect_what_failed(item.config)  # a second run begins
     gives_way = _group_of(item.nodeid) not in GROUPS
     if gives_way and "PYTEST_XDIST_WORKER" in os.environ:
         os.setpriority(os.PRIO_PROCESS, 0, COMPUTING_NICE)
+
+
+FAILED = pytest.StashKey[bool]()
+"""Set from a failure until what it left open has been collected."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        item.config.stash[FAILED] = True
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    done = yield
+    getattr(item, "_rerun_condition_excinfos", {}).clear()  # rerunfailures keeps them for ever
+    collect_what_failed(item.config)
+    return done
+
+
+def collect_what_failed(config):
+    """What a failed test left open belongs to it: no other test, and no second run of it, fails
+    for the ResourceWarning that the garbage collector gives at some later time."""
+    if not config.stash.get(FAILED, False):
+        return
+    config.stash[FAILED] = False
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)  # they hold the frames, and the frames what they opened
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -109,6 +109,8 @@ class Kcat:
             pytest.skip("KCAT IS NOT INSTALLED: run scripts/system_tools.sh as root")
         return found
 
+    require = path
+
     @classmethod
     def run(cls, bootstrap: str, *arguments: str, text: bytes = b"") -> bytes:
         command = [cls.path(), "-b", bootstrap, *arguments]
@@ -248,6 +250,12 @@ class Java:
     """Apache Kafka's own clients."""
 
     @staticmethod
+    def require() -> None:
+        from tests.integration.java import session
+
+        session().require_compiler()
+
+    @staticmethod
     def produce(bootstrap: str, topic: str, records, codec: str = "none") -> None:
         from tests.integration.java import session
 
@@ -289,6 +297,12 @@ CLIENTS = {
     "kafka-python": KafkaPython,
     "java": Java,
 }
+
+
+def require(*clients: str) -> None:
+    """Skip the test where one of these is not installed; called before anything is made for it."""
+    for client in clients:
+        getattr(CLIENTS[client], "require", lambda: None)()
 
 
 def admin(bootstrap: str):

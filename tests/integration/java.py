@@ -79,13 +79,18 @@ class Session:
         log4j = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
         return [java(), *JVM_FLAGS, log4j, "-cp", self.classpath, *arguments]
 
+    def require_compiler(self) -> None:
+        """Skip the test where our own scenarios cannot be compiled."""
+        if not self.has_compiler:
+            pytest.skip("NO JAVA COMPILER (javac): the Java scenarios cannot be compiled")
+
     def run(self, main: str, *arguments: str, text: str = "", ok: bool = True) -> str:
         """Run `main`'s main; what it printed. Raises ToolFailed unless its code is 0 (`ok`)."""
         if self.has_compiler:
             code, out = self._ask(main, list(arguments), text)
         else:
             if "." not in main:
-                pytest.skip("NO JAVA COMPILER (javac): the Java scenarios cannot be compiled")
+                self.require_compiler()
             code, out = self._run_alone(main, list(arguments), text)
         if ok and code != 0:
             raise ToolFailed(

@@ -25,6 +25,7 @@ def output_of(command: list[str]) -> str:
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy"])
 def test_rskafka_copies_what_librdkafka_wrote_and_deletes_records(broker, codec):
+    program = rust_program()
     topic_in, topic_out = fresh("in"), fresh("out")
     create_topic(broker.kafka, topic_in, 1)
     producer = Producer({"bootstrap.servers": broker.kafka, "compression.type": codec})
@@ -33,7 +34,7 @@ def test_rskafka_copies_what_librdkafka_wrote_and_deletes_records(broker, codec)
         producer.produce(topic_in, value, headers={"number": value})
     assert producer.flush(30) == 0
 
-    told = output_of([*rust_program(), broker.kafka, topic_in, topic_out, codec, "100"])
+    told = output_of([*program, broker.kafka, topic_in, topic_out, codec, "100"])
 
     assert json.loads(told.splitlines()[-1]) == {"copied": COUNT, "start": 100, "end": COUNT}
     assert watermarks(broker.kafka, topic_out) == (100, COUNT)

@@ -364,8 +364,9 @@ def test_a_member_sees_partitions_that_are_added(broker, topic):
 
 
 def test_kcat_reads_as_a_group(broker, topic):
-    from tests.integration.clients import Kcat
+    from tests.integration.clients import Kcat, require
 
+    require("kcat")
     Confluent.produce(broker.kafka, topic, [Rec(None, b"v")] * 5)
     settings = ["-X", "auto.offset.reset=earliest", "-q", "-c", "5"]
     out = Kcat.run(broker.kafka, *settings, "-G", topic, topic)

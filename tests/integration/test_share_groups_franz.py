@@ -27,6 +27,7 @@ class Group:
     """A share group that begins at the start of a topic of its own."""
 
     def __init__(self, broker, partitions: int) -> None:
+        go_program()  # skips, where there is no Go, before anything is made
         self.bootstrap = broker.kafka
         self.topic, self.name = fresh("topic"), fresh("group")
         create_topic(broker.kafka, self.topic, partitions)

@@ -1,0 +1,43 @@
+"""What `tests/conftest.py` promises: a failed test fails alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = """
+import gc
+import socket
+
+class Client:
+    def __init__(self):
+        self.itself = self  # freed by the collector alone
+        self.socket = socket.socket()
+
+def test_that_fails_with_a_socket_open():
+    client = Client()
+    assert client.socket is None
+
+def test_that_fails_too():
+    raise ValueError
+
+def test_of_something_else():
+    gc.collect()
+"""
+
+
+def test_what_a_failed_test_leaves_open_fails_no_other_test(tmp_path):
+    folder = tmp_path / "tests" / "wire"  # what fails there runs once more
+    folder.mkdir(parents=True)
+    (folder / "test_two.py").write_text(TESTS)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "tests.conftest"),
+            *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)),
+            *("-p", "no:cacheprovider", str(folder)),
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert "2 failed, 1 passed, 2 rerun" in done.stdout, done.stdout + done.stderr
