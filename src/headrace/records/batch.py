@@ -46,6 +46,9 @@ DELETE_HORIZON: Final = 0x40
 NAMED: Final = 0x4000
 """Set by brokers, refused from clients: the records carry named sequences, so this batch must be
 decoded when a partition's state is rebuilt from its batches (`log.named_sequences`)."""
+BROKERS_BITS: Final = DELETE_HORIZON | NAMED
+"""Refused from clients: with a delete horizon of its own, a batch would say when its tombstones are
+removed."""
 
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.topics import topics
 from headrace.broker.topics.topic import Topic
-from headrace.kafka import dispatch
+from headrace.kafka import apis, dispatch
+from headrace.kafka.handlers import producers
 from headrace.runtime import disk, log_text
 from headrace_verify.wire.bugs import Bug, found_by
 
@@ -95,6 +96,19 @@ def take_internal_topics_for_ordinary_ones(patch: Patch) -> None:
     patch(Topic, "is_internal", False)
 
 
+def give_a_producer_the_id_that_it_names(patch: Patch) -> None:
+    init = producers.init_producer_id
+
+    async def believing(node: Any, request: Any, context: Any) -> Any:
+        if request.transactional_id is None and request.producer_id >= 0:
+            given = {"producer_id": request.producer_id, "producer_epoch": request.producer_epoch}
+            return {"error_code": 0, **given}
+        return await init(node, request, context)
+
+    handlers: Any = {**dispatch._HANDLERS, apis.INIT_PRODUCER_ID: believing}
+    patch(dispatch, "_HANDLERS", handlers)
+
+
 BUGS = (
     Bug(log_what_clients_call_themselves_as_it_is, "what clients call themselves", "control"),
     Bug(keep_topics_in_folders_of_their_names, "topic names lead nowhere", "strange names"),
@@ -102,6 +116,7 @@ BUGS = (
     Bug(log_the_environment_at_debug, "secrets of the environment", "the log tells a secret"),
     Bug(let_everybody_read_the_data, "files are their owners alone", "mode"),
     Bug(answer_for_any_host, "other hosts names", "status 200"),
+    Bug(give_a_producer_the_id_that_it_names, "producers do not pass", "gets it"),
     Bug(take_internal_topics_for_ordinary_ones, "what is the brokers own", "__consumer_offsets"),
 )
 

@@ -130,6 +130,9 @@ def producers_do_not_pass_for_older_or_other_ones(abuse: Abuse) -> None:
     for of in (-2, -(2**63)):
         found = code(0, 0, of)
         abuse.expect(found not in {0, None}, f"producer {of}: code {found}")
+    named = ask(abuse, INIT_PRODUCER_ID, 4, producer_id=number, producer_epoch=3)
+    given = None if named is None else int(named.producer_id)
+    abuse.expect(given != number, f"another client that names producer {number} gets it")
     abuse.expect(code(3, 1) == 0, "the producer itself is rejected after all that")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 import pytest
+from crc32c import crc32c
 from face_rig import batch, broker
 
 from headrace.broker.topics.topic_config import check_config
@@ -13,10 +15,13 @@ from headrace.kafka import apis
 from headrace.kafka.error_codes import (
     INVALID_CONFIG,
     INVALID_RECORD,
+    INVALID_REQUEST,
     NONE,
     POLICY_VIOLATION,
     message_of,
 )
+from headrace.records.batch import DELETE_HORIZON, NAMED
+from headrace.records.codec import Record, encode_batch
 from headrace.records.identifiers import OFFSETS_TOPIC
 
 SET, DELETE, APPEND = range(3)
@@ -89,6 +94,53 @@ def test_a_producer_id_that_cannot_be_is_nobodys(number):
             request = {"acks": -1, "timeout": 1000, "transactional_id": None, "topic_data": [data]}
             answer = await rig.client().ask(apis.PRODUCE, 9, request)
             assert int(answer.responses[0].partition_responses[0].error_code) == INVALID_RECORD
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("bit", [DELETE_HORIZON, NAMED])
+def test_what_only_brokers_mark_is_taken_from_no_client(bit):
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", configs={"cleanup.policy": "compact"})
+            records = bytearray(encode_batch([Record(0, 1_700_000_000_000, b"k", None, [])]))
+            struct.pack_into(">H", records, 21, bit)
+            struct.pack_into(">I", records, 17, crc32c(records[21:]))
+            data = {"name": "t", "partition_data": [{"index": 0, "records": bytes(records)}]}
+            request = {"acks": -1, "timeout": 1000, "transactional_id": None, "topic_data": [data]}
+            answer = await rig.client().ask(apis.PRODUCE, 9, request)
+            assert int(answer.responses[0].partition_responses[0].error_code) == INVALID_RECORD
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("number", "epoch"), [(-1, -1), (0, 0), (7, 3), (2**40, 32766)])
+def test_an_idempotent_producer_gets_an_id_that_no_other_has(number, epoch):
+    """@platformatic/kafka 1.35 names producer 0 in epoch 0."""
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            request = {"transaction_timeout": 1000, "producer_id": number, "producer_epoch": epoch}
+            got = [await rig.client().ask(apis.INIT_PRODUCER_ID, 4, request) for _ in range(3)]
+            assert {(int(one.error_code), one.producer_epoch) for one in got} == {(NONE, 0)}
+            assert len({one.producer_id for one in got} - {number}) == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("transactional_id", [None, "tx"])
+@pytest.mark.parametrize(("number", "epoch"), [(-1, 0), (5, -1)])
+def test_a_producer_id_and_its_epoch_are_named_together(transactional_id, number, epoch):
+    async def scenario() -> None:
+        async with broker() as rig:
+            request = {
+                "transactional_id": transactional_id,
+                "transaction_timeout": 1000,
+                "producer_id": number,
+                "producer_epoch": epoch,
+            }
+            answer = await rig.client().ask(apis.INIT_PRODUCER_ID, 4, request)
+            assert int(answer.error_code) == INVALID_REQUEST
 
     asyncio.run(scenario())
 

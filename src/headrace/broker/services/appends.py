@@ -28,9 +28,9 @@ from headrace.errors import (
 )
 from headrace.log.named_sequences import append_named
 from headrace.records.batch import (
+    BROKERS_BITS,
     COMPRESSION_MASK,
     LOG_OVERHEAD,
-    NAMED,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TRANSACTIONAL,
@@ -128,8 +128,8 @@ def check_single(records: memoryview | None) -> Fields:
     header = check_fields(records)
     if header[1] + LOG_OVERHEAD != len(records):
         raise RecordInvalid("Produce v3 and later accept exactly one batch per partition (KIP-98)")
-    if header[5] & (COMPRESSION_MASK | NAMED) >= len(CODEC_NAMES):
-        if header[5] & NAMED:
+    if header[5] & (COMPRESSION_MASK | BROKERS_BITS) >= len(CODEC_NAMES):
+        if header[5] & BROKERS_BITS:
             raise RecordInvalid(f"attributes {header[5]:#x} contain a bit that no producer may set")
         raise RecordInvalid(f"unknown compression codec {header[5] & COMPRESSION_MASK}")
     return header

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.coordination.transactions.commands import InitProducerIdCommand
+from headrace.coordination.transactions.state_records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from headrace.errors import HeadraceError, RequestInvalid, TransactionalIdRefused
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, code_of
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.messages import InitProducerIdRequest
     from headrace.kafka.wire.schema import Answer
 
-INT16_MAX = 2**15 - 1
 FENCED_SINCE = 4
 """The first version whose clients know PRODUCER_FENCED."""
 
@@ -27,14 +27,20 @@ def fencing_code(code: int, version: int, known_since: int) -> int:
 
 
 async def init_producer_id(node: Node, request: InitProducerIdRequest, context: Context) -> Answer:
-    """A new id, or the next epoch of the producer's existing id."""
+    """A new id; for a transactional id, the next epoch of its existing one.
+
+    As in Kafka, an idempotent producer always gets a new id, whichever it names: only the record of
+    a transactional id says which producer id is whose.
+    """
     producer_id, epoch = -1, -1
     error: HeadraceError | None = None
     try:
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+            raise RequestInvalid("a producer id and its epoch must be sent together")
         if (name := request.transactional_id) is not None:
             producer_id, epoch = await _init_transactional(node, name, request)
         else:
-            producer_id, epoch = await _init_idempotent(node, request)
+            producer_id, epoch = await node.producer_ids.take(), 0
     except HeadraceError as refused:
         error = refused
     return {
@@ -44,15 +50,6 @@ async def init_producer_id(node: Node, request: InitProducerIdRequest, context: 
         "ongoing_txn_producer_id": -1,
         "ongoing_txn_producer_epoch": -1,
     }
-
-
-async def _init_idempotent(node: Node, request: InitProducerIdRequest) -> tuple[int, int]:
-    known, known_epoch = request.producer_id, -1
-    if known >= 0:
-        known_epoch = request.producer_epoch
-    if known >= 0 and 0 <= known_epoch < INT16_MAX - 1:
-        return known, known_epoch + 1
-    return await node.producer_ids.take(), 0
 
 
 async def _init_transactional(
@@ -69,8 +66,6 @@ async def _init_transactional(
         request.producer_id,
         request.producer_epoch,
     )
-    if (command.producer_id < 0) != (command.producer_epoch < 0):
-        raise RequestInvalid("a producer id and its epoch must be sent together")
     reply = await node.transactions.init_producer_id(command)
     if reply.error is not None:
         raise reply.error
