@@ -367,3 +367,31 @@ def test_a_flood_of_records_takes_bounded_memory(own_broker, acks):
         with Raw(own_broker.address) as other:
             assert error_codes(other.call(18, 0)) == [0]
     assert grown < 500 * MIB, f"{grown // MIB} MiB"
+
+
+def test_consumers_that_read_nothing_take_bounded_memory_and_slow_nobody_down(own_broker):
+    # Each asks for all of it, three times over, and reads none.
+    create_topic(own_broker.kafka, "large")
+    value = random.Random(3).randbytes(900_000)
+    with Raw(own_broker.address) as raw:
+        for _ in range(40):
+            produced = produce_values("large", None, batch(value))
+            assert error_codes(raw.call(0, 7, **produced)) == [0]
+    wanted = fetch_values("large", None, 0, min_bytes=1)
+    wanted["topics"][0]["partitions"][0]["partition_max_bytes"] = 40 * MIB
+    before = own_broker.memory_bytes()
+    deaf = [Raw(own_broker.address) for _ in range(60)]
+    try:
+        peak = 0
+        for each in deaf:
+            for _ in range(3):
+                each.send(frame(1, 11, wanted))
+            peak = max(peak, own_broker.memory_bytes())
+        for _ in range(5):
+            assert len(Confluent.consume(own_broker.kafka, "large", 40)) == 40
+            peak = max(peak, own_broker.memory_bytes())
+    finally:
+        for each in deaf:
+            each.close()
+    assert peak - before < 600 * MIB, f"{(peak - before) // MIB} MiB"
+    wait_until(lambda: own_broker.memory_bytes() - before < 300 * MIB)

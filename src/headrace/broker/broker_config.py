@@ -80,6 +80,8 @@ class BrokerConfig:
     """connections.max.idle.ms"""
     fetch_bytes_max: int = 55 * 1024 * 1024
     """fetch.max.bytes"""
+    response_bytes_max: int = 256 * 1024 * 1024
+    """queued.max.response.bytes"""
     fetch_sessions_max: int = 1_000
     """max.incremental.fetch.session.cache.slots"""
     ledger_quorum: str | None = None

@@ -18,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from headrace.broker.sessions import ClientSession
+from headrace.kafka.response_memory import COUNTED_BYTES_MIN
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.metadata.endpoints import PLAINTEXT
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from headrace.kafka.response_memory import ResponseMemory
     from headrace.records.batch import Buffer
     from headrace.runtime.file_bytes import Sendable
 
@@ -49,7 +51,7 @@ _NOT_OPEN: Final = ClientSession(PLAINTEXT, "")
 class Reply:
     """The place of one response in its connection's queue."""
 
-    __slots__ = ("buffers", "bytes_max", "connection", "term", "throttle_ms")
+    __slots__ = ("buffers", "bytes_max", "connection", "held_bytes", "term", "throttle_ms")
 
     def __init__(self, connection: KafkaConnection, bytes_max: int) -> None:
         self.connection = connection
@@ -59,17 +61,25 @@ class Reply:
         self.term = ANY_TERM
         """The term in which the response may leave: the gate's term when its data was read."""
         self.buffers: Sequence[Sendable] | None = None
+        self.held_bytes = 0
+        """What is counted for it in the broker's `ResponseMemory`."""
 
     @property
     def is_next(self) -> bool:
         """Whether a response sent now goes out in this turn."""
         return self.connection.is_next(self)
 
-    def send(self, buffers: Sequence[Sendable]) -> None:
+    def hold(self, size: int) -> None:
+        """Count this many bytes of memory for the response, instead of what was counted before."""
+        self.connection.hold(self, size)
+
+    def send(self, buffers: Sequence[Sendable], size: int = 0) -> None:
         """Set the whole response, starting with its size. An empty one keeps its place and sends
-        nothing."""
+        nothing. `size`: the bytes of a response that may be large."""
         assert self.buffers is None, "a request is answered once"
         self.buffers = buffers
+        if size >= COUNTED_BYTES_MIN or self.held_bytes:
+            self.connection.hold(self, size)
         self.connection.reply_is_ready(self)
 
 
@@ -93,6 +103,7 @@ class Dispatcher(Protocol):
     request_bytes_max: int
     gate: Gate | None
     """None: this broker owns everything permanently."""
+    responses: ResponseMemory
 
     def opened(self, connection: KafkaConnection) -> None:
         """A client has connected."""
@@ -126,6 +137,7 @@ class KafkaConnection:
         "_replies",
         "_socket",
         "_uncut",
+        "_unsent_bytes",
         "last_request_ns",
         "listener",
         "must_be_admitted",
@@ -158,6 +170,9 @@ class KafkaConnection:
         self._uncut = b""
         """Bytes received before reading was paused, possibly complete requests."""
         self._owed_bytes = 0
+        self._unsent_bytes = 0
+        """Counted for responses that were passed to the transport, and that the operating system
+        has not taken yet."""
         self._is_half_closed = False
         self._is_flushing = False
         self._is_paused = False
@@ -191,6 +206,7 @@ class KafkaConnection:
         self._uncut = b""
         if self._muted is not None:
             self._muted.cancel()
+        self._dispatcher.responses.forget(self)
         self._dispatcher.closed(self)
 
     def eof_received(self) -> bool:
@@ -208,6 +224,9 @@ class KafkaConnection:
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self._is_write_paused = False
+        if self._unsent_bytes and self.transport is not None:
+            self._dispatcher.responses.release(self, self._unsent_bytes)
+            self._unsent_bytes = 0
         self._resume()
 
     def data_received(self, data: bytes) -> None:
@@ -302,23 +321,45 @@ class KafkaConnection:
         """See Reply."""
         return bool(self._replies) and self._replies[0] is reply and not self._is_write_paused
 
+    def hold(self, reply: Reply, size: int) -> None:
+        """See Reply."""
+        if self.transport is None:
+            return
+        change = size - reply.held_bytes
+        reply.held_bytes = size
+        if change > 0:
+            self._dispatcher.responses.hold(self, change)
+        elif change < 0:
+            self._dispatcher.responses.release(self, -change)
+
+    def unsent_bytes(self) -> int:
+        """How many bytes of its responses the operating system has not taken yet."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
     def abort(self, reason: str) -> None:
         """Close the connection and log the reason, on one line."""
         if self.transport is not None:
             log.warning("client %s %s: closing its connection", self.peer, reason[:500])
-            if self._is_write_paused:
-                # the client reads nothing, so queued responses would stay for ever
-                self.transport.abort()
-            else:
-                self.transport.close()
-            self.transport = None
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection, after the responses that were sent if the client reads them."""
+        transport, self.transport = self.transport, None
+        self._uncut = b""
+        if transport is None:
+            return
+        if self._is_write_paused:
+            # the client reads nothing, so queued responses would stay for ever
+            transport.abort()
+        else:
+            transport.close()
 
     def _flush(self) -> None:
         self._is_flushing = False
         out: list[Sendable] = []
         replies = self._replies
         is_withheld = False
-        mute_ms = 0
+        mute_ms = held_bytes = 0
         while replies and (buffers := replies[0].buffers) is not None:
             reply = replies.popleft()
             if reply.term != ANY_TERM and not self._may_leave(reply):
@@ -326,6 +367,7 @@ class KafkaConnection:
                 break
             out.extend(buffers)
             self._owed_bytes -= reply.bytes_max
+            held_bytes += reply.held_bytes
             if reply.throttle_ms > mute_ms:
                 mute_ms = reply.throttle_ms
         transport = self.transport
@@ -334,7 +376,7 @@ class KafkaConnection:
         if mute_ms:
             self.mute(mute_ms)
         if out:
-            self._write(transport, out)
+            self._write(transport, out, held_bytes)
         if is_withheld:
             self._withhold()
         elif out and self._is_half_closed and not replies and not self._uncut:
@@ -362,13 +404,13 @@ class KafkaConnection:
     def _withhold(self) -> None:
         """Close the connection: the next response was read while this broker was an owner, and the
         owner may have changed. The client reconnects and looks up the owner."""
-        transport, self.transport = self.transport, None
-        self._uncut = b""
-        if transport is not None:
+        if self.transport is not None:
             log.debug("closing the connection of %s: this broker has stepped down", self.peer)
-            (transport.abort if self._is_write_paused else transport.close)()
+            self.close()
 
-    def _write(self, transport: asyncio.Transport, out: Sequence[Sendable]) -> None:
+    def _write(
+        self, transport: asyncio.Transport, out: Sequence[Sendable], held_bytes: int
+    ) -> None:
         size = sum(map(len, out))
         if size > JOIN_BYTES_MAX:
             self._write_large(transport, out)
@@ -376,6 +418,11 @@ class KafkaConnection:
             # File-backed data is larger than this.
             small = cast("list[Buffer]", out)
             transport.write(small[0] if len(small) == 1 else b"".join(small))
+        if held_bytes and self.transport is not None:
+            if self._is_write_paused:
+                self._unsent_bytes += held_bytes
+            else:
+                self._dispatcher.responses.release(self, held_bytes)
         if self._is_paused:
             self._resume()
 

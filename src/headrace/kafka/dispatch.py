@@ -64,6 +64,7 @@ from headrace.kafka.handlers.produce import ProduceHandler
 from headrace.kafka.peer_client import KafkaPeerClient
 from headrace.kafka.peer_lines import incarnation_in, open_line
 from headrace.kafka.queue_peers import KafkaQueuePeers
+from headrace.kafka.response_memory import ResponseMemory
 from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
@@ -160,7 +161,8 @@ class KafkaFace:
         self.request_bytes_max = node.config.request_bytes_max
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
-        self.fetch = FetchHandler(node, self._tasks)
+        self.responses = ResponseMemory(node.config.response_bytes_max, self._loop)
+        self.fetch = FetchHandler(node, self._tasks, self.responses)
         self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)
 
     async def listen(
@@ -200,8 +202,7 @@ class KafkaFace:
         for server in self._servers:
             server.close()
         for connection in list(self.connections):
-            if connection.transport is not None:
-                connection.transport.close()
+            connection.close()
         self._peer_client.close()
         self._queue_peers.close()
         await self._tasks.close()
@@ -212,8 +213,8 @@ class KafkaFace:
             now_ns = self._now_ns()
             oldest_ns = now_ns - self._node.config.connections_idle_max_ms * 1_000_000
             for connection in list(self.connections):
-                if connection.last_request_ns < oldest_ns and connection.transport is not None:
-                    connection.transport.close()
+                if connection.last_request_ns < oldest_ns:
+                    connection.close()
 
     def request_figures(self) -> list[tuple[str, int]]:
         """(API name, requests) for each API."""
@@ -294,7 +295,13 @@ class KafkaFace:
         self.fetch.complete_waiting(connection, is_lookup=api_key in _LOOKUPS)
         client_id = bytes(frame[10 : 10 + max(client_size, 0)]).decode(errors="replace")
         context = Context(
-            api_key, version, client_id, connection.peer, connection.session, connection
+            api_key,
+            version,
+            client_id,
+            connection.peer,
+            connection.session,
+            self.responses.grant,
+            connection,
         )
         request = read_request(api_key, version, bytes(frame), at)
         reply = connection.expect()
@@ -372,4 +379,4 @@ class KafkaFace:
             log.exception("internal error in %s v%d", api.name, context.version)
             reply.connection.abort(f"met an internal error in {api.name}")
         else:
-            reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body])
+            reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body], len(body))

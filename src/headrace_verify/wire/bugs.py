@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.kafka import connection
+from headrace.kafka import connection, response_memory
 from headrace.kafka.wire import codecs
 from headrace.records import codec, compression
 
@@ -54,9 +54,15 @@ def believe_what_an_array_claims(patch: Patch) -> None:
 
 decompress = compression.decompress
 
+
+def grant_every_response_what_it_asks_for(patch: Patch) -> None:
+    patch(response_memory.ResponseMemory, "grant", lambda _self, wanted: wanted)
+
+
 BUGS = (
     Bug(take_frames_of_any_length, "a frame of an impossible length", "stays open"),
     Bug(unfold_whatever_a_batch_claims, "bombs are refused before", "MiB"),
+    Bug(grant_every_response_what_it_asks_for, "consumers that read nothing", "MiB more"),
     Bug(believe_what_an_array_claims, "every field of every request", "MiB more"),
 )
 

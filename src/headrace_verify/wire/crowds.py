@@ -11,7 +11,8 @@ import selectors
 import socket
 from typing import TYPE_CHECKING
 
-from headrace_verify.kafka_wire import METADATA, request_bytes
+from headrace.records.codec import Record, encode_batch
+from headrace_verify.kafka_wire import FETCH, METADATA, KafkaWire, request_bytes
 from headrace_verify.wire.abuse import Case
 from headrace_verify.wire.process import usage
 
@@ -25,6 +26,9 @@ SLOW_COUNT, SLOW_COUNT_LONG = 200, 2_000
 SPARE_DESCRIPTORS = 300
 KEPT_BYTES_MAX = 32 * 1024
 """Memory per idle connection."""
+DEAF_TOPIC = "wire-deaf"
+DEAF_COUNT, DEAF_BATCH_COUNT, DEAF_VALUE_BYTES = 60, 40, 900_000
+"""Together they request 6 GB."""
 
 
 def _ask(number: int = 1) -> bytes:
@@ -127,9 +131,29 @@ def clients_that_stop_in_the_middle_and_stay_harm_nobody(abuse: Abuse) -> None:
     abuse.checked += 1
 
 
+def consumers_that_read_nothing_take_bounded_memory(abuse: Abuse) -> None:
+    wire = KafkaWire(abuse.kafka)
+    with wire:
+        wire.create_topic(DEAF_TOPIC, 1, {})
+        value = abuse.rng.randbytes(DEAF_VALUE_BYTES)
+        for _ in range(DEAF_BATCH_COUNT):
+            wire.produce(DEAF_TOPIC, 0, encode_batch([Record(0, 1, None, value)]))
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 30}
+        topics = [{"topic": DEAF_TOPIC, "partitions": [part]}]
+        fetch = request_bytes(FETCH, 4, 1, replica_id=-1, max_bytes=1 << 30, topics=topics)
+        for peer in _crowd(abuse, DEAF_COUNT):
+            peer.send(fetch * 3)
+        _is_served(abuse, f"{DEAF_COUNT} consumers that read nothing")
+        for offset in range(DEAF_BATCH_COUNT):
+            found, _ = wire.fetch(DEAF_TOPIC, 0, offset)
+            abuse.expect(value in found, f"a consumer beside them cannot read offset {offset}")
+        wire.delete_topic(DEAF_TOPIC)
+
+
 CASES = (
     Case("kafka", thousands_of_idle_connections_harm_nobody, 2),
     Case("kafka", a_thousand_busy_connections_leave_time_for_others, 3),
     Case("kafka", a_crowd_that_sends_a_byte_now_and_then_is_served_in_the_end, 2),
     Case("kafka", clients_that_stop_in_the_middle_and_stay_harm_nobody, 2),
+    Case("kafka", consumers_that_read_nothing_take_bounded_memory),
 )

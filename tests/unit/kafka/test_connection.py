@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from headrace.kafka.connection import KafkaConnection
+from headrace.kafka.response_memory import ResponseMemory
 
 
 class Transport:
@@ -42,6 +43,7 @@ class Echo:
     gate = None
 
     def __init__(self) -> None:
+        self.responses = ResponseMemory(16 << 20, asyncio.get_running_loop())
         self.frames: list[bytes] = []
         self.replies: list[Any] = []
 

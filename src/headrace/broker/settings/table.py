@@ -390,6 +390,13 @@ _CONNECTIONS = (
         "Maximum number of incremental fetch sessions.",
     ),
     of_config(
+        "queued.max.response.bytes",
+        "response_bytes_max",
+        Whole(16 * 1024 * 1024),
+        "Memory for large responses that wait for their clients to read them. When it is short,"
+        " fetch responses get smaller, and clients that read nothing are disconnected.",
+    ),
+    of_config(
         "socket.request.max.bytes",
         "request_bytes_max",
         Whole(65_536),

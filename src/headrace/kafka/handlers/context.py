@@ -26,5 +26,7 @@ class Context(NamedTuple):
     client_id: str
     client_host: str
     session: ClientSession
+    grant: Callable[[int], int]
+    """How many of these bytes a large response may have: see `kafka.response_memory`."""
     connection: object = None
     """Identifies the client's connection: state tied to it ends with it."""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
+    from headrace.kafka.response_memory import ResponseMemory
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
 
@@ -110,10 +111,11 @@ class _Fetch:
 class FetchHandler:
     """The Fetch API."""
 
-    def __init__(self, node: Node, tasks: Tasks) -> None:
+    def __init__(self, node: Node, tasks: Tasks, responses: ResponseMemory) -> None:
         self._topics = node.topics
         self._node = node
         self._tasks = tasks
+        self._responses = responses
         self._bytes_max = node.config.fetch_bytes_max
         self.loop = asyncio.get_running_loop()
         self._cold = ColdReads(tasks)
@@ -239,7 +241,8 @@ class FetchHandler:
             self._begin_reading(fetch)
         results: list[FetchResult] = []
         size, has_error = 0, False
-        left, isolation = fetch.bytes_max, fetch.request.isolation
+        granted = self._responses.grant(fetch.bytes_max)
+        left, isolation = granted, fetch.request.isolation
         for wanted, partition in zip(fetch.wanted, fetch.partitions, strict=True):
             if not isinstance(partition, PartitionLog):
                 results.append(self._failed(fetch, wanted, partition))
@@ -267,7 +270,8 @@ class FetchHandler:
             if length:
                 partition.fetched_bytes += length
             results.append(_result(wanted, partition, data, aborted))
-        if has_error or size >= fetch.request.bytes_min or fetch.request.wait_ms_max <= 0:
+        is_enough = size >= fetch.request.bytes_min or size >= granted
+        if has_error or is_enough or fetch.request.wait_ms_max <= 0:
             self._answer(fetch, results)
         elif is_first:
             self._wait(fetch)
@@ -310,7 +314,8 @@ class FetchHandler:
     async def _read_slowly(self, fetch: _Fetch) -> None:
         self._begin_reading(fetch)
         results: dict[int, FetchResult] = {}
-        left, size, is_cold_due = fetch.bytes_max, 0, False
+        left, size, is_cold_due = self._responses.grant(fetch.bytes_max), 0, False
+        fetch.reply.hold(min(left, sum(wanted.bytes_max for wanted in fetch.wanted)))
         pairs = list(zip(fetch.wanted, fetch.partitions, strict=True))
         # Object storage comes last: it must not delay local data.
         for at in sorted(range(len(pairs)), key=lambda at: self._is_cold(*pairs[at])):
@@ -340,6 +345,7 @@ class FetchHandler:
         is_empty = not size and not any(result.error_code for result in results.values())
         may_wait = fetch.request.wait_ms_max > 0 and fetch.request.bytes_min > 0
         if is_empty and may_wait and not is_cold_due:
+            fetch.reply.hold(0)
             self._wait(fetch)
             self._look(fetch, is_first=False)
         else:
@@ -431,7 +437,7 @@ class FetchHandler:
             head = _HEAD.pack(size + 4, fetch.correlation_id)
         first = body[0]
         assert not isinstance(first, FileBytes), "an answer begins with its head"
-        fetch.reply.send((head + first, *body[1:]))
+        fetch.reply.send((head + first, *body[1:]), size)
 
     def _failed(
         self,

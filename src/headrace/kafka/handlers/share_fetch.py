@@ -179,7 +179,7 @@ async def _receive_all(
     outcomes: dict[PartitionKey, _Outcome] = {}
     waiting: list[tuple[PartitionKey, Pause]] = []
     records_left = min(max(request.max_records, 1), RECORDS_MAX)
-    bytes_left = min(max(request.max_bytes, 1), BYTES_MAX)
+    bytes_left = max(request.max_bytes, 1)
     for key in list(session.partitions):
         if records_left <= 0 or bytes_left <= 0 or session.has_ended:
             break
@@ -290,6 +290,7 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
     if forgotten and node.group_configs.share_config(request.group_id).is_sticky:
         await groups.release_partitions(session, forgotten)
     outcomes: dict[PartitionKey, _Outcome] = {}
+    request.max_bytes = context.grant(min(request.max_bytes, BYTES_MAX))
     burst = node.quotas.burst(context.session, CONSUMER)
     if burst is not None:
         request.max_bytes = min(request.max_bytes, burst)

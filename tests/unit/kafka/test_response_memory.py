@@ -1,0 +1,128 @@
+"""Responses that wait share a broker's memory, and only clients that read nothing lose by it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.kafka.response_memory import (
+    CHECK_S,
+    PATIENCE_S,
+    PROGRESS_BYTES,
+    RESPONSE_BYTES_MIN,
+    ResponseMemory,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB = 1 << 20
+
+
+class Timer:
+    def cancel(self) -> None: ...
+
+
+class Clock:
+    """What the memory uses of a loop: a clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._due: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        self._due.append((self.now_s + delay_s, call))
+        return Timer()
+
+    def pass_time(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        while self._due and self._due[0][0] <= end_s:
+            self.now_s, call = self._due.pop(0)
+            call()
+        self.now_s = end_s
+
+
+class Client:
+    """A connection whose client reads `rate` bytes a second."""
+
+    def __init__(self, clock: Clock, memory: ResponseMemory, size: int, rate: int = 0) -> None:
+        self._clock, self._since_s, self._size, self._rate = clock, clock.now_s, size, rate
+        self.aborted: list[float] = []
+        memory.hold(self, size)
+
+    def unsent_bytes(self) -> int:
+        return max(self._size - int(self._rate * (self._clock.now_s - self._since_s)), 0)
+
+    def abort(self, reason: str) -> None:
+        assert "queued.max.response.bytes" in reason
+        self.aborted.append(self._clock.now_s)
+
+
+def memory_of(clock: Clock, mib: int = 64) -> ResponseMemory:
+    return ResponseMemory(mib * MIB, clock)  # type: ignore[arg-type]
+
+
+def test_a_response_gets_what_it_asks_for_while_memory_is_free() -> None:
+    memory = memory_of(Clock())
+    assert memory.grant(16 * MIB) == 16 * MIB
+    assert memory.grant(50 * MIB) == 16 * MIB
+
+
+def test_many_responses_that_wait_leave_something_for_each_further_one() -> None:
+    clock = Clock()
+    memory = memory_of(clock)
+    granted = []
+    for _ in range(100):
+        granted.append(memory.grant(50 * MIB))
+        Client(clock, memory, granted[-1])
+    assert granted == sorted(granted, reverse=True)
+    assert granted[-1] == RESPONSE_BYTES_MIN
+    assert memory.held_bytes < 64 * MIB + 100 * RESPONSE_BYTES_MIN
+    assert memory.grant(1_000) == 1_000
+
+
+def test_clients_that_read_nothing_are_closed_until_memory_is_free() -> None:
+    clock = Clock()
+    memory = memory_of(clock)
+    deaf = [Client(clock, memory, 10 * MIB) for _ in range(5)]
+    clock.pass_time(PATIENCE_S + 2 * CHECK_S)
+    assert [bool(each.aborted) for each in deaf] == [True, True, False, False, False]
+    assert memory.held_bytes == 30 * MIB
+    assert memory.closed_count == 2
+
+
+def test_a_client_that_reads_is_kept_however_slow_and_one_that_drips_is_not() -> None:
+    clock = Clock()
+    memory = memory_of(clock)
+    drips = Client(clock, memory, 20 * MIB, rate=100)
+    slow = Client(clock, memory, 20 * MIB, rate=int(4 * PROGRESS_BYTES / CHECK_S))
+    clock.pass_time(20)
+    assert drips.aborted
+    assert not slow.aborted
+
+
+def test_while_memory_is_free_nobody_is_closed() -> None:
+    clock = Clock()
+    memory = memory_of(clock)
+    deaf = Client(clock, memory, 30 * MIB)
+    clock.pass_time(600)
+    assert not deaf.aborted
+
+
+def test_what_is_released_or_forgotten_is_counted_no_more() -> None:
+    async def scenario() -> None:
+        memory = ResponseMemory(64 * MIB, asyncio.get_running_loop())
+        clock = Clock()
+        one, other = Client(clock, memory, 5 * MIB), Client(clock, memory, 7 * MIB)
+        memory.hold(one, MIB)
+        memory.release(one, 2 * MIB)
+        assert memory.held_bytes == 11 * MIB
+        memory.forget(one)
+        memory.forget(one)
+        memory.release(other, 7 * MIB)
+        assert memory.held_bytes == 0
+
+    asyncio.run(scenario())
