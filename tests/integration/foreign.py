@@ -107,8 +107,8 @@ def rust_program() -> list[str]:
     return [str(program)]
 
 
-def old_java_program() -> tuple[list[str], dict[str, str]]:
-    """(command, environment) of the program on kafka-clients 2.8."""
+def require_javac() -> tuple[str, str]:
+    """The commands (java, javac). Skips the test where one is missing."""
     try:
         runtime = java()
     except FileNotFoundError as error:
@@ -116,10 +116,20 @@ def old_java_program() -> tuple[list[str], dict[str, str]]:
     compiler = shutil.which("javac") or str(Path(runtime).with_name("javac"))
     if not Path(compiler).exists():
         pytest.skip("no Java compiler (javac): install a JDK 17 or 21")
+    return runtime, compiler
+
+
+def pinned_jars(path: Path) -> list[Path]:
+    """The jars that a file pins, one a line, in its order."""
+    lines = path.read_text().splitlines()
+    return ensure_jars([Jar.parse(line) for line in lines if not line.startswith("#")])
+
+
+def old_java_program() -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of the program on kafka-clients 2.8."""
+    runtime, compiler = require_javac()
     source = HERE / "java_2_8"
-    pinned = (source / "jars.txt").read_text().splitlines()
-    jars = ensure_jars([Jar.parse(line) for line in pinned if not line.startswith("#")])
-    classpath = os.pathsep.join(map(str, jars))
+    classpath = os.pathsep.join(map(str, pinned_jars(source / "jars.txt")))
     names = [source / "Clients.java", source / "jars.txt"]
     with built_once("java-2.8", [compiler, "--version"], names) as folder:
         if not folder.exists():
