@@ -15,7 +15,6 @@ from tests.integration.test_http_queues import Queue
 def headrace(broker):
     def types(*arguments: str, code: int = 0, stdin: str = "") -> str:
         user = User(broker.kafka)
-        user.env["HEADRACE_HTTP"] = broker.http
         ran = user.types(*arguments, stdin=stdin)
         assert ran.code == code, ran.err
         return ran.out if code == 0 else ran.err
@@ -150,3 +149,60 @@ def test_an_empty_list_says_that_the_topic_reads_no_attributes(broker, headrace,
         listed = user.types(command, "list", name)
         assert listed.code == 0
         assert "headrace.message.attributes=true" in listed.err
+
+
+# --- two clusters ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(own_broker, name):
+    """Another cluster, with a topic, a group and messages of the same names."""
+    made = Queue(own_broker, name, f"{name}-group")
+    made.send(*"123456")
+    assert made.receive(max=1, wait_ms=20_000)
+    return own_broker
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("backlog", "move", "{group}", "{topic}", "--to", "{topic}.later"),
+        ("backlog", "park", "{group}", "{topic}", "key"),
+        ("backlog", "parked", "{group}", "{topic}"),
+        ("backlog", "unpark", "{group}", "{topic}", "key"),
+        ("backlog", "probe", "{topic}", "-n", "1"),
+        ("queue", "receive", "{topic}", "{group}", "--ack"),
+        ("queue", "settle", "{topic}", "{group}", "--ack", "receipt"),
+        ("queue", "watch", "{topic}", "{group}", "-n", "1"),
+        ("find", "{topic}", "--key", "k"),
+        ("trace", "{topic}", "0:0"),
+        ("delayed", "list", "{topic}"),
+        ("delayed", "refused", "{topic}"),
+        ("delayed", "cancel", "{topic}", "--message-id", "id"),
+        ("half", "list", "{topic}"),
+        ("half", "commit", "{topic}", "id"),
+        ("half", "rollback", "{topic}", "id"),
+    ],
+    ids=lambda command: "-".join(command[:2]).replace("-{topic}", ""),
+)
+def test_an_http_address_of_another_cluster_is_refused(
+    queue, headrace, broker, other, name, command
+):
+    made, group = queue
+    create_topic(broker.kafka, f"{name}.later")
+    arguments = [one.format(topic=made.topic, group=group) for one in command]
+    said = headrace(*arguments, "--http", other.http, code=2)
+    assert f"the HTTP address {other.http} belongs to cluster" in said
+    assert "nothing was changed" in said
+    assert left(headrace, group) == 4
+    there = User(other.kafka).types("backlog", "list", group, "--json")
+    assert sum(row["lag"] for row in json.loads(there.out)) == 6
+
+
+def test_the_http_address_is_that_of_the_brokers_named(queue, headrace, broker, other, name):
+    made, group = queue
+    create_topic(other.kafka, f"{name}.later")
+    moved = User(other.kafka).types("backlog", "move", group, made.topic, "--to", f"{name}.later")
+    assert moved.code == 0, moved.err
+    assert left(headrace, group) == 4, "the messages of the other cluster are still there"
+    assert Confluent.consume(other.kafka, f"{name}.later", 5)

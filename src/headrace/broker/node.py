@@ -35,7 +35,7 @@ from headrace.broker.ownership.hand_over import Events
 from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.services.appends import Appends
-from headrace.broker.services.broker_settings import BrokerSettings
+from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.copy_appends import CopyAppends
@@ -45,6 +45,7 @@ from headrace.broker.services.queue_administration import QueueAdministration
 from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
+from headrace.broker.settings.kinds import HostAndPort
 from headrace.broker.shares.dead_letters import DeadLetters
 from headrace.broker.shares.share_group_settings import ShareGroupSettings
 from headrace.broker.shares.share_groups import ShareGroups
@@ -57,7 +58,7 @@ from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.sealed_view import show_sealed
 from headrace.metadata.config_facts import BROKER_CONFIGS
-from headrace.metadata.endpoints import HTTP, Endpoint, address_of, listeners_text
+from headrace.metadata.endpoints import HTTP, HTTP_ADVERTISED, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
 from headrace.metadata.quota_facts import QUOTAS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -161,8 +162,13 @@ class Node:
             self.topics, self.ownership, config.broker_id
         )
         self.configurations = Configurations(self.topics, self.group_configs, config)
-        self.settings.attach(self.topics.defaults_changed, lambda: listeners_text(self.endpoints))
+        self.settings.attach(self.topics.defaults_changed, self._advertised)
         self._prepare_housekeeping()
+
+    def _advertised(self) -> dict[str, str]:
+        host, port = address_of(self.endpoints, HTTP)
+        http = HostAndPort().format((host, port)) if port else ""
+        return {ADVERTISED: listeners_text(self.endpoints), HTTP_ADVERTISED: http}
 
     def _prepare_housekeeping(self) -> None:
         self.deleted_topics = DeletedTopics(

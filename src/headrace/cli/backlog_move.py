@@ -178,7 +178,7 @@ def _move_share(
         while not answers or any(answer["messages"] for answer in answers):
             answers = []
             for answer in ask_each(
-                *(options["http"], session.timeout_s, "POST", f"{path}/receive", asked),
+                *(session, "POST", f"{path}/receive", asked),
                 wait_s=WAIT_MS / 1000,
             ):
                 answers.append(answer)
@@ -186,7 +186,7 @@ def _move_share(
                 if not found:
                     continue
                 _copy(session, producer, found, options["target"])
-                web = Web(answer["asked_at"], session.timeout_s)
+                web = Web(session, answer["asked_at"])
                 acks = {"ack": [one["receipt"] for one in found]}
                 results = web.ask("POST", f"{path}/settle", acks)["results"]
                 done = sum(one["ok"] for one in results)

@@ -29,13 +29,13 @@ KEYS = click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @KEYS
 @HTTP
 @click.pass_obj
-def park(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], http: str) -> None:
+def park(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...]) -> None:
     """Set the messages of keys aside; a group with key order continues with the other keys.
 
     A message in flight is finished as usual. The messages stay in the topic, in order.
     """
     path = f"{path_of('queues', topic, group)}/park"
-    answer = Web(http, session.timeout_s).ask("POST", path, {"keys": [*keys]})
+    answer = Web(session).ask("POST", path, {"keys": [*keys]})
     require_none_failed(answer, f"the keys are not parked on all of {topic}")
     say(f"{len(keys):,} keys parked; release them with `headrace backlog unpark`")
 
@@ -46,10 +46,10 @@ def park(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], 
 @HTTP
 @AS_JSON
 @click.pass_obj
-def parked(session: CliSession, /, group: str, topic: str, http: str, as_json: bool) -> None:
+def parked(session: CliSession, /, group: str, topic: str, as_json: bool) -> None:
     """List parked keys and the known number of their messages."""
     path = f"{path_of('queues', topic, group)}/parked"
-    web = Web(http, session.timeout_s)
+    web = Web(session)
     answers = list(web.ask_pages("GET", path, query={"limit": PAGE_ITEMS_MAX}))
     found = [one for answer in answers for one in answer["parked"]]
     if as_json:
@@ -67,12 +67,10 @@ def parked(session: CliSession, /, group: str, topic: str, http: str, as_json: b
 @KEYS
 @HTTP
 @click.pass_obj
-def unpark(
-    session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], http: str
-) -> None:
+def unpark(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...]) -> None:
     """Resume delivery of parked keys, each from where it stopped."""
     path = f"{path_of('queues', topic, group)}/unpark"
-    answer = Web(http, session.timeout_s).ask("POST", path, {"keys": [*keys]})
+    answer = Web(session).ask("POST", path, {"keys": [*keys]})
     released = answer["released"]
     say(f"{released:,} of {len({*keys}):,} keys were released")
     require_none_failed(answer, f"keys may still be parked on a part of {topic}")

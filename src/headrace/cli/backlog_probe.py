@@ -42,7 +42,7 @@ def probe(session: CliSession, /, topic: str, **options: Any) -> None:
     Consumers of TOPIC see the probes, which have the header headrace-probe. A share group can
     exclude them with the filter "headrace-probe" IS NULL.
     """
-    web, run = Web(options["http"], session.timeout_s), uuid4().hex[:12]
+    web, run = Web(session), uuid4().hex[:12]
     group = GROUP_PREFIX + run
     config = {"set": {"share.auto.offset.reset": "latest", "headrace.share.filter.sql":
                       f"\"{HEADER}\" = '{run}'"}}  # fmt: skip
@@ -50,7 +50,7 @@ def probe(session: CliSession, /, topic: str, **options: Any) -> None:
     # Probes are sent to, and received from, the broker that serves the partition.
     nothing = f"?partition={options['partition']}&limit=1&since_ms={2**62}"
     web.ask("GET", path_of("topics", topic, "messages") + nothing)
-    web = Web(web.answered_at, session.timeout_s)
+    web = Web(session, web.answered_at)
     web.ask("PATCH", f"{group_path}/config", config)
     rounds: list[dict[str, float]] = []
     try:

@@ -37,12 +37,12 @@ def delayed() -> None:
 @AS_JSON
 @click.pass_obj
 def list_(
-    session: CliSession, /, topic: str, count: int, partition: int | None, http: str, as_json: bool
+    session: CliSession, /, topic: str, count: int, partition: int | None, as_json: bool
 ) -> None:
     """List delayed records by due time, partition by partition."""
     query = {"limit": count, "partition": partition}
     effect = "their records are not listed"
-    found = list_waiting(http, session.timeout_s, topic, "delayed", query, effect)
+    found = list_waiting(session, topic, "delayed", query, effect)
     found.sort(key=lambda one: (one["partition"], one["due_ms"]))
     if as_json:
         print_json(found)
@@ -66,14 +66,14 @@ def list_(
 @HTTP
 @AS_JSON
 @click.pass_obj
-def refused(session: CliSession, /, topic: str, http: str, as_json: bool) -> None:
+def refused(session: CliSession, /, topic: str, as_json: bool) -> None:
     """List records that were due but could not be read, and why.
 
     Shows the last 100 per partition since its broker began to serve it. Offsets are those of the
     timer log, as in the broker's log.
     """
     path = path_of("topics", topic, "delayed", "refused")
-    answers = [*ask_each(http, session.timeout_s, "GET", path)]
+    answers = [*ask_each(session, "GET", path)]
     require_all(answers, "their refused records are not listed")
     found = [one for answer in answers for one in answer["refused"]]
     if as_json:
@@ -101,7 +101,6 @@ def cancel(
     topic: str,
     receipts: tuple[str, ...],
     message_ids: tuple[str, ...],
-    http: str,
     as_json: bool,
 ) -> None:
     """Cancel delayed records by message id or by the receipts that `list` shows."""
@@ -113,7 +112,7 @@ def cancel(
         )
     body = {"receipts": [*receipts], "message_ids": [*message_ids]}
     path = path_of("topics", topic, "delayed", "cancel")
-    answers = [*ask_each(http, session.timeout_s, "POST", path, body)]
+    answers = [*ask_each(session, "POST", path, body)]
     results = [_merged(list(one)) for one in zip(*(a["results"] for a in answers), strict=True)]
     if as_json:
         print_json(results)

@@ -18,7 +18,7 @@ from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
 from headrace.cli.positions import TimeType
 from headrace.cli.queue import Milliseconds
-from headrace.cli.web import HTTP, Web, path_of, place_of
+from headrace.cli.web import HTTP, Web, http_address, path_of, place_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -57,7 +57,7 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
     query = {name: options[name] for name in names if options[name] is not None}
     times = (("since_ms", options["since"]), ("until_ms", options["until"]))
     query |= {name: at for name, at in times if at is not None}
-    found = find_all(session, options["http"], topic, query, options)
+    found = find_all(session, topic, query, options)
     if options["as_json"]:
         print_json(found)
     else:
@@ -78,11 +78,11 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
 
 
 def find_all(
-    session: CliSession, address: str, topic: str, query: dict[str, Any], limits: dict[str, Any]
+    session: CliSession, topic: str, query: dict[str, Any], limits: dict[str, Any]
 ) -> dict[str, Any]:
     """Search on all brokers, up to a count and a time. Raises CommandFailed."""
-    finding = _Finding(session.timeout_s, topic, limits)
-    left = {-1: address}
+    finding = _Finding(session, topic, limits)
+    left = {-1: http_address(session)}
     while left:
         number = next(iter(left))
         if not finding.ask(left.pop(number), query):
@@ -106,7 +106,7 @@ def find_all(
 class _Finding:
     """The results so far."""
 
-    def __init__(self, timeout_s: float, topic: str, limits: dict[str, Any]) -> None:
+    def __init__(self, session: CliSession, topic: str, limits: dict[str, Any]) -> None:
         self.total: dict[str, Any] = {
             "messages": [], "is_complete": True, "searched": {"records": 0, "bytes": 0}
         }  # fmt: skip
@@ -116,7 +116,7 @@ class _Finding:
         """Addresses of brokers, according to the newest response."""
         self.missed: set[tuple[str, int]] = set()
         """Partitions that no queried broker has served throughout the search."""
-        self._timeout_s = timeout_s
+        self._session = session
         self._topic = topic
         self._count = limits["count"]
         self._deadline_s = time.monotonic() + limits["time_limit"] / 1000
@@ -133,7 +133,7 @@ class _Finding:
 
     def ask(self, address: str, query: dict[str, Any]) -> bool:
         """Add one broker's results; returns False once a limit is reached."""
-        web, given, missed = Web(address, self._timeout_s), dict(query), set[tuple[str, int]]()
+        web, given, missed = Web(self._session, address), dict(query), set[tuple[str, int]]()
         while True:
             room = self._count - len(self.total["messages"])
             rest_ms = int((self._deadline_s - time.monotonic()) * 1000)

@@ -43,13 +43,11 @@ def half() -> None:
 @HTTP
 @AS_JSON
 @click.pass_obj
-def list_(
-    session: CliSession, /, topic: str, is_settled: bool, count: int, http: str, as_json: bool
-) -> None:
+def list_(session: CliSession, /, topic: str, is_settled: bool, count: int, as_json: bool) -> None:
     """List pending half messages, or with --settled the outcomes of others."""
     query = {"limit": count, "state": "settled" if is_settled else "pending"}
     effect = "their half messages are not listed"
-    found = list_waiting(http, session.timeout_s, topic, "half", query, effect)
+    found = list_waiting(session, topic, "half", query, effect)
     found.sort(key=lambda one: one["partition"])
     if as_json:
         print_json(found)
@@ -98,7 +96,7 @@ def _settle(
 ) -> None:
     named = [{"message_id": one, "reason": options["reason"]} for one in message_ids]
     path = path_of("topics", topic, "half", "settle")
-    asked = ask_each(options["http"], session.timeout_s, "POST", path, {how: named})
+    asked = ask_each(session, "POST", path, {how: named})
     answers = [*asked]
     # Only the broker that serves a message's partition knows it.
     results = [

@@ -72,7 +72,7 @@ def queue() -> None:
 @click.pass_obj
 def receive(session: CliSession, /, topic: str, group: str, **options: Any) -> None:
     """Receive messages; they are locked until you settle them or the lock expires."""
-    web = Web(options["http"], session.timeout_s)
+    web = Web(session)
     body = {"max": options["count"], "wait_ms": min(options["wait"], 60_000)}
     if options["lock"] is not None:
         body["lock_ms"] = options["lock"]
@@ -134,7 +134,7 @@ def settle(session: CliSession, /, topic: str, group: str, **options: Any) -> No
         raise click.UsageError(
             "Specify receipts with --ack, --nack, --extend, --dead-letter or --stdin."
         )
-    web = Web(options["http"], session.timeout_s)
+    web = Web(session)
     answer = web.ask("POST", path_of("queues", topic, group) + "/settle", body)
     _report(answer["results"], as_json=options["as_json"])
 
@@ -182,7 +182,7 @@ def _report(results: list[dict[str, Any]], *, as_json: bool, is_quiet: bool = Fa
 @click.pass_obj
 def watch(session: CliSession, /, topic: str, group: str, **options: Any) -> None:
     """Show the lag and the messages in flight of a group periodically."""
-    web = Web(options["http"], session.timeout_s)
+    web = Web(session)
     looks = 0
     while True:
         answer = web.ask("GET", path_of("queues", topic, group))

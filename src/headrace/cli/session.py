@@ -30,6 +30,12 @@ class CliSession:
     bootstrap: str
     timeout_s: float = 15.0
     client_config: dict[str, str] = field(default_factory=dict)
+    http: str | None = None
+    """The HTTP address of a broker, if one was given."""
+    cluster_id: str | None = None
+    """Once known: see `identify`."""
+    same_cluster: set[str] = field(default_factory=set)
+    """HTTP addresses of brokers that are known to belong to it."""
     _admin: Client | None = None
 
     def settings(self, **more: Any) -> dict[str, Any]:
@@ -100,6 +106,16 @@ class CliSession:
                     raise no_topic(name) from None
                 raise
         return found
+
+    def identify(self) -> str:
+        """The id of the cluster that `bootstrap` names. Raises CommandFailed."""
+        if self.cluster_id is None:
+            admin = self.admin()
+            cluster = self.answer(
+                admin.describe_cluster(request_timeout=self.timeout_s), "describe the cluster"
+            )
+            self.cluster_id = str(cluster.cluster_id)
+        return self.cluster_id
 
     def cluster_metadata(self) -> Any:
         """All brokers and topics."""

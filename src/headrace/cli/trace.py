@@ -31,7 +31,7 @@ PLACE: Final = ("event", "at_ms", "topic", "partition", "offset")
 @HTTP
 @AS_JSON
 @click.pass_obj
-def trace(session: CliSession, /, topic: str, message: str, http: str, as_json: bool) -> None:
+def trace(session: CliSession, /, topic: str, message: str, as_json: bool) -> None:
     """Show the history of a message: stored, delayed, delivered, acknowledged, redriven.
 
     Identify it by its headrace-message-id, or by partition and offset.
@@ -45,7 +45,7 @@ def trace(session: CliSession, /, topic: str, message: str, http: str, as_json: 
     query: dict[str, Any] = {"message_id": message}
     if is_place and number.isdigit() and offset.isdigit():
         query = {"partition": number, "offset": offset}
-    found = _ask_all(session, http, topic, query | {"time_ms": TIME_MS})
+    found = _ask_all(session, topic, query | {"time_ms": TIME_MS})
     if as_json:
         print_json(found)
     else:
@@ -65,16 +65,14 @@ def trace(session: CliSession, /, topic: str, message: str, http: str, as_json: 
         )
 
 
-def _ask_all(
-    session: CliSession, address: str, topic: str, query: dict[str, Any]
-) -> dict[str, Any]:
+def _ask_all(session: CliSession, topic: str, query: dict[str, Any]) -> dict[str, Any]:
     """Collect all brokers' results. Raises CommandFailed."""
     total: dict[str, Any] = {
         "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True
     }  # fmt: skip
     path = f"{path_of('topics', topic, 'trace')}?{urlencode(query)}"
     unserved: set[tuple[str, int]] | None = None
-    for answer in ask_each(address, session.timeout_s, "GET", path, wait_s=TIME_MS / 1000):
+    for answer in ask_each(session, "GET", path, wait_s=TIME_MS / 1000):
         total["events"] += answer["events"]
         total["messages"] += answer["messages"]
         for name in ("traceparents", "unknown"):

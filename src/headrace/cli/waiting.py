@@ -6,7 +6,7 @@ number is reached.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +14,15 @@ from headrace.cli.completion import complete_topics
 from headrace.cli.output import say
 from headrace.cli.web import ask_each, path_of, require_all
 
+if TYPE_CHECKING:
+    from headrace.cli.session import CliSession
+
 TOPIC = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
 _AT_ONCE = 500
 
 
 def list_waiting(
-    address: str, timeout_s: float, topic: str, kind: str, query: dict[str, Any], effect: str
+    session: CliSession, topic: str, kind: str, query: dict[str, Any], effect: str
 ) -> list[dict[str, Any]]:
     """Return at most `query["limit"]` items of this kind (`delayed` or `half`), unordered.
 
@@ -29,7 +32,7 @@ def list_waiting(
     found: list[dict[str, Any]] = []
     answers = []
     asked = query | {"limit": min(count, _AT_ONCE)}
-    for answer in ask_each(address, timeout_s, "GET", path_of("topics", topic, kind), query=asked):
+    for answer in ask_each(session, "GET", path_of("topics", topic, kind), query=asked):
         answers.append(answer)
         found += answer[kind]
         if len(found) >= count:

@@ -1,7 +1,8 @@
 """Calls of a broker's HTTP interface.
 
-Invariants: a problem returned by a broker becomes a CommandFailed with its next step; if it names
-another broker, the call is repeated there. One connection per call.
+Invariants: the brokers called belong to the cluster that --bootstrap names. A problem returned by a
+broker becomes a CommandFailed with its next step; if it names another broker, the call is repeated
+there. One connection per call.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from urllib.parse import quote, urlencode
 
 import click
 
+from headrace.cli.config_requests import BROKER, Resource, broker_addresses, describe
 from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandFailed
-from headrace.cli.session import host_and_port
+from headrace.cli.session import CliSession, host_and_port
+from headrace.metadata.endpoints import HTTP_ADVERTISED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-DEFAULT_HTTP: Final = "127.0.0.1:9180"
+CLUSTER_PATH: Final = "/v1/cluster"
 MISDIRECTED: Final = 421
 HOPS_MAX: Final = 3
 MOVING_S: Final = 5.0
@@ -29,20 +32,26 @@ PAUSE_S: Final = 0.1
 PAGE_ITEMS_MAX: Final = 1_000
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 _EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT, 503: UNREACHABLE}
+
+
+def _keep_http(ctx: click.Context, _param: object, value: str | None) -> None:
+    if value is not None and isinstance(ctx.obj, CliSession):
+        ctx.obj.http = value
+
+
 HTTP = click.option(
     "--http",
     metavar="HOST:PORT",
-    default=DEFAULT_HTTP,
-    show_default=True,
     envvar="HEADRACE_HTTP",
     show_envvar=True,
-    help="HTTP address of a broker.",
+    expose_value=False,
+    callback=_keep_http,
+    help="HTTP address of a broker of this cluster. Default: as registered by its brokers.",
 )
 
 
 def ask_each(
-    address: str,
-    timeout_s: float,
+    session: CliSession,
     method: str,
     path: str,
     body: Any = None,
@@ -50,17 +59,17 @@ def ask_each(
     query: dict[str, Any] | None = None,
     wait_s: float = 0,
 ) -> Iterator[Any]:
-    """Yield the response of each broker that serves a part of the topic, starting with `address`;
-    page by page if responses have pages.
+    """Yield the response of each broker that serves a part of the topic, page by page if responses
+    have pages.
 
     For responses with the fields `broker` (the responding one) and `elsewhere` (partitions served
     by others); adds `asked_at`, its address. Raises CommandFailed if a broker cannot be queried.
     """
     given = {name: value for name, value in (query or {}).items() if value is not None}
     asked: set[int] = set()
-    left = {-1: address}
+    left = {-1: http_address(session)}
     while left:
-        web = Web(left.pop(next(iter(left))), timeout_s)
+        web = Web(session, left.pop(next(iter(left))))
         for answer in web.ask_pages(method, path, body, query=given, wait_s=wait_s):
             asked.add(answer["broker"])
             yield answer | {"asked_at": web.answered_at}
@@ -108,13 +117,44 @@ def path_of(*parts: str) -> str:
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
-class Web:
-    """The HTTP interface of the cluster, starting with one broker."""
+def http_address(session: CliSession) -> str:
+    """The HTTP address of a broker: as given, else as registered by the brokers that `bootstrap`
+    names. Raises CommandFailed."""
+    if session.http is None:
+        session.http = _registered_address(session)
+    return session.http
 
-    def __init__(self, address: str, timeout_s: float) -> None:
-        self._address = address
-        self._timeout_s = timeout_s
-        self.answered_at = address
+
+def _registered_address(session: CliSession) -> str:
+    failure: CommandFailed | None = None
+    for number in broker_addresses(session):
+        try:
+            settings = describe(session, Resource(BROKER, str(number)))
+        except CommandFailed as error:  # this broker is down, and others are not
+            failure = error
+            continue
+        found = next((one.value for one in settings if one.name == HTTP_ADVERTISED), None)
+        if found:
+            return found
+    raise failure or CommandFailed(
+        f"the brokers at {session.bootstrap} do not report an HTTP address; nothing was changed",
+        "Specify the HTTP address of one of them with --http HOST:PORT",
+        UNREACHABLE,
+    )
+
+
+class Web:
+    """The HTTP interface of the cluster that the session names, starting with one broker.
+
+    Nothing is sent to a broker of another cluster: before the first request to an address, its
+    cluster id is compared with that of the brokers at `bootstrap`.
+    """
+
+    def __init__(self, session: CliSession, address: str | None = None) -> None:
+        self._session = session
+        self._address = address or http_address(session)
+        self._timeout_s = session.timeout_s
+        self.answered_at = self._address
         """The broker that sent the last response."""
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0) -> Any:
@@ -162,6 +202,35 @@ class Web:
     def _ask(
         self, address: str, method: str, path: str, body: Any, wait_s: float
     ) -> tuple[int, Any]:
+        if address not in self._session.same_cluster:
+            self._require_same_cluster(address)
+        return self._call(address, method, path, body, wait_s)
+
+    def _require_same_cluster(self, address: str) -> None:
+        """Raises CommandFailed."""
+        expected = self._session.identify()
+        status, answer = self._call(address, "GET", CLUSTER_PATH, None, 0)
+        found = answer.get("cluster_id")
+        if status >= 400 or found is None:
+            raise CommandFailed(
+                f"the broker at {address} does not say which cluster it belongs to"
+                f" ({answer.get('detail', f'status {status}')}): nothing was sent to it",
+                str(answer.get("next_step", "Specify another broker with --http")).capitalize(),
+                _EXIT_CODES.get(status, FAILED),
+            )
+        if found != expected:
+            raise CommandFailed(
+                f"the HTTP address {address} belongs to cluster {found}, and"
+                f" {self._session.bootstrap} to cluster {expected}: nothing was changed",
+                "Specify brokers of one cluster with --bootstrap and --http. If no --http was"
+                " given, the brokers register an HTTP address that another machine cannot reach",
+                USAGE,
+            )
+        self._session.same_cluster.add(address)
+
+    def _call(
+        self, address: str, method: str, path: str, body: Any, wait_s: float
+    ) -> tuple[int, Any]:
         host, port = host_and_port(address)
         connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s + wait_s)
         data = None if body is None else json.dumps(body)
@@ -173,7 +242,8 @@ class Web:
         except (OSError, http.client.HTTPException) as error:
             raise CommandFailed(
                 f"the broker's HTTP interface at {address} did not respond ({error})",
-                "Check that a broker is running there, or set its address with --http HOST:PORT",
+                "Check that a broker is running there, or specify another one's HTTP address with"
+                " --http HOST:PORT",
                 UNREACHABLE,
             ) from None
         finally:

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 
 from headrace.errors import DataCorrupt
+from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
@@ -83,6 +84,7 @@ class _App:
             GroupOperations,
             ParkedOperations,
             QuotaOperations,
+            ClusterOperations,
         )
         operations = [one for part in parts for one in part(face.node).operations]
         operations += queries(face.node)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 KAFKA, HTTP = "kafka", "http"
 """Protocols."""
+HTTP_ADVERTISED = "headrace.http.advertised"
+"""The read-only setting by which a broker shows its HTTP address to Kafka clients."""
 PLAINTEXT = "PLAINTEXT"
 """No security. Also the default listener name, as in Kafka."""
 

@@ -27,7 +27,8 @@ def broker():
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = json.dumps(answer).encode()
+            told = {"cluster_id": "here"} if self.path == "/v1/cluster" else answer
+            body = json.dumps(told).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -47,8 +48,12 @@ def broker():
     server.server_close()
 
 
+def session() -> CliSession:
+    return CliSession("nowhere:1", cluster_id="here")
+
+
 def typed(command, address: str, *arguments: str):
-    return CliRunner().invoke(command, [*arguments, "--http", address], obj=CliSession("nowhere:1"))
+    return CliRunner().invoke(command, [*arguments, "--http", address], obj=session())
 
 
 def test_the_keys_that_were_released_are_counted(broker):

@@ -64,7 +64,10 @@ def brokers() -> Iterator[Brokers]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             number = servers.index(self.server)  # type: ignore[arg-type]
-            answer = made.answer(number, parse_qs(urlsplit(self.path).query))
+            if self.path == "/v1/cluster":
+                answer: dict[str, Any] = {"cluster_id": "here"}
+            else:
+                answer = made.answer(number, parse_qs(urlsplit(self.path).query))
             body = json.dumps(answer).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -88,7 +91,7 @@ def brokers() -> Iterator[Brokers]:
 
 def found(brokers: Brokers) -> tuple[list[tuple[str, int]], dict[str, Any]]:
     arguments = ["orders", "--json", "--http", brokers.addresses[0]]
-    result = CliRunner().invoke(find, arguments, obj=CliSession("nowhere:1"))
+    result = CliRunner().invoke(find, arguments, obj=CliSession("nowhere:1", cluster_id="here"))
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
     return sorted((one["topic"], one["partition"]) for one in answer["messages"]), answer
@@ -109,5 +112,5 @@ def test_a_partition_that_cannot_be_searched_any_more_is_named(brokers, place, o
     assert (places, answer["is_complete"]) == ([("orders", 0), ("orders", 1)], False)
     assert f"{place[0]}-{place[1]}" in answer["reason"]
     arguments = ["orders", "id", "--json", "--http", brokers.addresses[0]]
-    result = CliRunner().invoke(trace, arguments, obj=CliSession("nowhere:1"))
+    result = CliRunner().invoke(trace, arguments, obj=CliSession("nowhere:1", cluster_id="here"))
     assert not json.loads(result.stdout)["is_complete"]

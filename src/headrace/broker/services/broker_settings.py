@@ -83,7 +83,7 @@ class BrokerSettings:
         self._facts: dict[str, tuple[Mapping[str, str], int]] = {}
         """By broker id in decimal, ALL_BROKERS for all: (overrides, version)."""
         self._topic_defaults_changed: Callable[[], None] = lambda: None
-        self._advertised: Callable[[], str] = lambda: ""
+        self._advertised: Callable[[], Mapping[str, str]] = dict[str, str]
         self._start = {
             setting.name: self._started_with(setting, given) for setting in SETTINGS.values()
         }
@@ -102,10 +102,12 @@ class BrokerSettings:
         return text, SettingSource.START if is_given else SettingSource.DEFAULT
 
     def attach(
-        self, topic_defaults_changed: Callable[[], None], advertised: Callable[[], str]
+        self,
+        topic_defaults_changed: Callable[[], None],
+        advertised: Callable[[], Mapping[str, str]],
     ) -> None:
         """`topic_defaults_changed`: applies new defaults to all topics; `advertised`: the
-        advertised listeners."""
+        advertised addresses, by setting."""
         self._topic_defaults_changed = topic_defaults_changed
         self._advertised = advertised
 
@@ -192,7 +194,7 @@ class BrokerSettings:
                 f"of broker {broker[:50]!r}: send the request to that broker"
             )
         shown = [_shown(setting, self._set_values(setting)) for setting in SETTINGS.values()]
-        fixed = {**FIXED, BROKER_ID: broker, ADVERTISED: self._advertised()}
+        fixed = {**FIXED, BROKER_ID: broker, **self._advertised()}
         return [
             *(one for one in shown if one.setting.name not in fixed),
             *(_fixed(name, value) for name, value in fixed.items()),

@@ -1,0 +1,28 @@
+"""The cluster that a broker belongs to, over HTTP.
+
+Invariants: reads only. Clients that know a cluster by its Kafka address compare its id with this
+one before they change anything over HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.http.operations import Call, Json, Operation
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+
+
+class ClusterOperations:
+    """The operations on the cluster."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.operations = [
+            Operation("GET", "/v1/cluster", "getCluster", "Get the ids of the cluster and broker.",
+                      self._get),
+        ]  # fmt: skip
+
+    async def _get(self, _call: Call) -> Json:
+        return {"cluster_id": self._node.cluster_id, "broker": self._node.config.broker_id}
