@@ -1,7 +1,8 @@
-"""The three wheels: what is in each, and that the broker's works without the other two.
+"""The three distributions: what is in each, and that the broker's works without the other two.
 
-Each is built from the checkout and installed into an empty environment, which finds this
-environment's dependencies by a path file: editable installs are not seen through it.
+Each wheel is built from the source distribution, as `python -m build` does, and from the checkout.
+Both are installed into empty environments, which find this environment's dependencies by a path
+file: editable installs are not seen through it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -26,14 +28,35 @@ PROJECTS = {
 FOREIGN_SOURCES = {".c", ".go", ".h", ".java", ".mod", ".sum"}
 
 
+def build(kind: str, project: Path, folder: Path) -> Path:
+    """Build a `wheel` or an `sdist` in the folder; its path."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    (made,) = folder.iterdir()
+    return made
+
+
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("wheels")
+def sources(tmp_path_factory) -> dict[str, Path]:
+    """The source distributions."""
+    return {
+        name: build("sdist", project, tmp_path_factory.mktemp("sdist"))
+        for name, project in PROJECTS.items()
+    }
+
+
+@pytest.fixture(scope="module", params=["checkout", "sdist"])
+def wheels(request, tmp_path_factory, sources) -> dict[str, Path]:
+    """The wheels, built from the checkout or from the source distributions."""
     found = {}
     for name, project in PROJECTS.items():
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-        subprocess.run(command, cwd=project, check=True, capture_output=True)
-        (found[name],) = folder.glob(f"{name}-*.whl")
+        origin = project
+        if request.param == "sdist":
+            unpacked = tmp_path_factory.mktemp("unpacked")
+            with tarfile.open(sources[name]) as archive:
+                archive.extractall(unpacked, filter="data")
+            (origin,) = unpacked.iterdir()
+        found[name] = build("wheel", origin, tmp_path_factory.mktemp("wheel"))
     return found
 
 
@@ -74,6 +97,17 @@ def environment(tmp_path_factory, wheels) -> Environment:
     made = Environment(folder)
     made.install(wheels["headrace"])
     return made
+
+
+def test_each_source_distribution_holds_files_and_no_other_ones_sources(sources):
+    for name, path in sources.items():
+        with tarfile.open(path) as archive:
+            members = archive.getmembers()
+        assert all(member.isfile() for member in members), "links lead nowhere in a wheel's build"
+        folders = {Path(*Path(member.name).parts[1:3]) for member in members}
+        assert {one for one in folders if one.parts[0] in {"src", "packages"}} == {
+            Path("src", name)
+        }
 
 
 def test_each_wheel_holds_its_own_tree_and_nothing_else(wheels):
