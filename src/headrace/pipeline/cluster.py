@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64encode
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.pipeline.errors import OptionInvalid, RecordsLost
+from headrace.pipeline.errors import (
+    PASSING_CODES,
+    BrokerUnavailable,
+    NotStableYet,
+    OptionInvalid,
+    RecordsLost,
+)
 from headrace.pipeline.options import EARLIEST, LATEST, Boundary, SourceOptions
 from headrace.pipeline.planning import Offsets, build, offset_of, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.pipeline.position import TopicIds
 
 REQUEST_TIMEOUT_S = 30.0
@@ -35,6 +44,7 @@ class TopicFacts(NamedTuple):
 
     partition_count: int
     topic_id: str | None
+    is_internal: bool = False
 
 
 class ClusterClient:
@@ -68,9 +78,12 @@ class ClusterClient:
         missing."""
         names = list(topics)
         if pattern is not None:
-            listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+            with _asking("list the topics"):
+                listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
             names = [name for name in listed if re.fullmatch(pattern, name)]
         known = self.describe(sorted(set(names)))
+        if pattern is not None:  # as in Kafka's clients, internal topics must be named
+            known = {name: facts for name, facts in known.items() if not facts.is_internal}
         for name in topics:
             if name not in known:
                 raise OptionInvalid(f"There is no topic {name!r} on this broker.", topic=name)
@@ -105,12 +118,15 @@ class ClusterClient:
         found = {}
         for topic in topics:
             try:
-                answer = asked[topic].result(REQUEST_TIMEOUT_S)
+                with _asking(f"describe topic {topic}"):
+                    answer = asked[topic].result(REQUEST_TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
                 raise
-            found[topic] = TopicFacts(len(answer.partitions), _id_or_none(answer.topic_id))
+            found[topic] = TopicFacts(
+                len(answer.partitions), _id_or_none(answer.topic_id), answer.is_internal
+            )
         return found
 
     def earliest(self, partitions: Offsets) -> Offsets:
@@ -123,6 +139,21 @@ class ClusterClient:
         read_committed."""
         spec = _offset_specs().latest()
         return self._list({(t, p): spec for t, p, _ in walk(partitions)})
+
+    def high_watermarks(self, partitions: Offsets) -> Offsets:
+        """Return the end of each log, including records of open transactions."""
+        spec = _offset_specs().latest()
+        return self._list({(t, p): spec for t, p, _ in walk(partitions)}, committed=False)
+
+    def configuration(self, topic: str) -> dict[str, str]:
+        """Return the topic's settings, by name."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        with _asking(f"read the settings of topic {topic}"):
+            asked = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+            found = asked[resource].result(REQUEST_TIMEOUT_S)
+        return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
     def at_time(self, partitions: Offsets, timestamp_ms: int) -> Offsets:
         """Return the first offset whose timestamp is at least `timestamp_ms`, or the end offset if
@@ -137,12 +168,15 @@ class ClusterClient:
             ]
         )
 
-    def _list(self, wanted: dict[tuple[str, int], Any]) -> Offsets:
+    def _list(
+        self, wanted: dict[tuple[str, int], Any], *, committed: bool | None = None
+    ) -> Offsets:
         from confluent_kafka import IsolationLevel, TopicPartition
 
         if not wanted:
             return {}
-        committed = self._client.get("isolation.level", "read_committed") == "read_committed"
+        if committed is None:
+            committed = self._client.get("isolation.level", "read_committed") == "read_committed"
         answers = self.admin.list_offsets(
             {TopicPartition(t, p): spec for (t, p), spec in wanted.items()},
             isolation_level=IsolationLevel.READ_COMMITTED
@@ -150,7 +184,35 @@ class ClusterClient:
             else IsolationLevel.READ_UNCOMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
-        return build([(tp.topic, tp.partition, f.result().offset) for tp, f in answers.items()])
+        with _asking("list offsets"):
+            return build(
+                [
+                    (tp.topic, tp.partition, answer.result(REQUEST_TIMEOUT_S).offset)
+                    for tp, answer in answers.items()
+                ]
+            )
+
+
+@contextmanager
+def _asking(what: str) -> Iterator[None]:
+    """Raise BrokerUnavailable where a request got no answer, or one that asks to repeat it."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except TimeoutError as error:
+        raise _unavailable(what, f"no answer within {REQUEST_TIMEOUT_S:.0f} s") from error
+    except KafkaException as error:
+        if error.args[0].name() not in PASSING_CODES:
+            raise
+        raise _unavailable(what, error.args[0].str()) from error
+
+
+def _unavailable(what: str, reason: str) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        f"Could not {what}: {reason}. Nothing is lost: start the job again, or let with_restarts"
+        " do so. Check that the broker is up and that bootstrap.servers is right."
+    )
 
 
 def _id_or_none(topic_id: Any) -> str | None:
@@ -230,13 +292,25 @@ def _has(offsets: Offsets, mark: int) -> bool:
 
 
 def check_present(cluster: ClusterClient, start: Offsets, end: Offsets) -> None:
-    """Raise RecordsLost if the log no longer holds all of [start, end)."""
+    """Raise RecordsLost if the log no longer holds all of [start, end), and NotStableYet if it does
+    but a transaction there is open."""
     touched = build([(t, p, o) for t, p, o in walk(end) if o != offset_of(start, t, p, 0)])
     first, last = cluster.earliest(touched), cluster.latest(touched)
+    unstable = build([(t, p, o) for t, p, o in walk(touched) if o > offset_of(last, t, p, 0)])
+    written = cluster.high_watermarks(unstable)
     for topic, partition, until in walk(touched):
         begin = offset_of(start, topic, partition, 0)
         low = offset_of(first, topic, partition, 0)
         high = offset_of(last, topic, partition, 0)
+        if low <= begin <= until and high < until <= offset_of(written, topic, partition, -1):
+            raise NotStableYet(
+                f"{topic}-{partition}: offsets {begin} to {until} were requested, but only those"
+                f" up to the last stable offset {high} are committed: a transaction is open."
+                " Read again when it has ended, or set kafka.isolation.level=read_uncommitted,"
+                " with which these offsets were planned.",
+                topic=topic,
+                partition=partition,
+            )
         if begin < low or until > high or begin > until:
             raise RecordsLost(
                 f"{topic}-{partition}: offsets {begin} to {until} were requested, but the log"

@@ -7,6 +7,17 @@ from __future__ import annotations
 
 from headrace.errors import Fatal, Fenced, Rejected, Retriable
 
+PASSING_CODES = frozenset({
+    "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT",
+    "_RESOLVE", "_WAIT_COORD", "REQUEST_TIMED_OUT", "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION", "BROKER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE",
+    "NETWORK_EXCEPTION", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "KAFKA_STORAGE_ERROR", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH",
+    "THROTTLING_QUOTA_EXCEEDED",
+})  # fmt: skip
+"""librdkafka's names of the errors after which the same request may succeed later."""
+
 
 class OptionInvalid(Rejected):
     """An option of the data source or of a job is unknown, missing or contradicts another."""
@@ -28,12 +39,24 @@ class ReadStalled(Retriable):
     """The broker sent nothing within the time-out although the log has more records."""
 
 
+class NotStableYet(Retriable):
+    """The planned records are not committed yet: a transaction is open."""
+
+
+class BrokerUnavailable(Retriable):
+    """A request of planning was not answered: the broker is down, starting, or out of reach."""
+
+
 class RowsChanged(Fatal):
     """A replayed micro-batch produced different rows, so it cannot be written exactly once."""
 
 
 class RowInvalid(Rejected):
     """No record can hold this row unchanged, for example because a header key is null."""
+
+
+class RecordRefused(Rejected):
+    """The broker refuses a record of the sink, however often it is sent."""
 
 
 class DeliveryFailed(Retriable):
@@ -46,6 +69,10 @@ class DeliveryInDoubt(Fatal):
 
 class LeaseHeld(Retriable):
     """Another process is writing to this table."""
+
+
+class TableUnusable(Rejected):
+    """The table was altered in a way in which its progress, or its records, cannot be read."""
 
 
 class TableMoved(Fenced):

@@ -5,7 +5,8 @@ Knows nothing about the job: it resumes from its own checkpoint or table.
 
 Why: on a busy machine, a Python worker of Spark 4.1 that does not connect back within 10 s (a
 constant) fails its task ("Python worker failed to connect back"). Spark retries tasks, but planning
-and the commit of a micro-batch run in the driver, where such a failure ends the stream.
+and the commit of a micro-batch run in the driver, where such a failure, or the death of the planner
+or committer process, ends the stream.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ _PASSING_SPARK_FAILURES = (
     "Timed out while waiting for the Python worker to connect back",
     "Python worker exited unexpectedly",
     "Could not connect to the Python daemon",
+    # The driver's own planner or committer process died, or its socket broke.
+    "Stream closed",
+    "Stream is closed",
+    "java.io.EOFException",
+    "Connection reset",
+    "Broken pipe",
+    "Socket closed",
+    "Socket is closed",
+    "Closed by interrupt",
 )
+_CLIENT_CODE = re.compile(r"KafkaError\{code=(\w+)")
 _ERROR_NAME = re.compile(r"headrace\.[a-z_.]*errors\.(\w+)")
 _KINDS = {
     name: kind
@@ -66,10 +77,14 @@ def is_passing(error: BaseException) -> bool:
     """
     if isinstance(error, HeadraceError):
         return isinstance(error, Retriable)
+    if isinstance(error, TimeoutError | ConnectionError):
+        return True
     text = str(error)
     kinds = [_KINDS[name] for name in _ERROR_NAME.findall(text) if name in _KINDS]
     if kinds:
         return all(issubclass(kind, Retriable) for kind in kinds)
+    if codes := _CLIENT_CODE.findall(text):
+        return all(code in errors.PASSING_CODES for code in codes)
     return any(phrase in text for phrase in _PASSING_SPARK_FAILURES)
 
 

@@ -5,7 +5,8 @@ It keeps only what Spark has passed to it: positions live in Spark's checkpoint.
 
 Relies on this behaviour of Spark 4.1: a new stream calls `latestOffset` before `initialOffset`; a
 restarted one first calls `partitions(X, X)` (or replays `partitions(start, end)`), which gives the
-position; `read` runs in another process and shares no state.
+position; `read` runs in another process and shares no state. Spark stores no start of the first
+batch: its end carries it (`begins`), and so a replay begins where the first run did.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
         self._initial: StreamPosition | None = None
         self._position: StreamPosition | None = None
         self._pinned: StreamPosition | None = None
+        self._held: set[tuple[str, int]] = set()
         self._ends_asked = 0
         self._left_out = 0
 
@@ -76,23 +78,32 @@ class HeadraceStreamReader(DataSourceStreamReader):
         wanted = limited(position.offsets, end.offsets, self.options.offsets_per_trigger_max)
         self._ends_asked += 1
         self._left_out = total(wanted, end.offsets)
-        return StreamPosition(wanted, end.topic_ids).stored()
+        if self._position is None:
+            begins = position.offsets
+        elif (wanted, end.topic_ids) == self._position[:2]:
+            return self._position.stored()  # the same text: Spark plans no batch
+        else:
+            begins = position.begins
+        return StreamPosition(wanted, end.topic_ids, begins).stored()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan the tasks of one batch. On a restart, called with start = end: sets the position."""
+        """Plan the tasks of one batch. On a restart, called with start = end: sets the position.
+
+        Raises RecordsLost, TopicRecreated, NotStableYet.
+        """
         first, last = StreamPosition.from_stored(start), StreamPosition.from_stored(end)
         self._position = last
-        if first.offsets == last.offsets and not recreated_topics(first.topic_ids, last.topic_ids):
+        is_same = first.offsets == last.offsets and not last.begins
+        if start == end or (is_same and not recreated_topics(first.topic_ids, last.topic_ids)):
             return []
         now = self._subscription()
         lost = self._deleted_since(last, now)
+        is_initial = first == self._initial
         first, last = self._begun_again(first.without(lost), last.without(lost)), last.without(lost)
-        if not self.options.fail_on_data_loss:
-            first = first.without(_went_back(first, last))
-        first = self._with_new_partitions(first, last.offsets)
+        begins = self._begins(first.offsets, last, is_initial=is_initial)
         if self.options.fail_on_data_loss:
-            check_present(self._asked(), first.offsets, last.offsets)
-        return tasks(ranges_between(first.offsets, last.offsets), self.options, last.topic_ids)
+            check_present(self._asked(), begins, last.offsets)
+        return tasks(ranges_between(begins, last.offsets), self.options, last.topic_ids)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Read the records of one task; uses only the options."""
@@ -154,12 +165,25 @@ class HeadraceStreamReader(DataSourceStreamReader):
         return position.without(begun_again)
 
     def _reachable(self, position: StreamPosition, end: StreamPosition) -> StreamPosition:
-        """Limit `position` to logs that end at `end`; raises RecordsLost for lost records."""
+        """Limit `position` to logs that end at `end`; raises RecordsLost for lost records.
+
+        `begins` of the result: the log starts of partitions that are new.
+        """
         position = self._begun_again(position, end)
+        beyond = [
+            (topic, partition, offset)
+            for topic, partition, offset in walk(position.offsets)
+            if offset > offset_of(end.offsets, topic, partition, -1) >= 0
+        ]
+        written = self._asked().high_watermarks(build(beyond))
         reached: list[tuple[str, int, int]] = []
         begun_again: set[str] = set()
         for topic, partition, offset in walk(position.offsets):
             high = offset_of(end.offsets, topic, partition, -1)
+            if high < offset <= offset_of(written, topic, partition, -1):
+                self._hold(topic, partition, offset, high)
+                reached.append((topic, partition, offset))
+                continue
             reached.append((topic, partition, min(offset, high)))
             if offset <= high:
                 continue
@@ -178,23 +202,53 @@ class HeadraceStreamReader(DataSourceStreamReader):
                 # most likely recreated: the new topic is read from its start
                 begun_again.add(topic)
         position = position._replace(offsets=build(reached)).without(begun_again)
-        return self._with_new_partitions(position, end.offsets)
-
-    def _with_new_partitions(self, known: StreamPosition, wanted: Offsets) -> StreamPosition:
-        """Return `known`, with the log start offset for partitions that were added since."""
-        fresh = build(
-            [(t, p, 0) for t, p, _ in walk(wanted) if offset_of(known.offsets, t, p, -1) < 0]
+        fresh = _absent(position.offsets, end.offsets)
+        first = self._asked().earliest(fresh) if fresh else {}
+        return position._replace(
+            offsets=build([*walk(position.offsets), *walk(first)]), begins=first
         )
-        if not fresh:
-            return known
-        first = self._asked().earliest(fresh)
-        return known._replace(offsets=build([*walk(known.offsets), *walk(first)]))
+
+    def _hold(self, topic: str, partition: int, offset: int, stable: int) -> None:
+        """Log once that a partition waits for its last stable offset."""
+        if (topic, partition) not in self._held:
+            self._held.add((topic, partition))
+            log.warning(
+                "%s-%d: the stream is at offset %d, after the last stable offset %d: it was read"
+                " with isolation.level=read_uncommitted before. Reading continues when the open"
+                " transactions end; records of aborted ones were already read.",
+                topic, partition, offset, stable,
+            )  # fmt: skip
+
+    def _begins(self, known: Offsets, last: StreamPosition, *, is_initial: bool) -> Offsets:
+        """Where the batch that ends at `last` begins: `known`, with what `last` says of new
+        partitions.
+
+        An earlier version did not store the latter. Then they are looked up again, which is exact
+        only if nothing can have been deleted before. Raises RecordsLost (failOnDataLoss).
+        """
+        begins = build([*walk(known), *walk(last.begins)])
+        fresh = _absent(begins, last.offsets)
+        looked_up = self._asked().earliest(fresh) if fresh else {}
+        if is_initial and not last.begins:
+            looked_up = build([*walk(known), *walk(looked_up)])
+        for topic, partition, offset in walk(looked_up):
+            if offset > 0 and self.options.fail_on_data_loss and not self._names(topic, partition):
+                raise RecordsLost(
+                    f"{topic}-{partition}: the batch to replay was planned by an earlier version,"
+                    f" which did not store where it begins. It would begin at {offset} now, and"
+                    " records before may have been lost. Start with a new checkpoint, or set"
+                    " failOnDataLoss=false to continue with the remaining records.",
+                    topic=topic,
+                    partition=partition,
+                )
+        return build([*walk(begins), *walk(looked_up)])
+
+    def _names(self, topic: str, partition: int) -> bool:
+        """Whether startingOffsets gives the partition's offset as a number."""
+        starting = self.options.starting
+        return isinstance(starting, dict) and offset_of(starting, topic, partition, -1) >= 0
 
 
-def _went_back(first: StreamPosition, last: StreamPosition) -> set[str]:
-    """Topics without an id that `_reachable` restarts: the batch ends before its start."""
-    return {
-        topic
-        for topic, partition, offset in walk(last.offsets)
-        if topic not in first.topic_ids and offset < offset_of(first.offsets, topic, partition, 0)
-    }
+def _absent(known: Offsets, wanted: Offsets) -> Offsets:
+    """Those partitions of `wanted` that `known` lacks, with offset 0."""
+    return build([(t, p, 0) for t, p, _ in walk(wanted) if offset_of(known, t, p, -1) < 0])

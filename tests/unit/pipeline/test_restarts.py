@@ -27,6 +27,13 @@ class Job:
     [
         (RuntimeError(CONNECT_BACK), True),
         (DeliveryFailed(), True),
+        (TimeoutError(""), True),
+        (RuntimeError("[STREAM_FAILED] Query failed: java.io.IOException: Stream closed"), True),
+        (RuntimeError("Caused by: java.io.EOFException\n\tat java.base/..."), True),
+        (RuntimeError("cimpl.KafkaException: KafkaError{code=_TRANSPORT,val=-195,str=..."), True),
+        (RuntimeError("KafkaError{code=TOPIC_AUTHORIZATION_FAILED,val=29}, Stream closed"), False),
+        (RuntimeError("headrace.pipeline.errors.BrokerUnavailable: Could not list"), True),
+        (RuntimeError("headrace.pipeline.errors.OptionInvalid: x\nStream closed"), False),
         (RuntimeError("Traceback...\nheadrace.pipeline.errors.ReadStalled: t-0: nothing"), True),
         (RecordsLost(), False),
         (RuntimeError("headrace.pipeline.errors.RowsChanged: Replay of batch 3"), False),
