@@ -12,8 +12,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.pipeline.errors import LeaseHeld, OptionInvalid
-from headrace.pipeline.planning import Offsets, larger
+from headrace.pipeline.errors import LeaseHeld, OptionInvalid, TableUnusable
+from headrace.pipeline.planning import Offsets, build, larger, walk
 from headrace.pipeline.session import CATALOG, Warehouse
 
 if TYPE_CHECKING:
@@ -108,8 +108,10 @@ def read_progress(table: Any) -> Progress:
 
     Files give the offsets that they hold; if the log has holes, the recorded ends may be larger.
     The largest value is correct, because each is written only after the records below it. For topic
-    ids, the latest value wins.
+    ids, the latest value wins. Raises TableUnusable if the table was altered so that they are not
+    found.
     """
+    check_layout(table)
     snapshot = table.current_snapshot()
     topic_ids = _json_of(table.properties, TOPIC_IDS_PROPERTY)
     if snapshot is None:
@@ -136,22 +138,96 @@ def _record_bytes(summary: Any) -> float | None:
 
 
 def _recorded(properties: Any) -> Offsets:
-    return _json_of(properties, OFFSETS_PROPERTY)
+    found = _json_of(properties, OFFSETS_PROPERTY)
+    try:
+        return build([(topic, part, int(end)) for topic, part, end in walk(found)])
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _unusable(
+            f"its property {OFFSETS_PROPERTY} holds {str(found)[:_SHOWN_MAX]!r}, not offsets by"
+            f" topic and partition. {_PROPERTY_STEP}"
+        ) from error
 
 
 def _json_of(properties: Any, name: str) -> dict[str, Any]:
     text = (properties or {}).get(name)
-    return {} if text is None else dict(json.loads(text))
+    if text is None:
+        return {}
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise _unusable(
+            f"its property {name} holds {text[:_SHOWN_MAX]!r}, not a JSON object. {_PROPERTY_STEP}"
+        ) from error
+
+
+def _unusable(what: str) -> TableUnusable:
+    return TableUnusable(
+        f"The table cannot be used for an archive: {what} Or archive into a new table."
+    )
+
+
+_SHOWN_MAX = 80
+_PROPERTY_STEP = (
+    "It is in the table's properties or in a snapshot's summary: roll the table back to a"
+    " snapshot before the change, or unset the property (ALTER TABLE ... UNSET TBLPROPERTIES)."
+)
+_NEEDED = {"topic": "string", "partition": "int", "offset": "long"}
+"""The columns by which progress is found, with their Iceberg types."""
+
+
+def check_layout(table: Any) -> None:
+    """Raise TableUnusable unless progress can be read: columns of a record's position, and
+    partitions by topic and partition."""
+    present = {field.name: str(field.field_type) for field in table.schema().fields}
+    for name, kind in _NEEDED.items():
+        if present.get(name) != kind:
+            found = "is missing" if name not in present else f"has the type {present[name]}"
+            raise _unusable(f"the column {name} {found}, but must be a {kind}. Restore it.")
+    _partition_columns(table, table.spec())
+
+
+def _partition_columns(table: Any, spec: Any) -> tuple[int, int]:
+    """The places of topic and partition in the partition values of files of this spec."""
+    sources = {
+        field.source_id: index
+        for index, field in enumerate(spec.fields)
+        if str(field.transform) == "identity"
+    }
+    found = [sources.get(table.schema().find_field(name).field_id) for name in _PARTITIONED_BY]
+    if None in found:
+        raise _unusable(
+            f"its partitioning ({spec.spec_id}) is {str(spec.fields)[:_SHOWN_MAX]}, and does not"
+            " contain topic and partition as they are, by which the archive finds its place."
+            " Restore it (ALTER TABLE ... ADD PARTITION FIELD topic; the same for partition), and"
+            " rewrite the files that were written without it (rewrite_data_files with"
+            " rewrite-all)."
+        )
+    topic, partition = found
+    assert topic is not None, "checked above"
+    assert partition is not None, "checked above"
+    return topic, partition
+
+
+_PARTITIONED_BY = ("topic", "partition")
 
 
 def _from_files(table: Any) -> Offsets:
     offset_field = table.schema().find_field("offset").field_id
+    places = {}
     offsets: Offsets = {}
     for task in table.scan().plan_files():
         data = task.file
+        if data.spec_id not in places:
+            places[data.spec_id] = _partition_columns(table, table.specs()[data.spec_id])
+        topic, partition = (data.partition[place] for place in places[data.spec_id])
         bound = (data.upper_bounds or {}).get(offset_field)
-        assert bound is not None, f"{data.file_path} has no bounds for the column offset"
-        topic, partition = data.partition[0], data.partition[1]
+        if bound is None or topic is None or partition is None:
+            raise _unusable(
+                f"the file {data.file_path} has no upper bound of offset, or no topic or"
+                " partition: another writer added it. Remove its rows, or set the table property"
+                " write.metadata.metrics.column.offset=full and rewrite its files (CALL"
+                " headrace.system.rewrite_data_files with rewrite-all)."
+            )
         end = int.from_bytes(bound, "little", signed=True) + 1
         offsets = larger(offsets, {topic: {str(partition): end}})
     return offsets

@@ -5,8 +5,6 @@ Invariants: knows the job and how to create a session; `jobs.reconcile` does the
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from headrace.pipeline.catalog import TableName, load_table
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, ReconcileReport, run_reconcile
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
@@ -20,7 +18,7 @@ def prove(config: ReconcileConfig, warehouse: str, master: str) -> ReconcileRepo
     Raises JavaMissing, JarUnavailable, JarCorrupt, and OptionInvalid if the table does not exist.
     """
     table = TableName.parse(config.table)
-    place = Warehouse(Path(warehouse), table.catalog)
+    place = Warehouse.at(warehouse, table.catalog)
     load_table(place, table)
     spark = make_session(SessionConfig(master, warehouse=place, short_run=True))
     try:

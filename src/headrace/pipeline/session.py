@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from headrace.java.installation import find_java_home
 from headrace.java.jars import cache_folder, ensure_jars
+from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jars import PINNED
 
 if TYPE_CHECKING:
@@ -42,17 +44,43 @@ _LOG_BYTES_MAX = 10 << 20
 _TASK_FAILURES_MAX = 4
 
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
 @dataclass(frozen=True)
 class Warehouse:
-    """Where tables live: data files under `folder`, their catalog in one SQLite file."""
+    """Where tables live: data files under `folder`, their catalog in one SQLite file.
+
+    Raises OptionInvalid for a URI: a path would silently become a local folder of that name.
+    """
 
     folder: Path
     catalog: str = CATALOG
+
+    def __post_init__(self) -> None:
+        _check_is_path(str(self.folder))
+
+    @classmethod
+    def at(cls, place: str | Path, catalog: str = CATALOG) -> Warehouse:
+        """The warehouse at a path or a `file:` URI. Raises OptionInvalid for other URIs."""
+        uri = urlsplit(str(place))
+        text = unquote(uri.path) if uri.scheme == "file" and not uri.netloc else str(place)
+        _check_is_path(text)  # before a Path is made of it, which joins slashes
+        return cls(Path(text), catalog)
 
     @property
     def catalog_file(self) -> Path:
         """The SQLite file of the JDBC catalog."""
         return self.folder / "catalog.db"
+
+
+def _check_is_path(text: str) -> None:
+    if _SCHEME.match(text):
+        raise OptionInvalid(
+            f"The warehouse {text!r} is a URI, but a warehouse is a directory to which this machine"
+            " and all workers can write: its catalog is an SQLite file. Nothing was written. Give a"
+            " path, for example of a mounted file system."
+        )
 
 
 @dataclass(frozen=True)

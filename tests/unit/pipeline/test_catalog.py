@@ -1,12 +1,13 @@
 """What a table says of its own progress, without a JVM."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from headrace.pipeline.catalog import (
@@ -17,7 +18,7 @@ from headrace.pipeline.catalog import (
     open_catalog,
     read_progress,
 )
-from headrace.pipeline.errors import LeaseHeld, OptionInvalid
+from headrace.pipeline.errors import LeaseHeld, OptionInvalid, TableUnusable
 from headrace.pipeline.session import Warehouse
 
 SCHEMA = Schema(
@@ -83,6 +84,74 @@ def test_what_was_rolled_back_is_archived_again(table):
     assert read_progress(table).offsets == {"t": {"0": 25}}
     table.manage_snapshots().set_current_snapshot(good).commit()
     assert read_progress(table).offsets == {"t": {"0": 10}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "holds '{', not a JSON object.*UNSET TBLPROPERTIES"),
+        ("[1]", "not a JSON object"),
+        ('{"t": 5}', "not offsets by topic and partition"),
+        ('{"t": {"x": 5}}', "not offsets by topic and partition"),
+        ('{"t": {"0": null}}', "not offsets by topic and partition"),
+    ],
+)
+def test_a_property_that_was_altered_is_named_with_a_next_step(table, text, message):
+    with table.transaction() as transaction:
+        transaction.set_properties({"headrace.offsets": text})
+    with pytest.raises(TableUnusable, match=message):
+        read_progress(table)
+
+
+def test_a_table_that_is_partitioned_otherwise_is_refused(table):
+    append(table, 0, 0, 10)
+    with table.update_spec() as update:
+        update.add_field("offset", BucketTransform(4), "place")
+    append(table, 1, 0, 7)
+    assert read_progress(table).offsets == {"t": {"0": 10, "1": 7}}
+    with table.update_spec() as update:
+        update.remove_field("topic")
+    with pytest.raises(TableUnusable, match="does not contain topic and partition"):
+        read_progress(table)
+
+
+def test_a_table_without_partitions_is_refused(table):
+    catalog = table.catalog
+    plain = catalog.create_table("a.plain", SCHEMA)
+    append(plain, 0, 0, 10)
+    with pytest.raises(TableUnusable, match=r"Restore it.*ADD PARTITION FIELD topic"):
+        read_progress(plain)
+
+
+def test_a_column_that_was_dropped_or_changed_is_named(table):
+    with table.update_schema() as update:
+        update.rename_column("offset", "place")
+    with pytest.raises(TableUnusable, match="the column offset is missing, but must be a long"):
+        read_progress(table)
+
+
+def test_a_file_without_bounds_is_named(table):
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.metrics.default": "none"})
+    append(table, 0, 0, 10)
+    with pytest.raises(TableUnusable, match=r"\.parquet has no upper bound of offset"):
+        read_progress(table)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/w", "hdfs:/w", "file://host/w", "s3a:w"])
+def test_a_warehouse_at_a_uri_is_refused_and_no_folder_made(tmp_path, monkeypatch, uri):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionInvalid, match="is a URI, but a warehouse is a directory"):
+        Warehouse.at(uri)
+    with pytest.raises(OptionInvalid, match="is a URI"):
+        Warehouse(Path(uri))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_uri_is_the_path_it_names(tmp_path):
+    assert Warehouse.at(f"file://{tmp_path}/a%20b").folder == tmp_path / "a b"
+    assert Warehouse.at(f"file:{tmp_path}") == Warehouse(tmp_path)
+    assert Warehouse.at("warehouse") == Warehouse(Path("warehouse"))
 
 
 def test_one_process_writes_a_table_at_a_time(tmp_path):

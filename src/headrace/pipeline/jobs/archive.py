@@ -85,7 +85,7 @@ class ArchiveConfig:
     @property
     def place(self) -> Warehouse:
         """The warehouse with the catalog named by the table."""
-        return Warehouse(Path(self.warehouse), TableName.parse(self.table).catalog)
+        return Warehouse.at(self.warehouse, TableName.parse(self.table).catalog)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
     OptionInvalid if the table does not exist."""
     begun_ns = monotonic_ns()
     table = TableName.parse(config.table)
-    warehouse = Warehouse(Path(config.warehouse), table.catalog)
+    warehouse = Warehouse.at(config.warehouse, table.catalog)
     load_table(warehouse, table)
     with lease(warehouse, table, MAINTAINED):
         own = spark is None
@@ -126,9 +126,12 @@ def _expire(spark: Any, config: MaintainConfig, table: TableName, warehouse: War
 
 
 def _hours_ago(hours: int) -> str:
-    """Format a literal: a procedure takes no expressions. The session's time zone is UTC."""
+    """Format a literal: a procedure takes no expressions.
+
+    It names its zone: without one, Spark would read it in the session's.
+    """
     moment = datetime.now(UTC) - timedelta(hours=hours)
-    return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}'"
+    return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}+00:00'"
 
 
 def _remove_orphans(spark: Any, config: MaintainConfig, table: TableName) -> int:
