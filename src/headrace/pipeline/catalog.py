@@ -113,18 +113,18 @@ def read_progress(table: Any) -> Progress:
     """
     check_layout(table)
     snapshot = table.current_snapshot()
-    topic_ids = _json_of(table.properties, TOPIC_IDS_PROPERTY)
+    topic_ids = recorded_topic_ids(table.properties)
     if snapshot is None:
-        return Progress(_recorded(table.properties), None, topic_ids)
+        return Progress(recorded_offsets(table.properties), None, topic_ids)
     recorded_ids: TopicIds = {}
-    offsets = larger(_from_files(table), _recorded(table.properties))
+    offsets = larger(_from_files(table), recorded_offsets(table.properties))
     # Ancestors only: a snapshot that a rollback removed still exists, but its records do not count.
     each = snapshot
     while each is not None:
         if each.summary is not None:
             summary = each.summary.additional_properties
-            offsets = larger(offsets, _recorded(summary))
-            recorded_ids = _json_of(summary, TOPIC_IDS_PROPERTY) | recorded_ids
+            offsets = larger(offsets, recorded_offsets(summary))
+            recorded_ids = recorded_topic_ids(summary) | recorded_ids
         parent = each.parent_snapshot_id
         each = None if parent is None else table.metadata.snapshot_by_id(parent)
     ids = topic_ids | recorded_ids
@@ -137,7 +137,13 @@ def _record_bytes(summary: Any) -> float | None:
     return size / count if count else None
 
 
-def _recorded(properties: Any) -> Offsets:
+def recorded_topic_ids(properties: Any) -> TopicIds:
+    """The topic ids in a snapshot's summary or a table's properties. Raises TableUnusable."""
+    return _json_of(properties, TOPIC_IDS_PROPERTY)
+
+
+def recorded_offsets(properties: Any) -> Offsets:
+    """The archive's ends in a snapshot's summary or a table's properties. Raises TableUnusable."""
     found = _json_of(properties, OFFSETS_PROPERTY)
     try:
         return build([(topic, part, int(end)) for topic, part, end in walk(found)])

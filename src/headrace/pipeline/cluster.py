@@ -147,9 +147,8 @@ class ClusterClient:
 
     def configuration(self, topic: str) -> dict[str, str]:
         """Return the topic's settings, by name."""
-        from confluent_kafka.admin import ConfigResource, ResourceType
-
-        resource = ConfigResource(ResourceType.TOPIC, topic)
+        library = _admin_library()
+        resource = library["ConfigResource"](library["ResourceType"].TOPIC, topic)
         with _asking(f"read the settings of topic {topic}"):
             asked = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
             found = asked[resource].result(REQUEST_TIMEOUT_S)
@@ -215,6 +214,11 @@ def _unavailable(what: str, reason: str) -> BrokerUnavailable:
     )
 
 
+def is_compacted(configuration: dict[str, str]) -> bool:
+    """Whether a topic with these settings drops records whose key occurs again."""
+    return "compact" in configuration.get("cleanup.policy", "").split(",")
+
+
 def _id_or_none(topic_id: Any) -> str | None:
     """Encode the id as Kafka's tools do, so that the stored form does not depend on a client's
     version.
@@ -229,9 +233,14 @@ def _id_or_none(topic_id: Any) -> str | None:
 
 
 def _offset_specs() -> Any:
+    return _admin_library()["OffsetSpec"]
+
+
+def _admin_library() -> dict[str, Any]:
+    """The names of the library's module, which declares none of them as exported."""
     from confluent_kafka import admin
 
-    return vars(admin)["OffsetSpec"]
+    return vars(admin)
 
 
 def resolve_start(cluster: ClusterClient, options: SourceOptions, partitions: Offsets) -> Offsets:

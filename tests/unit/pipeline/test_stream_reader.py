@@ -144,7 +144,7 @@ def test_a_first_batch_of_an_earlier_version_is_replayed_where_its_start_is_know
     named = reader_of(log, startingOffsets='{"t":{"0":7}}')
     assert ranges(named.partitions(named.initialOffset(), at(60))) == [("t", 0, 7, 60)]
     reader = reader_of(log)
-    with pytest.raises(RecordsLost, match="It would begin at 5 now.*new checkpoint"):
+    with pytest.raises(RecordsLost, match=r"It would begin at 5 now.*new checkpoint"):
         reader.partitions(reader.initialOffset(), at(60))
 
 
@@ -157,7 +157,7 @@ def test_a_stream_that_read_uncommitted_records_waits_for_their_transactions(cap
         assert reader.latestOffset() == reader.latestOffset() == at(60, "A")
     assert len(caplog.messages) == 1
     assert "offset 60, after the last stable offset 40" in caplog.text
-    with pytest.raises(NotStableYet, match="a transaction is open.*read_uncommitted"):
+    with pytest.raises(NotStableYet, match=r"a transaction is open.*read_uncommitted"):
         reader_of(log).partitions(at(30, "A"), at(60, "A"))
     log.last = {"t": {"0": 70}}
     assert reader.latestOffset() == at(70, "A")

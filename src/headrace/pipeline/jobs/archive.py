@@ -4,10 +4,10 @@ Invariants: the table is the only state. A round reads the table's progress, rea
 there, and commits rows and end offsets in one snapshot. A kill at any moment leaves either the
 snapshot before or the one after.
 
-How two writers are kept apart: the commit is an overwrite of "these partitions from these offsets
-on", validated serializably against the snapshot that the progress was read from. It deletes
-nothing, because those rows do not exist yet, but fails if another writer has added files there
-since, such as the orphaned JVM of a killed archive. The lease only avoids wasted work.
+How two writers are kept apart: the commit is an append that is validated against the snapshot that
+the progress was read from (publishing.py). It fails if another writer has added rows of "these
+partitions from these offsets on" since, such as the orphaned JVM of a killed archive. The lease
+only avoids wasted work.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic_ns, sleep
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.pipeline.catalog import (
     ADDED_COLUMNS,
@@ -26,6 +25,7 @@ from headrace.pipeline.catalog import (
     TOPIC_IDS_PROPERTY,
     Progress,
     TableName,
+    check_layout,
     lease,
     load_table_or_none,
     open_catalog,
@@ -36,9 +36,13 @@ from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
 from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
 from headrace.pipeline.jobs.pacing import RoundPacer
 from headrace.pipeline.options import offsets_to_json
-from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
+from headrace.pipeline.planning import Offsets, build, larger, limited, offset_of, total, walk
 from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
+from headrace.pipeline.publishing import WAP_PROPERTY, Publisher
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +184,7 @@ class _Archive:
         self._on_round, self._on_maintenance = on_round, on_maintenance
         self._table = TableName.parse(config.table)
         self._catalog = open_catalog(config.place)
+        self._publisher = Publisher(spark, self._table, self._catalog)
         self._client = {**config.client, "bootstrap.servers": config.bootstrap}
         self._cluster = ClusterClient(self._client)
         self._pacer = RoundPacer(
@@ -254,7 +259,13 @@ class _Archive:
     def _create_table(self) -> None:
         table = load_table_or_none(self._catalog, self._table)
         if table is not None:
+            check_layout(table)
             self._add_columns({field.name for field in table.schema().fields})
+            if table.properties.get(WAP_PROPERTY) != "true":
+                self._spark.sql(
+                    f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES"
+                    f" ('{WAP_PROPERTY}'='true')"
+                )
             return
         self._spark.sql(
             f"CREATE NAMESPACE IF NOT EXISTS {self._table.catalog}.{self._table.namespace}"
@@ -269,6 +280,7 @@ class _Archive:
             USING iceberg PARTITIONED BY (topic, partition)
             TBLPROPERTIES ('format-version'='2', 'write.distribution-mode'='none',
                 'write.spark.fanout.enabled'='true', 'commit.retry.num-retries'='20',
+                '{WAP_PROPERTY}'='true',
                 'write.parquet.compression-codec'='{self._config.compression}',
                 'write.metadata.delete-after-commit.enabled'='true',
                 'write.metadata.previous-versions-max'='20',
@@ -304,8 +316,15 @@ class _Archive:
                 f"{self._config.table} holds records of the old topic: archive into a new table.",
             )
         first = self._cluster.earliest(target.offsets)
+        beyond = [
+            (topic, partition, high)
+            for topic, partition, high in walk(target.offsets)
+            if offset_of(progress.offsets, topic, partition, 0) > high
+        ]
+        # Archived with read_uncommitted before: wait for the open transactions.
+        written = larger(target.offsets, self._cluster.high_watermarks(build(beyond)))
         entries = []
-        for topic, partition, high in walk(target.offsets):
+        for topic, partition, high in walk(written):
             low = offset_of(first, topic, partition, 0)
             stands = offset_of(progress.offsets, topic, partition, low)
             if (stands < low or stands > high) and self._config.fail_on_data_loss:
@@ -322,8 +341,6 @@ class _Archive:
 
     def _commit(self, progress: Progress, start: Offsets, end: StreamPosition) -> None:
         """Write [start, end) and record both, in one snapshot. Raises TableMoved."""
-        from pyspark.sql.functions import expr
-
         reader = self._spark.read.format("headrace").option(
             "subscribe", ",".join(self._config.topics)
         )
@@ -338,24 +355,17 @@ class _Archive:
             .option("maxRecordsPerTask", str(self._config.task_records_max))
             .load()
         )
-        recorded = json.dumps(end.offsets, sort_keys=True)
         topic_ids = json.dumps(progress.topic_ids | end.topic_ids, sort_keys=True)
-        writer = (
-            frame.writeTo(self._table.in_spark)
-            .option(f"snapshot-property.{OFFSETS_PROPERTY}", recorded)
-            .option(f"snapshot-property.{TOPIC_IDS_PROPERTY}", topic_ids)
-            .option("isolation-level", "serializable")
+        self._publisher.commit(
+            frame,
+            start,
+            end.offsets,
+            since_snapshot_id=progress.snapshot_id,
+            properties={
+                OFFSETS_PROPERTY: json.dumps(end.offsets, sort_keys=True),
+                TOPIC_IDS_PROPERTY: topic_ids,
+            },
         )
-        if progress.snapshot_id is not None:
-            writer = writer.option("validate-from-snapshot-id", str(progress.snapshot_id))
-        try:
-            writer.overwrite(expr(_beyond(start, end.offsets)))
-        except _spark_errors() as error:
-            if "conflicting files" in str(error) or "ValidationException" in str(error):
-                raise TableMoved(
-                    f"{self._config.table}: another writer committed these offsets."
-                ) from error
-            raise
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:
@@ -363,13 +373,3 @@ def _spark_errors() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     return (Py4JJavaError, PySparkException)
-
-
-def _beyond(start: Offsets, end: Offsets) -> str:
-    """The condition "partitions of this round, from its offsets on" in SQL."""
-    return " OR ".join(
-        f"(topic = '{topic}' AND partition = {partition} "
-        f"AND offset >= {offset_of(start, topic, partition, 0)})"
-        for topic, partition, offset in walk(end)
-        if offset > offset_of(start, topic, partition, 0)
-    )

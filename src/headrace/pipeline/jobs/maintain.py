@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.catalog import (
     MAINTAINED,
@@ -26,6 +25,9 @@ from headrace.pipeline.catalog import (
     read_progress,
 )
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Iceberg refuses less: a younger file may belong to a commit in progress
 _ORPHAN_AGE_HOURS_MIN = 24
