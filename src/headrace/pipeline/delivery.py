@@ -22,6 +22,10 @@ that the topic's end offsets are committed in the query's group, with the mark
 - The mark then becomes "batch:done:run:count:checksum". A replay of a completed batch writes
   nothing, and fails unless it has the same rows.
 
+What a topic does not show as it was written cannot be recognised, so exactly-once delivery refuses
+it (`TopicTraits`): compacted topics, before anything is written to them, and in topics that read
+queue attributes the rows that would be delayed, held back or deduplicated by the broker.
+
 Invariants: a task reads the end offsets before the marks, and writes only after a mark is
 stored. Hence the offsets of any mark lie at or before the first record of the batch, even when
 tasks store marks concurrently. Rows that differ between runs are an error, because neither
@@ -34,7 +38,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.pipeline.errors import DeliveryInDoubt, RowsChanged
+from headrace.pipeline.errors import DeliveryInDoubt, OptionInvalid, RowInvalid, RowsChanged
 from headrace.pipeline.written import (
     CHECKSUM_MODULUS,
     COMMIT_TASK,
@@ -61,11 +65,26 @@ class Bounds(NamedTuple):
     end: int
 
 
+class TopicTraits(NamedTuple):
+    """What a topic does with records, as far as it matters for reading them back.
+
+    `is_compacted`: the log drops records whose key occurs again. A replay would miss them, and
+    write old values after new ones. `reads_attributes`: the broker acts on reserved headers.
+    """
+
+    is_compacted: bool = False
+    reads_attributes: bool = False
+
+
 class TargetTopics(Protocol):
     """The interface to the broker. Every method raises DeliveryFailed if the broker fails."""
 
     def bounds(self, topic: str) -> dict[int, Bounds]:
         """Return the bounds of each partition. Raises OptionInvalid if the topic does not exist."""
+        ...
+
+    def traits(self, topic: str) -> TopicTraits:
+        """Return the traits of an existing topic. Raises OptionInvalid if it is not permitted."""
         ...
 
     def wait_settled(self, topic: str) -> dict[int, Bounds]:
@@ -167,6 +186,7 @@ class _Topic:
 
     report: TopicReport
     is_done: bool = False
+    reads_attributes: bool = False
     earlier: set[bytes] = field(default_factory=set)
     own: Counter[bytes] = field(default_factory=Counter)
 
@@ -187,7 +207,8 @@ class TaskDelivery:
     def send(self, row: RowToWrite) -> None:
         """Write the row unless it is already written.
 
-        Raises OptionInvalid if the topic does not exist, DeliveryFailed, DeliveryInDoubt.
+        Raises OptionInvalid if the topic does not exist or is compacted, RowInvalid for a row that
+        the broker would not append as it is, DeliveryFailed, DeliveryInDoubt.
         """
         topic = self._topics.get(row.topic)
         if topic is None:
@@ -198,6 +219,8 @@ class TaskDelivery:
         report.checksum += int.from_bytes(digest, "big")
         if topic.is_done:
             return
+        if topic.reads_attributes and row.headers:
+            _check_attributes(row)
         if digest in topic.earlier:
             report.deferred[digest] += 1
             return
@@ -224,8 +247,12 @@ class TaskDelivery:
     def _open(self, name: str) -> _Topic:
         identity = self._identity
         bounds = self._target.bounds(name)  # before the marks: see the module's invariants
+        traits = TopicTraits()
+        if not self._at_least_once:
+            traits = self._target.traits(name)
+            _check_traits(name, traits)
         marks = read_marks(self._target, identity, at_least_once=self._at_least_once)
-        topic = _Topic(TopicReport(), is_done=bool(marks.done))
+        topic = _Topic(TopicReport(), bool(marks.done), traits.reads_attributes)
         if topic.is_done:
             return topic
         if name not in marks.begun:
@@ -235,14 +262,51 @@ class TaskDelivery:
                 {(name, number): (each.end, mark) for number, each in bounds.items()},
             )
             return topic
-        if marks.runs[name] == identity.run and identity.attempt == 0:
+        is_first = marks.runs[name] == identity.run and identity.attempt == 0
+        # At least once: all rows again, in their order, whatever of them is in the topic.
+        if is_first or self._at_least_once:
             return topic
         for written, _ in read_back(self._target, identity, name, marks.begun[name]):
             if written.run == identity.run:
                 topic.own[written.digest] += written.task == identity.task
-            elif not self._at_least_once:
+            else:
                 topic.earlier.add(written.digest)
         return topic
+
+
+def _check_traits(name: str, traits: TopicTraits) -> None:
+    if traits.is_compacted:
+        raise OptionInvalid(
+            f"Topic {name} is compacted (cleanup.policy), so a replay cannot see all that was"
+            " written, and could write an old value of a key after the new one. Nothing was"
+            " written to it. Set delivery=atLeastOnce: a replayed batch is then written again"
+            " completely, so that the last record of each key is right (keep the rows of a key in"
+            " one task, in order). Or write to a topic with cleanup.policy=delete.",
+            topic=name,
+        )
+
+
+def _check_attributes(row: RowToWrite) -> None:
+    # Imported late: it takes longer to load than the rest of a task, for few topics.
+    from headrace.records import attributes
+
+    for header, effect in (
+        (attributes.DELAY, "is delivered later"),
+        (attributes.DELIVER_AT, "is delivered later"),
+        (attributes.HALF, "is invisible until it is committed"),
+        (attributes.PRODUCER, "is dropped if its sequence is not higher than that of another"),
+    ):
+        if attributes.find_header(row.headers, header) is not None:
+            raise RowInvalid(
+                f"A row for topic {row.topic} has the header {header}, which this topic reads"
+                f" (headrace.message.attributes): such a record {effect}, so the sink cannot see"
+                " whether it was written, and exactly-once delivery is not possible. The batch is"
+                " not committed. Set delivery=atLeastOnce, which may write it again; or remove the"
+                f" header: filter(headers, h -> h.key <> '{header}'); or write to a topic that"
+                " does not read attributes.",
+                topic=row.topic,
+                header=header,
+            )
 
 
 def read_back(

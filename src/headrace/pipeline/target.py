@@ -10,9 +10,9 @@ from __future__ import annotations
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.pipeline.cluster import ClusterClient
-from headrace.pipeline.delivery import Bounds
-from headrace.pipeline.errors import DeliveryFailed
+from headrace.pipeline.cluster import ClusterClient, is_compacted
+from headrace.pipeline.delivery import Bounds, TopicTraits
+from headrace.pipeline.errors import DeliveryFailed, OptionInvalid, RecordRefused
 from headrace.pipeline.options import SinkOptions, SourceOptions
 from headrace.pipeline.planning import OffsetRange, offset_of, walk
 from headrace.pipeline.written import GROUP_PREFIX, WRITTEN_HEADER, RowToWrite, Stored
@@ -24,6 +24,15 @@ _SETTLE_S = 0.25
 _SETTLE_TRIES = 20
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_EVERY = 1_000
+ATTRIBUTES = "headrace.message.attributes"
+NO_ATTRIBUTES = ("", "false", "ignore")
+"""The values of the topic setting with which reserved headers have no effect."""
+_REFUSALS = frozenset({
+    "INVALID_RECORD", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP",
+    "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "POLICY_VIOLATION",
+    "UNSUPPORTED_COMPRESSION_TYPE",
+})  # fmt: skip
+"""librdkafka's names of the errors that the same record meets each time."""
 _TIMESTAMP_SET = 1  # librdkafka's TIMESTAMP_CREATE_TIME
 
 
@@ -56,6 +65,24 @@ class KafkaTopics:
             number: Bounds(offset_of(starts, topic, number, 0), end)
             for _, number, end in walk(ends)
         }
+
+    def traits(self, topic: str) -> TopicTraits:
+        """See TargetTopics."""
+        from confluent_kafka import KafkaException
+
+        try:
+            found = self._cluster.configuration(topic)
+        except KafkaException as error:
+            raise OptionInvalid(
+                f"Exactly-once delivery depends on the settings of topic {topic}, and they cannot"
+                f" be read: {error.args[0].str()}. Nothing was written to it. Allow this client to"
+                " DescribeConfigs, or set delivery=atLeastOnce.",
+                topic=topic,
+            ) from error
+        return TopicTraits(
+            is_compacted=is_compacted(found),
+            reads_attributes=found.get(ATTRIBUTES, "false") not in NO_ATTRIBUTES,
+        )
 
     def wait_settled(self, topic: str) -> dict[int, Bounds]:
         """See TargetTopics. Other writers may keep moving the ends; then the last ones read
@@ -218,11 +245,18 @@ class KafkaTopics:
             self._failure = self._failure or error
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise DeliveryFailed(
-                f"The broker rejected a record: {self._failure}. The batch is not committed;"
-                " Spark retries the task, which writes the missing records."
+        if self._failure is None:
+            return
+        if self._failure.name() in _REFUSALS:
+            raise RecordRefused(
+                f"The broker refuses a record: {self._failure}. The batch is not committed, and"
+                " sending it again does not help. Filter or change such rows, or the topic's"
+                " settings."
             )
+        raise DeliveryFailed(
+            f"The broker rejected a record: {self._failure}. The batch is not committed;"
+            " Spark retries the task, which writes the missing records."
+        )
 
 
 def _marks_failed(group: str, what: str, error: object) -> DeliveryFailed:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.pipeline.topics_in_memory import Client, Killed, Scheduler, Topics
 
-from headrace.pipeline.delivery import TaskDelivery, commit_batch
-from headrace.pipeline.errors import RowsChanged
+from headrace.pipeline.delivery import TaskDelivery, TopicTraits, commit_batch
+from headrace.pipeline.errors import OptionInvalid, RowInvalid, RowsChanged
 from headrace.pipeline.written import RowToWrite, WriteIdentity
 
 NAMES = ("one", "two")
@@ -213,3 +213,56 @@ def test_a_batch_with_other_rows_is_named_and_not_committed():
         run("b", [b"1", b"3"])
     run("c", [b"2", b"1"])
     assert [value for _, value in topics.rows("one")] == [b"1", b"2"]
+
+
+def test_a_compacted_topic_is_refused_before_anything_is_written():
+    topics = Topics({"one": 1})
+    topics.traits["one"] = TopicTraits(is_compacted=True)
+    client = Client(topics)
+    delivery = TaskDelivery(client, WriteIdentity("q", 0, "a", 0))
+    with pytest.raises(OptionInvalid, match=r"old value of a key.*delivery=atLeastOnce"):
+        delivery.send(RowToWrite("one", -1, b"k", b"v", (), 0))
+    assert client.queued_count == 0
+    assert not topics.committed["headrace-sink.q"]
+
+
+def test_at_least_once_ends_with_the_last_value_of_each_key_however_attempts_fail():
+    """A compacted topic: `1` was written and has been dropped since, when the task is repeated."""
+    topics = Topics({"one": 1})
+    topics.traits["one"] = TopicTraits(is_compacted=True)
+    for attempt in range(2):
+        client = Client(topics)
+        delivery = TaskDelivery(client, WriteIdentity("q", 0, "a", 0, attempt), at_least_once=True)
+        for value in (b"1", b"2"):
+            delivery.send(RowToWrite("one", -1, b"k", value, (), 0))
+        report = delivery.finish()
+        if attempt == 0:
+            del topics.logs["one"][0][0]
+    commit_batch(client, [report], at_least_once=True)
+    assert topics.rows("one")[-1] == (b"k", b"2")
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("headrace-delay", b"60000"),
+        ("headrace-deliver-at", b"5"),
+        ("headrace-half", b"shop"),
+        ("headrace-producer", b"relay"),
+    ],
+)
+def test_a_row_that_the_broker_would_not_append_as_it_is_is_refused(header, value):
+    topics = Topics({"reads": 1, "plain": 1})
+    topics.traits["reads"] = TopicTraits(reads_attributes=True)
+    harmless = [("headrace-tag", b"vip"), (header, None), ("h", value)]
+
+    def send(topic, headers, **options):
+        client = Client(topics)
+        delivery = TaskDelivery(client, WriteIdentity("q", 0, topic, 0), **options)
+        delivery.send(RowToWrite(topic, -1, b"k", b"v", headers, 0))
+        return client.queued_count
+
+    assert send("reads", harmless) == send("plain", [(header, value)]) == 1
+    assert send("reads", [(header, value)], at_least_once=True) == 1
+    with pytest.raises(RowInvalid, match=rf"header {header}, which this topic reads.*atLeastOnce"):
+        send("reads", [*harmless, (header, value)])

@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from zlib import crc32
 
-from headrace.pipeline.delivery import Bounds
+from headrace.pipeline.delivery import Bounds, TopicTraits
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.written import WRITTEN_HEADER, Stored
 
@@ -23,6 +23,7 @@ class Topics:
         self.logs = {name: [[] for _ in range(count)] for name, count in partitions.items()}
         self.starts = defaultdict(int)
         self.committed = defaultdict(dict)
+        self.traits = defaultdict(TopicTraits)
 
     def add_partition(self, topic):
         self.logs[topic].append([])
@@ -48,6 +49,10 @@ class Client:
             number: Bounds(self._topics.starts[topic, number], len(log))
             for number, log in enumerate(self._topics.logs[topic])
         }
+
+    def traits(self, topic):
+        self._step()
+        return self._topics.traits[topic]
 
     def wait_settled(self, topic):
         return self.bounds(topic)
