@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Self
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 class Proxy:
@@ -19,10 +23,14 @@ class Proxy:
         self._tasks: set[asyncio.Task] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        self.address = f"127.0.0.1:{port}"
+        await self.listen(0)
         return self
+
+    async def listen(self, port: int) -> None:
+        """Accept connections; again after `refuse`, on the same port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
@@ -44,6 +52,11 @@ class Proxy:
         """Reset what is open now; new connections are taken."""
         for writer in list(self._writers):
             writer.transport.abort()
+
+    def refuse(self) -> None:
+        """Reset what is open now; new connections are refused."""
+        self._server.close()
+        self.break_connections()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -71,3 +84,29 @@ class Proxy:
                 await writer.drain()
         await self._flows.wait()  # an end does not get through either
         writer.transport.abort()
+
+
+@contextlib.contextmanager
+def proxy_in_a_thread(target: str) -> Iterator[tuple[Proxy, Callable[..., Any]]]:
+    """A proxy for tests that are not asynchronous, and what runs a coroutine function or a
+    function in its loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="proxy", daemon=True)
+    thread.start()
+
+    def run(call: Callable[..., Any], *arguments: Any) -> Any:
+        async def inside() -> Any:
+            result = call(*arguments)
+            return await result if asyncio.iscoroutine(result) else result
+
+        return asyncio.run_coroutine_threadsafe(inside(), loop).result(60)
+
+    proxy = Proxy(target)
+    run(proxy.__aenter__)
+    try:
+        yield proxy, run
+    finally:
+        run(proxy.__aexit__)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

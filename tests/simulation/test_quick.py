@@ -21,7 +21,7 @@ from headrace_verify.workloads import QUEUES, TRANSACTIONS
 
 TRACE = """
 from headrace_verify.simulation.run import draw_scenario, simulate
-print(simulate(draw_scenario(6, 20.0)).trace, simulate(draw_scenario(1000, 60.0)).trace)
+print(simulate(draw_scenario(8, 20.0)).trace, simulate(draw_scenario(1000, 60.0)).trace)
 print(simulate(draw_scenario(7, 40.0, is_lone=True)).trace)
 """
 
@@ -91,7 +91,7 @@ def test_a_failure_is_shrunk_to_the_faults_that_it_takes():
 
 
 def test_a_fault_can_be_taken_out_without_changing_those_before_it():
-    scenario = draw_scenario(6, 20.0)
+    scenario = draw_scenario(8, 20.0)
     whole = simulate(scenario)
     last = max(fault.at_s for fault in scenario.schedule)
     rest = scenario._replace(schedule=scenario.schedule[:-1])
@@ -109,13 +109,13 @@ def test_what_is_found_can_be_replayed_from_its_file(tmp_path):
     from headrace_verify.simulation import report as reports
     from headrace_verify.simulation.explore import Failure, Outcome
 
-    result = simulate(draw_scenario(6, 20.0))
+    result = simulate(draw_scenario(8, 20.0))
     needed = result.scenario.schedule[1:]
-    outcome = Outcome(6, failures=[Failure(result, True, needed, (), 0)])
+    outcome = Outcome(8, failures=[Failure(result, True, needed, (), 0)])
     reports.write_report(tmp_path, outcome, reports.as_json(outcome))
-    scenario = reports.read_scenario(tmp_path / "seed-6.json", is_shrunk=False)
+    scenario = reports.read_scenario(tmp_path / "seed-8.json", is_shrunk=False)
     assert scenario == result.scenario
-    shrunk = reports.read_scenario(tmp_path / "seed-6.json", is_shrunk=True)
+    shrunk = reports.read_scenario(tmp_path / "seed-8.json", is_shrunk=True)
     assert shrunk == scenario._replace(schedule=needed, points=())
     assert simulate(scenario).trace == result.trace
 

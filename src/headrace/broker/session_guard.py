@@ -5,6 +5,15 @@ implements stepping down. It knows nothing of partitions. Storage fences a forme
 any case, but its reads reach no storage, and bookies forget a fence together with its ledger
 (docs/BOOKKEEPER.md, I7).
 
+Why it is enough: a partition is claimed only after its owner's registration has ended, and that
+ends with the session: when ZooKeeper expires it, not earlier than the negotiated timeout after the
+last heartbeat that its leader has seen, or when the owner's machine reports that the process has
+ended (`runtime/session_ender`), after which nothing answers. No other broker ends it, whatever it
+sees of this one. The clock here starts when a heartbeat is sent, before the server's clock, and
+counts suspended time (`BootTimeClock`); the margin covers what is left. A response that was read in
+a term may leave at any later time: its request was sent before another owner could exist, so a
+freeze between the check and the write needs no bound.
+
 How it works: a new *term* begins each time this broker steps down. Data read as an owner may be
 returned only in the term in which the request was taken. `term_at` is called where requests arrive
 and where responses leave: one comparison with the session deadline, which heartbeats move forward.
@@ -32,6 +41,7 @@ MARGIN = 5
 """This fraction of the session timeout is kept as a margin; half of it passes between two
 checks."""
 LOOK_S_MAX = 1.0
+NO_SESSION = -1
 _MARGIN_NS_PER_MS = 1_000_000 // MARGIN
 
 
@@ -77,10 +87,16 @@ class SessionGuard:
         self.term += 1
         log.warning(
             "the session with the metadata store is no longer safe (%s): this broker "
-            "serves no partitions until it has a live session",
+            "serves no partitions until it has a live session and is registered in it",
             self._session.state.value,
         )
         self._step_down()
+
+    def renounce(self) -> None:
+        """Step down because this broker's registration was removed by others while its session
+        lives; at the next check it steps up as in a new session."""
+        self._number = NO_SESSION
+        self.term_now()
 
     def check(self) -> None:
         """Step down or up, whichever is due."""

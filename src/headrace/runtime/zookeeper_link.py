@@ -26,6 +26,7 @@ from headrace.errors import HeadraceError, MetadataUnavailable, RequestInvalid, 
 from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.session import Session, SessionState
+from headrace.runtime.session_ender import OpenSession
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_connection import (
     ConnectionBroken,
@@ -95,6 +96,8 @@ class ZooKeeperOptions:
     has_heartbeat_thread: bool = True
     """Whether a thread sends heartbeats while the loop is blocked. The simulation has no
     threads."""
+    on_session: Callable[[OpenSession | None], None] | None = None
+    """Called for each session that begins or resumes; None: it was ended by `close`."""
 
 
 def parse_hosts(hosts: str) -> list[tuple[str, int]]:
@@ -163,9 +166,12 @@ class ZooKeeperLink:
         self._grant_places()
         connection, self._connection = self._connection, None
         if connection is not None:
-            told: asyncio.Future[None] = self._loop.create_future()
-            connection.send(wire.close_session(), lambda _answer: _set(told))
+            told: asyncio.Future[Any] = self._loop.create_future()
+            connection.send(wire.close_session(), lambda answer: _set(told, answer))
             await asyncio.wait([told], timeout=_CLOSE_PATIENCE_S)
+            is_ended = told.done() and not isinstance(told.result(), Exception)
+            if is_ended and self.options.on_session is not None:
+                self.options.on_session(None)
             connection.end("the ZooKeeper client was closed")
         self.session_id = 0
         if self.session.state is not SessionState.LOST:
@@ -246,6 +252,10 @@ class ZooKeeperLink:
             session.begin(opened.timeout_ms, sent_ns, now_ns)
             log.info("session %d with ZooKeeper at %s started", session.number, hosts)
         self._heartbeat_thread.connection = connection
+        if self.options.on_session is not None:
+            servers = [self._servers[-1], *self._servers[:-1]]  # this one first
+            parts = self.session_id, opened.password, opened.timeout_ms, servers
+            self.options.on_session(OpenSession(*parts, self.options.credential))
         self._grant_places()
         return True
 
@@ -463,9 +473,9 @@ def _is_broken(answer: object) -> bool:
     )
 
 
-def _set(future: asyncio.Future[None]) -> None:
+def _set(future: asyncio.Future[Any], answer: Any) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(answer)
 
 
 def _shuffle(servers: list[tuple[str, int]], randomness: Randomness) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.broker.face import Face
     from headrace.http.metrics import Counters
     from headrace.metadata.store import MetadataStore
+    from headrace.runtime.zookeeper import ZooKeeper
     from headrace.server.settings import ClusterSettings, Settings
     from headrace.storage.ledger import LedgerStore
     from headrace.storage.tiering.tiered_store import TieredLedgerStore
@@ -112,8 +113,6 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
     """Start a broker without local data, over BookKeeper and ZooKeeper."""
     try:
         from headrace.metadata.zookeeper import ZooKeeperMetadataStore
-        from headrace.runtime.zookeeper import ZooKeeper
-        from headrace.runtime.zookeeper_link import ZooKeeperOptions
         from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
         from headrace.storage.bookkeeper.quorum import Quorum
         from headrace.storage.bookkeeper.settings import BookKeeperSettings
@@ -123,20 +122,8 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
             " 'headrace[cluster]'"
         ) from error
     clock, randomness = BootTimeClock(), SystemRandomness()
-    zookeeper = await ZooKeeper.connect(
-        ZooKeeperOptions(
-            cluster.zookeeper,
-            cluster.session_timeout_ms,
-            credential=cluster.credential,
-            tls=cluster.zookeeper_context(),
-        ),
-        clock,
-    )
-    broker = Broker(zookeeper.close)
+    broker, zookeeper = await _connect(cluster, clock)
     try:
-        tasks = Tasks()
-        broker.on_stop(tasks.close)
-        tasks.spawn(warn_of_zookeepers(cluster), "ZooKeeper's versions")
         metadata = await ZooKeeperMetadataStore.open(zookeeper, cluster.root)
         broker.on_stop(metadata.close)
         quorum = Quorum(cluster.ensemble, cluster.write_quorum, cluster.ack_quorum)
@@ -170,6 +157,36 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
         await broker.stop()
         raise
     return broker
+
+
+async def _connect(cluster: ClusterSettings, clock: BootTimeClock) -> tuple[Broker, ZooKeeper]:
+    """Open a session, with the process beside this one that ends it after this one's death. Raises
+    MetadataUnavailable, RequestInvalid, OSError."""
+    from headrace.runtime.session_ender_process import SessionEnder
+    from headrace.runtime.zookeeper import ZooKeeper
+    from headrace.runtime.zookeeper_link import ZooKeeperOptions
+
+    context = cluster.zookeeper_context()
+    ender = SessionEnder(cluster.tls if context is not None else None)
+    broker = Broker(ender.close)
+    try:
+        options = ZooKeeperOptions(
+            cluster.zookeeper,
+            cluster.session_timeout_ms,
+            credential=cluster.credential,
+            tls=context,
+            on_session=ender.note,
+        )
+        zookeeper = await ZooKeeper.connect(options, clock)
+    except BaseException:
+        await broker.stop()
+        raise
+    broker.on_stop(zookeeper.close)
+    tasks = Tasks()
+    broker.on_stop(tasks.close)
+    tasks.spawn(ender.watch(), "the process that ends the session")
+    tasks.spawn(warn_of_zookeepers(cluster), "ZooKeeper's versions")
+    return broker, zookeeper
 
 
 async def warn_of_zookeepers(cluster: ClusterSettings) -> None:

@@ -48,7 +48,7 @@ from headrace.storage.files.write_ahead_log import WriteAheadLog
 from headrace_verify import broker_bugs, planted, store_bugs
 from headrace_verify.blackbox import bugs as blackbox_bugs
 from headrace_verify.self_proof import choose
-from headrace_verify.simulation import delivery_bugs
+from headrace_verify.simulation import delivery_bugs, ownership_bugs
 from headrace_verify.simulation.run import draw_scenario, simulate
 from headrace_verify.simulation.schedule import draw_schedule
 from headrace_verify.simulation.zookeeper import PING
@@ -355,6 +355,12 @@ BUGS = (
     Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
     Bug(41, continue_with_former_logs_in_a_new_session, ("freeze",), ("prober",) * 2),
     Bug(41, continue_with_former_coordinators_in_a_new_session, ("freeze",), ("prober",) * 2),
+    Bug(
+        41,
+        ownership_bugs.take_refused_connections_for_a_death,
+        ("shun-pause", "shun-cut"),
+        ("prober",) * 2,
+    ),
     Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),
     Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),
     Bug(20, blackbox_bugs.take_every_batch_for_a_new_one),

@@ -21,6 +21,7 @@ from headrace_verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
 from headrace_verify.simulation.machines import LEDGERS_ROOT, ClusterMachine, LoneMachine
 from headrace_verify.simulation.network import Network
 from headrace_verify.simulation.nudges import let_requests_be_cancelled
+from headrace_verify.simulation.session_ender import SimulatedEnder
 from headrace_verify.simulation.zookeeper import PLACES, SimulatedServer
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class SimulatedBroker:
         self.is_wanted = False
         """Whether it should run: otherwise it is not restarted."""
         self.machine: Machine = LoneMachine(cluster) if cluster.is_lone else ClusterMachine(cluster)
+        self.ender: SimulatedEnder
         self._cluster = cluster
         self._broker: Broker | None = None
 
@@ -71,6 +73,7 @@ class SimulatedBroker:
         self.host = Host(self.name, self.life)
         self._cluster.network.power_on(self.name)
         self._cluster.hosts.append(self.host)
+        self.ender = SimulatedEnder(self._cluster, self.host)
         loop = self._cluster.loop
         loop.call_soon(self._begin, context=self.host.context)
 
@@ -133,15 +136,19 @@ class SimulatedBroker:
             if is_wanted:
                 self.start()
 
-    def end(self, *, is_notified: bool) -> None:
+    def end(self, *, is_notified: bool, is_alone: bool = True) -> None:
         """Kill it immediately; whether peers see their connections closed (otherwise the machine
-        lost power)."""
+        lost power), and whether the process beside it lives on."""
         host, self.host = self.host, None
         self.node = self.zookeeper = self._broker = None
         self.is_wanted = False
         if host is not None:
             host.is_alive = False
             self._cluster.network.end(host, is_notified=is_notified)
+            if is_notified and is_alone:
+                self.ender.act()
+            else:
+                self.ender.kill()
         if not is_notified:
             self._cluster.network.power_off(self.name)
             self.machine.lost_power()

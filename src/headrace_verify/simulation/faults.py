@@ -24,6 +24,9 @@ FORWARD_JUMP_MAX_MS = 300_000
 SLOW_MAX_S = 1.5
 CUT_OPERATIONS_MAX = 40
 FREEZE_CALLBACKS_MAX = 60
+ALONE_SHARE = 0.7
+"""Of the crashes: the process beside the broker lives on. Otherwise both are killed, as with a
+container."""
 
 
 class Faults:
@@ -86,6 +89,8 @@ class Faults:
             return _fault_disk(broker, rest, fault.strength)
         if group == "zookeeper":
             return self._fault_server(fault, rest)
+        if group == "shun":
+            return self._shun(broker, rest)
         if fault.kind in {"expire", "drop-session"}:
             return self._fault_session(broker, fault.kind)
         return self._fault_link(fault, broker)
@@ -123,6 +128,25 @@ class Faults:
             return lambda: self._cluster.network.unblock(links)
         cut = [self._cluster.network.reset(broker.name, place) for place in PLACES]
         return _nothing if any(cut) else None
+
+    def _shun(self, broker: SimulatedBroker, also: str) -> Callable[[], None] | None:
+        """Let the other brokers find nobody at a broker's address, though it lives, while it cannot
+        learn what they make of that: it is stopped, or cut off from ZooKeeper."""
+        network, name = self._cluster.network, broker.name
+        refused = [(one.name, name) for one in self._cluster.brokers if one is not broker]
+        blocked = _both_ways(name, *PLACES) if also == "cut" else []
+        resume = self._pause(broker.host) if also == "pause" else _nothing
+        if broker.host is None or resume is None:
+            return None
+        network.refuse(refused)
+        network.block(blocked)
+
+        def heal() -> None:
+            network.accept(refused)
+            network.unblock(blocked)
+            resume()
+
+        return heal
 
     def _fault_server(self, fault: Fault, how: str) -> Callable[[], None] | None:
         """Affects ZooKeeper servers, never more than one at a time: they need a majority."""
@@ -196,7 +220,8 @@ def _end_broker(broker: SimulatedBroker, fault: Fault) -> Callable[[], None] | N
         machine.disk.on_cut = lambda: broker.end(is_notified=False)
         machine.disk.cut_after = int(fault.strength * CUT_OPERATIONS_MAX)
     else:
-        broker.end(is_notified=fault.kind == "crash")
+        is_alone = fault.strength < ALONE_SHARE
+        broker.end(is_notified=fault.kind == "crash", is_alone=is_alone)
 
     def heal() -> None:
         if isinstance(machine, LoneMachine):

@@ -80,7 +80,11 @@ class ClusterMachine:
         cluster = self._cluster
         randomness = _randomness(cluster, broker)
         zookeeper = await connect(
-            cluster, broker.clock, SESSION_TIMEOUT_MS, f"{broker.name} {broker.life}"
+            cluster,
+            broker.clock,
+            SESSION_TIMEOUT_MS,
+            f"{broker.name} {broker.life}",
+            on_session=broker.ender.note,
         )
         broker.zookeeper = zookeeper
         life = Broker(zookeeper.close)

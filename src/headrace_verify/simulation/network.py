@@ -236,6 +236,8 @@ class Network:
         self.slow: dict[tuple[str, str], float] = {}
         self.dark: set[str] = set()
         """Machines without power: connections to them time out instead of being refused."""
+        self.refused: dict[tuple[str, str], int] = {}
+        """Whose connections to whom are refused on the way, as by a firewall."""
         self._transports: dict[Transport, None] = {}
         self.is_over = False
         self.messages = 0
@@ -257,16 +259,23 @@ class Network:
 
     def block(self, links: Sequence[tuple[str, str]]) -> None:
         """Block these links; may be nested."""
-        for link in links:
-            self.blocked[link] = self.blocked.get(link, 0) + 1
+        _add(self.blocked, links)
 
     def unblock(self, links: Sequence[tuple[str, str]]) -> None:
         """Remove one block."""
-        for link in links:
-            count = self.blocked.pop(link) - 1
-            if count:
-                self.blocked[link] = count
+        _remove(self.blocked, links)
         self._release()
+
+    def refuse(self, links: Sequence[tuple[str, str]]) -> None:
+        """Reset the connections between these places, and refuse those from the first to the
+        second; may be nested."""
+        _add(self.refused, links)
+        for link in links:
+            self.reset(*link)
+
+    def accept(self, links: Sequence[tuple[str, str]]) -> None:
+        """Remove one refusal."""
+        _remove(self.refused, links)
 
     def power_off(self, name: str) -> None:
         """Connections to this machine are not even refused from now on."""
@@ -333,6 +342,8 @@ class Network:
 
         def arrive() -> None:
             server = self.servers.get((name, port))
+            if (source, name) in self.refused:
+                server = None
             if server is None or self.loop.fault_points.does("connection refused"):
                 back.send(host, reply, False)
                 return
@@ -353,3 +364,15 @@ class Network:
         self._transports[mine] = None
         mine.begin(protocol)
         return mine, protocol
+
+
+def _add(counts: dict[tuple[str, str], int], links: Sequence[tuple[str, str]]) -> None:
+    for link in links:
+        counts[link] = counts.get(link, 0) + 1
+
+
+def _remove(counts: dict[tuple[str, str], int], links: Sequence[tuple[str, str]]) -> None:
+    for link in links:
+        count = counts.pop(link) - 1
+        if count:
+            counts[link] = count

@@ -34,6 +34,9 @@ SERVER_FAULTS = (
 )
 """Affects one of ZooKeeper's servers (`alone`: partitioned from the others), or a broker's link to
 it."""
+SHUN_FAULTS = ("shun", "shun-pause", "shun-cut")
+"""A broker's address resets and refuses the connections of the other brokers, and of nobody else;
+at the same time it may be stopped, or cut off from ZooKeeper: for less than its session, mostly."""
 LINK_FAULTS = ("cut-broker", "cut-bookie", "cut-bookie-half", "cut-client", "slow", "reset")
 BOOKIE_FAULTS = ("bookie-crash", "bookie-power", "bookie-pause", "bookie-slow")
 OTHER_FAULTS = ("clock", "pause-client")
@@ -49,6 +52,7 @@ CLUSTER_KINDS = (
     *FREEZE_FAULTS,
     *FACT_FAULTS,
     *SERVER_FAULTS,
+    *SHUN_FAULTS,
 )
 LONE_KINDS = (*BROKER_FAULTS, "cut-client", "slow", "reset", *OTHER_FAULTS, *DISK_FAULTS)
 """For a standalone broker."""
@@ -82,6 +86,9 @@ _LASTS_MAX_S = {
     "disk-sync": 10.0,
     "clock": 40.0,
     "pause-client": 20.0,
+    "shun": 15.0,
+    "shun-pause": 6.0,
+    "shun-cut": 6.0,
 }
 
 _LASTS_MIN_S = {"expire": 6.5, "freeze": 4.0, "zookeeper-alone": 5.0}

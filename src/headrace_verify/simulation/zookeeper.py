@@ -22,7 +22,10 @@ from headrace_verify.simulation.ensemble import Change, Conflict
 from headrace_verify.simulation.loop import Host, context_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.runtime.clock import Clock
+    from headrace.runtime.session_ender import OpenSession
     from headrace_verify.simulation.cluster import Cluster
     from headrace_verify.simulation.ensemble import Ensemble, Tree
     from headrace_verify.simulation.network import Transport
@@ -39,7 +42,12 @@ _PASSWORD: Final = b"simulated".ljust(16)
 
 
 async def connect(
-    cluster: Cluster, clock: Clock, timeout_ms: int, whose: str, root: str = ""
+    cluster: Cluster,
+    clock: Clock,
+    timeout_ms: int,
+    whose: str,
+    root: str = "",
+    on_session: Callable[[OpenSession | None], None] | None = None,
 ) -> ZooKeeper:
     """The production client, on the calling host; `whose` seeds its random numbers."""
     options = ZooKeeperOptions(
@@ -47,6 +55,7 @@ async def connect(
         timeout_ms,
         root=root,
         has_heartbeat_thread=False,
+        on_session=on_session,
     )
     randomness = SimulatedRandomness(seeded(f"{cluster.seed} {whose} servers"))
     return await ZooKeeper.connect(options, clock, randomness)

@@ -924,21 +924,50 @@ def test_what_belongs_to_nothing_is_deleted_when_it_has_done_so_for_long() -> No
     run(scenario)
 
 
-def test_a_broker_that_was_held_for_dead_tells_that_it_lives() -> None:
+def test_a_broker_whose_registration_was_removed_serves_nothing_until_it_has_claimed_anew() -> None:
+    """An operator can do that, or a broker of an earlier version; others may claim at once."""
+
     async def scenario(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 4)
         await until(lambda: cluster.agree("t", {1, 2}))
+        topic = one.topics.get("t")
+        served = [log for number, log in topic.logs if one.ownership.is_mine(topic, number)]
+        term = one.ownership.guard.term
         await two.metadata.delete(broker_key(1), ANY)
+        await until(lambda: one.ownership.guard.term > term)
+        assert not any(one.ownership.is_mine(topic, number) for number in range(4))
         await until(lambda: len(two.ownership.brokers()) == 2)
         await until(lambda: cluster.agree("t", {1, 2}))
+        assert not set(served) & {log for _number, log in topic.logs}
         for number in range(4):
             assert await cluster.append("t", number, b"a") == 0
 
     run(scenario)
 
 
-def test_the_death_of_a_process_is_seen_long_before_its_session_ends() -> None:
+def test_a_partition_is_not_claimed_because_the_view_of_the_brokers_is_behind() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 4)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        before = [one.ownership.leader(one.topics.get("t"), number) for number in range(4)]
+        view = two.ownership.view
+        one_fact = view.brokers.pop(1)  # as if its registration had not been read yet
+        view.members_version += 1
+        two.ownership._mark_all()
+        await asyncio.sleep(0.1)
+        assert [one.ownership.leader(one.topics.get("t"), n) for n in range(4)] == before
+        view.brokers[1] = one_fact
+        view.members_version += 1
+        two.ownership._mark_all()
+        await cluster.kill(1)
+        await until(lambda: cluster.owners("t") == [2] * 4)
+
+    run(scenario)
+
+
+def test_the_death_of_a_process_is_suspected_before_its_session_ends_and_changes_no_owner() -> None:
     async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2):
             await cluster.start(broker_id, with_face=True)
@@ -946,12 +975,18 @@ def test_the_death_of_a_process_is_seen_long_before_its_session_ends() -> None:
         face = cluster.faces[1]
         await until(lambda: cluster.agree("t", {1, 2}) and len(face.connections) == 1)
         await asyncio.sleep(0.05)  # the line is open when its first response has arrived
-        # What the kernel does for a process that is killed; its session lives on.
-        await cluster.kill(1, is_session_over=False)
+        # What the kernel does for a process that is killed, and a firewall to one that lives.
+        dead = await cluster.kill(1, is_session_over=False)
         await face.close()
         survivor = cluster.nodes[2].ownership
         topic = cluster.nodes[2].topics.get("t")
-        await until(lambda: survivor.leader(topic, 0).broker != 1)
+        (part,) = [n for n in range(4) if survivor.view.owners[topic.id, n].fact.broker == 1][:1]
+        await until(lambda: survivor.leader(topic, part).broker == NO_LEADER)
+        await asyncio.sleep(0.3)
+        assert survivor.view.owners[topic.id, part].fact.broker == 1
+        assert [fact.id for fact in survivor.brokers()] == [1, 2]
+        await dead.metadata.close()
+        await until(lambda: survivor.leader(topic, part).broker == 2)
         await survivor.wait_settled()
         assert cluster.owners("t") == [2] * 4, "clients are told the new leaders at once"
         assert [fact.id for fact in survivor.listed_brokers()] == [1, 2]

@@ -1,11 +1,12 @@
 """Brokers that may have died, or have, while their partitions have no other owner yet.
 
-Invariants: decides what clients are told, never who owns what. A broker's clients lose their
-connections when it dies, and ask the others for the new leaders at once. If they are told the
-former leader or none, librdkafka asks again up to a second later; so the response waits, up to a
-limit, until the partitions have been claimed. If it names new leaders and no longer lists their
-former broker, librdkafka (2.10 and later) may forget the new leaders and lose another second; so a
-broker stays listed for a while after its registration has ended.
+Invariants: decides what clients are told, never who owns what: a doubt proves nothing.
+
+A broker's clients lose their connections when it dies, and ask the others for the new leaders at
+once. If they are told the former leader or none, librdkafka asks again up to a second later; so the
+response waits, up to a limit, until the partitions have been claimed. If it names new leaders and
+no longer lists their former broker, librdkafka (2.10 and later) may forget the new leaders and lose
+another second; so a broker stays listed for a while after its registration has ended.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.log.ledger_chain import Acknowledged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from headrace.broker.ownership.cluster_view import Owner
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import PartitionKey
 
@@ -39,6 +40,18 @@ class EndedTenures:
             bases = (segment.base_offset for segment in reversed(log.segments))
             known = Acknowledged(next((base for base in bases if base < end), end), end)
         self._by_key[key] = _Ended(log.leader_epoch, known)
+
+    def end_all_of(self, incarnation: str, owners: Mapping[PartitionKey, Owner]) -> None:
+        """The registration of this incarnation, the broker's own, has been absent: the facts that
+        name it no longer keep others from claiming, even if no log has served them yet."""
+        for key, owner in owners.items():
+            if owner.fact.incarnation == incarnation:
+                self.end(key, owner.fact.leader_epoch)
+
+    def end(self, key: PartitionKey, epoch: int) -> None:
+        """The tenure with this epoch is over, whether or not a log has served it."""
+        if not self.is_over(key, epoch):
+            self._by_key[key] = _Ended(epoch, self.acknowledged(key))
 
     def forget(self, key: PartitionKey) -> None:
         """The partition was deleted."""

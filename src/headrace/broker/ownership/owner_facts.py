@@ -14,9 +14,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import HeadraceError, VersionConflict
+from headrace.errors import HeadraceError, NotOwner, VersionConflict
 from headrace.log.fencing import EPOCH_OF_DELETED
-from headrace.metadata.facts import OwnerFact, PartitionFact, owner_key, partition_key
+from headrace.metadata.facts import (
+    BrokerFact,
+    OwnerFact,
+    PartitionFact,
+    broker_key,
+    owner_key,
+    partition_key,
+)
 from headrace.metadata.store import ABSENT, MultiOperation
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.broker.ownership.cluster_view import ClusterView, Owner
     from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import PartitionKey
-    from headrace.metadata.store import MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -67,6 +74,30 @@ class OwnerFacts:
         self._metadata = metadata
         self._tasks = tasks
         self._asked: list[_Write] = []
+        self._registrations: dict[int, asyncio.Task[MetadataEntry | None]] = {}
+        """Being read, by broker; only for callers of the turn in which the read was started."""
+
+    async def prove_ended(self, owner: OwnerFact, mine: str) -> None:
+        """Make sure that the tenure in this fact, which this broker knows, is over: it is of the
+        incarnation `mine`, or the registration of its owner, read now, does not exist. Raises
+        NotOwner if it does, MetadataUnavailable, DataCorrupt.
+
+        The view of live brokers does not prove that: it may be older than the fact. A read that
+        begins after the fact was read sees a later state of the store (ZooKeeper never shows a
+        client an older one), and an incarnation whose registration has been absent claims all its
+        partitions anew (`EndedTenures.end_all_of`).
+        """
+        if owner.incarnation == mine:
+            return
+        reading = self._registrations.get(owner.broker)
+        if reading is None:
+            name = f"registration of broker {owner.broker}"
+            reading = self._tasks.start(self._metadata.get(broker_key(owner.broker)), name)
+            self._registrations[owner.broker] = reading
+            asyncio.get_running_loop().call_soon(self._registrations.pop, owner.broker)
+        entry = await asyncio.shield(reading)
+        if entry is not None and BrokerFact.decode(entry.value).incarnation == owner.incarnation:
+            raise NotOwner(f"broker {owner.broker}, its owner, lives: looking again")
 
     async def first_epoch(self, topic: Topic, number: int) -> int:
         """The epoch of a partition without an owner fact: the one after its chain's, if the fact

@@ -1,35 +1,31 @@
-"""Detects that another broker's process has died before its session ends.
+"""Suspects that another broker's process has died, before its registration ends.
 
-Invariants: a failure detector that only acts on certainty. Each broker keeps one idle connection to
-every other broker. When a process dies, its machine closes the connection at once and refuses the
-next one; only then is the dead broker's registration removed, so that all brokers learn of it at
-the same time. A broker that is slow, paused or partitioned looks different and is left to its
-session. A false positive would cost a needless move but no records: storage fences a broker whose
-partitions are taken over, and a broker that finds its registration removed restores it.
+Invariants: suspicion only. It decides what clients are told meanwhile (`Departures`), never who
+owns what: no broker removes another one's registration. Connections that are reset and refused
+prove nothing about the process: a firewall, a namespace or a proxy on the way does the same to a
+broker that lives and answers its clients, and a stopped broker cannot learn what others make of it.
+The proof comes from the broker's own machine (`runtime/session_ender`) or from the end of its
+session.
 
-Between two brokers there are two lines, one opened by each. The end of either makes the other
-broker doubtful (`Departures`), until it responds or is known to be dead.
+Each broker keeps one idle connection to every other broker. When a process dies, its machine closes
+the connection at once and refuses the next one. Between two brokers there are two lines, one opened
+by each. The end of either makes the other broker doubtful, until it responds, or has not for a
+while: then others may reach it, and its session decides.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from headrace.errors import HeadraceError
-from headrace.metadata.facts import BrokerFact, broker_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.ownership.departures import Departures
     from headrace.broker.topics.ownership import OpenLine, PeerLine
-    from headrace.metadata.store import MetadataStore
+    from headrace.metadata.facts import BrokerFact
     from headrace.runtime.tasks import Tasks
-
-log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 2.0
 RETRY_S = 5.0
@@ -50,14 +46,12 @@ class Peers:
         self,
         me: int,
         incarnation: str,
-        metadata: MetadataStore,
         tasks: Tasks,
         departures: Departures,
     ) -> None:
         self._me = me
         self._incarnation = incarnation
         self._departures = departures
-        self._metadata = metadata
         self._tasks = tasks
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._lines: dict[str, PeerLine] = {}
@@ -101,9 +95,8 @@ class Peers:
             if not await self._hold(open_line, fact, incarnation):
                 self._departures.trust(incarnation)  # others may reach it
                 await asyncio.sleep(RETRY_S)
-            elif await self._has_died(open_line, fact):
-                await self._witness(fact)
-                await asyncio.sleep(RETRY_S)
+            elif await self._is_refused(open_line, fact):
+                await asyncio.sleep(RETRY_S)  # probably its registration ends soon
             else:
                 self._departures.trust(incarnation)
                 if loop.time() - began < HELD_S:
@@ -130,7 +123,7 @@ class Peers:
             line.abort()
         return True
 
-    async def _has_died(self, open_line: OpenLine, fact: BrokerFact) -> bool:
+    async def _is_refused(self, open_line: OpenLine, fact: BrokerFact) -> bool:
         """Whether the broker's address refuses connections. While the system closes what a killed
         process had open, it still accepts some, but no one responds."""
         refused = 0
@@ -151,14 +144,3 @@ class Peers:
                 return False
             await asyncio.sleep(PROBE_GAP_S)
         return False
-
-    async def _witness(self, fact: BrokerFact) -> None:
-        key = broker_key(fact.id)
-        try:
-            entry = await self._metadata.get(key)
-            if entry is None or BrokerFact.decode(entry.value).incarnation != fact.incarnation:
-                return
-            await self._metadata.delete(key, entry.version)
-            log.warning("broker %d has died: its address refuses connections", fact.id)
-        except HeadraceError as error:
-            log.info("broker %d seems dead; waiting for its session to end: %s", fact.id, error)

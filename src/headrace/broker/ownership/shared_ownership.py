@@ -4,10 +4,11 @@ Invariants: every broker computes the same placement from the same view and acts
 partitions only; there is no controller. Each change of an owner is a compare-and-set of its fact,
 which raises the leader epoch. That settles who *may* serve; storage keeps a former owner from
 writing, because the log fences it when it loads (`PartitionLog`). A claim needs no consent, since
-it is made only after the owner's incarnation has ended; a live owner hands over by itself.
+it is made only after the owner's registration has ended, which only its session and its own machine
+end (`OwnerFacts.prove_ended`, `runtime/session_ender`); a live owner hands over by itself.
 
-How it works: every change sets one event, and one task reconciles the actual with the desired
-state: for the partitions whose owner changed, and for all of them when brokers, topics or pins did.
+How it works: every change sets one event, and one task reconciles the actual with the desired state
+of the partitions whose owner changed, or of all of them when brokers, topics or pins did.
 A partition is served by one PartitionLog for one tenure; afterwards a `ForeignPartition` takes its
 place and refuses requests.
 """
@@ -65,8 +66,7 @@ response names new leaders and no longer lists their former broker while a reque
 flight, librdkafka (2.10 and later) forgets the leaders, and asks again after 0.2 to 0.5 s."""
 EXPIRED = "the session with the metadata store has expired"
 LOADS_AT_ONCE = 32
-"""Logs that no client has requested yet; a log that a client waits for is read at once in
-addition."""
+"""Logs that no client has requested yet; one that a client waits for is read at once."""
 
 
 class SharedOwnership:
@@ -103,7 +103,7 @@ class SharedOwnership:
         self._orphaned = OrphanedOwnerships(self.view, metadata, incarnation, tasks)
         self._is_all_due = True
         """Whether all partitions must be examined; otherwise only those the view marks as dirty."""
-        self._peers = Peers(self._me, incarnation, metadata, tasks, self.view.departures)
+        self._peers = Peers(self._me, incarnation, tasks, self.view.departures)
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._suspended = SuspendedLogs(topics, self.view, incarnation)
@@ -124,9 +124,8 @@ class SharedOwnership:
         self._is_leaving = False
         self._leaving: asyncio.Timeout | None = None  # while partitions are handed over
         self.guard: SessionGuard | None
-        self._guard = self.guard = SessionGuard(
-            metadata.session, clock, self._step_down, self._step_up
-        )
+        steps = self._step_down, self._step_up
+        self._guard = self.guard = SessionGuard(metadata.session, clock, *steps)
 
     # --- requests of faces -------------------------------------------------------------------
 
@@ -292,14 +291,15 @@ class SharedOwnership:
             self._topics.version += 1
             self._peers.follow(self.view.brokers)
             self._is_all_due = True
-        if self._guard.is_up and not self._is_leaving:
-            membership = self._membership
-            is_unknown = membership is not None and self._me not in self.view.brokers
-            if membership is not None and is_unknown and not await membership.restore():
-                loop.call_later(RETRY_S, self._wake.set)
-            self._reconcile()
-        else:
+        if not self._guard.is_up or self._is_leaving:
             self._waiter.notify()
+        elif self._membership is not None and self._me not in self.view.brokers:
+            if self._mine or self._busy:
+                self._guard.renounce()  # others may have claimed what is served here
+            if not await self._membership.restore():
+                loop.call_later(RETRY_S, self._wake.set)
+        else:
+            self._reconcile()
 
     def _step_down(self) -> None:
         """The session may end soon: serve nothing, so that no client is directed here."""
@@ -316,6 +316,8 @@ class SharedOwnership:
             self._leaving.reschedule(asyncio.get_running_loop().time())
 
     def _step_up(self, has_survived: bool) -> None:
+        if not has_survived:
+            self._ended.end_all_of(self._incarnation, self.view.owners)
         for key, served in self._suspended.take_all().items():
             self._mine[key] = served
             topic = self._topics.by_id.get(key[0])
@@ -425,14 +427,17 @@ class SharedOwnership:
 
     async def _claim(self, topic: Topic, number: int) -> None:
         async with self._claims:
-            known = self.view.owners.get((topic.id, number))
+            known, term = self.view.owners.get((topic.id, number)), self._guard.term
             if known is None:
                 epoch = await self._facts.first_epoch(topic, number)
             else:
+                await self._facts.prove_ended(known.fact, self._incarnation)
                 epoch = known.fact.leader_epoch + 1
             fact = OwnerFact(self._me, self._incarnation, epoch)
             is_mine = await self._facts.write((topic.id, number), fact, known)
-        if is_mine and self._guard.is_up and not self._is_leaving:
+        if is_mine and self._guard.term != term:
+            self._ended.end((topic.id, number), epoch)
+        elif is_mine and not self._is_leaving:
             self._begin(topic, number, epoch)
 
     async def _warm(

@@ -1,9 +1,10 @@
 """The logs of a broker that has stepped down, kept in case its session survives.
 
 Invariants: while a session lives, so does the broker's registration, and as long as that exists no
-other broker claims its partitions. So in the same session a log continues under its epoch, and
-nothing is read or written. In a new session other owners may have served in between: the logs are
-abandoned, and the partitions claimed anew.
+other broker claims its partitions (`session_guard` has the proof; after a removal by hand,
+`SessionGuard.renounce` makes the session count as another one). So in the same session a log
+continues under its epoch, and nothing is read or written. In a new session other owners may have
+served in between: the logs are abandoned, and the partitions claimed anew.
 
 Coordinators are suspended with their log. Logs with companions are not kept: those who build state
 from them do not wait for appends still in progress.
