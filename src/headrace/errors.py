@@ -107,6 +107,10 @@ class UnsupportedForMessageFormat(Rejected):
     """A message format older than record batch v2."""
 
 
+class CodecUnsupported(Rejected):
+    """A compression codec that this version of the request does not allow (KIP-110)."""
+
+
 class OutOfOrderSequence(Rejected):
     """An idempotent producer skipped a sequence number (KIP-98)."""
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from headrace.java.jars import cache_folder
 
-KAFKA_VERSION = "4.3.0"
+KAFKA_VERSION = os.environ.get("HEADRACE_KAFKA_VERSION", "4.3.0")
+"""The Apache Kafka that tests and benchmarks run beside Headrace, and whose tools they use."""
 COORDINATES = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-tools"))
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from headrace.errors import HeadraceError, OutOfOrderSequence
 from headrace.log.environment import Environment
+from headrace.log.largest_timestamp import offset_of_max_timestamp
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
@@ -198,7 +199,7 @@ async def _times_asked(log: PartitionLog, store: FileLedgerStore, model: _Model)
         found = await log.reader.offset_of_time(time_ms)
         if found.offset != expected:
             return [f"time {time_ms} returns offset {found.offset}, expected {expected}"]
-    largest = await log.reader.offset_of_max_timestamp()
+    largest = await offset_of_max_timestamp(log)
     if largest.offset != records.index(max(records)):
         return [f"the largest timestamp is reported at {largest.offset}"]
     return []

@@ -56,6 +56,14 @@ def test_a_pattern_finds_topics_that_come_later(broker, topic):
         member.leave()
 
 
+def test_a_pattern_finds_internal_topics_as_in_kafka(broker, topic):
+    member = ConfluentMember(broker.kafka, topic, "^__consumer_offset[s]$", **NEW)
+    try:
+        wait_until(lambda: len(member.owned) > PARTITIONS)
+    finally:
+        member.leave()
+
+
 def test_a_pattern_that_cannot_be_used_is_a_clear_error(broker, topic):
     from confluent_kafka import Consumer
 

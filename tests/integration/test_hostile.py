@@ -85,6 +85,7 @@ def test_a_malformed_request_closes_its_connection_with_one_line(broker, unharme
     lines = [line for line in broker.log_since(mark) if " INFO " not in line]
     assert len(lines) == 1, lines
     assert "closing its connection" in lines[0]
+    assert ("TLS handshake" in lines[0]) == (what == "TLS")
 
 
 def test_what_was_asked_before_a_malformed_request_is_no_danger(broker, unharmed):

@@ -97,6 +97,7 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         14: {"group_id": GROUP, "generation_id": 1, "member_id": "nobody"},
         15: {"groups": (GROUP,)},
         16: {},
+        17: {"mechanism": "PLAIN"},
         18: {"client_software_name": "raw", "client_software_version": "1"},
         19: {"topics": [topic_values(fresh + "-new")], "timeout": 5000},
         20: {"topic_names": (fresh,), "topics": [{"name": fresh}], "timeout": 5000},
@@ -139,6 +140,7 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         32: {"resources": [resource]},
         33: {"resources": [resource | {"configs": [config]}]},
         35: {"topics": None},
+        36: {"auth_bytes": b"\0user\0password"},
         37: {"topics": [{"name": fresh, "count": 2}], "timeout": 5000},
         42: {"groups_names": (fresh + "-group",)},
         44: {"resources": [resource | {"configs": [config]}]},
@@ -250,7 +252,10 @@ ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS = 24, 25, 26, 28
 DESCRIBE_TRANSACTIONS = 65
 DESCRIBE_CONSUMERS, DESCRIBE_STREAMS = 69, 89
 NEEDS_A_TRANSACTION = {ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS}
+ILLEGAL_SASL_STATE = 34
 PROMISED_ERRORS = {
+    17: {ILLEGAL_SASL_STATE},
+    36: {ILLEGAL_SASL_STATE},
     11: {0, MEMBER_ID_REQUIRED},
     12: {UNKNOWN_MEMBER_ID},
     13: {0, UNKNOWN_MEMBER_ID},

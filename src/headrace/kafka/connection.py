@@ -45,6 +45,8 @@ FRAME_BYTES_MIN: Final = 8
 ANY_TERM: Final = -1
 """For a response that may leave at any time."""
 SIZE_BYTES: Final = 4
+TLS_HELLOS: Final = frozenset({0x160300, 0x160301, 0x160302, 0x160303, 0x160304})
+"""The first bytes of a TLS handshake record: its content type and version."""
 _NOT_OPEN: Final = ClientSession(PLAINTEXT, "")
 
 
@@ -273,6 +275,11 @@ class KafkaConnection:
     def _checked_length(self, data: bytes | bytearray, at: int) -> int:
         length = int.from_bytes(data[at : at + SIZE_BYTES], "big", signed=True)
         if not FRAME_BYTES_MIN <= length <= self._dispatcher.request_bytes_max:
+            if length >> 8 in TLS_HELLOS:
+                raise FrameInvalid(
+                    f"it is the start of a TLS handshake, and listener {self.listener} is not"
+                    " encrypted: set security.protocol=PLAINTEXT in the client"
+                )
             raise FrameInvalid(
                 f"a request of {length} bytes exceeds "
                 f"socket.request.max.bytes={self._dispatcher.request_bytes_max}"

@@ -50,6 +50,7 @@ from headrace.kafka.handlers import (
     partition_transactions,
     producers,
     queues,
+    sasl,
     share_fetch,
     share_group_offsets,
     share_groups,
@@ -113,6 +114,7 @@ _LOOKUPS: Final = frozenset({LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH})
 
 _HANDLERS: dict[int, Handler] = {
     **metadata.HANDLERS,
+    **sasl.HANDLERS,
     **topics.HANDLERS,
     **configs.HANDLERS,
     **client_quotas.HANDLERS,

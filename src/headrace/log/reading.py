@@ -446,12 +446,6 @@ class LogReader:
                 await asyncio.sleep(0)
         return NO_OFFSET
 
-    async def offset_of_max_timestamp(self, isolation: int = READ_UNCOMMITTED) -> TimedOffset:
-        """The first record with the largest timestamp of all (KIP-734)."""
-        log = self._log
-        largest = max((segment.max_timestamp_ms for segment in log.segments), default=-1)
-        return await self.offset_of_time(largest, isolation) if largest >= 0 else NO_OFFSET
-
 
 # --- by leader epoch -------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.errors import CoordinatorLoading, DataCorrupt
 from headrace.http.metrics import Metrics
 from headrace.kafka import apis
-from headrace.kafka.error_codes import UNSUPPORTED_VERSION
+from headrace.kafka.error_codes import NONE, UNSUPPORTED_VERSION
+from headrace.records.codec import Record, encode_batch
 from headrace.storage.files.wal_sync import Counters
 
 if TYPE_CHECKING:
@@ -243,5 +244,45 @@ def test_metrics_show_how_many_records_a_share_group_has_not_finished() -> None:
             text, _type = await Metrics(rig.node, rig.face, Counters()).render()
             sample = 'headrace_share_group_lag_records{group="workers",partition="0",topic="t"}'
             assert f"{sample} 2.0\n" in text.decode()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("batch_count", [1, 4])
+def test_the_largest_timestamp_is_that_of_a_record_that_is_left(batch_count: int) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            times = 1_000, 9_000, 3_000, 2_000
+            records = [Record(i, ms, None, b"v", []) for i, ms in enumerate(times)]
+            one = [encode_batch(records)]
+            batches = one if batch_count == 1 else [batch(b"v", timestamp_ms=ms) for ms in times]
+            for data in batches:
+                part = {"index": 0, "records": data}
+                body = {"acks": -1, "topic_data": [{"name": "t", "partition_data": [part]}]}
+                answer = await rig.client().ask(apis.PRODUCE, 9, body)
+                assert int(answer.responses[0].partition_responses[0].error_code) == NONE
+            for start, expected in (0, (9_000, 1)), (1, (9_000, 1)), (2, (3_000, 2)), (4, (-1, -1)):
+                part = {"partition_index": 0, "offset": start}
+                topics = [{"name": "t", "partitions": [part]}]
+                await rig.client().ask(apis.DELETE_RECORDS, 2, {"topics": topics})
+                part = {"partition_index": 0, "timestamp": -3, "current_leader_epoch": -1}
+                topics = [{"name": "t", "partitions": [part]}]
+                answer = await rig.client().ask(apis.LIST_OFFSETS, 7, {"topics": topics})
+                found = answer.topics[0].partitions[0]
+                assert (found.timestamp, found.offset) == expected
+
+    asyncio.run(scenario())
+
+
+def test_the_operations_of_a_group_are_those_that_kafka_knows() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            request = {"groups": ["g"], "include_authorized_operations": True}
+            await rig.client().ask(apis.FIND_COORDINATOR, 0, {"key": "g"})
+            answer = await rig.client().ask(apis.DESCRIBE_GROUPS, 5, request)
+            # READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS
+            operations = sum(1 << bit for bit in (3, 6, 8, 10, 11))
+            assert answer.groups[0].authorized_operations == operations
 
     asyncio.run(scenario())

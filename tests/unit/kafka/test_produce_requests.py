@@ -9,7 +9,12 @@ import pytest
 from face_rig import Rig, batch, broker
 
 from headrace.kafka import apis
-from headrace.kafka.error_codes import INVALID_RECORD, INVALID_REQUIRED_ACKS, NONE
+from headrace.kafka.error_codes import (
+    INVALID_RECORD,
+    INVALID_REQUIRED_ACKS,
+    NONE,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
 from headrace.records.batch import HEADER_SIZE, read_header
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.compression import ZSTD, decompress
@@ -131,5 +136,18 @@ def test_a_log_that_takes_the_brokers_time_does_not_mind_the_producers() -> None
                 },
             )
             assert await _produce(rig, batch(b"v", timestamp_ms=5)) == NONE
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", range(3, 10))
+def test_zstd_needs_the_version_that_introduced_it(version: int) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            records = batch(b"v" * 100, codec=ZSTD)
+            for _ in range(2):  # the second time, the broker knows the way to the partition
+                code = await _produce(rig, records, version=version)
+                assert code == (UNSUPPORTED_COMPRESSION_TYPE if version < 7 else NONE)
 
     asyncio.run(scenario())

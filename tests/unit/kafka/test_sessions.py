@@ -12,6 +12,7 @@ from headrace.broker.sessions import ANONYMOUS, ClientSession
 from headrace.kafka import apis
 from headrace.kafka.connection import KafkaConnection, Reply
 from headrace.kafka.dispatch import KafkaFace
+from headrace.kafka.error_codes import ILLEGAL_SASL_STATE
 from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint
 from headrace.metadata.facts import BrokerFact
 
@@ -109,6 +110,23 @@ def test_what_a_client_says_of_its_software_is_kept_with_its_session():
             assert session.client_id == "t"
             await client.ask(apis.API_VERSIONS, 0, {})
             assert client.connection.session.software_name == ""
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_client_that_expects_sasl_is_refused_at_once(version):
+    """With Kafka's error, and the mechanisms that the listener has: none."""
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            client = rig.client()
+            if version <= 1:
+                answer = await client.ask(apis.SASL_HANDSHAKE, version, {"mechanism": "PLAIN"})
+                assert (int(answer.error_code), answer.mechanisms) == (ILLEGAL_SASL_STATE, ())
+            answer = await client.ask(apis.SASL_AUTHENTICATE, version, {"auth_bytes": b"x"})
+            assert int(answer.error_code) == ILLEGAL_SASL_STATE
+            assert (await client.ask(apis.METADATA, 1, {"topics": None})).topics == ()
 
     asyncio.run(scenario())
 

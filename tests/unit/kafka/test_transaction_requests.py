@@ -23,7 +23,6 @@ from headrace.kafka.error_codes import (
     OPERATION_NOT_ATTEMPTED,
     PRODUCER_FENCED,
     TRANSACTION_ABORTABLE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSTABLE_OFFSET_COMMIT,
 )
@@ -217,8 +216,6 @@ def test_what_cannot_be_is_refused() -> None:
         async with session() as s:
             assert await s.init(transactional_id="") == INVALID_REQUEST
             assert await s.init(transaction_timeout=3_600_000) == INVALID_TRANSACTION_TIMEOUT
-            refused = await s.init(6, enable2_pc=True)
-            assert refused == TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             s.producer = {"producer_id": 77, "producer_epoch": 0}
             assert await s.end(3) == INVALID_PRODUCER_ID_MAPPING
             assert await s.init() == NONE

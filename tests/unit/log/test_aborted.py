@@ -10,6 +10,7 @@ from transaction_rig import Producer
 
 from headrace.log import aborted_index, segment
 from headrace.log.aborted_index import AbortedIndex
+from headrace.log.largest_timestamp import offset_of_max_timestamp
 from headrace.log.log_config import LogConfig
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.batch import iterate_headers
@@ -197,7 +198,7 @@ def test_times_at_and_after_the_last_stable_offset_are_hidden() -> None:
             assert (await log.reader.offset_of_time(start_ms, READ_COMMITTED)).offset == 0
             assert (await log.reader.offset_of_time(start_ms + 5, READ_COMMITTED)).offset == -1
             assert (await log.reader.offset_of_time(start_ms + 5)).offset == 1
-            assert (await log.reader.offset_of_max_timestamp(READ_COMMITTED)).offset == -1
+            assert (await offset_of_max_timestamp(log, READ_COMMITTED)).offset == -1
             await producer.end()
             assert (await log.reader.offset_of_time(start_ms + 5, READ_COMMITTED)).offset == 1
 

@@ -8,6 +8,7 @@ import pytest
 from log_rig import rig, settle
 
 from headrace.errors import StorageUnavailable
+from headrace.log.largest_timestamp import offset_of_max_timestamp
 from headrace.log.log_config import LogConfig
 
 
@@ -156,13 +157,13 @@ def test_a_failed_append_leaves_no_trace_of_its_time() -> None:
             bench.clock.ms -= 9_000
             assert await bench.append(b"three") == 2
             log = bench.log
-            assert await log.reader.offset_of_max_timestamp() == (largest, 1)
+            assert await offset_of_max_timestamp(log) == (largest, 1)
             assert log.segments[-1].index.max_timestamp_ms == largest
             await log.lifecycle_host.roll_now()
             await settle()
             assert len(bench.log.segments) == 2, "the first ledger is sealed"
             await bench.reload()
-            assert await bench.log.reader.offset_of_max_timestamp() == (largest, 1)
+            assert await offset_of_max_timestamp(bench.log) == (largest, 1)
 
     asyncio.run(scenario())
 

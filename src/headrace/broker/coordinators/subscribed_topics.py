@@ -1,7 +1,7 @@
 """This broker's topics as the machines that assign partitions see them.
 
-Invariants: implements `TopicView`; stores nothing of the topics itself. Internal topics match no
-pattern; they can only be subscribed to by name.
+Invariants: implements `TopicView`; stores nothing of the topics itself. As in Kafka, a pattern is
+matched against all topics, internal ones included.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, overload
 
 from headrace.broker.coordinators.topic_patterns import TopicPatterns
 from headrace.coordination.topic_view import TopicShape
-from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +48,7 @@ class SubscribedTopics:
 
     def matching(self, pattern: str) -> Sequence[str]:
         """See TopicView."""
-        found = self._patterns.matching(pattern)
-        return [name for name in found if name not in INTERNAL_TOPICS]
+        return self._patterns.matching(pattern)
 
     async def prepare(self, pattern: str) -> None:
         """Make `matching` cheap for a pattern. Raises RegularExpressionInvalid."""

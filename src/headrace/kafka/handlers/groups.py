@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     )
     from headrace.kafka.wire.schema import Answer
 
-GROUP_OPERATIONS = 0b1_0100_1000
-"""READ DELETE DESCRIBE: all, without ACLs."""
+GROUP_OPERATIONS = 0b1101_0100_1000
+"""READ DELETE DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS: all, without ACLs."""
 NOT_ASKED = -(2**31)
 
 

@@ -14,6 +14,7 @@ from headrace.errors import (
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of
+from headrace.log.largest_timestamp import offset_of_max_timestamp
 from headrace.log.reading import (
     TimedOffset,
     end_offset_of_epoch,
@@ -59,7 +60,7 @@ async def _offset(
         case -2:  # earliest
             return TimedOffset(-1, partition.log_start_offset)
         case -3:  # max timestamp
-            return await partition.reader.offset_of_max_timestamp(isolation)
+            return await offset_of_max_timestamp(partition, isolation)
         case -4:  # earliest local (KIP-405)
             return TimedOffset(-1, local_start_offset(partition))
         case -5:  # latest tiered (KIP-1005)

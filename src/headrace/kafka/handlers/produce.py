@@ -15,6 +15,7 @@ from uuid import UUID
 from headrace.broker.services.appends import Placed, Transaction, check_single
 from headrace.errors import (
     AcksInvalid,
+    CodecUnsupported,
     HeadraceError,
     NotOwner,
     PolicyViolation,
@@ -35,7 +36,8 @@ from headrace.kafka.wire.produce import (
     write_one,
     write_produce,
 )
-from headrace.records.batch import NO_TIMESTAMP, header_of
+from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, header_of
+from headrace.records.compression import ZSTD
 from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
     from headrace.kafka.wire.leader_hints import LeaderHint
     from headrace.log.partition_log import PartitionLog
+    from headrace.records.batch import Fields
     from headrace.runtime.completion import Completion
 
 log = logging.getLogger(__name__)
@@ -54,6 +57,8 @@ LATENCY_SAMPLE_MASK: Final = 15
 """One request in 16 is measured, so that the histogram costs the hot path nothing."""
 RECORD_ERRORS_MAX: Final = 1_000
 """Refused records listed in a response."""
+ZSTD_SINCE: Final = 7
+"""From here on batches may be compressed with zstd (KIP-110)."""
 KNOWS_ABORTABLE: Final = 11
 """From here on a producer knows the error TransactionAbortable (KIP-890)."""
 ADDS_PARTITIONS: Final = 12
@@ -112,6 +117,14 @@ class _Pending:
             size = INT32.pack(len(body) + 4 + len(tags))
             self.reply.term = self.term
             self.reply.send((size + INT32.pack(self.correlation_id) + tags + body,))
+
+
+def _check_codec(header: Fields, version: int) -> None:
+    """Raises CodecUnsupported."""
+    if version < ZSTD_SINCE and header[5] & COMPRESSION_MASK == ZSTD:
+        raise CodecUnsupported(
+            f"Produce v{version} does not allow zstd: use v{ZSTD_SINCE} or later, or another codec"
+        )
 
 
 class ProduceHandler:
@@ -209,6 +222,8 @@ class ProduceHandler:
                 route = self._routes[key] = (found, frame_around_one(version, topic, number))
             partition, around = route
             header = check_single(records)
+            if version < ZSTD_SINCE:
+                _check_codec(header, version)
             appended = self._appends.append_now(partition, records, header)
         except HeadraceError:
             return False
@@ -266,6 +281,7 @@ class ProduceHandler:
         """Append a batch, now or once it can be. Raises HeadraceError."""
         records = part.records
         header = header_of(check_single(records))
+        _check_codec(header, pending.version)
         assert records is not None
         appended = self._appends.append_now(partition, records, header)
         if appended is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.coordination.transactions.commands import InitProducerIdCommand
 from headrace.coordination.transactions.state_records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from headrace.errors import HeadraceError, RequestInvalid, TransactionalIdRefused
+from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, code_of
 from headrace.records.identifiers import TRANSACTIONS_TOPIC
@@ -55,10 +55,6 @@ async def init_producer_id(node: Node, request: InitProducerIdRequest, context: 
 async def _init_transactional(
     node: Node, transactional_id: str, request: InitProducerIdRequest
 ) -> tuple[int, int]:
-    if request.enable2_pc or request.keep_prepared_txn:
-        raise TransactionalIdRefused(
-            "this broker does not support two-phase commit of transactions"
-        )
     await node.topics.ensure_internal(TRANSACTIONS_TOPIC)
     command = InitProducerIdCommand(
         transactional_id,
