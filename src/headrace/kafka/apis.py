@@ -68,7 +68,7 @@ _APIS = (
     Api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
     Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
-    Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
+    Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
     Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
     Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),

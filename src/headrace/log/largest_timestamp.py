@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.log.reading import NO_OFFSET, READ_UNCOMMITTED, TimedOffset
+from headrace.log.reading import NO_OFFSET, TimedOffset
+from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.batch import read_header
 from headrace.records.codec import decode_batch
 

@@ -74,6 +74,7 @@ async def describe_log_dirs(node: Node, request: Any, _context: Context) -> Answ
         "topics": [topic for topic in topics if topic is not None],
         "total_bytes": total_bytes,
         "usable_bytes": usable_bytes,
+        "is_cordoned": False,
     }
     return {"error_code": 0, "results": [result]}
 
