@@ -107,6 +107,7 @@ def proxy_in_a_thread(target: str) -> Iterator[tuple[Proxy, Callable[..., Any]]]
         yield proxy, run
     finally:
         run(proxy.__aexit__)
+        run(asyncio.sleep, 0.1)  # until what was aborted is closed
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -174,6 +174,48 @@ def test_zookeeper_is_believed_only_with_a_certificate_of_the_named_authority(zo
     asyncio.run(scenario())
 
 
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.session_ender_process import SessionEnder
+from headrace.runtime.tls import TlsFiles, client_context
+from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
+
+async def main():
+    files = TlsFiles(*map(Path, sys.argv[2:]))
+    ender, tls = SessionEnder(files), client_context(files)
+    options = ZooKeeperOptions(sys.argv[1], 60_000, tls=tls, on_session=ender.note)
+    client = await ZooKeeper.connect(options, SystemClock())
+    await client.create("/alive", b"", ephemeral=True)
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_the_session_of_a_killed_process_is_ended_over_tls_too(zookeeper):
+    """Long before it would expire."""
+
+    async def scenario() -> None:
+        client = await connect(zookeeper.address, zookeeper.parties.broker.files)
+        command = [sys.executable, "-c", KILLED, zookeeper.address]
+        command += map(str, zookeeper.parties.broker.files)
+        try:
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+                assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
+                assert await client.exists("/alive")
+                process.kill()
+            async with asyncio.timeout(20):
+                while await client.exists("/alive"):
+                    await asyncio.sleep(0.02)
+        finally:
+            await client.close()
+
+    asyncio.run(scenario())
+
+
 # --- bookies ---------------------------------------------------------------------------------
 
 
