@@ -21,6 +21,7 @@ from headrace_verify.broker_load import (
 from headrace_verify.kafka_wire import KafkaWire, Refused
 from headrace_verify.real_broker import RealBroker
 from headrace_verify.rng import seeded
+from headrace_verify.verdicts import CANNOT_RUN
 
 if TYPE_CHECKING:
     from headrace_verify.task import Task
@@ -52,9 +53,9 @@ def run_broker_kills(task: Task) -> None:
         acknowledged = library.count
         task.figures["acknowledged by the library"] = acknowledged
         task.figures["acknowledged batches, raw"] = raw.acknowledged
-        if not acknowledged or not raw.acknowledged:
-            task.wrong("nothing was acknowledged, so nothing was verified", seed=task.seed)
-    except (Fatal, OSError) as error:
+    except CANNOT_RUN as error:
+        task.could_not_run(f"{type(error).__name__}: {error}")
+    except Fatal as error:
         task.wrong(f"{type(error).__name__}: {error}", seed=task.seed, log=broker.log_tail())
     finally:
         broker.kill()

@@ -21,6 +21,7 @@ from headrace_verify.power import run_power, run_power_faults
 from headrace_verify.power_broker import run_power_broker, run_power_files
 from headrace_verify.power_table import run_power_table
 from headrace_verify.task import Attack, Task
+from headrace_verify.verdicts import CANNOT_RUN, missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ ATTACKS = (
         "kills",
         15,
         run_kills,
+        ("acknowledgements",),
     ),
     Attack(
         "power",
@@ -112,6 +114,7 @@ ATTACKS = (
         "recoveries",
         10,
         run_faults,
+        ("acknowledgements",),
     ),
     Attack(
         "broker",
@@ -121,6 +124,7 @@ ATTACKS = (
         "kills",
         20,
         run_broker_kills,
+        ("acknowledged by the library", "acknowledged batches, raw"),
     ),
 )
 BY_NAME = {attack.name: attack for attack in ATTACKS}
@@ -161,10 +165,39 @@ class Outcome(NamedTuple):
     seconds: float
 
     @property
-    def held(self) -> bool:
-        """Whether there was no violation and something was checked (or could not be on this
-        machine)."""
-        return not self.task.violation_count and (self.task.checked > 0 or self.task.is_impossible)
+    def is_violated(self) -> bool:
+        """See Judged."""
+        return self.task.violation_count > 0
+
+    @property
+    def gaps(self) -> list[str]:
+        """See Judged. None if this machine lacks what the attack needs: it is skipped."""
+        task = self.task
+        if task.is_impossible:
+            return []
+        figures = {name: task.figures.get(name, 0) for name in self.attack.evidence}
+        return [*task.not_run, *missing({f"{self.attack.unit} checked": task.checked, **figures})]
+
+
+class Attacked(NamedTuple):
+    """The results of all attacks."""
+
+    outcomes: list[Outcome]
+
+    @property
+    def is_violated(self) -> bool:
+        """See Judged."""
+        return any(one.is_violated for one in self.outcomes)
+
+    @property
+    def gaps(self) -> list[str]:
+        """See Judged."""
+        found = [f"{one.attack.name}: {gap}" for one in self.outcomes for gap in one.gaps]
+        if not found and not any(one.task.checked for one in self.outcomes):
+            skipped = [f"{one.attack.name}: {why}" for one in self.outcomes
+                       for why in one.task.skipped]  # fmt: skip
+            found = ["nothing was checked", *skipped]
+        return found
 
 
 class Proof(NamedTuple):
@@ -215,8 +248,10 @@ def run_attacks(
             except KeyboardInterrupt:
                 is_interrupted = True
                 task.skip("interrupted: the checks made until then count")
-            except (HeadraceError, AssertionError, OSError) as error:
-                task.wrong(f"the attack failed to run: {error!r}", seed=plan.seed)
+            except CANNOT_RUN as error:
+                task.could_not_run(f"the attack could not run: {error!r}")
+            except (HeadraceError, AssertionError) as error:
+                task.wrong(f"the attack ended with an error: {error!r}", seed=plan.seed)
             outcomes.append(Outcome(attack, task, task.seconds))
             if is_interrupted:
                 break

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Fatal
 from headrace.runtime.clock import SystemClock
+from headrace_verify.verdicts import NotRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,7 +69,7 @@ class RealBroker:
         return [sys.executable, str(script)] if script.exists() else _MODULE
 
     def start(self) -> float:
-        """Start and wait until it is ready; returns the seconds it took. Raises Fatal."""
+        """Start and wait until it is ready; returns the seconds it took. Raises Fatal, NotRun."""
         clock = SystemClock()
         begun_ns = clock.now_ns()
         command = [
@@ -101,6 +102,8 @@ class RealBroker:
         if not line.endswith(b"\n"):
             process.kill()
             process.wait()
+            if clock.now_ns() - begun_ns >= READY_TIMEOUT_S * 1_000_000_000:
+                raise NotRun(f"the broker was not ready after {READY_TIMEOUT_S} s, and was killed")
             raise Fatal(f"the broker does not start: {self.log_tail()}")
         ready: dict[str, Any] = json.loads(line)
         # Workers report all of theirs, at consecutive ports.

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import Fatal
 from headrace_verify.model_disk import Image, split, truncate, write_into
 from headrace_verify.native import COMPILERS, compile_library, find_compiler
+from headrace_verify.verdicts import NotRun
 
 HEAD = struct.Struct("<IiqIBBH")  # as `struct record` of recorder.c
 SOURCE = Path(__file__).with_name("recorder.c")
@@ -25,7 +25,7 @@ _NOT_KEPT = ("-shm",)
 """SQLite's WAL index, in shared memory: the first process that opens the file recreates it."""
 
 
-class RecordUnsound(Fatal):
+class RecordUnsound(NotRun):
     """The record is unusable."""
 
 

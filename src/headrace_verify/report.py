@@ -16,14 +16,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.clock import SystemClock
+from headrace_verify.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace_verify.crash import Outcome, Proof
+    from headrace_verify.crash import Attacked, Outcome
 
 
-def summary(seed: int, outcomes: list[Outcome], proofs: list[Proof]) -> dict[str, Any]:
+def summary(seed: int, attacked: Attacked) -> dict[str, Any]:
     """The whole report as plain values."""
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     return {
@@ -36,7 +37,7 @@ def summary(seed: int, outcomes: list[Outcome], proofs: list[Proof]) -> dict[str
             "python": platform.python_version(),
             "cores": os.cpu_count(),
         },
-        "verdict": "held" if has_held(outcomes, proofs) else "VIOLATED",
+        "verdict": verdict_of(attacked),
         "attacks": [
             {
                 "name": one.attack.name,
@@ -47,42 +48,20 @@ def summary(seed: int, outcomes: list[Outcome], proofs: list[Proof]) -> dict[str
                 "seconds": round(one.seconds, 1),
                 "violations": one.task.violation_count,
                 "skipped": one.task.skipped,
+                "inconclusive": one.gaps,
                 "figures": one.task.figures,
                 "findings": [found._asdict() for found in one.task.violations],
             }
-            for one in outcomes
-        ],
-        "planted": [
-            {
-                "number": proof.bug.number,
-                "bug": proof.bug.name,
-                "attack": proof.bug.attack,
-                "found": "skipped" if proof.is_skipped else proof.is_found,
-                "seconds": round(proof.seconds, 1),
-                "by": proof.task.violations[0].what if proof.is_found else None,
-            }
-            for proof in proofs
+            for one in attacked.outcomes
         ],
     }
 
 
-def has_held(outcomes: list[Outcome], proofs: list[Proof]) -> bool:
-    """Whether the run succeeded: something was checked, and there was no violation."""
-    return bool(outcomes or proofs) and all(
-        [
-            *(one.held for one in outcomes),
-            *(proof.is_found or proof.is_skipped for proof in proofs),
-        ]
-    )
-
-
 def word_of(outcome: Outcome) -> str:
     """The verdict on one attack."""
-    if outcome.task.violation_count:
-        return "VIOLATED"
-    if outcome.task.is_impossible:
+    if outcome.task.is_impossible and not outcome.is_violated:
         return "SKIPPED"
-    return "held" if outcome.task.checked else "NOTHING CHECKED"
+    return verdict_of(outcome)
 
 
 def write_report(folder: Path, report: dict[str, Any]) -> list[str]:

@@ -51,6 +51,8 @@ class Attack(NamedTuple):
     share: int
     """Its share of the total time."""
     run: Callable[[Task], None]
+    evidence: tuple[str, ...] = ()
+    """Figures without which its checks prove nothing, for example acknowledgements."""
 
 
 class Task:
@@ -83,6 +85,8 @@ class Task:
         self.violation_count = 0
         self.violations: list[Violation] = []
         self.skipped: list[str] = []
+        self.not_run: list[str] = []
+        """Why it, or a part of it, could not run."""
         self.is_impossible = False
         """Report that this machine lacks what the attack needs."""
         self.planted = ""
@@ -131,6 +135,10 @@ class Task:
         """Report that something was skipped."""
         if why not in self.skipped:
             self.skipped.append(why)
+
+    def could_not_run(self, why: str) -> None:
+        """Report that this run, or a part of it, proves nothing."""
+        self.not_run.append(why)
 
     def skip_all(self, why: str) -> None:
         """Report that the attack cannot run here; this is not a failure."""

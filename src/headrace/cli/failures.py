@@ -6,6 +6,7 @@ are documented in `headrace --help`: do not change, scripts rely on them.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -19,6 +20,7 @@ USAGE = 2
 NOT_FOUND = 3
 UNREACHABLE = 4
 CONFLICT = 5
+UNKNOWN = 6
 INTERRUPTED = 130
 
 EXIT_CODES = """\b
@@ -29,6 +31,7 @@ Exit codes:
   3    not found: no such topic, partition or group
   4    the broker is unreachable or did not respond in time
   5    conflict: already exists, or the group is active
+  6    inconclusive: a check could not run or had nothing to check (headrace verify)
   130  interrupted by Ctrl-C"""
 
 
@@ -39,6 +42,9 @@ class CommandFailed(click.ClickException):
         super().__init__(message)
         self.next_step = next_step
         self.exit_code = exit_code  # type: ignore[misc]  # click: a class variable by default
+
+
+_QUOTED = re.compile(r"'[^']*'")
 
 
 class _Meaning(NamedTuple):
@@ -134,12 +140,14 @@ def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
         is_local = error.name().startswith("_")
         step = "Check the command and -X" if is_local else "See the broker's log"
         return CommandFailed(f"{doing}: {said} ({error.name()})", step)
-    detail = "" if _is_redundant(said) else f" ({said})"
+    detail = "" if _is_redundant(said, meaning.cause) else f" ({said})"
     return CommandFailed(f"{doing}: {meaning.cause}{detail}", meaning.next_step, meaning.exit_code)
 
 
-def _is_redundant(said: str) -> bool:
-    return said.startswith(("Broker: ", "Local: "))
+def _is_redundant(said: str, cause: str) -> bool:
+    """Whether the client's text adds nothing: its own name of the code, or the cause once more."""
+    words = set(_QUOTED.sub("", said).split())
+    return said.startswith(("Broker: ", "Local: ")) or words <= set(cause.split())
 
 
 def no_topic(name: str) -> CommandFailed:

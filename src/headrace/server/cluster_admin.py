@@ -258,7 +258,7 @@ class ClusterAdmin:
                 acks[f"topic {topic.name}"] = copies.ack
         writable = set(snapshot.bookies) - set(snapshot.read_only_bookies)
         return [
-            f"{len(writable)} bookies are writable, but {ack} must acknowledge each entry "
+            f"writable bookies: {len(writable)}, but {ack} must acknowledge each entry "
             f"for {name}: no records can be written there"
             for name, ack in acks.items()
             if len(writable) < ack

@@ -19,6 +19,7 @@ from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.figures import BIN_MS, availability, outages, summary
 from headrace_verify.blackbox.run import HISTORY, replays
 from headrace_verify.report import load_pyplot
+from headrace_verify.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             "python": platform.python_version(),
             "cores": os.cpu_count(),
         },
-        "verdict": "held" if outcome.held else "VIOLATED",
+        "verdict": verdict_of(outcome),
         "violations": outcome.violations,
         **outcome.verdict.as_json(),
         "skipped": outcome.skipped,

@@ -31,7 +31,8 @@ from headrace_verify.blackbox.targets import SINGLE, kinds_of, make_target
 from headrace_verify.checkers import Verdict, check_history, without_collector
 from headrace_verify.checkers.facts import gather
 from headrace_verify.checkers.share_ends import count_messages
-from headrace_verify.history import NOTE, OK, History, now_ns, read_history, write_merged
+from headrace_verify.history import NOTE, OK, SEND, History, now_ns, read_history, write_merged
+from headrace_verify.verdicts import CANNOT_RUN, HELD, missing, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -95,10 +96,29 @@ class Outcome:
     log_tail: str = ""
     archive: Archived | None = None
 
+    not_run: list[str] = field(default_factory=list)
+    """Why the run, or a part of it, could not run."""
+
+    @property
+    def is_violated(self) -> bool:
+        """See Judged."""
+        return bool(self.violations) or not self.verdict.is_clean
+
+    @property
+    def gaps(self) -> list[str]:
+        """See Judged."""
+        sent = sum(counts["sent"] for counts in self.messages.values())
+        acknowledged = self.tally.operations.get(SEND, {}).get(OK, 0)
+        evidence = {"acknowledgements": sent + acknowledged}
+        evidence["records read"] = self.tally.records_read + sent
+        if self.schedule:
+            evidence["faults that took effect"] = len(self.done.injected)
+        return [*self.not_run, *missing(evidence)]
+
     @property
     def held(self) -> bool:
-        """Whether no guarantee was violated, and there was something to check."""
-        return not self.violations and self.verdict.is_clean
+        """Whether there is evidence, and nothing was wrong."""
+        return verdict_of(self) == HELD
 
 
 def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], None]) -> Outcome:
@@ -121,7 +141,9 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
     run = _Run(outcome, cluster, crew, History(own, "run"), on_progress)
     try:
         run.go()
-    except (HeadraceError, OSError) as error:
+    except CANNOT_RUN as error:
+        outcome.not_run.append(f"the run failed: {type(error).__name__}: {error}")
+    except HeadraceError as error:
         outcome.violations.append(f"the run failed: {type(error).__name__}: {error}")
     finally:
         outcome.ended_ns = now_ns()

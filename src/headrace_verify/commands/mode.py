@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import click
 
-from headrace.cli.failures import FAILED, OK
+from headrace.cli.failures import FAILED, OK, UNKNOWN
 from headrace.cli.output import print_json, print_table, say
 from headrace.cli.progress import StatusLine
+from headrace_verify.verdicts import CANNOT_RUN, HELD, INCONCLUSIVE, VIOLATED, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[float, str], None]
 """A run's progress (0 to 1), and a short text."""
-
-
-class Outcome(Protocol):
-    """The result of a run."""
-
-    @property
-    def held(self) -> bool:
-        """Whether something was checked and nothing was wrong."""
 
 
 class Proof(NamedTuple):
@@ -138,9 +131,16 @@ def perform(mode: Mode, asked: Asked) -> int:
     line = StatusLine()
     try:
         outcome = mode.run(line.show)
+    except CANNOT_RUN as error:
+        line.end()
+        say(f"{INCONCLUSIVE}: the run could not be made: {error}")
+        if asked.as_json:
+            print_json({"verdict": INCONCLUSIVE, "inconclusive": [str(error)]})
+        return UNKNOWN
     finally:
         line.end()
-    report = mode.as_json(outcome)
+    gaps = outcome.gaps
+    report = {**mode.as_json(outcome), "inconclusive": gaps}
     if asked.report is not None:
         names = mode.write_report(asked.report, outcome, report)
         say(f"report: {asked.report}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}")
@@ -148,7 +148,11 @@ def perform(mode: Mode, asked: Asked) -> int:
         print_json(report)
     else:
         mode.print_report(report)
-    return OK if outcome.held else FAILED
+    word = verdict_of(outcome)
+    if word == INCONCLUSIVE:
+        for gap in gaps:
+            say(f"{INCONCLUSIVE}: {gap}")
+    return {HELD: OK, VIOLATED: FAILED, INCONCLUSIVE: UNKNOWN}[word]
 
 
 def _run_self_test(mode: Mode, words: str, *, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace_verify.commands.mode import Asked, Progress
-    from headrace_verify.crash import Outcome, Plan
+    from headrace_verify.crash import Attacked, Plan
     from headrace_verify.planted import Planted
     from headrace_verify.task import Task
 
@@ -140,19 +140,6 @@ def crash(
     ctx.exit(perform(Crash(plan), asked))
 
 
-class Attacked(NamedTuple):
-    """The results of all attacks."""
-
-    outcomes: list[Outcome]
-
-    @property
-    def held(self) -> bool:
-        """Whether each attack has checked something, and none found a violation."""
-        from headrace_verify.report import has_held
-
-        return has_held(self.outcomes, [])
-
-
 class Crash:
     """See Mode."""
 
@@ -161,7 +148,7 @@ class Crash:
 
     def run(self, _show: Progress) -> Attacked:
         """See Mode. Attacks fork, so the progress line has no thread."""
-        from headrace_verify.crash import run_attacks
+        from headrace_verify.crash import Attacked, run_attacks
 
         logging.getLogger("headrace").setLevel(logging.CRITICAL)  # failure is the expected result
         line = _Line()
@@ -179,7 +166,7 @@ class Crash:
         """See Mode."""
         from headrace_verify.report import summary
 
-        return summary(self._plan.seed, outcome.outcomes, [])
+        return summary(self._plan.seed, outcome)
 
     def write_report(
         self, folder: Path, _outcome: Attacked, report: dict[str, Any]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from headrace.runtime.clock import SystemClock
 from headrace_verify.simulation.fault_points import POINTS
 from headrace_verify.simulation.run import draw_scenario, simulate
+from headrace_verify.verdicts import HELD, missing, verdict_of
 from headrace_verify.workloads import LOG
 
 if TYPE_CHECKING:
@@ -68,10 +69,21 @@ class Outcome:
     """Seeds whose second run gave another trace."""
 
     @property
+    def is_violated(self) -> bool:
+        """See Judged."""
+        return bool(self.failures or self.unstable)
+
+    @property
+    def gaps(self) -> list[str]:
+        """See Judged."""
+        evidence = {"completed operations": self.operations, "faults that took effect": self.faults}
+        never = [f"the fault point {name!r} was never hit" for name in self.missed]
+        return [*missing(evidence), *never]
+
+    @property
     def held(self) -> bool:
-        """Whether something was done, including faults, and nothing was wrong."""
-        is_something = self.operations > 0 and bool(self.faults)
-        return is_something and not self.failures and not self.unstable and not self.missed
+        """Whether there is evidence, and nothing was wrong."""
+        return verdict_of(self) == HELD
 
     @property
     def missed(self) -> list[str]:

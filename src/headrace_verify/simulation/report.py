@@ -17,6 +17,7 @@ from headrace.runtime.clock import SystemClock
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace_verify.simulation.run import Scenario
 from headrace_verify.simulation.schedule import Fault
+from headrace_verify.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "load": round(os.getloadavg()[0], 1),
         },
-        "verdict": "held" if outcome.held else "VIOLATED",
+        "verdict": verdict_of(outcome),
         "runs": outcome.runs,
         "seeds": [outcome.seed, outcome.seed + outcome.runs - 1],
         "replayed": outcome.replays,

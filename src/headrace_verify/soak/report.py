@@ -17,6 +17,7 @@ from headrace.runtime.clock import SystemClock
 from headrace_verify.report import load_pyplot
 from headrace_verify.soak import load
 from headrace_verify.soak.verdict import bounded_bytes, named, overhead_bytes, warm_up_s
+from headrace_verify.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "load": round(os.getloadavg()[0], 1),
         },
-        "verdict": "held" if outcome.held else "VIOLATED",
+        "verdict": verdict_of(outcome),
         "violations": outcome.violations,
         "skipped": outcome.skipped,
         "figures": outcome.figures,

@@ -24,6 +24,7 @@ from headrace_verify.soak.probe import NO_CONTROL, Probed
 from headrace_verify.soak.samples import Sample, take
 from headrace_verify.soak.targets import BROKER, CLUSTER, make_target
 from headrace_verify.soak.verdict import judge, judge_return, warm_up_s
+from headrace_verify.verdicts import missing
 from headrace_verify.wire.abuse import pause
 
 if TYPE_CHECKING:
@@ -66,11 +67,29 @@ class Outcome(NamedTuple):
     figures: dict[str, Any]
     violations: list[str]
     skipped: list[str]
+    not_run: list[str]
 
     @property
-    def held(self) -> bool:
-        """Whether something was measured and nothing was wrong."""
-        return bool(self.figures) and self.rounds > 0 and not self.violations
+    def is_violated(self) -> bool:
+        """See Judged."""
+        return bool(self.violations)
+
+    @property
+    def gaps(self) -> list[str]:
+        """See Judged."""
+        load_report = self.load_report
+        if not load_report:
+            return [*self.not_run, "the load has not reported"]
+        return [
+            *self.not_run,
+            *missing(
+                {
+                    "figures of growth": self.figures,
+                    "probe rounds": self.rounds,
+                    "acknowledgements": load_report["acknowledged"],
+                }
+            ),
+        ]
 
 
 def run_soak(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
@@ -101,6 +120,7 @@ class _Soak:
         self._clock = SystemClock()
         self._begun_ns = self._clock.now_ns()
         self._faults: list[str] = []
+        self._not_run: list[str] = []
 
     @property
     def _at_s(self) -> float:
@@ -111,7 +131,7 @@ class _Soak:
         before = self._first_sample()
         probed = Probed(self._folder / "probe")
         samples: list[Sample] = []
-        load_report: dict[str, Any] = {"faults": [], "lost": ["the load has not reported"]}
+        load_report: dict[str, Any] = {}
         kafka, http = _joined(self._target.addresses), _joined(self._target.http_addresses)
         crew = _start("load", kafka, http, str(self._plan.seed))
         probe = _start("probe", kafka, load.PROBE, str(self._folder / "probe"))
@@ -173,7 +193,7 @@ class _Soak:
             try:
                 sample = take(self._target, self._at_s)
             except (OSError, HeadraceError) as error:
-                self._faults.append(f"sampling failed: {error!r}")
+                self._not_run.append(f"sampling failed: {error!r}")
                 continue
             samples.append(with_latencies(sample, probed.new()))
             processes = sample.processes.values()
@@ -205,7 +225,7 @@ class _Soak:
         judged = [one for one in samples if one.at_s - first_s >= warm_up_s(self._plan.seconds)]
         wrong, figures = judge(judged, load.ENDLESS, {load.RETAINED: load.RETAINED_BYTES_MAX})
         wrong += judge_return(before, after)
-        wrong += [*self._faults[:10], *load_report["faults"], *load_report["lost"]]
+        wrong += [*self._faults[:10], *load_report.get("faults", ()), *load_report.get("lost", ())]
         if probed.failure:
             wrong.append(f"the probe: {probed.failure}")
         if after.shared is not None:
@@ -216,8 +236,9 @@ class _Soak:
         if any(one.rss_bytes is None for one in before.processes.values()):
             skipped.append("memory, descriptors and threads: not available without /proc")
         return Outcome(
-            self._plan, before, samples, after, load_report, probed.rounds, figures, wrong, skipped
-        )
+            self._plan, before, samples, after, load_report, probed.rounds, figures, wrong, skipped,
+            self._not_run[:10],
+        )  # fmt: skip
 
 
 def with_latencies(sample: Sample, rounds: Sequence[Round]) -> Sample:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.clock import SystemClock
 from headrace_verify.upgrade import archive
+from headrace_verify.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             "python": platform.python_version(),
             "cores": os.cpu_count(),
         },
-        "verdict": "held" if outcome.held else "VIOLATED",
+        "verdict": verdict_of(outcome),
         "violations": outcome.violations,
         "checks": [
             {

@@ -18,6 +18,7 @@ from headrace_verify.upgrade.check import check_folder
 from headrace_verify.upgrade.findings import Findings
 from headrace_verify.upgrade.make import KILLED, MANIFEST, STOPPED, TIERED, make_set
 from headrace_verify.upgrade.parts import check_parts, has_module
+from headrace_verify.verdicts import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,9 +50,19 @@ class Outcome(NamedTuple):
         return [wrong for found in self.findings for wrong in found.wrong]
 
     @property
-    def held(self) -> bool:
-        """Whether something was checked and nothing was wrong."""
-        return any(found.checked for found in self.findings) and not self.violations
+    def is_violated(self) -> bool:
+        """See Judged."""
+        return bool(self.violations)
+
+    @property
+    def gaps(self) -> list[str]:
+        """See Judged. A check that was skipped for a reason is none, unless all were."""
+        if not any(found.checked for found in self.findings):
+            return ["nothing was compared", *(why for one in self.findings for why in one.skipped)]
+        return missing(
+            {f"comparisons of {one.where}": one.checked
+             for one in self.findings if not one.skipped}
+        )  # fmt: skip
 
 
 def run_upgrade(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.clock import SystemClock
+from headrace_verify.verdicts import HELD, INCONCLUSIVE, VIOLATED, verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "load": round(os.getloadavg()[0], 1),
         },
-        "verdict": "held" if outcome.held else "VIOLATED",
+        "verdict": verdict_of(outcome),
         "good_client": {
             "writes": outcome.writes,
             "p99_ms": round(outcome.p99_ms, 1),
@@ -62,8 +63,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def word_of(result: Result) -> str:
     """The verdict on one case."""
     if result.wrong:
-        return "VIOLATED"
-    return "held" if result.checked else "NOTHING CHECKED"
+        return VIOLATED
+    return HELD if result.checked else INCONCLUSIVE
 
 
 def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from headrace.runtime.clock import SystemClock
 from headrace_verify.kafka_wire import KafkaWire
 from headrace_verify.real_broker import RealBroker, die_with_us
 from headrace_verify.self_proof import spoiled_launch
+from headrace_verify.verdicts import missing
 from headrace_verify.wire import batches, crowds, frames, grammar, web
 from headrace_verify.wire.abuse import Abuse, Case, pause
 from headrace_verify.wire.control import Control
@@ -90,13 +91,16 @@ class Outcome(NamedTuple):
     skipped: list[str]
 
     @property
-    def held(self) -> bool:
-        """Whether something was checked and nothing was wrong."""
-        return (
-            any(one.checked for one in self.results)
-            and self.writes > 0
-            and not self.lost
-            and not any(one.wrong or not one.checked for one in self.results)
+    def is_violated(self) -> bool:
+        """See Judged."""
+        return bool(self.lost) or any(one.wrong for one in self.results)
+
+    @property
+    def gaps(self) -> list[str]:
+        """See Judged."""
+        cases = {f"checks of the case {one.case.name!r}": one.checked for one in self.results}
+        return missing(
+            {"writes of the well-behaved client": self.writes, "cases": self.results} | cases
         )
 
 

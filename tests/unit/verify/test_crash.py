@@ -9,8 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
+from headrace.errors import DataCorrupt
 from headrace_verify import crash
+from headrace_verify.crash import ATTACKS
 from headrace_verify.planted import PLANTED, chosen
+from headrace_verify.recorder import RecordUnsound
 from headrace_verify.task import Attack, Task
 
 
@@ -22,8 +25,8 @@ def invoke(*options):
 def attack(monkeypatch):
     """Puts one attack in the place of all."""
 
-    def put(run):
-        found = Attack("mine", "What I say holds.", "looks", 1, run)
+    def put(run, evidence=()):
+        found = Attack("mine", "What I say holds.", "looks", 1, run, evidence)
         monkeypatch.setattr(crash, "ATTACKS", (found,))
         monkeypatch.setattr(crash, "BY_NAME", {"mine": found})
 
@@ -59,11 +62,52 @@ def test_each_planted_bug_names_an_attack():
     assert chosen("no such bug") == []
 
 
-def test_a_run_that_checks_nothing_fails(attack):
+def test_a_run_that_checks_nothing_is_inconclusive(attack):
     attack(lambda task: None)
     result = invoke("--runs", "1", "--json")
-    assert result.exit_code == 1
-    assert json.loads(result.stdout)["attacks"][0]["verdict"] == "NOTHING CHECKED"
+    assert result.exit_code == 6
+    report = json.loads(result.stdout)
+    assert report["verdict"] == "INCONCLUSIVE"
+    assert report["inconclusive"] == ["mine: no looks checked"]
+    assert report["attacks"][0]["verdict"] == "INCONCLUSIVE"
+
+
+def test_kills_without_acknowledgements_are_inconclusive(attack):
+    def kill(task):
+        task.checked += 40
+        task.add("acknowledgements", 0)
+
+    attack(kill, ("acknowledgements",))
+    result = invoke("--runs", "1", "--json")
+    assert result.exit_code == 6
+    assert json.loads(result.stdout)["inconclusive"] == ["mine: no acknowledgements"]
+    asking = {one.name for one in ATTACKS if "acknowledgements" in one.evidence}
+    assert asking >= {"kills", "faults"}
+
+
+@pytest.mark.parametrize(
+    "error", [RecordUnsound("the recorded broker does not exit"), OSError(28, "disk full")]
+)
+def test_an_attack_that_could_not_run_is_inconclusive(attack, error):
+    def fail(task):
+        task.checked += 1
+        raise error
+
+    attack(fail)
+    result = invoke("--runs", "1")
+    assert result.exit_code == 6
+    assert "INCONCLUSIVE: mine: the attack could not run" in result.stderr
+    assert "VIOLATED" not in result.stderr
+
+
+@pytest.mark.parametrize("error", [AssertionError("an invariant"), DataCorrupt("a record")])
+def test_an_attack_that_ends_with_an_error_of_the_broker_is_a_violation(attack, error):
+    def fail(task):
+        task.checked += 1
+        raise error
+
+    attack(fail)
+    assert invoke("--runs", "1").exit_code == 1
 
 
 def test_a_run_in_which_all_held_succeeds(attack):

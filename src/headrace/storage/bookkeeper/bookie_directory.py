@@ -110,14 +110,14 @@ class BookieDirectory:
         for bookie in sorted(before.writable - now.writable - now.read_only):
             log.warning(
                 "lost bookie %s: no longer registered in ZooKeeper (stopped, dead, or its session"
-                " expired); %d bookies are writable",
+                " expired); writable bookies: %d",
                 bookie,
                 count,
             )
         for bookie in sorted(now.read_only - before.read_only):
-            log.warning("bookie %s is read-only; %d bookies are writable", bookie, count)
+            log.warning("bookie %s is read-only; writable bookies: %d", bookie, count)
         for bookie in sorted(now.writable - before.writable):
-            log.info("bookie %s is registered; %d bookies are writable", bookie, count)
+            log.info("bookie %s is registered; writable bookies: %d", bookie, count)
 
     async def _children(self, path: str, known: Sequence[str]) -> Sequence[str]:
         """The children of `path`: `known`, unless a watch has fired since."""
