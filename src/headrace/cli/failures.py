@@ -106,6 +106,12 @@ _MEANINGS = {
         "the broker refused the request: the topic is internal, or the broker's disk is full",
         "Check /readyz on the broker's HTTP port",
     ),
+    "KAFKA_STORAGE_ERROR": _Meaning(
+        FAILED,
+        "the broker cannot read these records: they are damaged, or in object storage that it was"
+        " started without",
+        "See the broker's log, and /readyz on its HTTP port; tiered data needs --objects",
+    ),
     "INVALID_RECORD": _Meaning(
         FAILED,
         "the topic does not accept such records",

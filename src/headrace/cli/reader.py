@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.cli.client import kafka
 from headrace.cli.failures import from_kafka
 from headrace.cli.positions import Partition
+from headrace.cli.stalls import Stalls
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, KafkaError, Message
@@ -99,6 +100,8 @@ def read_spans(reader: ReadState, spans: dict[Partition, Span]) -> None:
     ends = {p: s.end for p, s in spans.items() if s.end is None or s.begin < s.end}
     if not ends:
         return
+    positions = {p: spans[p].begin for p in ends}
+    stalls = Stalls(reader.session, read_uncommitted=reader.read_uncommitted)
     consumer = reader.consumer()
     consumer.assign([topic_partition(p.topic, p.number, spans[p].begin) for p in ends])
     try:
@@ -106,11 +109,16 @@ def read_spans(reader: ReadState, spans: dict[Partition, Span]) -> None:
             messages = consumer.consume(_wanted(reader), POLL_S)
             if not messages:
                 reader.meter.tick()
+                stalls.check(lambda: positions)
                 continue
             kept, finished = _sort_out(reader, messages, ends)
             reader.put(kept)
+            for message in kept:
+                positions[Partition(message.topic(), message.partition())] = message.offset() + 1
+            if kept:
+                stalls.moved()
             for partition in finished:
-                del ends[partition]
+                del ends[partition], positions[partition]
             if finished and ends:
                 consumer.incremental_unassign(
                     [topic_partition(p.topic, p.number) for p in finished]
@@ -165,6 +173,7 @@ def read_group(reader: ReadState, topic: str, group: str, reset: str, *, follow:
     state = _Membership()
     consumer.subscribe([topic], on_assign=state.assigned, on_revoke=state.revoked)
     next_commit_ns = time.monotonic_ns() + COMMIT_EVERY_NS
+    stalls = Stalls(reader.session, read_uncommitted=reader.read_uncommitted)
     try:
         while not reader.full() and (follow or not state.is_done()):
             messages = consumer.consume(_wanted(reader), POLL_S)
@@ -179,6 +188,10 @@ def read_group(reader: ReadState, topic: str, group: str, reset: str, *, follow:
                 else:
                     reader.check(error)
             reader.put(good)
+            if good:
+                stalls.moved()
+            else:
+                stalls.check(lambda: state.positions(consumer, reader.session.timeout_s))
             for message in good:
                 state.next_offsets[message.topic(), message.partition()] = message.offset() + 1
             if time.monotonic_ns() >= next_commit_ns:
@@ -213,6 +226,17 @@ class _Membership:
             self.next_offsets.pop((p.topic, p.partition), None)
         self.held = None
         self.at_end = set()
+
+    def positions(self, consumer: Client, timeout_s: float) -> dict[Partition, int]:
+        """The next offsets of this member's partitions."""
+        found: dict[Partition, int] = {}
+        for p in consumer.position([kafka().TopicPartition(t, n) for t, n in self.held or ()]):
+            offset = p.offset
+            if offset < 0:  # nothing was read yet
+                (committed,) = consumer.committed([p], timeout=timeout_s)
+                offset = committed.offset
+            found[Partition(p.topic, p.partition)] = max(offset, 0)  # or the client resets it
+        return found
 
     def is_done(self) -> bool:
         """Whether there is an assignment, and it is completely read."""
