@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +65,29 @@ def go_program() -> tuple[list[str], dict[str, str]]:
             )  # fmt: skip
             partial.replace(program)
     return [str(program)], {}
+
+
+def go_family_program(library: str, age: str) -> str:
+    """The program of `go_family` for a library in one of the versions that its .mod files pin."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no Go compiler on the PATH (package golang-go)")
+    source = HERE / "go_family" / library
+    pinned = [source / name for name in ("main.go", f"{age}.mod", f"{age}.sum")]
+    with built_once(f"{library}-{age}", [go, "version"], pinned) as program:
+        if not program.exists():
+            partial = program.with_suffix(".partial")
+            # A go.mod of its own keeps the folder from being part of another module.
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copy(pinned[0], folder)
+                shutil.copy(pinned[1], Path(folder) / "go.mod")
+                shutil.copy(pinned[2], Path(folder) / "go.sum")
+                run(
+                    [go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), "."],
+                    Path(folder), GOFLAGS="-mod=readonly", GOWORK="off",
+                )  # fmt: skip
+            partial.replace(program)
+    return str(program)
 
 
 def node_program() -> tuple[list[str], dict[str, str]]:
