@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 EARLIEST = PositionSpec("earliest")
 LATEST = PositionSpec("latest")
+DELIMITER = r"\n"
 
 
 @click.command()
@@ -82,7 +83,7 @@ LATEST = PositionSpec("latest")
 @click.option("--times", "-t", is_flag=True, help="Text format: print timestamps.")
 @click.option(
     "--delimiter",
-    default=r"\n",
+    default=DELIMITER,
     show_default=True,
     help="Text format: separator after each record.",
 )
@@ -140,6 +141,13 @@ def consume(session: CliSession, /, topic: str, **options: Any) -> None:
 
 def _writer(options: dict[str, Any]) -> Writer:
     terminal = sys.stdout.isatty()
+    form = "template" if options["template"] is not None else options["form"]
+    if options["template"] is not None and options["form"] in ("json", "raw"):
+        raise click.UsageError(f"--template cannot be combined with --format {options['form']}.")
+    unused = [name for name in ("keys", "headers", "offsets", "times") if options[name]]
+    unused += ["delimiter"] * (options["delimiter"] != DELIMITER)
+    if unused and form != "text":
+        raise click.UsageError(f"--{unused[0]} has no effect with --format {form}: omit it.")
     if options["template"] is not None:
         return template_writer(options["template"], terminal)
     match options["form"]:

@@ -119,6 +119,14 @@ def settle(session: CliSession, /, topic: str, group: str, **options: Any) -> No
 
     With --stdin, read receipts one per line, or the JSON output of `receive --json`.
     """
+    for name, users in (
+        ("delay", ("nack",)),
+        ("lock", ("extend",)),
+        ("reason", ("dead_letter", "nack")),
+    ):
+        if options[name] not in (None, "") and not any(options[one] for one in users):
+            needed = " or ".join(f"--{one.replace('_', '-')}" for one in users)
+            raise click.UsageError(f"--{name} has no effect without {needed}; nothing was settled.")
     acks = [*options["ack"], *(_read_receipts() if options["is_read"] else ())]
     reason = {"reason": options["reason"]} if options["reason"] else {}
     delay = {} if options["delay"] is None else {"delay_ms": options["delay"]}
