@@ -193,13 +193,13 @@ class Node:
             environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
         )
         self.appends.delays = self.timers
-        self.group_configs = ConfiguredGroups(self.metadata)
+        self.group_configs = ConfiguredGroups(self.metadata, self.topics.by_name.get)
         self.copies = CopyAppends(self.appends, self.topics, self.ownership)
         self.dead_letters = DeadLetters(environment, self.topics, self.copies.append)
         self.shares = SharePartitions(
             environment,
             self.ownership,
-            self._terms,
+            self.share_terms,
             self.dead_letters,
             self.group_configs.begin,
             is_standalone=self._is_standalone,
@@ -224,7 +224,9 @@ class Node:
             self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
         )
         self.copies.peer = self.queue_owners.peer
-        self.queue_administration = QueueAdministration(self.queue_owners, self.shares)
+        self.queue_administration = QueueAdministration(
+            self.queue_owners, self.shares, self.group_configs.refresh
+        )
 
     def _make_ownership(self, incarnation: str) -> Ownership:
         if self._is_standalone:
@@ -449,7 +451,7 @@ class Node:
         self.timers.resign(topic, partition)
         self.coordinators.resign(topic.name, partition)
 
-    def _terms(self, group_id: str) -> ShareGroupSettings:
+    def share_terms(self, group_id: str) -> ShareGroupSettings:
         """The settings under which a share group acquires records."""
         overrides = self.group_configs.overrides(group_id)
         return ShareGroupSettings(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "__dlq.errors."
 REDRIVES: Final = "headrace-redrives"
+PATH: Final = "headrace-dlq-path"
+"""Where the record has been: a redrive starts again."""
 """Header that counts how often a record was sent back."""
 NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
 """They belong to the copy; the transaction of a redrive replaces them."""
@@ -356,7 +358,7 @@ def _stripped(message: Message) -> list[tuple[str, bytes | None]]:
     for name, value in _all(message):
         if name == REDRIVES and value is not None and value.isdigit():
             count = int(value) + 1
-        elif not name.startswith(PREFIX) and name not in NAMED_SEQUENCE:
+        elif not name.startswith(PREFIX) and name not in {*NAMED_SEQUENCE, PATH}:
             kept.append((name, value))
     return [*kept, (REDRIVES, str(count).encode())]
 

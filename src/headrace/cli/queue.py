@@ -198,6 +198,11 @@ def watch(session: CliSession, /, topic: str, group: str, **options: Any) -> Non
             click.echo(json.dumps(answer, separators=(",", ":")))
         else:
             _show(answer["partitions"])
+            if looks == 0 and answer["dead_letter_topic"] is None:
+                say(
+                    f"The group has no dead letter topic: a message is dropped after"
+                    f" {answer['delivery_count_limit']} deliveries, without a copy"
+                )
             if failed := answer.get("failed"):
                 numbers = ", ".join(str(one["partition"]) for one in failed)
                 say(f"Partitions {numbers} are missing: {failed[0]['error']['detail']}")

@@ -23,7 +23,9 @@ from prometheus_client.registry import Collector
 from headrace.broker.housekeeping.replication import count_partitions
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
 from headrace.errors import DataCorrupt, HeadraceError
+from headrace.log.reading import Miss
 from headrace.log.tiering import local_size_bytes
+from headrace.records.batch import read_header
 from headrace.runtime.process_memory import process_memory
 from headrace.runtime.session import SessionState
 from headrace.storage.ledger import CachesBytes
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.broker.node import Node
+    from headrace.log.partition_log import PartitionLog
 
 PARTITIONS_MAX = 5_000
 """Partitions that get series of their own: more would make a scrape slow for everybody."""
@@ -71,6 +74,17 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
+def _timestamp_ms(log: PartitionLog, offset: int) -> int:
+    """The timestamp of the batch with this offset, if it is in memory, else -1."""
+    try:
+        found = log.reader.read_now(max(offset, log.log_start_offset), 1)
+    except HeadraceError:
+        return -1
+    if isinstance(found, Miss) or not found[0]:
+        return -1
+    return read_header(found[0]).max_timestamp_ms
+
+
 class Metrics(Collector):
     """All figures of one broker."""
 
@@ -80,13 +94,16 @@ class Metrics(Collector):
         self._counters = counters
         self._lags: list[tuple[str, str, int, int]] = []
         self._share_lags: list[tuple[str, str, int, int]] = []
+        self._in_flight: dict[tuple[str, str], int] = {}
+        self._oldest_ms: dict[tuple[str, str], int] = {}
+        """(group, topic) -> the timestamp of the first unfinished record."""
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     async def render(self) -> tuple[bytes, str]:
         """(the text, its content type)."""
         self._lags = await self._measure_lags()
-        self._share_lags = await self._measure_share_lags()
+        self._share_lags = self._measure_share_lags()
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     async def _measure_lags(self) -> list[tuple[str, str, int, int]]:
@@ -98,33 +115,34 @@ class Metrics(Collector):
             for offset in reply.offsets:
                 topic = self._node.topics.by_name.get(offset.topic)
                 partition = topic.log(offset.partition) if topic else None
-                if partition is None or offset.offset < 0:
-                    continue
-                try:
-                    await self._node.partition_ready(partition)
-                except HeadraceError:
-                    continue  # `/readyz` names it; the others' figures are wanted all the more
+                if partition is None or offset.offset < 0 or not partition.is_loaded:
+                    continue  # a scrape loads none: eight that fail slowly took it 8 s
                 behind = partition.high_watermark - offset.offset
                 lags.append((group.group_id, offset.topic, offset.partition, max(behind, 0)))
         return lags
 
-    async def _measure_share_lags(self) -> list[tuple[str, str, int, int]]:
+    def _measure_share_lags(self) -> list[tuple[str, str, int, int]]:
         """(group, topic, partition, unfinished records) of share groups on partitions served here.
 
-        Partitions that are not loaded are left out: a scrape loads none.
+        Those whose state is not loaded are left out: a scrape loads none.
         """
+        self._in_flight.clear()
+        self._oldest_ms.clear()
         lags: list[tuple[str, str, int, int]] = []
         for name, topic in list(self._node.topics.by_name.items()):
             for number, log in list(topic.logs):
                 if not log.is_loaded or not self._node.ownership.is_mine(topic, number):
                     continue
-                try:
-                    found = await self._node.shares.describe(topic, number)
-                except HeadraceError:
-                    continue
-                for one in found:
+                for one in self._node.shares.describe_loaded(topic, number):
                     behind = log.high_watermark - one.start - one.finished_records
                     lags.append((one.group_id, name, number, max(behind, 0)))
+                    queue = one.group_id, name
+                    flying = self._in_flight.get(queue, 0)
+                    self._in_flight[queue] = flying + one.acquired_records
+                    first_ms = _timestamp_ms(log, one.start) if behind > 0 else -1
+                    if first_ms >= 0:
+                        oldest_ms = self._oldest_ms.get(queue, first_ms)
+                        self._oldest_ms[queue] = min(oldest_ms, first_ms)
         return lags
 
     def collect(self) -> Iterable[Metric]:
@@ -134,6 +152,7 @@ class Metrics(Collector):
         yield from self._storage()
         yield from self._logs()
         yield from self._groups()
+        yield from self._queues()
         yield from self._timers()
         yield from self._tiering()
         yield from self._compaction()
@@ -388,6 +407,35 @@ class Metrics(Collector):
             ("given_up", "Records that cannot be copied there.", letters.given_up_total),
         ):
             yield _counter(f"headrace_dead_letters_{name}", text, value)
+
+    def _queues(self) -> Iterable[Metric]:
+        labels = ["group", "topic"]
+        figures = list(self._node.shares.figures)
+        for name, text in (
+            ("delivered", "Records delivered, each time counted."),
+            ("acknowledged", "Records acknowledged."),
+            ("released", "Records released by consumers (nack)."),
+            ("timed_out", "Records whose lock expired."),
+            ("given_up", "Records rejected or delivered too often, with or without a copy."),
+        ):
+            counter = CounterMetricFamily(f"headrace_queue_{name}_records", text, labels=labels)
+            for group, topic, counts in figures:
+                counter.add_metric([group, topic], getattr(counts, name))
+            yield counter
+        flying = GaugeMetricFamily(
+            "headrace_queue_in_flight_records", "Records that consumers hold.", labels=labels
+        )
+        for queue, count in self._in_flight.items():
+            flying.add_metric([*queue], count)
+        yield flying
+        age = GaugeMetricFamily(
+            "headrace_queue_oldest_seconds",
+            "Age of the first unfinished record; none if there is none, or not in memory.",
+            labels=labels,
+        )
+        for queue, first_ms in self._oldest_ms.items():
+            age.add_metric([*queue], max(self._node.clock.now_ms() - first_ms, 0) / 1000)
+        yield age
 
     def _timers(self) -> Iterable[Metric]:
         timers = self._node.timers

@@ -198,7 +198,15 @@ class Queues:
             for number, one in found.items()
             if one is not None
         ]
-        return {"topic": topic.name, "group": group_id, "partitions": partitions, **failed}
+        terms = self._node.share_terms(group_id)
+        return {
+            "topic": topic.name,
+            "group": group_id,
+            "dead_letter_topic": terms.dead_letter_topic or None,
+            "delivery_count_limit": terms.config.delivery_count_max,
+            "partitions": partitions,
+            **failed,
+        }
 
     def _names(self, call: Call) -> tuple[Topic, str]:
         """Raises TopicUnknown."""

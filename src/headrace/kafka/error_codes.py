@@ -204,7 +204,9 @@ def error_of(code: int) -> HeadraceError | None:
     if code == NONE:
         return None
     kind = _KINDS.get(code, errors.HeadraceError)
-    return kind(f"another broker returned error code {code}")
+    if issubclass(kind, errors.Retriable):
+        return kind("the broker responsible for this is changing or busy: try again")
+    return kind(f"another broker refused the request ({kind.__name__}): see its log")
 
 
 def message_of(error: BaseException | None) -> str | None:

@@ -14,7 +14,7 @@ from headrace.metadata.fact_json import FactReader
 from headrace.metadata.facts import GROUPS, StoredFact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def group_key(group_id: str) -> str:
@@ -38,14 +38,20 @@ class GroupFact(StoredFact):
     share_topics: str | None = None
     """The ids of the topics for which it has share group state, in hexadecimal, comma-separated."""
     unknown: dict[str, Any] = field(default_factory=dict)
+    share_partitions: str | None = None
+    """How many partitions each had when the group began on it: id=count, comma-separated. Those
+    added later are consumed from their start."""
 
     @classmethod
     def decode(cls, value: bytes) -> GroupFact:
         """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("group", value)
-        fact = cls(reader.texts("configs"), reader.text_or_none("share_topics"), reader.rest())
+        configs, topics = reader.texts("configs"), reader.text_or_none("share_topics")
+        partitions = reader.text_or_none("share_partitions")
+        fact = cls(configs, topics, reader.rest(), partitions)
         try:
             fact.topics()
+            fact.partitions()
         except ValueError:
             raise reader.corrupt(f"has invalid topics {fact.share_topics!r}") from None
         return fact
@@ -54,7 +60,14 @@ class GroupFact(StoredFact):
         """The topics for which it has share group state."""
         return tuple(UUID(hex=text) for text in (self.share_topics or "").split(",") if text)
 
-    def with_topics(self, topics: Sequence[UUID]) -> GroupFact:
-        """A copy with these topics."""
+    def partitions(self) -> dict[UUID, int]:
+        """How many partitions the topics had when the group began on them, as far as known."""
+        pairs = [text.split("=", 1) for text in (self.share_partitions or "").split(",") if text]
+        return {UUID(hex=topic): int(count) for topic, count in pairs}
+
+    def with_topics(self, topics: Sequence[UUID], partitions: Mapping[UUID, int]) -> GroupFact:
+        """A copy with these topics; `partitions`: the counts of new ones."""
         text = ",".join(topic.hex for topic in topics)
-        return GroupFact(self.configs, text or None, self.unknown)
+        known = {**self.partitions(), **partitions}
+        counts = ",".join(f"{topic.hex}={known[topic]}" for topic in topics if topic in known)
+        return GroupFact(self.configs, text or None, self.unknown, counts or None)

@@ -73,8 +73,8 @@ def copy_dead_letters_twice(patch: Patch) -> None:
 def deliver_expired_messages(patch: Patch) -> None:
     add = RowDelivery.add
 
-    def blind(self: Any, rows: Any, rows_end: int) -> None:
-        add(self, [row._replace(expires_ms=-1) for row in rows], rows_end)
+    def blind(self: Any, rows: Any, rows_from: int, rows_end: int) -> None:
+        add(self, [row._replace(expires_ms=-1) for row in rows], rows_from, rows_end)
 
     patch(RowDelivery, "add", blind)
 

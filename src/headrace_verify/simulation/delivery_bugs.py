@@ -105,9 +105,9 @@ def forget_acknowledgements_on_takeover(patch: Patch) -> None:
 def deliver_a_key_while_it_is_in_flight(patch: Patch) -> None:
     add = RowDelivery.add
 
-    def expose_all(self: Any, rows: Any, rows_end: int) -> None:
+    def expose_all(self: Any, rows: Any, rows_from: int, rows_end: int) -> None:
         rows = list(rows)
-        add(self, rows, rows_end)
+        add(self, rows, rows_from, rows_end)
         self._expose([row.offset for row in rows if row.offset in self._rows])
 
     patch(RowDelivery, "add", expose_all)

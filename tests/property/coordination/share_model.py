@@ -6,6 +6,10 @@ Slow and plain on purpose: one small object for each offset, no index, no ranges
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 AVAILABLE, ACQUIRED, FINISHED, ARCHIVING = "available", "acquired", "finished", "archiving"
 
@@ -109,12 +113,12 @@ class ShareModel:
         record = self.records[offset]
         record.state, record.owner, record.at_ms = FINISHED, "", 0
 
-    def expire(self, now_ms: int, rows_end: int = 0) -> None:
-        """Locks end, and so do records whose rows are known, which are those before `rows_end`."""
+    def expire(self, now_ms: int, known: Iterable[int] = ()) -> None:
+        """Locks end, and so do records whose rows are known."""
         for offset, record in self.records.items():
             if record.state == ACQUIRED and record.at_ms <= now_ms:
                 self.release(offset, now_ms)
-        for offset in range(self.start, rows_end):
+        for offset in known:
             record = self.record(offset)
             if record.state == AVAILABLE and self.is_expired(offset, now_ms):
                 self.outdate(offset)

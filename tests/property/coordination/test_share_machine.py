@@ -22,6 +22,7 @@ from headrace.coordination.shares.commands import (
     RENEW,
     AcquireCommand,
     ClaimCommand,
+    DeadLetter,
     DeadLetteredCommand,
     DescribeCommand,
     LearnCommand,
@@ -91,6 +92,12 @@ class Rig:
         return RecordOrder(offset, key, found.priority, found.expires_ms, is_wanted)
 
     @property
+    def known(self) -> list[int]:
+        """The offsets whose rows the machine knows: not those that it has forgotten."""
+        keyed = self.machine.groups[GROUP].keyed
+        return [] if keyed is None else sorted(keyed._rows)
+
+    @property
     def rows_end(self) -> int:
         keyed = self.machine.groups[GROUP].keyed
         return 0 if keyed is None else keyed.rows_end
@@ -103,7 +110,8 @@ class Rig:
                 self.journal.append(pair)
         for record in decision.records:
             self.machine.apply(record)
-        self.letters += [(letter.first, letter.last) for letter in decision.effects]
+        letters = [one for one in decision.effects if isinstance(one, DeadLetter)]
+        self.letters += [(letter.first, letter.last) for letter in letters if letter.has_copy]
         return decision.reply
 
     # --- steps -------------------------------------------------------------------------------
@@ -116,6 +124,7 @@ class Rig:
         self.tick_if_due()
 
     def tick_if_due(self) -> None:
+        known = self.known
         for _ in range(10):
             deadline_ms = self.machine.next_deadline_ms()
             if deadline_ms is None or deadline_ms > self.now_ms:
@@ -123,7 +132,7 @@ class Rig:
             self.ask(ShareTickCommand())
         else:
             raise AssertionError("the machine is never done with this moment")
-        self.model.expire(self.now_ms, self.rows_end)
+        self.model.expire(self.now_ms, known)
 
     def claim(self, member: str) -> bool:
         """Whether the member has the partition, in groups where one member has all of it."""
@@ -145,11 +154,12 @@ class Rig:
         peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
         assert peeked.error is None
         if peeked.rows_from >= 0:
-            rows_end = min(self.log_end, peeked.rows_from + self.rng.randrange(1, 40))
-            rows = [self.row(n) for n in range(peeked.rows_from, rows_end)]
-            self.ask(LearnCommand(GROUP, peeked.rows_from, rows, rows_end))
-            self.model.learn(peeked.rows_from, rows_end, self.now_ms)
+            self.learn(peeked.rows_from)
             self.tick_if_due()  # a wait may have ended before its record was known again
+        peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
+        while peeked.again_from >= 0:  # keys whose next records were forgotten
+            self.learn(peeked.again_from)
+            self.tick_if_due()
             peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
         within = sorted(peeked.ranges)
         is_strict = self.rng.random() < 0.5
@@ -163,6 +173,12 @@ class Rig:
         assert acquired <= records_max or not is_strict
         if not acquired:
             self.check_that_nothing_was_there()
+
+    def learn(self, rows_from: int) -> None:
+        rows_end = min(self.log_end, rows_from + self.rng.randrange(1, 40))
+        rows = [self.row(n) for n in range(rows_from, rows_end)]
+        self.ask(LearnCommand(GROUP, rows_from, rows, rows_end))
+        self.model.learn(rows_from, rows_end, self.now_ms)
 
     def check_priorities(self, acquired, records_max: int) -> None:
         """Those that come first are delivered, unless one of them is suspected."""

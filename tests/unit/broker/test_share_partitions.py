@@ -8,10 +8,11 @@ import functools
 import pytest
 from tests.unit.kafka.face_rig import batch, broker
 
+from headrace.broker.coordinators.groups_configured import ConfiguredGroups
 from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, Settlement
-from headrace.errors import RecordStateInvalid, TopicUnknown
+from headrace.errors import ConfigInvalid, RecordStateInvalid, TopicUnknown
 from headrace.metadata.facts import partitions_prefix
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, iterate_records
@@ -233,6 +234,7 @@ async def test_what_is_given_up_is_copied_with_its_origin_before_it_is_finished(
         headers = dict(record.headers)
         assert headers.pop("headrace-producer").startswith(b"dead-letter/")
         assert headers.pop("headrace-sequence") == b"0"
+        assert headers.pop("headrace-dlq-path") == b"jobs"
         assert headers == {
             "__dlq.errors.topic": b"jobs",
             "__dlq.errors.partition": b"0",
@@ -248,8 +250,8 @@ async def test_what_is_given_up_is_copied_with_its_origin_before_it_is_finished(
 async def test_a_dead_letter_whose_copy_a_crash_prevented_is_copied_after_the_restart():
     async with broker() as rig:
         topic = await topic_with(
-            rig, batch(b"bad"), **{"errors.deadletterqueue.topic.name": "jobs"}
-        )  # a topic that cannot be its own: the copy fails until another one is named
+            rig, batch(b"bad"), **{"errors.deadletterqueue.topic.name": ".."}
+        )  # a topic that cannot be created: the copy fails until another one is named
         await rig.node.shares.receive(topic, 0, ask())
         await settle(rig, topic, [Settlement(0, 0, REJECT)])
         rig.node.shares.resign(topic, 0)
@@ -321,3 +323,187 @@ async def test_batches_of_records_that_others_hold_are_not_sent_along():
         await settle(rig, topic, [Settlement(0, 0, RELEASE)])
         again = await rig.node.shares.receive(topic, 0, ask("b"))
         assert len(again.batches) == 1
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"headrace.share.key.order": "true"},
+        {"headrace.share.partition.order": "true"},
+        {"headrace.share.filter.sql": "x IS NULL"},
+        {"share.isolation.level": "read_committed"},
+    ],
+)
+def test_a_gap_of_compaction_longer_than_a_request_is_passed(setting):
+    async def scenario():
+        async with broker() as rig:
+            settings = {"share.auto.offset.reset": "earliest", **setting}
+            await rig.node.group_configs.change(GROUP, lambda _: settings)
+            topic = await make_topic(rig, "jobs", {"cleanup.policy": "compact"})
+            again = [Record(i, 1, b"k%d" % (i % 3), b"v", []) for i in range(300)]
+            await append(topic, encode_batch([Record(0, 1, b"first", b"v", [])]))
+            for records in (again, again[:3]):
+                await append(topic, encode_batch(records))
+            await topic.partitions[0].lifecycle_host.roll_now()
+            await rig.node.compactor.round()
+            got = []
+            for _ in range(10):
+                received = await rig.node.shares.receive(topic, 0, ask("a", 10, is_strict=True))
+                if not received.acquired:
+                    break
+                got += [n for first, last, _ in received.acquired for n in range(first, last + 1)]
+                await settle(rig, topic, everything(received))
+            assert got == [0, 301, 302, 303]
+
+    asyncio.run(scenario())
+
+
+@in_a_loop
+async def test_a_key_with_a_long_backlog_delays_no_other_key_and_keeps_its_order():
+    hot = [Record(i, 1, b"hot", b"%d" % i, []) for i in range(1_500)]
+    async with broker() as rig:
+        batches = [encode_batch(hot) for _ in range(4)]
+        topic = await topic_with(rig, *batches, **{"headrace.share.key.order": "true"})
+        others = [Record(i, 1, b"k%d" % i, b"other", []) for i in range(20)]
+        await append(topic, encode_batch(others))
+        first = await rig.node.shares.receive(topic, 0, ask("a", 1))
+        assert [tuple(one) for one in first.acquired] == [(0, 0, 1)]
+        got = []
+        while received := await rig.node.shares.receive(topic, 0, ask("b")):
+            if not received.acquired:
+                break
+            got += values(received)
+            await settle(rig, topic, everything(received), "b")
+        assert got == [b"other"] * 20, "while the first record of the long key is held"
+        group = rig.node.shares._hosted[topic.id, 0].shard.machine.groups[GROUP]
+        assert len(group.keyed._rows) <= 3_000, "memory is bounded"
+        await settle(rig, topic, everything(first))
+        for offset in range(1, 6_000):
+            one = await rig.node.shares.receive(topic, 0, ask("a", 1))
+            assert [tuple(found) for found in one.acquired] == [(offset, offset, 1)]
+            await settle(rig, topic, everything(one))
+
+
+@pytest.mark.parametrize("is_key_order", ["false", "true"])
+def test_messages_of_one_message_group_come_one_at_a_time_and_in_order(is_key_order):
+    async def scenario():
+        async with broker() as rig:
+            settings = {
+                "share.auto.offset.reset": "earliest",
+                "headrace.share.key.order": is_key_order,
+            }
+            await rig.node.group_configs.change(GROUP, lambda _: settings)
+            topic = await make_topic(rig, "jobs", {"headrace.message.attributes": "true"})
+            in_group = [("headrace-message-group", b"order-1")]
+            records = [
+                Record(0, 1, b"a", b"1", in_group),
+                Record(1, 1, b"b", b"2", in_group),
+                Record(2, 1, b"c", b"other", []),
+            ]
+            await append(topic, encode_batch(records))
+            received = await rig.node.shares.receive(topic, 0, ask())
+            assert values(received) == [b"1", b"other"]
+            await settle(rig, topic, everything(received))
+            assert values(await rig.node.shares.receive(topic, 0, ask())) == [b"2"]
+
+    asyncio.run(scenario())
+
+
+@in_a_loop
+async def test_what_is_acquired_after_a_nack_is_halved_once_the_delivery_count_is_high():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(*[b"x"] * 16), **{"share.delivery.count.limit": "10"})
+        sizes = []
+        for _ in range(9):
+            received = await rig.node.shares.receive(topic, 0, ask())
+            sizes.append(len(received.acquired) and received.acquired[0].last + 1)
+            await settle(rig, topic, everything(received, RELEASE))
+        assert sizes[:6] == [16, 16, 16, 16, 16, 8]
+
+
+@in_a_loop
+async def test_a_partition_that_is_added_later_is_consumed_from_its_start():
+    async with broker() as rig:
+        topic = await make_topic(rig, "jobs")
+        shares = rig.node.shares
+        await append(topic, batch(b"before the group"))
+        assert not (await shares.receive(topic, 0, ask())).acquired, "it resets to latest"
+        await rig.node.topics.add_partitions(topic, 2)
+        log = topic.partitions[1]
+        await log.wait_loaded()
+        data = batch(b"new")
+        while (appended := log.append(data, read_header(data))) is None:
+            await log.ready.wait()
+        await appended.completion.wait()
+        assert values(await shares.receive(topic, 1, ask())) == [b"new"]
+
+
+def test_what_is_given_up_without_a_copy_is_counted_and_logged(caplog):
+    async def scenario():
+        async with broker() as rig:
+            topic = await topic_with(rig, batch(b"1", b"2"))
+            for _ in range(5):
+                received = await rig.node.shares.receive(topic, 0, ask("a", 2))
+                for one in received.acquired:
+                    await settle(rig, topic, [Settlement(one.first, one.last, RELEASE)])
+            while (received := await rig.node.shares.receive(topic, 0, ask())).acquired:
+                await settle(rig, topic, everything(received, RELEASE))
+            ((group, name, counts),) = list(rig.node.shares.figures)
+            assert (group, name, counts.given_up) == (GROUP, "jobs", 2)
+            assert counts.delivered == counts.released == 10
+            (line,) = [one.message for one in caplog.records if "gave up" in one.message]
+            assert "errors.deadletterqueue.topic.name" in line
+
+    asyncio.run(scenario())
+
+
+@in_a_loop
+async def test_a_topic_is_not_its_own_dead_letter_topic_nor_is_an_internal_one():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1"))
+        await rig.node.shares.receive(topic, 0, ask())
+        for name in ("jobs", "__consumer_offsets"):
+            setting = {"errors.deadletterqueue.topic.name": name}
+            with pytest.raises(ConfigInvalid):
+                await rig.node.group_configs.change(GROUP, lambda _, one=setting: one)
+        setting = {"errors.deadletterqueue.topic.name": "jobs"}
+        await rig.node.group_configs.change("later", lambda _: setting)
+        with pytest.raises(ConfigInvalid, match="another topic"):
+            await rig.node.shares.begin(topic, 0, "later")
+
+
+@in_a_loop
+async def test_topics_that_are_each_others_dead_letter_topics_do_not_circulate_records():
+    async with broker() as rig:
+        first = await make_topic(rig, "first")
+        second = await make_topic(rig, "second")
+        for group, letters in (("a", "second"), ("b", "first")):
+            settings = {
+                "share.auto.offset.reset": "earliest",
+                "errors.deadletterqueue.topic.name": letters,
+            }
+            await rig.node.group_configs.change(group, lambda _, one=settings: one)
+        await append(first, batch(b"1"))
+        for group, topic in (("a", first), ("b", second)):
+            asked = ReceiveRequest(group, "m", 10, 1_000_000)
+            async with asyncio.timeout(10):
+                while not (received := await rig.node.shares.receive(topic, 0, asked)).acquired:
+                    await asyncio.sleep(0.01)
+            refused = everything(received, REJECT)
+            await rig.node.shares.settle(topic, 0, group, "m", refused, is_atomic=True)
+        async with asyncio.timeout(10):
+            while (await rig.node.shares.describe(second, 0))[0].start != 1:
+                await asyncio.sleep(0.01)
+        assert (first.partitions[0].high_watermark, second.partitions[0].high_watermark) == (1, 1)
+        assert rig.node.dead_letters.given_up_total == 1
+
+
+@in_a_loop
+async def test_settings_that_another_broker_has_just_changed_are_read_before_a_refusal():
+    async with broker() as rig:
+        other = ConfiguredGroups(rig.metadata)
+        await rig.node.group_configs.change(GROUP, lambda _: {"headrace.share.key.order": "true"})
+        assert not other.share_config(GROUP).is_ordered
+        await other.refresh(GROUP)
+        assert other.share_config(GROUP).is_ordered

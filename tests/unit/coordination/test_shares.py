@@ -24,7 +24,7 @@ from headrace.coordination.shares.commands import (
 )
 from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
-from headrace.coordination.shares.share_group import PARKED_KEYS_MAX
+from headrace.coordination.shares.parking import PARKED_KEYS_MAX
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.coordination.topic_view import TopicShape
 from headrace.errors import RecordStateInvalid, RequestInvalid
@@ -55,21 +55,25 @@ def test_rows_that_were_read_for_a_state_that_is_past_finish_nothing():
 def test_a_parked_key_with_many_records_holds_up_no_other_key():
     machine = opened(is_ordered=True, unfinished_max=10)
     assert ask(machine, ParkKeyCommand("g", b"hot", 1)).error is None
-    delivered, reached = 0, 100
-    while reached < 1_100:
-        rows_from = ask(machine, PeekCommand("g", 1_100, 10)).rows_from
-        if rows_from >= 0:
-            reached = min(rows_from + 50, 1_100)
-            rows = [RecordOrder(n, 1 if n % 10 else 2) for n in range(rows_from, reached)]
-            ask(machine, LearnCommand("g", rows_from, rows, reached))
+    delivered = 0
+
+    def learn(rows_from):
+        rows_end = min(rows_from + 50, 1_100)
+        rows = [RecordOrder(n, 1 if n % 10 else 2) for n in range(rows_from, rows_end)]
+        ask(machine, LearnCommand("g", rows_from, rows, rows_end))
+
+    while delivered < 100:
+        peeked = ask(machine, PeekCommand("g", 1_100, 10))
+        for rows_from in (peeked.rows_from, peeked.again_from):
+            if rows_from >= 0:
+                learn(rows_from)
         got = ask(machine, AcquireCommand("g", "a", [(100, 1_099)], 10)).acquired
-        assert got or rows_from >= 0, "the group stands still"
+        assert got or max(peeked.rows_from, peeked.again_from) >= 0, "the group stands still"
         for first, last, _ in got:
             delivered += last - first + 1
             ask(machine, SettleCommand("g", "a", [Settlement(first, last, ACCEPT)]))
-    while got := ask(machine, AcquireCommand("g", "a", [(100, 1_099)], 10)).acquired:
-        delivered += len(got)
-        ask(machine, SettleCommand("g", "a", [Settlement(*one[:2], ACCEPT) for one in got]))
+    while (rows_from := ask(machine, PeekCommand("g", 1_100, 10)).rows_from) >= 0:
+        learn(rows_from)
     assert delivered == 100
     assert ask(machine, ListParkedCommand("g")).keys[0].records == 900
     assert ask(machine, ReleaseKeyCommand("g", b"hot")).error is None

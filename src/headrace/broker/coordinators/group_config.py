@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
 
 HOUR_MS: Final = 3_600_000
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 BACKOFF_STEPS_MAX: Final = 64
 BACKOFF_MS_MAX: Final = 365 * 24 * HOUR_MS
 _INTEGER: Final = re.compile(r"[0-9]{1,12}")
@@ -239,8 +240,9 @@ _TABLE = (
         "errors.deadletterqueue.topic.name",
         STRING,
         "",
-        "The topic that receives copies of archived records; empty: none.",
-        lambda text: bool(_TOPIC.fullmatch(text)),
+        "The topic that receives copies of archived records; empty: none. Not an internal topic"
+        " (__...), and not a topic that the group consumes.",
+        lambda text: bool(_TOPIC.fullmatch(text)) and not text.startswith("__"),
     ),
 )
 GROUP_DEFINITIONS: Mapping[str, ConfigDefinition] = {
@@ -258,6 +260,14 @@ def check_group_config(name: str, value: str | None) -> None:
     if value is None or not definition.check(value):
         shown = None if value is None else value[:100]
         raise ConfigInvalid(f"{name}={shown!r} is not valid: {definition.documentation}")
+
+
+def own_dead_letter_topic(group_id: str, topic: str) -> ConfigInvalid:
+    """The error that a group's dead letter topic is one that it consumes."""
+    return ConfigInvalid(
+        f"share group {group_id!r} consumes {topic}, which cannot be its dead letter topic too:"
+        f" what it gives up would come again; set {DEAD_LETTER_TOPIC} of the group to another topic"
+    )
 
 
 def group_value(overrides: Mapping[str, str], name: str) -> str:

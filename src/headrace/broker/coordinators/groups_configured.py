@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.group_config import (
+    DEAD_LETTER_TOPIC,
     check_group_config,
+    own_dead_letter_topic,
     share_config,
 )
 from headrace.errors import GroupIdInvalid, MetadataUnavailable, VersionConflict
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
     from uuid import UUID
 
+    from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.config import ShareConfig
     from headrace.metadata.store import MetadataStore
 
@@ -32,12 +35,17 @@ ATTEMPTS_MAX = 16
 """Attempts of one change while other brokers change the same group: each of them writes it once at
 its beginning."""
 NO_OVERRIDES: Mapping[str, str] = {}
+NO_PARTITIONS: Mapping[UUID, int] = {}
 
 
 class ConfiguredGroups:
     """All groups that have settings of their own."""
 
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(
+        self, metadata: MetadataStore, topic: Callable[[str], Topic | None] = lambda _: None
+    ) -> None:
+        """`topic(name)`: the topic of that name, if there is one."""
+        self._topic = topic
         self._metadata = metadata
         self._facts: dict[str, GroupFact] = {}
         self._topics: dict[str, tuple[UUID, ...]] = {}
@@ -96,6 +104,9 @@ class ConfiguredGroups:
             configs = dict(change(self.overrides(group_id)))
             for name, value in configs.items():
                 check_group_config(name, value)
+            letters = self._topic(configs.get(DEAD_LETTER_TOPIC, ""))
+            if letters is not None and letters.id in self.share_topics(group_id):
+                raise own_dead_letter_topic(group_id, letters.name)
             if is_validated_only:
                 return
             fact = self._facts.get(group_id, GroupFact({}))
@@ -114,17 +125,26 @@ class ConfiguredGroups:
         """The topics on which the share group has begun; some may have been deleted."""
         return self._topics.get(group_id, ())
 
-    async def begin(self, group_id: str, topic_id: UUID) -> None:
-        """Record that the share group begins on a topic. Raises GroupIdInvalid,
+    async def refresh(self, group_id: str) -> None:
+        """Read the group's settings again, before something is refused because of them: another
+        broker may just have changed them. Raises MetadataUnavailable."""
+        key = group_key(group_id)
+        self.apply(key, await self._metadata.get(key))
+
+    async def begin(self, group_id: str, topic_id: UUID, partitions: int = 0) -> int | None:
+        """Record that the share group begins on a topic with so many partitions; returns how many
+        it had when the group began, None if that is not known. Raises GroupIdInvalid,
         MetadataUnavailable.
 
         Written once per group and topic, before the group's first record in a journal, so that its
         coordinator knows an empty group although the journals belong to other brokers.
         """
-        if topic_id in self.share_topics(group_id):
-            return
-        _check_id(group_id)
-        await self._change_topics(group_id, lambda known: (*known, topic_id))
+        if topic_id not in self.share_topics(group_id):
+            _check_id(group_id)
+            counts = {topic_id: partitions} if partitions else {}
+            await self._change_topics(group_id, lambda known: (*known, topic_id), counts)
+        fact = self._facts.get(group_id)
+        return None if fact is None else fact.partitions().get(topic_id)
 
     async def end(self, group_id: str, topics: Container[UUID] | None = None) -> None:
         """Record that the share group is deleted from these topics, or (None) altogether.
@@ -144,13 +164,18 @@ class ConfiguredGroups:
             await self.end(group_id, {topic_id})
 
     async def _change_topics(
-        self, group_id: str, change: Callable[[tuple[UUID, ...]], tuple[UUID, ...]]
+        self,
+        group_id: str,
+        change: Callable[[tuple[UUID, ...]], tuple[UUID, ...]],
+        partitions: Mapping[UUID, int] = NO_PARTITIONS,
     ) -> None:
         async with self._changing:
             for _ in range(ATTEMPTS_MAX):
                 fact = self._facts.get(group_id, GroupFact({}))
                 topics = tuple(dict.fromkeys(change(fact.topics())))
-                if topics == fact.topics() or await self._put(group_id, fact.with_topics(topics)):
+                if topics == fact.topics():
+                    return
+                if await self._put(group_id, fact.with_topics(topics, partitions)):
                     return
         raise MetadataUnavailable(
             f"group {group_id!r} is being changed by other brokers: try again in a moment"

@@ -19,7 +19,7 @@ from headrace.coordination.shares.commands import (
 from headrace.errors import GroupUnknown, RecordStateInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from headrace.broker.services.queue_owners import QueueOwners
     from headrace.broker.shares.share_partitions import SharePartitions
@@ -36,9 +36,16 @@ KEY_BYTES_MAX: Final = 16 * 1024
 class QueueAdministration:
     """See the module. Results are by partition; an error applies to one partition."""
 
-    def __init__(self, owners: QueueOwners, shares: SharePartitions) -> None:
+    def __init__(
+        self,
+        owners: QueueOwners,
+        shares: SharePartitions,
+        refresh: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`refresh(group_id)` reads the group's settings again."""
         self._owners = owners
         self._shares = shares
+        self._refresh = refresh
 
     # --- the whole topic ---------------------------------------------------------------------
 
@@ -113,7 +120,11 @@ class QueueAdministration:
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]
     ) -> None:
         """Raises what `SharePartitions.begin` and `ask_of_keys` raise."""
-        self._shares.check_parks(group_id)  # before the group begins on the topic
+        try:
+            self._shares.check_parks(group_id)  # before the group begins on the topic
+        except RecordStateInvalid:  # unless another broker has just changed the settings
+            await self._refresh(group_id)
+            self._shares.check_parks(group_id)
         await self._shares.begin(topic, number, group_id)
         for key in keys:
             command = ParkKeyCommand(group_id, key, crc32(key))

@@ -40,12 +40,13 @@ from headrace.records.attributes import (
     EXPIRE_AT,
     PRODUCER,
     SEQUENCE,
+    find_header,
 )
 from headrace.records.batch import CONTROL, iterate_headers
 from headrace.records.codec import Record, encode_batch, iterate_records
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from headrace.broker.topics.topic import Topic
@@ -77,7 +78,10 @@ H_MESSAGE: Final = "__dlq.errors.message"
 ORIGIN_HEADERS: Final = (H_TOPIC, H_PARTITION, H_OFFSET, H_GROUP, H_DELIVERIES, H_MESSAGE)
 H_VALUE_OMITTED: Final = "headrace-dlq-value-omitted-bytes"
 """The size of a value that was omitted because the copy was too large. Do not change: stored."""
-DROPPED_HEADERS: Final = frozenset({*ORIGIN_HEADERS, PRODUCER, SEQUENCE})
+H_PATH: Final = "headrace-dlq-path"
+"""The topics that gave the record up, comma-separated, first one first. Do not change: stored."""
+PATH_MAX: Final = 16
+DROPPED_HEADERS: Final = frozenset({*ORIGIN_HEADERS, H_PATH, PRODUCER, SEQUENCE})
 RENAMED: Final = {
     DELIVER_AT: "headrace-dlq-deliver-at",
     DELAY: "headrace-dlq-delay",
@@ -244,7 +248,15 @@ class DeadLetters:
         job.advance(error.last + 1)
 
     def _warn_misconfigured(self, job: _Job, error: _Misconfigured) -> None:
-        """Once a minute per group and topic: all their letters fail for the same reason."""
+        self._warn_at_times(
+            job,
+            "records %d to %d of %s-%d, archived by group %s, cannot be copied to %s yet "
+            "(%s): they are kept and retried",
+            (job.offset, job.letter.last, *self._named(job), error),
+        )
+
+    def _warn_at_times(self, job: _Job, text: str, values: tuple[object, ...]) -> None:
+        """Once a minute per group and topic: all their letters have the same problem."""
         now_ns = self._environment.clock.now_ns()
         key = (job.origin.topic.name, job.letter.group_id)
         if now_ns - self._warned_ns.get(key, now_ns - WARNING_INTERVAL_NS) < WARNING_INTERVAL_NS:
@@ -255,7 +267,7 @@ class DeadLetters:
             if now_ns - at_ns < WARNING_INTERVAL_NS
         }
         self._warned_ns = {**recent, key: now_ns}
-        self._warn(job, error)
+        log.warning(text, *values)
 
     def _warn(self, job: _Job, error: Exception) -> None:
         log.warning(
@@ -312,13 +324,33 @@ class DeadLetters:
                     if copies or reached > job.offset:
                         return copies, reached
                     raise _Uncopyable(min(header.last_offset, letter.last), error) from error
-                copies += [
-                    copy_of(record, job.origin, letter)
-                    for record in records
-                    if job.offset <= record.offset <= letter.last
-                ]
+                wanted = [one for one in records if job.offset <= one.offset <= letter.last]
+                copies += self._copied(job, wanted)
             reached = header.last_offset + 1
         return copies, reached
+
+    def _copied(self, job: _Job, records: Sequence[Record]) -> list[Record]:
+        """The copies of these records, except of those that have been in the dead letter topic:
+        topics that are each other's dead letter topics would pass them on for ever."""
+        target, copies = job.origin.target(), list[Record]()
+        for record in records:
+            path = path_of(record)
+            if target not in path and len(path) < PATH_MAX:
+                copies.append(copy_of(record, job.origin, job.letter))
+                continue
+            self.given_up_total += 1
+            self._warn_at_times(
+                job,
+                "record %d of %s-%d, given up by group %s, is not copied to %s, in which it has"
+                " been (%s): it is finished; let dead letter topics form no cycle",
+                (record.offset, *self._named(job), ", ".join(path)),
+            )
+        return copies
+
+    @staticmethod
+    def _named(job: _Job) -> tuple[str, int, str, str]:
+        origin = job.origin
+        return origin.topic.name, origin.partition, job.letter.group_id, origin.target()
 
     async def _append(self, job: _Job, copies: list[Record]) -> None:
         """Append copies in order, in as few batches as the topic allows.
@@ -379,6 +411,15 @@ class DeadLetters:
         return Target(topic, origin.partition % len(topic.partitions))
 
 
+def path_of(record: Record) -> list[str]:
+    """The topics that have given the record up before it came to its own."""
+    for name in (H_PATH, H_TOPIC):  # only the last one, in a copy by another system
+        value = find_header(record.headers, name)
+        if value:
+            return value.decode(errors="replace").split(",")
+    return []
+
+
 def copy_of(record: Record, origin: LetterOrigin, letter: DeadLetter) -> Record:
     """The dead letter of one record."""
     said = (
@@ -400,5 +441,7 @@ def copy_of(record: Record, origin: LetterOrigin, letter: DeadLetter) -> Record:
     group = sha256(letter.group_id.encode()).hexdigest()[:32]
     place = f"{origin.topic.id.hex}-{origin.partition}-{record.offset}"
     named = f"dead-letter/{place}/{group}/{letter.given_up_ms}"
+    path = ",".join([*path_of(record), origin.topic.name])
+    headers += [(H_PATH, path.encode())]
     headers += [(PRODUCER, named.encode()), (SEQUENCE, b"0")]
     return Record(record.offset, record.timestamp_ms, record.key, record.value, [*kept, *headers])

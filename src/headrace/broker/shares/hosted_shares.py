@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.coordination.shares.commands import AnyShareReply, ShareCommand
 from headrace.coordination.shares.share_machine import ShareRecord
+from headrace.errors import HeadraceError, NotCoordinator, NotOwner
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.log.waiters import Waiters
 
@@ -73,3 +74,11 @@ class Hosted:
     def sources(self, pause: Pause) -> list[tuple[Waiters, int]]:
         """The sources that notify of a change, each with the isolation level to wait at."""
         return [(self.waiters, READ_UNCOMMITTED), (self.data.waiters, pause.isolation)]
+
+
+def check_reply(error: HeadraceError | None) -> None:
+    """Raise the error of a reply, if it has one."""
+    if isinstance(error, NotCoordinator):  # its journal's term has ended: the partition moves
+        raise NotOwner("the partition is moving to another broker: refresh the metadata")
+    if error is not None:
+        raise error

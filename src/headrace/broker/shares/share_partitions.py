@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
-from headrace.broker.coordinators.group_config import duration_ms
+from headrace.broker.coordinators.group_config import duration_ms, own_dead_letter_topic
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.broker.shares.held_batches import HeldBatches
 from headrace.broker.shares.hosted_shares import Hosted, Pause
+from headrace.broker.shares.hosted_shares import check_reply as _check
+from headrace.broker.shares.queue_figures import QueueFigures
 from headrace.broker.shares.share_reads import BatchesRead, row_reader, rows_of
 from headrace.broker.topics.companions import open_companion
 from headrace.coordination.shares.commands import (
@@ -34,6 +37,7 @@ from headrace.coordination.shares.commands import (
     DescribeReply,
     LearnCommand,
     ListParkedCommand,
+    LocksExpired,
     LogStartCommand,
     MoveStartCommand,
     OpenShareGroupCommand,
@@ -118,12 +122,14 @@ class SharePartitions:
         ownership: Ownership,
         terms: Callable[[str], ShareGroupSettings],
         dead_letters: DeadLetters,
-        begin: Callable[[str, UUID], Awaitable[None]],
+        begin: Callable[[str, UUID, int], Awaitable[int | None]],
         *,
         is_standalone: bool,
     ) -> None:
-        """`terms(group_id)`: the group's current settings. `begin(group_id, topic_id)` records that
-        a group begins on a topic, before its first record is written."""
+        """`terms(group_id)`: the group's current settings. `begin(group_id, topic_id, partitions)`
+        records that a group begins on a topic, before its first record is written, and returns how
+        many partitions the topic had when it began; None if that is not known."""
+        self.figures = QueueFigures(environment.clock)
         self._begin = begin
         self._dead_letters = dead_letters
         self._environment = environment
@@ -142,11 +148,11 @@ class SharePartitions:
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
         """
         hosted = await self._host(topic, number)
-        await self._open_group(hosted, request.group_id, topic.id)
+        await self._open_group(hosted, request.group_id, topic, number)
         terms = self._terms(request.group_id)
         isolation = READ_COMMITTED if terms.is_committed_only else READ_UNCOMMITTED
         group_id = request.group_id
-        pause = Pause(isolation, 0, hosted.settled)
+        pause, has_read_again = Pause(isolation, 0, hosted.settled), False
         for _ in range(ROUNDS_MAX):
             end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
             if terms.config.is_sticky:  # in each round: a read may take longer than a claim lasts
@@ -159,6 +165,11 @@ class SharePartitions:
             peeked = cast("PeekReply", await hosted.shard.submit(command))
             _check(peeked.error)
             pause = Pause(isolation, end, settled, peeked.wait_ms)
+            if peeked.again_from >= 0 and not (has_read_again and peeked.ranges):
+                # Once, however many other records there are: these keys must not be left out.
+                has_read_again = True
+                if await self._learn(hosted, group_id, peeked.again_from, isolation):
+                    continue
             if not peeked.ranges or peeked.reads_ahead:
                 if peeked.rows_from >= 0 and await self._learn(
                     hosted, group_id, peeked.rows_from, isolation
@@ -173,6 +184,7 @@ class SharePartitions:
                 return Received(pause=pause)
             reply = await self._acquire(hosted, request, read_.within)
             if reply.acquired:
+                self.figures.note_acquired(group_id, topic.name, reply.acquired)
                 return Received(reply.acquired, read_.holding(reply.acquired))
         return Received(pause=pause._replace(wait_ms=0))
 
@@ -195,10 +207,7 @@ class SharePartitions:
         return reply
 
     async def watched(self, topic: Topic, number: int) -> Hosted:
-        """The partition, for callers that wait until there may be more than a receive saw.
-
-        Raises NotOwner, TopicUnknown, StorageUnavailable.
-        """
+        """The partition, for callers that wait. Raises what storage and ownership raise."""
         return await self._host(topic, number)
 
     async def settle(
@@ -219,6 +228,7 @@ class SharePartitions:
         command = SettleCommand(group_id, member_id, settlements, is_atomic)
         reply = cast("SettleReply", await hosted.shard.submit(command))
         _check(reply.error)
+        self.figures.note_settled(group_id, topic.name, settlements, reply.errors)
         hosted.wake()
         return reply.errors
 
@@ -228,7 +238,7 @@ class SharePartitions:
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
         """
         hosted = await self._host(topic, number)
-        await self._open_group(hosted, group_id, topic.id)
+        await self._open_group(hosted, group_id, topic, number)
 
     async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
         """A member's session has ended."""
@@ -249,6 +259,14 @@ class SharePartitions:
         reply = cast("DescribeReply", await hosted.shard.submit(DescribeCommand(group_ids)))
         _check(reply.error)
         return reply.groups
+
+    def describe_loaded(self, topic: Topic, number: int) -> Sequence[ShareDescription]:
+        """As `describe`, of what is in memory."""
+        hosted = self._hosted.get((topic.id, number))
+        machine = None if hosted is None else hosted.shard.machine
+        if not isinstance(machine, ShareMachine):
+            return []
+        return machine.describe(DescribeCommand()).groups
 
     async def states(
         self, topic: Topic, number: int, offsets: Sequence[int]
@@ -290,7 +308,7 @@ class SharePartitions:
     async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
         """Reset the group to `offset`; in-flight state is dropped."""
         hosted = await self._host(topic, number)
-        await self._open_group(hosted, group_id, topic.id)
+        await self._open_group(hosted, group_id, topic, number)
         _check((await hosted.shard.submit(MoveStartCommand(group_id, offset))).error)
         hosted.wake()
 
@@ -364,13 +382,23 @@ class SharePartitions:
         self._opening.pop(key, None)
         return hosted
 
+    def _dead_letter_topic(self, group_id: str) -> str:
+        return self._terms(group_id).dead_letter_topic
+
     def _shard(self, topic: Topic, number: int, journal: PartitionLog) -> ShareShard:
         environment = self._environment
 
-        def perform(letter: DeadLetter, report: Callable[[ShareCommand], None]) -> None:
-            group_id = letter.group_id
-            origin = LetterOrigin(topic, number, lambda: self._terms(group_id).dead_letter_topic)
-            self._dead_letters.begin(origin, letter, report)
+        def perform(
+            effect: DeadLetter | LocksExpired, report: Callable[[ShareCommand], None]
+        ) -> None:
+            group_id = effect.group_id
+            target = partial(self._dead_letter_topic, group_id)
+            if isinstance(effect, LocksExpired):
+                self.figures.of(group_id, topic.name).timed_out += effect.records
+                return
+            self.figures.note_given_up(topic.name, number, effect)
+            if effect.has_copy:
+                self._dead_letters.begin(LetterOrigin(topic, number, target), effect, report)
 
         return CoordinatorShard(
             f"share groups of {topic.name}-{number}",
@@ -382,8 +410,8 @@ class SharePartitions:
             perform,
         )
 
-    async def _open_group(self, hosted: Hosted, group_id: str, topic_id: UUID) -> None:
-        await self._begin(group_id, topic_id)
+    async def _open_group(self, hosted: Hosted, group_id: str, topic: Topic, number: int) -> None:
+        partitions_then = await self._begin(group_id, topic.id, len(topic.partitions))
         terms = self._terms(group_id)
         machine, log_config, config = hosted.shard.machine, hosted.data.config, terms.config
         if log_config.has_attributes or log_config.ttl_ms >= 0:
@@ -396,7 +424,12 @@ class SharePartitions:
                     start = LogStartCommand(hosted.data.log_start_offset)
                     _check((await hosted.shard.submit(start)).error)
                 return
-        start_offset = await self._first_offset(hosted.data, terms.offset_reset)
+        if terms.dead_letter_topic == topic.name:
+            raise own_dead_letter_topic(group_id, topic.name)
+        # Nobody could have consumed a partition that was added later: none of it may be missed.
+        is_added = partitions_then is not None and number >= partitions_then
+        reset = "earliest" if is_added else terms.offset_reset
+        start_offset = await self._first_offset(hosted.data, reset)
         command = OpenShareGroupCommand(group_id, start_offset, config)
         reply = cast("ShareReply", await hosted.shard.submit(command))
         _check(reply.error)
@@ -462,8 +495,3 @@ class SharePartitions:
         if found.batches and ranges and found.within[-1][1] > ranges[-1][1]:  # more of it is left
             found.batches[-1] = self._held_batches.keep(hosted, found.batches[-1])
         return found
-
-
-def _check(error: HeadraceError | None) -> None:
-    if error is not None:
-        raise error

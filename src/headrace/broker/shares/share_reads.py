@@ -13,7 +13,13 @@ from zlib import crc32
 
 from headrace.coordination.shares.commands import RecordOrder
 from headrace.errors import HeadraceError, RecordInvalid
-from headrace.records.attributes import PRIORITY_DEFAULT, expire_at_ms, priority
+from headrace.records.attributes import (
+    MESSAGE_GROUP,
+    PRIORITY_DEFAULT,
+    expire_at_ms,
+    find_header,
+    priority,
+)
 from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers, read_header
 from headrace.records.codec import iterate_records
 from headrace.records.filters import parse_sql, parse_tags
@@ -45,7 +51,7 @@ class BatchesRead:
 
     def add(self, data: bytes, offset: int, last: int, aborted: Sequence[tuple[int, int]]) -> int:
         """Add batches that were read from `offset` on; returns the offset after those that were
-        added.
+        added, and after the gap that compaction has left behind them.
 
         Batches that begin after `last` are not added. `aborted`: (first offset, producer id) of
         aborted transactions among them.
@@ -56,6 +62,9 @@ class BatchesRead:
         for at, header in iterate_headers(data):
             base_offset, last_offset = header.base_offset, header.last_offset
             if base_offset > last:
+                if base_offset > reached:  # or a gap longer than the range would never be passed
+                    self.skipped.append((reached, base_offset - 1))
+                reached = max(reached, base_offset)
                 break
             while starts and starts[-1][0] <= last_offset:
                 first_offset, producer_id = starts.pop()
@@ -137,6 +146,9 @@ class RowReader:
             rank = PRIORITY_DEFAULT
             if headers:
                 rank, expires_ms = _attributes(headers, expires_ms)
+                group = None if config.is_serial else find_header(headers, MESSAGE_GROUP)
+                if group:  # it orders the record in place of its key, in every group
+                    key = crc32(group)
         is_wanted = all(one.matches(headers) for one in self._filters)
         return RecordOrder(
             record.offset, key if key >= 0 else -1 - record.offset, rank, expires_ms, is_wanted

@@ -21,19 +21,16 @@ Finished = tuple[list[StoredRun], list[DeadLetter]]
 
 
 def decide_rows(
-    group: ShareGroup, rows: tuple[RecordOrder, ...], rows_end: int, now_ms: int
+    group: ShareGroup, rows: tuple[RecordOrder, ...], span: tuple[int, int], now_ms: int
 ) -> Finished:
-    """(runs of new records that are never delivered, dead letters).
+    """(runs of records in `span`, [from, end), that are never delivered, dead letters).
 
     Offsets without a row (control records, compacted ones) are finished, records that do not match
     the group's filter are acknowledged, expired ones are finished or become dead letters.
     """
-    keyed = group.keyed
-    if keyed is None or rows_end <= keyed.rows_end:
-        return [], []
     letters: list[DeadLetter] = []
     runs: list[StoredRun] = []
-    reached = keyed.rows_end
+    reached, rows_end = span
     for offset, _key_hash, _priority, expires_ms, is_wanted in rows:
         if offset < reached:
             continue

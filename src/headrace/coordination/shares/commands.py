@@ -66,8 +66,16 @@ class Settlement(NamedTuple):
     """REJECT: recorded in the dead letter"""
 
 
+class LocksExpired(NamedTuple):
+    """The locks of so many records have expired."""
+
+    group_id: str
+    records: int
+
+
 class DeadLetter(NamedTuple):
-    """Archived records that wait until copies of them are in the dead letter topic."""
+    """Records that were given up; if they have copies, they are archived until these are in the
+    dead letter topic."""
 
     group_id: str
     first: int
@@ -76,6 +84,8 @@ class DeadLetter(NamedTuple):
     reason: str
     given_up_ms: int
     """When they were archived: stored with them, to distinguish repeated occurrences."""
+    has_copy: bool = True
+    """False if the group has no dead letter topic: the records are finished."""
 
 
 class ShareDescription(NamedTuple):
@@ -136,6 +146,9 @@ class PeekReply:
     ranges: list[tuple[int, int]] = field(default_factory=list)
     rows_from: int = -1
     """The offset from which rows are needed (LearnCommand), -1: none are."""
+    again_from: int = -1
+    """The offset from which rows are needed again, for keys whose next records are not known any
+    more; -1: none are. They are next even if there are `ranges`, of other keys."""
     reads_ahead: bool = False
     """Whether these rows should be read first even though there are `ranges`, since some may
     precede them."""
@@ -267,8 +280,8 @@ class SkipCommand:
 class LearnCommand:
     """The rows of records from `rows_from` to `rows_end`, for a group that needs rows.
 
-    `rows_from` is `PeekReply.rows_from`: if the group knows less by now, as after a reload, the
-    command does nothing. Offsets without a row hold no record (control records, compacted ones):
+    `rows_from` is from PeekReply: if the group knows less by now, as after a reload, the command
+    does nothing. Offsets without a row hold no record (control records, compacted ones):
     they are finished.
     """
 

@@ -10,6 +10,10 @@ only heads are in the heaps, so two records of a key are never in flight at once
 does not delay others. A head remains one until it is finished, so an entry does not have to refer
 to keys. A record with a key of its own is always a head. Adjacent heads share an entry: a batch of
 them costs as much as one, and a record by itself only what learning and finishing its key costs.
+
+Memory: only so many records that wait for a head are known (`waiting_max`, and a part of that for
+one key). The later ones of such a key are forgotten (`Forgotten`) and read again when its known
+ones are finished, so a key with a long backlog delays no other key.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ STALE_RATIO: Final = 4
 """A heap is rebuilt from the window when it has this many entries per run."""
 STALE_MIN: Final = 256
 NEVER_MS: Final = -1
+KEY_SHARE: Final = 4
+"""One key may use a fourth of the memory for waiting records, so that other keys have some too."""
 
 Piece = tuple[int, int, int]
 """(first, last, delivery count so far) of available records."""
@@ -136,18 +142,36 @@ class OffsetDelivery:
         return self._later[0][0] if self._later else None
 
 
+class Forgotten:
+    """The records of one key that are not known although the group has read past them."""
+
+    __slots__ = ("count", "first")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        """They are at this offset or after it."""
+        self.count = 0
+        """How many of them were unfinished when they were forgotten."""
+
+
 class RowDelivery:
     """The heads of keys, higher priorities first, then by offset."""
 
     __slots__ = (
-        "_expiring", "_heads", "_later", "_parked", "_ready", "_rows", "_waiting", "_window",
-        "rows_end",
+        "_expiring", "_forgotten", "_heads", "_later", "_parked", "_ready", "_rows", "_starved",
+        "_waiting", "_waiting_count", "_window", "rows_end", "waiting_max",
     )  # fmt: skip
 
-    def __init__(self, window: Window, parked: Mapping[int, object]) -> None:
+    def __init__(self, window: Window, parked: Mapping[int, object], waiting_max: int) -> None:
         """`parked`: hashes of parked keys; it may change at any time, and `released` is called for
-        each hash removed from it."""
+        each hash removed from it. `waiting_max`: how many records that wait for another one of
+        their key are kept."""
         self._window = window
+        self.waiting_max = waiting_max
+        self._waiting_count = 0
+        self._forgotten: dict[int, Forgotten] = {}
+        self._starved: dict[int, None] = {}
+        """Keys without a head whose next record is among the forgotten ones."""
         self._parked = parked
         self._rows: dict[int, RecordOrder] = {}
         self._heads: dict[int, int] = {}
@@ -163,35 +187,90 @@ class RowDelivery:
         self.rows_end = window.start
         """Keys are known up to this offset."""
 
-    def add(self, rows: Iterable[RecordOrder], rows_end: int) -> None:
-        """Learn the rows from `self.rows_end` to `rows_end`; the window knows their states."""
-        known, heads, waiting = self._rows, self._heads, self._waiting
+    @property
+    def heads_count(self) -> int:
+        """Known records that wait for no other one of their key."""
+        return len(self._rows) - self._waiting_count
+
+    def forgotten_from(self) -> int:
+        """The offset from which to read forgotten records again, -1: none of them is next."""
+        return min((self._forgotten[one].first for one in self._starved), default=-1)
+
+    def add(self, rows: Iterable[RecordOrder], rows_from: int, rows_end: int) -> None:
+        """Learn all rows from `rows_from` to `rows_end`; those before `self.rows_end` were read
+        before. The window knows their states."""
+        known, known_end = self._rows, self.rows_end
+        again = {
+            key: one for key, one in self._forgotten.items() if rows_from <= one.first < rows_end
+        }
+        """Keys whose next forgotten record is among these rows."""
         exposed: list[int] = []
-        reached, run_last, is_open = self.rows_end, -1, False
+        run_last, is_open = -1, False
         for row in rows:
             offset, key_hash, _priority, expires_ms, _is_wanted = row
-            if offset < reached:
+            is_new = offset >= known_end
+            if not is_new and (key_hash not in again or offset < again[key_hash].first):
                 continue
             if offset > run_last:
                 run = self._window.run_at(offset)
                 is_open = run is not None and run.state in {AVAILABLE, ACQUIRED}
                 run_last = offset if run is None else run.last
-            if not is_open:
+            if not is_open or (key_hash >= 0 and not self._is_kept(row, again, is_new=is_new)):
                 continue
             known[offset] = row
             if expires_ms >= 0:
                 heappush(self._expiring, (expires_ms, offset))
-            if key_hash >= 0:
-                if key_hash in heads:
-                    queue = waiting.get(key_hash)
-                    if queue is None:
-                        queue = waiting[key_hash] = deque()
-                    queue.append(offset)
-                    continue
-                heads[key_hash] = offset
-            exposed.append(offset)
-        self.rows_end = max(reached, rows_end)
+            if key_hash < 0 or self._heads[key_hash] == offset:
+                exposed.append(offset)
+        self.rows_end = max(known_end, rows_end)
+        for key_hash, one in again.items():
+            one.first = max(one.first, rows_end)
+            if one.first >= self.rows_end or one.count <= 0:
+                del self._forgotten[key_hash]
+        if self._starved:
+            self._starved = {
+                key: None
+                for key in self._starved
+                if key in self._forgotten and key not in self._heads
+            }
         self._expose(exposed)
+
+    def _is_kept(self, row: RecordOrder, again: dict[int, Forgotten], *, is_new: bool) -> bool:
+        """Make a record the head of its key, or one that waits; False: it is forgotten.
+
+        A key of which a record is forgotten is removed from `again`: its later ones must not
+        precede it.
+        """
+        key_hash, offset = row.key_hash, row.offset
+        one = self._forgotten.get(key_hash)
+        if one is not None and key_hash not in again:
+            one.count += 1
+            return False
+        if key_hash in self._heads:
+            queue = self._waiting.get(key_hash)
+            size = 0 if queue is None else len(queue)
+            if one is not None:  # a fair part, so that reading again is worth it
+                has_room = size < max(self.waiting_max // len(self._forgotten), 1)
+            else:
+                has_room = (
+                    self._waiting_count < self.waiting_max and size < self.waiting_max // KEY_SHARE
+                )
+            if not has_room:
+                if one is None:
+                    one = self._forgotten[key_hash] = Forgotten(offset)
+                one.first = offset
+                one.count += is_new
+                again.pop(key_hash, None)
+                return False
+            if queue is None:
+                queue = self._waiting[key_hash] = deque()
+            queue.append(offset)
+            self._waiting_count += 1
+        else:
+            self._heads[key_hash] = offset
+        if one is not None and not is_new:
+            one.count -= 1
+        return True
 
     def candidates(self, now_ms: int) -> Iterator[Piece]:
         """See Delivery."""
@@ -278,11 +357,14 @@ class RowDelivery:
             offsets = [offset for offset in range(first, last + 1) if offset in rows]
         for offset in offsets:
             key_hash = rows.pop(offset).key_hash
-            if key_hash >= 0 and heads[key_hash] == offset:
-                if key_hash in waiting:
-                    moved.append(key_hash)
-                else:
-                    del heads[key_hash]
+            if key_hash < 0:
+                continue
+            if heads[key_hash] != offset:
+                self._waiting_count -= 1
+            elif key_hash in waiting:
+                moved.append(key_hash)
+            else:
+                self._end_head(key_hash)
         if moved:
             heads_now = map(self._next_head, moved)
             self._expose(sorted(head for head in heads_now if head is not None))
@@ -298,10 +380,17 @@ class RowDelivery:
         if not queue:
             del self._waiting[key_hash]
         if head is None:
-            del self._heads[key_hash]
+            self._end_head(key_hash)
         else:
+            self._waiting_count -= 1
             self._heads[key_hash] = head
         return head
+
+    def _end_head(self, key_hash: int) -> None:
+        """No known record of the key is left."""
+        del self._heads[key_hash]
+        if key_hash in self._forgotten:
+            self._starved[key_hash] = None
 
     def _expose(self, offsets: Iterable[int]) -> None:
         """Add these heads, which ascend, to the heaps, unless they are in flight."""
@@ -340,8 +429,10 @@ class RowDelivery:
             self._expose([head])
 
     def known_of(self, key_hash: int) -> int:
-        """Approximate number of known records of the key; may include finished ones."""
-        return (key_hash in self._heads) + len(self._waiting.get(key_hash, ()))
+        """Approximate number of records of the key that were read; may include finished ones."""
+        forgotten = self._forgotten.get(key_hash)
+        known = (key_hash in self._heads) + len(self._waiting.get(key_hash, ()))
+        return known if forgotten is None else known + forgotten.count
 
     def pass_time(self, now_ms: int) -> None:
         """See Delivery."""

@@ -23,7 +23,6 @@ from headrace.coordination.shares.commands import (
     UNDELIVERED,
     AcquireCommand,
     DeadLetter,
-    ParkedKey,
     PeekReply,
     RecordOrder,
     SettleCommand,
@@ -57,9 +56,10 @@ if TYPE_CHECKING:
 
 RUNS_PER_UNFINISHED: Final = 4
 """Bounds memory: runs between start and end for each record that may be unfinished."""
-PARKED_KEYS_MAX: Final = 1_000
-PARKED_RECORDS_MAX: Final = 10_000
-"""Per group and partition, beyond `unfinished_max`; each takes 250 bytes."""
+KEYED_RUNS_MAX: Final = 100_000
+"""The same, at least, for groups by key, in which finished records of other keys may surround each
+waiting record of one key; a run takes 170 bytes."""
+UNLIMITED: Final = 2**62
 LOCK_MS_MAX: Final = 12 * 3_600_000
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 
@@ -92,19 +92,11 @@ class ShareGroup:
 
     def room(self) -> int:
         """How many more records may become unfinished."""
-        window = self.window
-        bound = self.config.unfinished_max + self._parked_records()
+        window, bound = self.window, self.config.unfinished_max
         if len(window) >= RUNS_PER_UNFINISHED * bound:
             return 0
         unfinished = window.span - window.finished_records
         return max(bound - unfinished, 0)
-
-    def _parked_records(self) -> int:
-        """Parked records that do not count towards the limit."""
-        keyed = self.keyed
-        if keyed is None or not self.parked_hashes or self.config.is_serial:
-            return 0
-        return min(sum(map(keyed.known_of, self.parked_hashes)), PARKED_RECORDS_MAX)
 
     # --- state changes -----------------------------------------------------------------------
 
@@ -114,14 +106,20 @@ class ShareGroup:
         self.config = config
         if is_new_order:
             self._index_delivery()
+        elif self.keyed is not None:
+            self.keyed.waiting_max = self._waiting_max()
 
     def _index_delivery(self) -> None:
         if self.config.needs_rows:
             # In partition order all records have one hash, which may be that of a parked key.
             parked = {} if self.config.is_serial else self.parked_hashes
-            self.delivery = RowDelivery(self.window, parked)
+            self.delivery = RowDelivery(self.window, parked, self._waiting_max())
         else:
             self.delivery = OffsetDelivery(self.window)
+
+    def _waiting_max(self) -> int:
+        # In partition order no other key is delayed: no more are read than may be unfinished.
+        return UNLIMITED if self.config.is_serial else self.config.unfinished_max
 
     def park(self, record: KeyParked) -> None:
         """Park the records of a key, or release them."""
@@ -177,15 +175,15 @@ class ShareGroup:
             else:
                 self.delivery.note(min(first, end), last)  # a hole that it leaves is available
 
-    def learn(self, rows: tuple[RecordOrder, ...], rows_end: int) -> None:
+    def learn(self, rows: tuple[RecordOrder, ...], rows_from: int, rows_end: int) -> None:
         """Record the rows of records, which may be delivered from now on."""
         keyed = self.keyed
-        if keyed is None or rows_end <= keyed.rows_end:
+        if keyed is None:
             return
         window = self.window
         if rows_end > window.end:
             window.set(window.end, rows_end - 1, AVAILABLE, 0)
-        keyed.add(rows, rows_end)
+        keyed.add(rows, rows_from, rows_end)
 
     def pass_time(self, now_ms: int) -> None:
         """Waiting records may be delivered; stored records have released expired locks."""
@@ -217,11 +215,12 @@ class ShareGroup:
         """Records that could be acquired now, in order of delivery."""
         reply, keyed = PeekReply(), self.keyed
         left = records_max
-        if keyed is not None and keyed.rows_end < readable_end and self._rows_room() > 0:
+        if keyed is not None:
+            reply.again_from = keyed.forgotten_from()
             # Records of higher priority may follow: know as many as may be unfinished.
-            reply.reads_ahead = self.config.has_attributes
-            if reply.reads_ahead:
-                reply.rows_from = keyed.rows_end
+            is_ahead = keyed.rows_end < readable_end and self._reads_ahead(keyed)
+            if is_ahead:
+                reply.reads_ahead, reply.rows_from = True, keyed.rows_end
         for first, last, _count in self.delivery.candidates(now_ms):
             if left <= 0:
                 return reply
@@ -235,7 +234,7 @@ class ShareGroup:
         next_ms = self.next_deadline_ms()
         reply.wait_ms = -1 if next_ms is None else max(next_ms - now_ms, 0)
         if keyed is not None:
-            if left > 0 and keyed.rows_end < readable_end and self._rows_room() > 0:
+            if left > 0 and keyed.rows_end < readable_end and self._rows_room(keyed) > 0:
                 reply.rows_from = keyed.rows_end
             return reply
         end = self.window.end
@@ -244,11 +243,23 @@ class ShareGroup:
             reply.ranges.append((end, end + fresh - 1))
         return reply
 
-    def _rows_room(self) -> int:
-        keyed = self.keyed
-        assert keyed is not None
+    def _reads_ahead(self, keyed: RowDelivery) -> bool:
+        if not self.config.has_attributes:
+            return False
+        return keyed.rows_end < self.window.end or self.room() > 0
+
+    def _rows_room(self, keyed: RowDelivery) -> int:
+        """How many more rows to learn although all that were learned are in use."""
         # After a restart the window is restored before the rows: they take no room.
-        return self.room() if keyed.rows_end >= self.window.end else self.config.unfinished_max
+        is_restored, bound = keyed.rows_end < self.window.end, self.config.unfinished_max
+        if self.config.is_serial:
+            return bound if is_restored else self.room()
+        runs_max = max(KEYED_RUNS_MAX, RUNS_PER_UNFINISHED * bound)
+        if not is_restored and len(self.window) >= runs_max:
+            return 0
+        # Records that wait for another one of their key, and the heads of parked keys, do not
+        # count: they would stop all other keys.
+        return bound + len(self.parked_hashes) - keyed.heads_count
 
     def decide_acquire(self, command: AcquireCommand, now_ms: int) -> list[Locked]:
         """The deliveries to `command.member_id`, in order of offset."""
@@ -277,7 +288,8 @@ class ShareGroup:
             if count >= suspect:
                 if count == limit - 1 and limit > 2 and taken_any:
                     return  # the last attempt is made alone
-                size = min(size, max(command.records_max >> (count - suspect + 1), 1))
+                # Half of these records, then a quarter, as in Kafka: few share the bad one's fate.
+                size = max(size >> (count - suspect + 1), 1)
                 if count == limit - 1 and limit > 2:
                     size = 1
                 yield first, first + min(size, left) - 1, count
@@ -392,10 +404,11 @@ class ShareGroup:
     def given_up(
         self, first: int, last: int, count: int, now_ms: int, reason: str, letters: list[DeadLetter]
     ) -> StoredRun:
-        """Finish or archive the records; adds to `letters` if the group has dead letters."""
-        if not self.config.has_dead_letters:
+        """Finish or archive the records, and add them to `letters`."""
+        has_copy = self.config.has_dead_letters
+        letters.append(DeadLetter(self.group_id, first, last, count, reason, now_ms, has_copy))
+        if not has_copy:
             return StoredRun(first, last, ARCHIVED, count)
-        letters.append(DeadLetter(self.group_id, first, last, count, reason, now_ms))
         return StoredRun(first, last, ARCHIVING, count, now_ms)
 
     def released(
@@ -447,25 +460,6 @@ class ShareGroup:
         ]
         return runs, letters
 
-    def decide_park(self, key: bytes, key_hash: int, now_ms: int) -> KeyParked | HeadraceError:
-        """The record that parks a key, or the error."""
-        refusal = self.config.parking_refusal()
-        if refusal is not None:
-            return refusal
-        if key not in self.parked and len(self.parked) >= PARKED_KEYS_MAX:
-            return RecordStateInvalid(
-                f"the group has parked {PARKED_KEYS_MAX} keys on this partition: release some"
-            )
-        return self.parked.get(key) or KeyParked(self.number, key, key_hash, now_ms)
-
-    def list_parked(self) -> list[ParkedKey]:
-        """The parked keys, in byte order."""
-        keyed = self.keyed
-        return [
-            ParkedKey(one.key, one.at_ms or 0, 0 if keyed is None else keyed.known_of(one.key_hash))
-            for _key, one in sorted(self.parked.items())
-        ]
-
     def decide_skip(self, ranges: Sequence[tuple[int, int]]) -> list[StoredRun]:
         """The runs of records that are finished without a delivery; `ranges` ascend."""
         window = self.window
@@ -481,12 +475,15 @@ class ShareGroup:
         return runs
 
     def lacks_rows(self, rows_from: int, rows_end: int) -> bool:
-        """Whether rows from `rows_from` to `rows_end` continue and extend the known ones.
+        """Whether rows from `rows_from` to `rows_end` continue and extend the known ones, or
+        contain forgotten ones.
 
         Other rows were read for an outdated state: omitted offsets may not be empty.
         """
         keyed = self.keyed
-        return keyed is not None and rows_from <= keyed.rows_end < rows_end
+        if keyed is None or rows_from > keyed.rows_end:
+            return False
+        return rows_end > keyed.rows_end or rows_from <= keyed.forgotten_from() < rows_end
 
     def stored_state(self) -> ShareGroupChanged:
         """The whole durable state as one record."""

@@ -25,6 +25,7 @@ from headrace.coordination.shares.commands import (
     DescribeReply,
     LearnCommand,
     ListParkedCommand,
+    LocksExpired,
     LogStartCommand,
     MoveStartCommand,
     OpenShareGroupCommand,
@@ -45,6 +46,7 @@ from headrace.coordination.shares.commands import (
     StatesCommand,
     StatesReply,
 )
+from headrace.coordination.shares.parking import decide_park, list_parked
 from headrace.coordination.shares.share_group import ShareGroup
 from headrace.coordination.shares.state_records import (
     KeyParked,
@@ -123,7 +125,7 @@ class ShareMachine:
             case OpenShareGroupCommand():
                 return self._decide_open(command)
             case DescribeCommand():
-                return Decision([], self._describe(command))
+                return Decision([], self.describe(command))
             case StatesCommand(offsets):
                 return Decision([], self._states(offsets))
             case LogStartCommand():
@@ -168,14 +170,18 @@ class ShareMachine:
 
     def _decide_tick(self, now_ms: int) -> ShareDecision:
         records: list[ShareRecord] = []
-        letters: list[DeadLetter] = []
+        effects: list[DeadLetter | LocksExpired] = []
         for number in self._deadlines.due(now_ms):
             group = self._by_number[number]
-            for runs, more in (group.decide_expired(now_ms), decide_outdated(group, now_ms)):
-                records += _changed(group, runs)
-                letters += more
+            expired, letters = group.decide_expired(now_ms)
+            if expired:
+                count = sum(run.last - run.first + 1 for run in expired)
+                effects.append(LocksExpired(group.group_id, count))
+            outdated, more = decide_outdated(group, now_ms)
+            records += [*_changed(group, expired), *_changed(group, outdated)]
+            effects += [*letters, *more]
         records.append(ShareTimePassed(now_ms))
-        return Decision(records, ShareReply(), effects=[*letters])
+        return Decision(records, ShareReply(), effects=[*effects])
 
     def _outstanding(self) -> list[DeadLetter]:
         """Dead letter copies that a crash may have prevented."""
@@ -186,7 +192,8 @@ class ShareMachine:
             if run.state == ARCHIVING
         ]
 
-    def _describe(self, command: DescribeCommand) -> DescribeReply:
+    def describe(self, command: DescribeCommand) -> DescribeReply:
+        """The positions of groups; changes nothing."""
         reply = DescribeReply()
         wanted = self.groups if command.group_ids is None else command.group_ids
         for group_id in sorted(wanted):
@@ -225,8 +232,8 @@ class ShareMachine:
                 group.change(record)
             case KeyParked():
                 group.park(record)
-            case RowsLearned(_, rows, rows_end):
-                group.learn(rows, rows_end)
+            case RowsLearned(_, rows, rows_from, rows_end):
+                group.learn(rows, rows_from, rows_end)
             case ShareGroupConfigured(_, config):
                 group.configure(config)
             case ShareGroupRemoved():
@@ -337,8 +344,8 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
             if not group.lacks_rows(rows_from, rows_end):
                 return Decision([], ShareReply())
             known = tuple(rows)
-            runs, letters = decide_rows(group, known, rows_end, now_ms)
-            learned = RowsLearned(group.number, known, rows_end)
+            runs, letters = decide_rows(group, known, (rows_from, rows_end), now_ms)
+            learned = RowsLearned(group.number, known, rows_from, rows_end)
             return Decision([*_changed(group, runs), learned], ShareReply(), effects=[*letters])
         case SkipCommand(_, ranges):
             return Decision(_changed(group, group.decide_skip(ranges)), ShareReply())
@@ -377,7 +384,7 @@ def _decide_parked(
 ) -> ShareDecision:
     match command:
         case ListParkedCommand():
-            return Decision([], ParkedReply(None, group.list_parked()))
+            return Decision([], ParkedReply(None, list_parked(group)))
         case ReleaseKeyCommand(_, key):
             if key not in group.parked:
                 return Decision(
@@ -385,7 +392,7 @@ def _decide_parked(
                 )
             return Decision([KeyParked(group.number, key, -1, None)], ShareReply())
         case ParkKeyCommand(_, key, key_hash):
-            parked = group.decide_park(key, key_hash, now_ms)
+            parked = decide_park(group, key, key_hash, now_ms)
             if isinstance(parked, HeadraceError):
                 return Decision([], ShareReply(parked))
             return Decision([] if key in group.parked else [parked], ShareReply())

@@ -21,10 +21,11 @@ class Locked(NamedTuple):
 
 
 class RowsLearned(NamedTuple):
-    """Volatile: the known rows of the records up to `rows_end`."""
+    """Volatile: the rows of all records from `rows_from` to `rows_end`."""
 
     number: int
     rows: tuple[RecordOrder, ...]
+    rows_from: int
     rows_end: int
 
 
