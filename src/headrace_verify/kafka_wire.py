@@ -15,7 +15,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import KioIndexError, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 10, 19, 20, 22
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+@cache
+def is_in_kio(api: int, version: int) -> bool:
+    """Whether kio knows this version of an API: a Kafka that is newer than kio has others."""
+    try:
+        load_request_schema(api, version)
+    except KioIndexError:
+        return False
+    return True
 
 
 class Refused(ConnectionError):

@@ -23,6 +23,7 @@ from tests.integration.raw import (
 )
 
 from headrace.kafka.apis import APIS
+from headrace_verify.kafka_wire import is_in_kio
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -269,6 +270,7 @@ VERSIONS = [
     pytest.param(api.key, version, id=f"{api.name}-v{version}")
     for api in APIS.values()
     for version in range(api.version_min, api.version_max + 1)
+    if is_in_kio(api.key, version)
 ]
 
 

@@ -23,7 +23,7 @@ from kio.serial import entity_writer
 from headrace.kafka.client.exchange import API_VERSIONS, framed, request_frame, request_header
 from headrace.kafka.wire.definitions import OWN_KEYS_FROM
 from headrace.kafka.wire.primitives import write_uvarint
-from headrace_verify.kafka_wire import METADATA, KafkaWire
+from headrace_verify.kafka_wire import METADATA, KafkaWire, is_in_kio
 from headrace_verify.wire.abuse import Case
 from headrace_verify.wire.own_requests import INTS, TEXTS, VERSIONS, OwnRequest
 
@@ -196,6 +196,7 @@ def advertised(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
     for number in range(count):
         api, least, most = struct.unpack_from(">hhh", answer, 10 + 6 * number)
         least = max(least, 3) if api == 0 else least  # v0 to v2 are advertised and rejected
+        most = max(one for one in range(least, most + 1) if is_in_kio(api, one))
         versions = range(least, most + 1) if abuse.is_long or is_every else sorted({least, most})
         found += [Served(api, version) for version in versions]
     return found

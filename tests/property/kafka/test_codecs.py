@@ -26,6 +26,7 @@ from headrace.kafka.wire.schema import (
     write_request,
     write_response,
 )
+from headrace_verify.kafka_wire import is_in_kio
 
 if TYPE_CHECKING:
     from random import Random
@@ -98,7 +99,11 @@ def check_same(ours: Any, theirs: Any, place: str) -> None:
         names = [field.name for field in dataclasses.fields(theirs)]
         assert len(names) == len(ours.__slots__), place
         for name in ours.__slots__:
-            known = (name, name.removesuffix("_ms"), f"{name}_", name.replace("stamp_ms", "stamp"))
+            known = (
+                *(name, name.removesuffix("_ms"), f"{name}_", name.replace("stamp_ms", "stamp")),
+                # Kafka 4.4 has renamed fields of TxnOffsetCommit and StreamsGroupHeartbeat.
+                *(name.removesuffix("_or_member_epoch"), name.removesuffix("_legacy")),
+            )
             other = next(one for one in known if one in names)
             check_same(getattr(ours, name), getattr(theirs, other), f"{place}.{name}")
     elif isinstance(ours, tuple):
@@ -135,7 +140,7 @@ def written(key: int, version: int, kind: str, rng: Random) -> bytes:
 @settings(max_examples=2, deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_bytes_and_values_are_those_of_kio(key, kind, versions, rng):
-    for version in versions:
+    for version in filter(lambda version: is_in_kio(key, version), versions):
         data = written(key, version, kind, rng)
         cls = kio_class(key, version, kind)
         theirs, size = entity_reader(cls)(data, 0)

@@ -17,12 +17,13 @@ from headrace.broker.node import Node
 from headrace.kafka.apis import APIS
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.dispatch import KafkaFace
+from headrace.kafka.wire.schema import read_response, write_request
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
-from headrace_verify.kafka_wire import build_entity
+from headrace_verify.kafka_wire import build_entity, is_in_kio
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,13 +77,17 @@ class Client:
 
     def send(self, api_key: int, version: int, request: dict[str, Any]) -> None:
         """Send a request; what it leaves out is zero, empty or null."""
-        cls = load_request_schema(api_key, version)
-        body = io.BytesIO()
-        entity_writer(cls)(body, build_entity(cls, request))
+        if is_in_kio(api_key, version):
+            cls = load_request_schema(api_key, version)
+            written = io.BytesIO()
+            entity_writer(cls)(written, build_entity(cls, request))
+            body = written.getvalue()
+        else:
+            body = write_request(api_key, version, request)
         head = _HEAD.pack(api_key, version, len(self.asked)) + b"\x00\x01t"
         if version >= APIS[api_key].flexible_from:
             head += b"\x00"
-        frame = head + body.getvalue()
+        frame = head + body
         self.asked.append((api_key, version))
         self.connection.data_received(len(frame).to_bytes(4, "big") + frame)
 
@@ -94,10 +99,14 @@ class Client:
             correlation_id = int.from_bytes(out[at + 4 : at + 8], "big")
             assert correlation_id == len(found), "answers come in the order of requests"
             api_key, version = self.asked[len(found)]
-            cls = load_response_schema(api_key, version)
-            skip = 9 if cls.__flexible__ and api_key != 18 else 8
-            entity, read = entity_reader(cls)(out, at + skip)
-            assert at + skip + read == at + 4 + size, "nothing is left behind the answer"
+            is_flexible = version >= APIS[api_key].flexible_from
+            begin, end = at + (9 if is_flexible and api_key != 18 else 8), at + 4 + size
+            if is_in_kio(api_key, version):
+                cls = load_response_schema(api_key, version)
+                entity, read = entity_reader(cls)(out, begin)
+                assert begin + read == end, "nothing is left behind the answer"
+            else:
+                entity = read_response(api_key, version, out[:end], begin)
             found.append(entity)
             at += 4 + size
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from face_rig import Client, Rig, batch, broker
@@ -23,6 +24,7 @@ from headrace.kafka.error_codes import (
     OPERATION_NOT_ATTEMPTED,
     PRODUCER_FENCED,
     TRANSACTION_ABORTABLE,
+    UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSTABLE_OFFSET_COMMIT,
 )
@@ -283,6 +285,40 @@ def test_the_coordinator_of_a_transactional_id_is_found_and_features_are_finalis
                 {"client_software_name": "a", "client_software_version": "1"},
             )
             levels = {one.name: one.max_version_level for one in versions.finalized_features}
-            assert levels == {"streams.version": 1, "transaction.version": 2}
+            assert levels == {"share.version": 2, "streams.version": 1, "transaction.version": 2}
+
+    asyncio.run(scenario())
+
+
+def test_offsets_of_a_transaction_are_committed_by_topic_id() -> None:
+    """KIP-1319: TxnOffsetCommit v6 names topics by their ids only."""
+
+    async def scenario() -> None:
+        async with session() as s:
+            assert await s.init() == NONE
+            part = {
+                "partition_index": 0,
+                "committed_offset": 7,
+                "committed_leader_epoch": -1,
+                "committed_metadata": "",
+            }
+            ids = s.rig.node.topics.get("t").id, UUID(int=7), None
+            topics = [{"topic_id": one, "partitions": [part]} for one in ids]
+            body = {
+                "transactional_id": ID,
+                "group_id": GROUP,
+                "generation_id_or_member_epoch": -1,
+                "member_id": "",
+                "group_instance_id": None,
+                "topics": topics,
+                **s.producer,
+            }
+            answer = await s.ask(apis.TXN_OFFSET_COMMIT, 6, body)
+            codes = {one.topic_id: one.partitions[0].error_code for one in answer.topics}
+            expected = NONE, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_ID
+            assert codes == dict(zip(ids, expected, strict=True))
+            assert await s.end(5) == NONE
+            assert await s.ended() == "CompleteCommit"
+            assert await s.offset() == (NONE, 7)
 
     asyncio.run(scenario())

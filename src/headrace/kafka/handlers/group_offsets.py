@@ -28,9 +28,9 @@ TOPIC_IDS_SINCE = 10
 """The first version of OffsetCommit and OffsetFetch that identifies topics by id."""
 
 
-def _topic_name(node: Node, item: Any, context: Context) -> str:
-    """The name of a topic that a request identifies by name or (v10) by id."""
-    if context.version < TOPIC_IDS_SINCE:
+def topic_name(node: Node, item: Any, *, has_ids: bool) -> str:
+    """The name of a topic that a request identifies by name or, in newer versions, by id."""
+    if not has_ids:
         return str(item.name)
     topic_id: UUID | None = item.topic_id
     if topic_id is None:
@@ -45,7 +45,7 @@ async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
     offsets: list[OffsetToCommit] = []
     for at, topic in enumerate(request.topics):
         try:
-            name = _topic_name(node, topic, context)
+            name = topic_name(node, topic, has_ids=context.version >= TOPIC_IDS_SINCE)
         except HeadraceError as error:
             errors.update(((at, number), error) for number in range(len(topic.partitions)))
             continue
@@ -103,7 +103,7 @@ async def _fetch_offsets(
         wanted = []
         for topic in topics:
             try:
-                name = _topic_name(node, topic, context)
+                name = topic_name(node, topic, has_ids=context.version >= TOPIC_IDS_SINCE)
             except HeadraceError as error:
                 unknown.append(_no_offsets(topic, code_of(error)))
                 continue

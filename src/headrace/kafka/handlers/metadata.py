@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.topics.ownership import NO_LEADER
 from headrace.errors import HeadraceError, RequestInvalid, TopicExists, TopicUnknown
 from headrace.kafka import apis
-from headrace.kafka.error_codes import LEADER_NOT_AVAILABLE, code_of, message_of
+from headrace.kafka.error_codes import (
+    INVALID_REQUEST,
+    LEADER_NOT_AVAILABLE,
+    REBOOTSTRAP_REQUIRED,
+    code_of,
+    message_of,
+)
 from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.messages import (
+        ApiVersionsRequest,
         DescribeClusterRequest,
         DescribeTopicPartitionsRequest,
         FindCoordinatorRequest,
@@ -45,9 +52,9 @@ MOVED_PAUSE_S = 0.01
 """For the first second after a move, FindCoordinator responses are delayed this long: librdkafka
 closes the connection to the former coordinator in another thread. If the response arrives first,
 it takes the closing for the loss of the new coordinator, and retries after 0.5 to 1 s."""
-FEATURES = {"streams.version": 1, "transaction.version": 2}
-"""The level of each feature: Kafka Streams groups (KIP-1071), and KIP-890, by which clients bump
-their epoch with every transaction."""
+FEATURES = {"share.version": 2, "streams.version": 1, "transaction.version": 2}
+"""The level of each feature: share groups (KIP-932) with dead letter topics (KIP-1191), Kafka
+Streams groups (KIP-1071), and KIP-890, by which clients bump their epoch with every transaction."""
 FEATURES_FROM_0_SINCE = 4
 """The first version of ApiVersions that may list features whose minimum is 0 (KAFKA-17011)."""
 PARTITIONS_MAX = 2_000
@@ -63,12 +70,26 @@ def _supported_features(version: int) -> list[dict[str, Any]]:
     ]
 
 
-async def api_versions(_node: Node, request: Any, context: Context) -> Answer:
-    """ApiVersions; since v3 a client sends its software name (KIP-511)."""
+def _wrong_broker(node: Node, request: ApiVersionsRequest) -> int:
+    """The error if the client looks for another broker or cluster (KIP-1242), or 0."""
+    if (request.cluster_id is None) != (request.node_id == NO_LEADER):
+        return INVALID_REQUEST
+    if request.cluster_id is None:
+        return 0
+    found = request.cluster_id, request.node_id
+    return 0 if found == (node.cluster_id, node.config.broker_id) else REBOOTSTRAP_REQUIRED
+
+
+async def api_versions(node: Node, request: ApiVersionsRequest, context: Context) -> Answer:
+    """ApiVersions; since v3 a client sends its software name (KIP-511), since v5 the broker that
+    it looks for, if it knows: another one may have taken over the address."""
+    refusal = _wrong_broker(node, request)
+    if refusal:
+        return {"error_code": refusal, "api_keys": []}
     session = context.session
     session.client_id = context.client_id
-    session.software_name = getattr(request, "client_software_name", "")
-    session.software_version = getattr(request, "client_software_version", "")
+    session.software_name = request.client_software_name
+    session.software_version = request.client_software_version
     return {
         "error_code": 0,
         "api_keys": apis.advertised(),

@@ -124,7 +124,7 @@ async def streams_group_heartbeat(
         "member_id": reply.member_id,
         "member_epoch": reply.member_epoch,
         "heartbeat_interval_ms": reply.heartbeat_interval_ms,
-        "acceptable_recovery_lag": 0,
+        "acceptable_recovery_lag_legacy": 0,
         "task_offset_interval_ms": 0,
         # Never null: a client would keep the last statuses that it got.
         "status": [

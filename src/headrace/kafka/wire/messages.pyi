@@ -1,4 +1,4 @@
-# Derived from the message definitions of Apache Kafka 4.3.0, Copyright The Apache Software
+# Derived from the message definitions of Apache Kafka 4.4.0, Copyright The Apache Software
 # Foundation, licensed under the Apache License 2.0 (see LICENSE and NOTICE). Written by
 # scripts/kafka_messages.py: do not edit.
 """What reads of each message give, for type checkers: not a module at run time.
@@ -454,6 +454,8 @@ class SaslHandshakeResponse:
 class ApiVersionsRequest:
     client_software_name: str
     client_software_version: str
+    cluster_id: str | None
+    node_id: int
 
 class ApiVersionsResponse_ApiVersion:
     api_key: int
@@ -703,6 +705,7 @@ class TxnOffsetCommitRequest_TxnOffsetCommitRequestPartition:
 
 class TxnOffsetCommitRequest_TxnOffsetCommitRequestTopic:
     name: str
+    topic_id: UUID | None
     partitions: tuple[TxnOffsetCommitRequest_TxnOffsetCommitRequestPartition, ...]
 
 class TxnOffsetCommitRequest:
@@ -710,7 +713,7 @@ class TxnOffsetCommitRequest:
     group_id: str
     producer_id: int
     producer_epoch: int
-    generation_id: int
+    generation_id_or_member_epoch: int
     member_id: str
     group_instance_id: str | None
     topics: tuple[TxnOffsetCommitRequest_TxnOffsetCommitRequestTopic, ...]
@@ -721,6 +724,7 @@ class TxnOffsetCommitResponse_TxnOffsetCommitResponsePartition:
 
 class TxnOffsetCommitResponse_TxnOffsetCommitResponseTopic:
     name: str
+    topic_id: UUID | None
     partitions: tuple[TxnOffsetCommitResponse_TxnOffsetCommitResponsePartition, ...]
 
 class TxnOffsetCommitResponse:
@@ -1024,6 +1028,7 @@ class DeleteGroupsRequest:
 class DeleteGroupsResponse_DeletableGroupResult:
     group_id: str
     error_code: int
+    error_message: str | None
 
 class DeleteGroupsResponse:
     throttle_time_ms: int
@@ -2369,18 +2374,21 @@ class StreamsGroupHeartbeatResponse:
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int
-    acceptable_recovery_lag: int
+    acceptable_recovery_lag_legacy: int
     task_offset_interval_ms: int
+    acceptable_recovery_lag: int
     status: tuple[StreamsGroupHeartbeatResponse_Status, ...] | None
     active_tasks: tuple[StreamsGroupHeartbeatResponse_TaskIds, ...] | None
     standby_tasks: tuple[StreamsGroupHeartbeatResponse_TaskIds, ...] | None
     warmup_tasks: tuple[StreamsGroupHeartbeatResponse_TaskIds, ...] | None
+    topology_description_required: bool
     endpoint_information_epoch: int
     partitions_by_user_endpoint: tuple[StreamsGroupHeartbeatResponse_EndpointToPartitions, ...] | None
 
 class StreamsGroupDescribeRequest:
     group_ids: tuple[str, ...]
     include_authorized_operations: bool
+    include_topology_description: bool
 
 class StreamsGroupDescribeResponse_Endpoint:
     host: str
@@ -2409,6 +2417,26 @@ class StreamsGroupDescribeResponse_TopicInfo:
     partitions: int
     replication_factor: int
     topic_configs: tuple[StreamsGroupDescribeResponse_KeyValue, ...]
+
+class StreamsGroupDescribeResponse_TopologyDescription:
+    subtopologies: tuple[StreamsGroupDescribeResponse_TopologyDescriptionSubtopology, ...]
+    global_stores: tuple[StreamsGroupDescribeResponse_TopologyDescriptionGlobalStore, ...]
+
+class StreamsGroupDescribeResponse_TopologyDescriptionSubtopology:
+    subtopology_id: str
+    nodes: tuple[StreamsGroupDescribeResponse_TopologyDescriptionNode, ...]
+
+class StreamsGroupDescribeResponse_TopologyDescriptionNode:
+    name: str
+    node_type: int
+    source_topics: tuple[str, ...]
+    sink_topic: str | None
+    stores: tuple[str, ...]
+    successors: tuple[str, ...]
+
+class StreamsGroupDescribeResponse_TopologyDescriptionGlobalStore:
+    source: StreamsGroupDescribeResponse_TopologyDescriptionNode
+    processor: StreamsGroupDescribeResponse_TopologyDescriptionNode
 
 class StreamsGroupDescribeResponse_Subtopology:
     subtopology_id: str
@@ -2448,6 +2476,9 @@ class StreamsGroupDescribeResponse_DescribedGroup:
     topology: StreamsGroupDescribeResponse_Topology | None
     members: tuple[StreamsGroupDescribeResponse_Member, ...]
     authorized_operations: int
+    topology_description: StreamsGroupDescribeResponse_TopologyDescription | None
+    topology_description_status: int
+    assignor_name: str | None
 
 class StreamsGroupDescribeResponse:
     throttle_time_ms: int
@@ -2533,3 +2564,42 @@ class DeleteShareGroupOffsetsResponse:
     error_code: int
     error_message: str | None
     responses: tuple[DeleteShareGroupOffsetsResponse_DeleteShareGroupOffsetsResponseTopic, ...]
+
+class StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescription:
+    subtopologies: tuple[StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescriptionSubtopology, ...]
+    global_stores: tuple[StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescriptionGlobalStore, ...]
+
+class StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescriptionSubtopology:
+    subtopology_id: str
+    nodes: tuple[StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescriptionNode, ...]
+
+class StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescriptionNode:
+    name: str
+    node_type: int
+    source_topics: tuple[str, ...]
+    sink_topic: str | None
+    stores: tuple[str, ...]
+    successors: tuple[str, ...]
+
+class StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescriptionGlobalStore:
+    source: StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescriptionNode
+    processor: StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescriptionNode
+
+class StreamsGroupTopologyDescriptionUpdateRequest:
+    group_id: str
+    member_id: str
+    topology_epoch: int
+    topology_description: StreamsGroupTopologyDescriptionUpdateRequest_TopologyDescription
+
+class StreamsGroupTopologyDescriptionUpdateResponse:
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+
+class UnregisterControllerRequest:
+    controller_id: int
+
+class UnregisterControllerResponse:
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
