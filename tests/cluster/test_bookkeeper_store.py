@@ -11,7 +11,7 @@ from tests.cluster.bookkeeper_rig import beside, data_entry, plant, plant_payloa
 from tests.cluster.oracle import stream
 
 from headrace.errors import LedgerFenced, LedgerLost, LedgerUnknown, StorageUnavailable
-from headrace.storage.bookkeeper import id_check, inline_checkpoints
+from headrace.storage.bookkeeper import id_check, id_mark, inline_checkpoints
 from headrace.storage.bookkeeper.bookie_connection import BookieConnection
 from headrace.storage.bookkeeper.entries import (
     FRAGMENT,
@@ -114,6 +114,28 @@ def test_an_id_that_bookies_have_records_of_is_not_used_again(with_store, caplog
         assert [record.levelname for record in caplog.records].count("ERROR") == 1
         assert store.replication().refusal == ""
         await append(store, await store.create(), b"x")
+        await other.close()
+
+    with_store(scenario)
+
+
+def test_bookies_know_how_far_ids_were_allocated_without_ledgers_of_these_ids(with_store):
+    async def scenario(store):
+        await append(store, await store.create(), b"x")
+        assert await store.ids_ahead() is None
+        service = store._cluster.service
+        next_id = await service.peek_id()
+        await store._id_mark.cover(next_id + id_mark.BLOCK)  # ZooKeeper forgot it, and its ledger
+        other = await beside(store)
+        ahead = await other.ids_ahead()
+        assert ahead.next_id == next_id
+        assert ahead.last == (next_id // id_mark.BLOCK + 1) * id_mark.BLOCK
+        assert not ahead.ledgers
+        await other.skip_ids(ahead.last)
+        assert await other.ids_ahead() is None
+        assert id_mark.MARK_LEDGER in await store.ledger_ids(), "or bookies would delete it"
+        assert id_mark.MARK_LEDGER not in await store.all_ledgers(), "or brokers would"
+        await append(other, await other.create(), b"y")
         await other.close()
 
     with_store(scenario)

@@ -38,13 +38,14 @@ def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: boo
     problems = [
         *(topic.problem for topic in found.topics if topic.problem),
         *(chain.problem for chain in found.chains if chain.problem),
-        *(["ledgers ahead"] if found.ledgers_ahead and not (yes and accept_loss) else []),
+        *(["ledgers ahead"] if found.ids_ahead and not (yes and accept_loss) else []),
     ]
     if as_json:
         print_json(
             {
                 "is_done": yes,
-                "ledgers_ahead": list(found.ledgers_ahead),
+                "ledgers_ahead": list(found.ids_ahead.ledgers) if found.ids_ahead else [],
+                "last_id_ahead": found.ids_ahead.last if found.ids_ahead else None,
                 "topics": [
                     {
                         "name": topic.fact.name,
@@ -77,12 +78,11 @@ def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: boo
 
 def _show_repairs(found: Repairs, *, is_done: bool) -> None:
     would = "" if is_done else "would be "
-    if found.ledgers_ahead:
+    if found.ids_ahead:
         click.echo(
-            f"bookies hold {len(found.ledgers_ahead)} ledgers, from {found.ledgers_ahead[0]} to"
-            f" {found.ledgers_ahead[-1]}, that ZooKeeper does not know: it is older than they are;"
-            " restore a newer back-up, or give them up with --accept-loss --yes: their ids are"
-            " passed over then, and what was written to them is lost"
+            f"{found.ids_ahead}: it is older than they are; restore a newer backup, or give them"
+            " up with --accept-loss --yes: their ids are skipped then, and what was written to"
+            " them is lost"
         )
     for topic in found.topics:
         name = one_line(topic.fact.name) or topic.fact.id.hex
@@ -110,7 +110,7 @@ def _show_repairs(found: Repairs, *, is_done: bool) -> None:
             click.echo(f"  ledger {ledger}: open; --yes closes it and determines its end")
         if chain.lost_records:
             click.echo(f"  {chain.lost_records} records between its ledgers are permanently lost")
-    if not found.topics and not found.chains and not found.ledgers_ahead:
+    if not found.topics and not found.chains and not found.ids_ahead:
         say("nothing to repair")
     elif not is_done:
         say("nothing was changed; repeat with --yes to make the changes")

@@ -355,11 +355,10 @@ def _lost_facts(snapshot: ClusterSnapshot, repairs: Repairs) -> list[str]:
     ]
     if not snapshot.cluster_id and snapshot.topics:
         problems.append("the cluster id is missing although there are topics: brokers do not start")
-    if repairs.ledgers_ahead:
+    if repairs.ids_ahead:
         problems.append(
-            f"bookies hold {len(repairs.ledgers_ahead)} ledgers that ZooKeeper does not "
-            "list and whose ids it would allocate again: it was restored from an old "
-            "backup, and no broker starts; see `headrace cluster repair`"
+            f"{repairs.ids_ahead}: it was restored from an old backup, and no broker starts; see"
+            " `headrace cluster repair`"
         )
     for chain in repairs.chains:
         what = "is missing" if chain.version == ABSENT else "is older than its ledgers"

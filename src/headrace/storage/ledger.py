@@ -53,6 +53,29 @@ class Copies(NamedTuple):
     """Ack quorum: the machines that must have made an append durable."""
 
 
+class IdsAhead(NamedTuple):
+    """Ledger ids that were allocated once, and that a store would allocate again."""
+
+    next_id: int
+    """The id that it would allocate next."""
+    last: int
+    """The highest id known to have been allocated."""
+    ledgers: Sequence[LedgerId] = ()
+    """The ledgers among them whose entries are still stored."""
+
+    def __str__(self) -> str:
+        held = (
+            f"bookies hold {len(self.ledgers)} of them, from {self.ledgers[0]} to"
+            f" {self.ledgers[-1]}, which it does not list"
+            if self.ledgers
+            else "their ledgers were deleted, by brokers or by bookies, which delete what it does"
+            " not list"
+        )
+        return (
+            f"ZooKeeper would allocate ledger ids from {self.next_id} to {self.last} again ({held})"
+        )
+
+
 class LedgerInfo(NamedTuple):
     """The state of a ledger in the store."""
 

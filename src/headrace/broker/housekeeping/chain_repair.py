@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from headrace.metadata.facts import PartitionKey
     from headrace.runtime.clock import Clock
+    from headrace.storage.ledger import IdsAhead
     from headrace.storage.ledger import LedgerRecord, LedgerStore
 
 
@@ -88,9 +89,8 @@ class Repairs:
 
     topics: list[TopicRepair] = field(default_factory=list)
     chains: list[ChainRepair] = field(default_factory=list)
-    ledgers_ahead: Sequence[LedgerId] = ()
-    """Stored under ids that the metadata store has yet to allocate: the metadata is older than they
-    are."""
+    ids_ahead: IdsAhead | None = None
+    """Ids that the metadata store would allocate again: it is older than their ledgers."""
 
 
 class RepairableLedgers:
@@ -129,7 +129,7 @@ class ChainRepairer:
         """The repairs that are needed; `records` are all ledgers of the cluster. Changes
         nothing."""
         found = await self._repairs(records, is_plan=True, accept_loss=False)
-        found.ledgers_ahead = await self._ledgers_ahead()
+        found.ids_ahead = await self._ids_ahead()
         return found
 
     async def repair(self, records: Sequence[LedgerRecord], *, accept_loss: bool) -> Repairs:
@@ -138,22 +138,22 @@ class ChainRepairer:
 
         Raises StorageUnavailable, MetadataUnavailable, VersionConflict: then run it again.
         """
-        ahead = await self._ledgers_ahead()
+        ahead = await self._ids_ahead()
         if ahead and not accept_loss:
-            return Repairs(ledgers_ahead=ahead)
+            return Repairs(ids_ahead=ahead)
         done = await self._repairs(records, is_plan=False, accept_loss=accept_loss)
         for chain in done.chains:
             if not chain.problem:
                 key = partition_key(*chain.key)
                 await self._metadata.put(key, chain.fact.encode(), chain.version)
         if ahead and isinstance(self._store, NumbersLedgers):
-            await self._store.skip_ids(ahead[-1])
-            done.ledgers_ahead = ahead
+            await self._store.skip_ids(ahead.last)
+            done.ids_ahead = ahead
         return done
 
-    async def _ledgers_ahead(self) -> Sequence[LedgerId]:
+    async def _ids_ahead(self) -> IdsAhead | None:
         store = self._store
-        return await store.ledgers_ahead() if isinstance(store, NumbersLedgers) else ()
+        return await store.ids_ahead() if isinstance(store, NumbersLedgers) else None
 
     async def _repairs(
         self, records: Sequence[LedgerRecord], *, is_plan: bool, accept_loss: bool

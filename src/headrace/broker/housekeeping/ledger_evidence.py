@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
-    from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo, LedgerRecord
+    from headrace.storage.ledger import Buffer, IdsAhead, LedgerId, LedgerInfo, LedgerRecord
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,9 @@ class ReadsLedgers(Protocol):
 class NumbersLedgers(Protocol):
     """An optional capability of a shared store whose ledger ids are allocated separately."""
 
-    async def ledgers_ahead(self) -> Sequence[LedgerId]:
-        """Ledgers stored under ids that are yet to be allocated. Raises MetadataUnavailable."""
+    async def ids_ahead(self) -> IdsAhead | None:
+        """The ids that were allocated, and would be again; None if there are none. Raises
+        MetadataUnavailable."""
         ...
 
     async def skip_ids(self, last: int) -> None:
@@ -187,19 +188,16 @@ class LedgerEvidence:
         return audit(facts, await unnamed_in(self._store, ledgers, facts), set(ledgers))
 
     async def check_ids(self) -> None:
-        """Raise FactMissing if there are ledgers whose ids would be allocated again."""
+        """Raise FactMissing if ledger ids would be allocated again."""
         store = self._store
-        ahead = await store.ledgers_ahead() if isinstance(store, NumbersLedgers) else ()
-        if ahead:
+        ahead = await store.ids_ahead() if isinstance(store, NumbersLedgers) else None
+        if ahead is not None:
             raise FactMissing(
-                f"bookies hold {len(ahead)} ledgers, from {ahead[0]} to {ahead[-1]}, that "
-                "ZooKeeper does not list and whose ids it would allocate again: ZooKeeper "
-                "was restored from a backup that is older than these ledgers. No broker "
-                "starts, because their records would be lost. Stop the bookies, which delete "
-                "unlisted ledgers within minutes, and restore a newer backup; or give up "
-                "these ledgers with `headrace cluster repair"
-                " --accept-loss --yes`",
-                ledgers=ahead,
+                f"{ahead}: ZooKeeper was restored from a backup that is older than these ledgers."
+                " No broker starts, because their records would be lost. Stop the bookies, which"
+                " delete unlisted ledgers within minutes, and restore a newer backup; or give up"
+                " these ledgers with `headrace cluster repair --accept-loss --yes`",
+                ledgers=ahead.ledgers,
             )
 
     async def audit_at_start(self) -> None:

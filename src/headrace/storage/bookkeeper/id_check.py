@@ -4,7 +4,8 @@ Invariants: read-only; in particular no id is allocated, or the next check would
 ZooKeeper numbers ledgers; restored from an old backup, or after a loss of changes, it allocates the
 ids since then again. Bookies still have entries with these ids, which a recovery would take for
 records of the new ledger, and their garbage collection deletes ledgers that ZooKeeper does not
-list. A bookie that does not answer is ignored.
+list. A bookie that does not answer is ignored. How far ids were allocated is on the bookies
+themselves (`id_mark`): ledgers in between may have been deleted, also by the bookies.
 """
 
 from __future__ import annotations
@@ -14,25 +15,28 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import LedgerUnknown
 from headrace.storage.bookkeeper.wire import NO_ENTRY, OK
-from headrace.storage.ledger import LedgerId
+from headrace.storage.ledger import IdsAhead, LedgerId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from headrace.storage.bookkeeper.id_mark import IdMark
     from headrace.storage.bookkeeper.open_ledger import StoreState
 
 WINDOW = 128
-"""Ids checked at once; the check ends after a window unknown to all bookies."""
+"""Ids checked at once. The check ends after a window beyond the recorded ids in which no bookie
+knows a ledger: earlier versions did not record ids."""
 ANSWER_S = 2.0
 NEW_ANSWER_S = 0.25
 """For a new ledger, which clients may wait for."""
 LAG_S = 1.0
 
 
-async def ledgers_ahead(cluster: StoreState) -> Sequence[LedgerId]:
-    """Ledgers on bookies from the next id on. Raises MetadataUnavailable."""
+async def ids_ahead(cluster: StoreState, mark: IdMark) -> IdsAhead | None:
+    """What was allocated from the next id on. Raises MetadataUnavailable."""
+    block = await mark.newest_block()
     found: list[LedgerId] = []
-    at = await cluster.service.peek_id()
+    next_id = at = await cluster.service.peek_id()
     while True:
         # These ids may have been allocated since; metadata is written before the first entry, but
         # a lagging server does not show it yet.
@@ -40,10 +44,17 @@ async def ledgers_ahead(cluster: StoreState) -> Sequence[LedgerId]:
         if held:
             await asyncio.sleep(LAG_S)
             held = await _without_metadata(cluster, held)
-        if not held:
-            return found
-        found += held
         at += WINDOW
+        found += held
+        if not held and at >= block.stop:
+            break
+    last = max([*found, -1])
+    if block and next_id <= block.start:
+        # The bookies may have deleted all these ledgers, as ZooKeeper does not list them.
+        await asyncio.sleep(LAG_S)
+        if await cluster.service.peek_id() <= block.start:
+            last = max(last, block.start)
+    return IdsAhead(next_id, last, found) if last >= 0 else None
 
 
 async def skip_ids(cluster: StoreState, last: int) -> None:

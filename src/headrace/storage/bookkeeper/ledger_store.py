@@ -31,7 +31,8 @@ from headrace.storage.bookkeeper.bookie_health import BookieHealth
 from headrace.storage.bookkeeper.ensemble import BookiePool
 from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
-from headrace.storage.bookkeeper.id_check import is_held, ledgers_ahead, skip_ids
+from headrace.storage.bookkeeper.id_check import ids_ahead, is_held, skip_ids
+from headrace.storage.bookkeeper.id_mark import IdMark
 from headrace.storage.bookkeeper.inline_checkpoints import read_inline_checkpoints
 from headrace.storage.bookkeeper.ledger_catalog import LedgerCatalog
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
@@ -51,6 +52,7 @@ from headrace.storage.ledger import (
     FOOTER_BYTES_MAX,
     Buffer,
     Copies,
+    IdsAhead,
     InlineCheckpoint,
     LedgerId,
     LedgerInfo,
@@ -121,6 +123,7 @@ class BookKeeperLedgerStore:
             settings,
             asyncio.Semaphore(LOOKS_AT_ONCE),
         )
+        self._id_mark = IdMark(self._cluster)
         self._reader = EntryReader(
             bookies,
             lambda bookie: pool.is_quarantined(bookie, clock.now_ns()),
@@ -194,8 +197,9 @@ class BookKeeperLedgerStore:
         return LedgerId(ledger)
 
     async def _check_new(self, bookies: Sequence[str], ledger: int) -> None:
-        """Raise StorageUnavailable if a ledger has had this id, now and from then on: where
-        ZooKeeper has lost ledgers, it has lost chains, too, and records would be lost with them."""
+        """Record that the id is taken. Raise StorageUnavailable if a ledger has had it, now and
+        from then on: where ZooKeeper has lost ledgers, it has lost chains, too, and records would
+        be lost with them."""
         if not self._refusal and await is_held(self._cluster, ledger, bookies):
             self._refusal = (
                 f"ZooKeeper has allocated ledger id {ledger} again, which bookies have records of:"
@@ -207,6 +211,7 @@ class BookKeeperLedgerStore:
             log.error("%s", self._refusal)
         if self._refusal:
             raise StorageUnavailable(self._refusal, ledger=ledger)
+        await self._id_mark.cover(ledger)
 
     def append(
         self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
@@ -291,9 +296,9 @@ class BookKeeperLedgerStore:
         """All ledgers, of every creator, by id. Raises StorageUnavailable."""
         return await self._catalog.ids()
 
-    async def ledgers_ahead(self) -> Sequence[LedgerId]:
+    async def ids_ahead(self) -> IdsAhead | None:
         """See NumbersLedgers."""
-        return await ledgers_ahead(self._cluster)
+        return await ids_ahead(self._cluster, self._id_mark)
 
     async def skip_ids(self, last: int) -> None:
         """See NumbersLedgers."""

@@ -88,13 +88,18 @@ class LedgerMetadataService:
         try:
             ledger, node = await self._allocate()
             await asyncio.gather(self._discard(node), check(ledger))
-            path = ledger_path(self._root, ledger)
-            await self._zookeeper.create(
-                path, encode_metadata(metadata), ephemeral=False, sequence=False
-            )
+            return ledger, await self.create_as(ledger, metadata)
         except (MetadataUnavailable, VersionConflict) as error:
             raise StorageUnavailable(f"cannot create a ledger now: {error}") from error
-        return ledger, Versioned(metadata, 0)
+
+    async def create_as(self, ledger: int, metadata: LedgerMetadata) -> Versioned:
+        """Write the metadata of a ledger whose id is not allocated. Raises MetadataUnavailable,
+        VersionConflict if it exists."""
+        path = ledger_path(self._root, ledger)
+        await self._zookeeper.create(
+            path, encode_metadata(metadata), ephemeral=False, sequence=False
+        )
+        return Versioned(metadata, 0)
 
     async def peek_id(self) -> int:
         """The next id, as long as ids have 31 bits. Raises MetadataUnavailable."""
