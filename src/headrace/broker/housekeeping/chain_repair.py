@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
     from headrace.metadata.facts import PartitionKey
     from headrace.runtime.clock import Clock
-    from headrace.storage.ledger import IdsAhead
-    from headrace.storage.ledger import LedgerRecord, LedgerStore
+    from headrace.storage.ledger import IdsAhead, LedgerRecord, LedgerStore
 
 
 @dataclass(slots=True)
