@@ -41,6 +41,7 @@ from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.copy_appends import CopyAppends
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
+from headrace.broker.services.health import Health
 from headrace.broker.services.queue_administration import QueueAdministration
 from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
@@ -52,6 +53,7 @@ from headrace.broker.shares.share_groups import ShareGroups
 from headrace.broker.shares.share_partitions import SharePartitions
 from headrace.broker.timers.timer_partitions import TimerPartitions
 from headrace.broker.topics.ownership import Ownership, SoleOwnership
+from headrace.broker.topics.topic_loading import load_topics
 from headrace.broker.topics.topics import Topics
 from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
@@ -128,11 +130,12 @@ class Node:
             None if shared_ledgers is None else LedgerEvidence(shared_ledgers, metadata, clock)
         )
         """None if only this broker sees its ledgers."""
-        parts = store, metadata, clock, self.tasks, is_storage_shared, tier
-        environment = self._environment = Environment(*parts, LoadedIndexes(), self.evidence, {})
+        parts = store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
+        environment = self._environment = Environment(*parts, self.evidence, {}, {})
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
+        self.health = Health(self.topics, self.ownership)
         self.tiering: Tiering | None = None
         """None without object storage."""
         if tier is not None:
@@ -258,19 +261,20 @@ class Node:
         if self.evidence is not None:
             await self.evidence.check_ids()
         self._open_coordinators()
+        followed = self.tasks, self.topics.damaged_facts
         for prefix, apply in (
             (BROKER_CONFIGS, self.settings.apply),
             (GROUPS, self.group_configs.apply),
             (QUOTAS, self.quotas.apply),
         ):
-            await MetadataCache(self.metadata, prefix, apply, lambda: None, self.tasks).start()
+            await MetadataCache(self.metadata, prefix, apply, lambda: None, *followed).start()
         if self._is_standalone:
-            await self.topics.load()
+            await load_topics(self.topics, self.metadata)
             await self._collect_orphans()
             self._topics_changed()
         else:
             await MetadataCache(
-                self.metadata, TOPICS, self._topic_changed, self._topics_changed, self.tasks
+                self.metadata, TOPICS, self._topic_changed, self._topics_changed, *followed
             ).start()
             if self._slots:
                 if self.config.broker_id == self._slots[0]:
@@ -279,6 +283,9 @@ class Node:
         await self._copy_cluster_id()
         self.tasks.spawn(self.topics.finish_deletions(), "finish interrupted deletions")
         self.tasks.spawn(self.retention.run(), "housekeeping")
+        if not self._is_standalone:
+            publishing = self.health.publish(self.metadata, self.config.broker_id)
+            self.tasks.spawn(publishing, "publish problems")
         self.tasks.spawn(self.timers.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:

@@ -184,6 +184,7 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
                 "unserved": unserved,
                 "missing_chains": [snapshot.name_of(key) for key in snapshot.missing_chains],
                 "lost_topics": [topic_id.hex for topic_id in snapshot.lost_topics],
+                "problems": snapshot.problems,
                 "under_replicated": [one._asdict() for one in lacking],
                 "copies_missing": sum(one.copies_missing for one in lacking),
                 "unwritable": unwritable,
@@ -197,6 +198,8 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
         say(f"partitions moved by load: {len(snapshot.moves)}")
     for problem in _lost(snapshot):
         click.echo(f"{problem}; it is not served. See `headrace cluster verify`")
+    for problem in snapshot.problems:
+        click.echo(problem)
     say(f"writable bookies: {', '.join(snapshot.bookies) or 'none'}")
     if snapshot.read_only_bookies:
         say(f"read-only bookies: {', '.join(snapshot.read_only_bookies)}")
@@ -243,6 +246,8 @@ def _fail_if_unwell(
         copies = sum(one.copies_missing for one in lacking)
         wrong.append(f"{len(lacking)} partitions are under-replicated: {copies} copies are missing")
     wrong += unwritable
+    if snapshot.problems:
+        wrong.append(f"{len(snapshot.problems)} problems are reported: {snapshot.problems[0]}")
     if _lost(snapshot):
         wrong.append("metadata is missing, and the partitions that it describes are not served")
     if wrong:

@@ -110,7 +110,9 @@ def _show_repairs(found: Repairs, *, is_done: bool) -> None:
             click.echo(f"  ledger {ledger}: open; --yes closes it and determines its end")
         if chain.lost_records:
             click.echo(f"  {chain.lost_records} records between its ledgers are permanently lost")
-    if not found.topics and not found.chains and not found.ids_ahead:
+    for key in found.removed:
+        click.echo(f"{key}: cannot be decoded; {would}deleted, and is written again by a broker")
+    if not any((found.topics, found.chains, found.removed, found.ids_ahead)):
         say("nothing to repair")
     elif not is_done:
         say("nothing was changed; repeat with --yes to make the changes")

@@ -17,7 +17,6 @@ import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 
-from headrace.errors import DataCorrupt
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.delayed import DelayedOperations
@@ -31,6 +30,7 @@ from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
+from headrace.metadata.health_facts import PROBLEMS_MAX
 
 RENDER_REST = 4
 """Who asks for metrics again before four times as long has gone by as they took, waits until then:
@@ -106,20 +106,19 @@ class _App:
         is_full = self._is_disk_full()
         replication = self._face.node.replication
         reason = None if replication is None else replication.obstacle()
+        health = self._face.node.health
+        found, counts = health.problems(), health.opened()
+        if reason is None and counts.refused and not counts.served:
+            reason = f"none of the {counts.refused} partitions that this broker opened is served"
         is_ready = self._face.is_ready and not is_full and reason is None
         answer: dict[str, Any] = {"ready": is_ready}
         if is_full:
             answer["disk_full"] = True
         if reason is not None:
             answer["reason"] = reason
-        damaged = [
-            partition.name
-            for topic in self._face.node.topics.by_name.values()
-            for _, partition in topic.logs
-            if isinstance(partition.failure, DataCorrupt)
-        ]
-        if damaged:
-            answer["damaged_partitions"] = damaged
+        if found:
+            answer["problems"] = [one._asdict() for one in found[:PROBLEMS_MAX]]
+            answer["damaged_partitions"] = health.damaged_partitions()
         return JSONResponse(answer, 200 if is_ready else 503)
 
     def _is_disk_full(self) -> bool:

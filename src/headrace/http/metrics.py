@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from headrace.broker.housekeeping.replication import count_partitions
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
-from headrace.errors import DataCorrupt, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.log.reading import Miss
 from headrace.log.tiering import local_size_bytes
 from headrace.records.batch import read_header
@@ -262,11 +262,10 @@ class Metrics(Collector):
         local = GaugeMetricFamily(
             "headrace_log_local_size_bytes", "Bytes kept here, not only as objects.", labels=labels
         )
-        count = loaded = damaged = 0
+        count = loaded = 0
         for topic in self._node.topics.by_name.values():
             count += len(topic.partitions)
             for number, partition in topic.logs:
-                damaged += isinstance(partition.failure, DataCorrupt)
                 if not partition.is_loaded or loaded >= PARTITIONS_MAX:
                     continue
                 loaded += 1
@@ -280,7 +279,12 @@ class Metrics(Collector):
         yield _gauge(
             "headrace_partitions_damaged",
             "Partitions not served here: damaged, or without their chain of ledgers.",
-            damaged,
+            len(self._node.health.damaged_partitions()),
+        )
+        yield _gauge(
+            "headrace_problems",
+            "What is not served here, or not as it was set; see /readyz for the reasons.",
+            len(self._node.health.problems()),
         )
         yield from (end, start, size, local)
         garbage = self._node.ledger_garbage

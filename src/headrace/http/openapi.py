@@ -39,6 +39,16 @@ _READY: dict[str, Any] = {
             "items": {"type": "string"},
             "description": "Partitions that are not served because their data is damaged.",
         },
+        "problems": {
+            "type": "array",
+            "description": "What is not served here, or not as it was set. The broker stays ready"
+            " while it serves any partition.",
+            "items": {
+                "type": "object",
+                "required": ["what", "reason"],
+                "properties": {"what": {"type": "string"}, "reason": {"type": "string"}},
+            },
+        },
     },
 }
 

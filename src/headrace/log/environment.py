@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from headrace.log.ledger_chain import ChainEvidence
     from headrace.log.loaded_indexes import LoadedIndexes
     from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import PartitionKey
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
@@ -34,3 +35,5 @@ class Environment(NamedTuple):
     companioned: dict[PartitionLog, None] | None = None
     """The loaded logs that had companion logs when they were loaded, in order; for hosts of
     companions."""
+    companions: dict[PartitionKey, PartitionLog] | None = None
+    """The companion logs opened last, by topic and number, for those who watch over logs."""

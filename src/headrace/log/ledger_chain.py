@@ -21,14 +21,22 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.errors import ChainMissing, MetadataUnavailable, NotOwner, VersionConflict
+from headrace.errors import (
+    ChainMissing,
+    DataCorrupt,
+    FormatUnsupported,
+    MetadataUnavailable,
+    NotOwner,
+    VersionConflict,
+)
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import (
     LedgerLink,
     PartitionFact,
     companion_number,
     partition_key,
 )
-from headrace.metadata.store import ABSENT, MetadataStore, MultiOperation
+from headrace.metadata.store import ABSENT, MetadataEntry, MetadataStore, MultiOperation
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
@@ -138,11 +146,18 @@ class LedgerChain:
         """
         entry = await self._metadata.get(self._key)
         if entry is not None:
-            self.fact = PartitionFact.decode(entry.value)
+            self.fact = self._decoded(entry)
             self._version = entry.version
         elif self.is_expected or self._version != ABSENT:
             raise self.lost()
         return self.fact
+
+    def _decoded(self, entry: MetadataEntry) -> PartitionFact:
+        """Raises ChainMissing if it cannot be decoded: damage of this partition only."""
+        try:
+            return PartitionFact.decode(entry.value)
+        except (DataCorrupt, FormatUnsupported) as error:
+            raise self.lost(f"cannot be decoded ({error})") from error
 
     def lost(self, why: str = "is missing") -> ChainMissing:
         """Mark the chain as lost, so that nothing overwrites it; returns the error to raise."""
@@ -201,7 +216,7 @@ class LedgerChain:
                 entry = await self._metadata.get(key)
             finally:
                 self._foreseeing.set()
-            fact = PartitionFact() if entry is None else PartitionFact.decode(entry.value)
+            fact = PartitionFact() if entry is None else decode_fact(PartitionFact, entry)
             if self._is_claimed:
                 return
             if entry is not None and fact.leader_epoch == leader_epoch:
@@ -280,7 +295,7 @@ class LedgerChain:
         entry = await self._metadata.get(self._key)
         if entry is None:
             raise self.lost("was deleted while the partition was served") from None
-        found = PartitionFact.decode(entry.value)
+        found = self._decoded(entry)
         if found.leader_epoch != fact.leader_epoch:
             raise self._not_owner(fact.leader_epoch) from None
         if entry.value != value:

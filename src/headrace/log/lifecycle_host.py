@@ -98,6 +98,11 @@ class LifecycleHost:
         """The lifecycle state of the log."""
         return self._machine.state
 
+    @property
+    def trouble(self) -> HeadraceError | None:
+        """See StepQueue."""
+        return self._steps.trouble
+
     def _on(self, event: Event, error: HeadraceError | None = None) -> None:
         effects = self._machine.on(event)
         self.wants_roll = self._machine.state is State.ROLLING
@@ -119,7 +124,7 @@ class LifecycleHost:
             target.on_lost()
 
     async def do(self, step: Coroutine[None, None, None], what: str) -> None:
-        """Run a step of another module in its turn, and raise its error."""
+        """See StepQueue."""
         await self._steps.do(step, what)
 
     def perform(self, effect: Effect, error: HeadraceError | None = None) -> None:
@@ -167,7 +172,7 @@ class LifecycleHost:
     # --- loading -----------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Start loading, unless the log is loaded, loading, or must not be loaded."""
+        """Start loading, unless it is loaded, loading, or must not be."""
         self._on(Event.READ_REQUESTED)
 
     def expect_handover(self) -> None:
@@ -400,10 +405,9 @@ class LifecycleHost:
         """
         target = self._log
         if not 0 <= log_start_offset <= target.high_watermark:
-            raise OffsetOutOfRange(
-                f"{target.name} has no offset {log_start_offset}: its log ranges from"
-                f" {target.log_start_offset} to {target.high_watermark}"
-            )
+            ranges = f"{target.log_start_offset} to {target.high_watermark}"
+            message = f"{target.name} has no offset {log_start_offset}: its log ranges from "
+            raise OffsetOutOfRange(message + ranges)
         await self._steps.do(self._trim(log_start_offset), "trim")
 
     async def _trim(self, log_start_offset: int) -> None:

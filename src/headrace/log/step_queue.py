@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import ChainMissing, HeadraceError, NotOwner, StorageUnavailable
 from headrace.log.lifecycle import Event
+from headrace.metadata.titles import log_title
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -20,20 +21,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_ESSENTIAL = {Event.LOAD_FAILED, Event.LEDGER_FAILED, Event.RESUME_FAILED}
+
 
 class StepQueue:
     """The queue of background steps of one log."""
 
-    __slots__ = ("_failed", "_name", "_task", "_tasks")
+    __slots__ = ("_failed", "_name", "_task", "_tasks", "trouble")
 
     def __init__(
         self, name: str, tasks: Tasks, failed: Callable[[HeadraceError, Event], None]
     ) -> None:
         """`failed` is called with the error and the event when a step fails."""
-        self._name = name
+        self._name = log_title(name)
         self._tasks = tasks
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
+        self.trouble: HeadraceError | None = None
+        """Why the last step failed without which nothing is served; None once a step succeeds."""
 
     @property
     def is_idle(self) -> bool:
@@ -54,8 +59,10 @@ class StepQueue:
                 await asyncio.wait([previous])
             try:
                 await step
+                self.trouble = None
             except HeadraceError as error:
                 log.warning("%s: %s failed: %s", self._name, what, error)
+                self.trouble = error if failed in _ESSENTIAL else self.trouble
                 self._failed(error, failed)
             except asyncio.CancelledError:
                 self._failed(StorageUnavailable(f"{what} was cancelled: try again"), failed)

@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.housekeeping.chain_repair import ChainRepairer
+from headrace.broker.housekeeping.chain_repair import ChainRepairer, Repairs
 from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
 from headrace.broker.topics.overrides import copies_of
 from headrace.errors import TopicUnknown
+from headrace.metadata.decoding import decode_all, decode_fact
 from headrace.metadata.facts import (
     BROKERS,
     CLUSTER_ID,
@@ -36,8 +37,10 @@ from headrace.metadata.facts import (
     pin_key,
     topic_key,
 )
+from headrace.metadata.health_facts import HEALTH, HealthFact
 from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
 from headrace.metadata.store import ABSENT, ANY
+from headrace.metadata.titles import log_title
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_text import one_line
@@ -53,7 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from uuid import UUID
 
-    from headrace.broker.housekeeping.chain_repair import Repairs
     from headrace.metadata.facts import PartitionKey
     from headrace.server.replication_report import UnderReplicated
     from headrace.server.settings import ClusterSettings
@@ -85,6 +87,10 @@ class ClusterSnapshot:
     """Partitions that are not served because their chain of ledgers was lost."""
     lost_topics: list[UUID] = field(default_factory=list)
     """Topics with chains but without a fact."""
+    damaged_facts: list[str] = field(default_factory=list)
+    """Facts that cannot be decoded, by key, with the reason."""
+    reported: dict[int, list[str]] = field(default_factory=dict)
+    """What each live broker says is wrong there."""
 
     @property
     def partitions(self) -> list[PartitionKey]:
@@ -105,7 +111,19 @@ class ClusterSnapshot:
 
     def name_of(self, key: PartitionKey) -> str:
         """`topic-number`."""
-        return f"{self.topics[key[0]].name}-{key[1]}"
+        return log_title(f"{self.topics[key[0]].name}-{key[1]}")
+
+    @property
+    def problems(self) -> list[str]:
+        """What cannot be decoded, and what brokers report, as text."""
+        return [
+            *self.damaged_facts,
+            *(
+                f"broker {broker} reports: {text}"
+                for broker, found in sorted(self.reported.items())
+                for text in found
+            ),
+        ]
 
 
 class Orphan(NamedTuple):
@@ -169,26 +187,39 @@ class ClusterAdmin:
         facts = await read_facts(metadata)
         lost = audit(facts, ())
         moved = await metadata.get(MOVES)
-        moves = MovesFact() if moved is None else MovesFact.decode(moved.value)
+        moves = MovesFact() if moved is None else decode_fact(MovesFact, moved)
         available = f"{self._settings.ledgers_root}/available"
         bookies = sorted(set(await self._zookeeper.children(available) or ()) - {"readonly"})
         read_only = await self._zookeeper.children(f"{available}/readonly") or ()
         cookies = await self._zookeeper.children(f"{self._settings.ledgers_root}/cookies") or ()
+        health = await metadata.list(HEALTH)
         cluster = await metadata.get(CLUSTER_ID)
+        damaged = list(facts.damaged)
+        live = decode_all(BrokerFact, brokers, str, damaged).values()
         return ClusterSnapshot(
-            "" if cluster is None else ClusterFact.decode(cluster.value).id,
-            {fact.id: fact for fact in (BrokerFact.decode(entry.value) for entry in brokers)},
+            "" if cluster is None else decode_fact(ClusterFact, cluster).id,
+            {fact.id: fact for fact in live},
             {int(entry.key.removeprefix(DRAINING)) for entry in draining},
             {topic.id: topic for topic in facts.topics.values() if not topic.is_deleted},
             dict(facts.owners),
-            {partition_of_key(entry.key): PinFact.decode(entry.value).broker for entry in pins},
-            {int(entry.key.removeprefix(LOADS)): LoadFact.decode(entry.value) for entry in loads},
+            {
+                key: fact.broker
+                for key, fact in decode_all(PinFact, pins, partition_of_key, damaged).items()
+            },
+            decode_all(LoadFact, loads, lambda key: int(key.removeprefix(LOADS)), damaged),
             {key: move.broker for key, move in moves.by_partition.items()},
             bookies,
             sorted(read_only),
             sorted(set(cookies) - set(bookies) - set(read_only)),
             sorted(lost.missing, key=lambda key: (key[0].hex, key[1])),
             sorted(lost.lost_topics, key=lambda topic_id: topic_id.hex),
+            [str(fact) for fact in damaged],
+            {
+                broker: [str(problem) for problem in fact.problems]
+                for broker, fact in decode_all(
+                    HealthFact, health, lambda key: int(key.removeprefix(HEALTH)), damaged
+                ).items()
+            },
         )
 
     async def set_draining(self, broker_id: int, *, is_draining: bool) -> None:
@@ -204,7 +235,7 @@ class ClusterAdmin:
         Raises TopicUnknown.
         """
         entry = await self._metadata.get(topic_key(topic))
-        fact = None if entry is None else TopicFact.decode(entry.value)
+        fact = None if entry is None else decode_fact(TopicFact, entry)
         if fact is None or fact.is_deleted or not 0 <= partition < fact.partition_count:
             raise TopicUnknown(f"partition {partition} of topic {topic!r} does not exist")
         key = pin_key(fact.id, partition)
@@ -221,7 +252,7 @@ class ClusterAdmin:
         concurrent move."""
         entry = await self._metadata.get(MOVES)
         if entry is not None:
-            fact = MovesFact.decode(entry.value)
+            fact = decode_fact(MovesFact, entry)
             fact.moves = [move for move in fact.moves if move.key != key]
             await self._metadata.put(MOVES, fact.encode(), entry.version)
 
@@ -265,10 +296,8 @@ class ClusterAdmin:
         ]
 
     async def _chains(self) -> dict[PartitionKey, PartitionFact]:
-        return {
-            partition_of_key(entry.key): PartitionFact.decode(entry.value)
-            for entry in await self._metadata.list(PARTITIONS)
-        }
+        entries = await self._metadata.list(PARTITIONS)
+        return decode_all(PartitionFact, entries, partition_of_key, [])  # others list the damaged
 
     @asynccontextmanager
     async def _store(self, snapshot: ClusterSnapshot) -> AsyncIterator[BookKeeperLedgerStore]:
@@ -286,6 +315,9 @@ class ClusterAdmin:
         findings = Findings()
         snapshot = await self.snapshot()
         findings.lost_bookies = snapshot.lost_bookies
+        if not snapshot.cluster_id:  # ledgers are known by it: all would seem to be missing
+            findings.problems = _lost_facts(snapshot, Repairs()) + snapshot.problems
+            return findings
         async with self._store(snapshot) as store:
             listed = await store.records()
             repairs = await ChainRepairer(store, self._metadata, SystemClock()).plan(listed)
@@ -318,6 +350,7 @@ class ClusterAdmin:
         kept = audit(facts, unnamed, set(records)).kept
         findings.orphans = [Orphan.of(record) for record in unnamed if record.ledger not in kept]
         findings.problems += _lost_facts(snapshot, repairs)
+        findings.problems += snapshot.problems
         findings.under_replicated = list(under_replicated(snapshot, chains, records))
         findings.problems += [one.text for one in findings.under_replicated]
         findings.problems += self.unwritable(snapshot)
@@ -335,12 +368,12 @@ class ClusterAdmin:
         entry = await self._metadata.get(partition_key(*key))
         if entry is None:
             return []
-        chain = PartitionFact.decode(entry.value)
+        chain = decode_fact(PartitionFact, entry)
         owner = await self._metadata.get(owner_key(*key))
         records = await store.records_of([LedgerId(link.ledger) for link in chain.ledgers])
         return _contradictions(
             chain,
-            None if owner is None else OwnerFact.decode(owner.value),
+            None if owner is None else decode_fact(OwnerFact, owner),
             {int(record.ledger): record for record in records},
         )
 
@@ -354,7 +387,11 @@ def _lost_facts(snapshot: ClusterSnapshot, repairs: Repairs) -> list[str]:
         for topic in repairs.topics
     ]
     if not snapshot.cluster_id and snapshot.topics:
-        problems.append("the cluster id is missing although there are topics: brokers do not start")
+        problems.append(
+            f"the cluster id ({CLUSTER_ID}) is missing although there are topics: brokers restore"
+            " it from its copy when they start, or do not start if that is missing, too; ledgers"
+            " were not compared, since they are known by it. See `Lost metadata` in docs/CLUSTER.md"
+        )
     if repairs.ids_ahead:
         problems.append(
             f"{repairs.ids_ahead}: it was restored from an old backup, and no broker starts; see"

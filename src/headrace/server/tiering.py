@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import PARTITIONS, PartitionFact, ensure_cluster_id
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ async def open_tier(
 async def _has_offloaded(metadata: MetadataStore) -> bool:
     for entry in await metadata.list(PARTITIONS):
         try:
-            ledgers = PartitionFact.decode(entry.value).ledgers
+            ledgers = decode_fact(PartitionFact, entry).ledgers
         except HeadraceError:
             continue  # its partition reports the error when it is used
         if any(link.offloaded_ms is not None for link in ledgers):

@@ -16,7 +16,7 @@ from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
 from headrace.broker.node import Node
 from headrace.broker.shares.share_partitions import ReceiveRequest
-from headrace.errors import ChainMissing, FactMissing
+from headrace.errors import ChainMissing, FactMissing, HeadraceError
 from headrace.metadata.facts import (
     CLUSTER_ID,
     PARTITIONS,
@@ -654,3 +654,83 @@ def test_a_start_keeps_unnamed_ledgers_while_the_chain_of_a_journal_is_missing(i
         assert (orphan in left) == is_lost
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("value", [b"\x00 not JSON", b'{"v":1}'])
+def test_an_undecodable_chain_is_damage_of_its_partition_alone(value) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1)
+        values = await filled(cluster)
+        others = await filled(cluster, "other")
+        key = chain_key(cluster)
+        await restart(cluster)
+        node = cluster.nodes[1]
+        await until(lambda: cluster.agree("t", {1}) and cluster.agree("other", {1}))
+        await node.metadata.put(key, value, ANY)
+        assert await cluster.values("other", 0) == others
+        error = await refused(cluster)
+        assert key in str(error)
+        assert "cannot be decoded" in str(error)
+        assert [one.what for one in node.health.problems()] == ["t-0"]
+        facts = await read_facts(node.metadata)
+        assert [fact.key for fact in facts.damaged] == [key]
+        assert await node.ledger_garbage.collect() == 0
+        plan, _ = await repair(cluster)
+        assert [chain.name for chain in plan.chains] == ["t-0"]
+        await until(lambda: cluster.agree("t", {1}))
+        assert await cluster.values("t", 0) == values
+        await until(lambda: not node.health.problems())
+
+    run(scenario)
+
+
+def test_undecodable_facts_of_a_topic_and_an_owner_stop_nothing_else() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await filled(cluster)
+        others = await filled(cluster, "other")
+        owner = owner_key(node.topics.get("t").id, 0)
+        damaged = [topic_key("t"), owner]
+        before = (await node.metadata.get(damaged[0])).value
+        for key in damaged:
+            await node.metadata.put(key, b"{", ANY)
+        await restart(cluster)
+        node = cluster.nodes[1]
+        await until(lambda: cluster.agree("other", {1}))
+        assert await cluster.values("other", 0) == others
+        assert {one.what for one in node.health.problems()} == set(damaged)
+        assert await node.ledger_garbage.collect() == 0
+        await node.metadata.put(damaged[0], before, ANY)
+        await repair(cluster)
+        assert await node.metadata.get(owner) is None or "t" in node.topics.by_name
+        await until(lambda: cluster.agree("t", {1}))
+        assert len(await cluster.values("t", 0)) == 5
+        await until(lambda: not node.health.problems())
+
+    run(scenario)
+
+
+def test_a_companion_that_is_lost_while_served_is_reported_and_opened_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await filled(cluster)
+        topic = node.topics.get("t")
+        request = ReceiveRequest("workers", "a", 1, 1_000)
+        await node.shares.receive(topic, 0, request)
+        journal = partition_key(topic.id, companion_number(0, CompanionKind.SHARES))
+        before = (await node.metadata.get(journal)).value
+        await lose(cluster, journal)
+        await until(lambda: bool(node.health.problems()))
+        assert [one.what for one in node.health.problems()] == ["share groups of t-0"]
+        await node.metadata.put(journal, before, ANY)
+        await until(lambda: not node.health.problems())
+        deadline = asyncio.get_running_loop().time() + 10
+        while True:
+            try:
+                await node.shares.receive(topic, 0, request)
+                break
+            except HeadraceError:
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.05)
+
+    run(scenario)

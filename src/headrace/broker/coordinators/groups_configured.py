@@ -18,6 +18,7 @@ from headrace.broker.coordinators.group_config import (
     share_config,
 )
 from headrace.errors import GroupIdInvalid, MetadataUnavailable, VersionConflict
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, MetadataEntry
 
@@ -58,7 +59,7 @@ class ConfiguredGroups:
         """Apply the entry stored under a group's key."""
         group_id = group_of_key(key)
         self._configs.pop(group_id, None)
-        fact = None if entry is None else GroupFact.decode(entry.value)
+        fact = None if entry is None else decode_fact(GroupFact, entry)
         topics = () if fact is None else fact.topics()
         if topics:
             self._topics[group_id] = topics

@@ -29,6 +29,7 @@ from headrace.log.footer import decode_footer
 from headrace.log.producer_state import ProducerState
 from headrace.log.segment import Segment
 from headrace.metadata.facts import (
+    OWNERS,
     CompanionKind,
     LedgerLink,
     PartitionFact,
@@ -88,6 +89,8 @@ class Repairs:
 
     topics: list[TopicRepair] = field(default_factory=list)
     chains: list[ChainRepair] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    """Keys of facts that cannot be decoded and that brokers write again."""
     ids_ahead: IdsAhead | None = None
     """Ids that the metadata store would allocate again: it is older than their ledgers."""
 
@@ -162,12 +165,19 @@ class ChainRepairer:
         for lost in repairs.topics:
             lost.fact.created_ms = self._clock.now_ms()
             if not is_plan and not lost.problem:
-                await self._metadata.put(topic_key(lost.fact.name), lost.fact.encode(), ABSENT)
+                stored = topic_key(lost.fact.name)
+                version = next((one.version for one in facts.damaged if one.key == stored), ABSENT)
+                await self._metadata.put(stored, lost.fact.encode(), version)
+        for damaged in facts.damaged:
+            if damaged.key.startswith(OWNERS):  # a partition without one is claimed again
+                repairs.removed.append(damaged.key)
+                if not is_plan:
+                    await self._metadata.delete(damaged.key, damaged.version)
         if repairs.topics and not is_plan:
             facts, found = await self._audit(records)
         ledgers = RepairableLedgers(records)
-        damaged = {*found.missing, *found.suspects, *found.proved}
-        for key in sorted(damaged, key=lambda one: (one[0].hex, one[1])):
+        affected = {*found.missing, *found.suspects, *found.proved}
+        for key in sorted(affected, key=lambda one: (one[0].hex, one[1])):
             chain = facts.chains.get(key)
             topic = facts.topics[key[0]]
             if topic.is_deleted or not await self._is_damaged(key, chain, found, ledgers):
@@ -177,6 +187,8 @@ class ChainRepairer:
                 entry = await self._metadata.get(partition_key(*key))
                 assert entry is not None, "it was just read"
                 repair.version = entry.version
+            elif key in facts.damaged_chains:
+                repair.version = facts.damaged_chains[key].version
             owner = facts.owners.get(key)
             repair.fact = replace(
                 repair.fact,

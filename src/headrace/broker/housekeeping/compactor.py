@@ -24,6 +24,7 @@ from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
 from headrace.log.cleanable import cleanable_bytes, is_due
 from headrace.log.cleaner import Cleaner
 from headrace.log.tiering import discard
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import PartitionFact, partition_key
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Compactor:
                 continue
             try:
                 entry = await self._environment.metadata.get(partition_key(topic.id, number))
-                if entry is None or not _has_dirt(PartitionFact.decode(entry.value), partition):
+                if entry is None or not _has_dirt(decode_fact(PartitionFact, entry), partition):
                     self._clean[partition] = lag_max_ms
                 elif not partition.is_deleted:
                     await self._ready(partition)

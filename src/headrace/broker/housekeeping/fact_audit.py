@@ -15,16 +15,20 @@ replaced.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from headrace.errors import DataCorrupt
 from headrace.log.fencing import EPOCH_OF_DELETED
 from headrace.log.ledger_chain import sealed_end
+from headrace.metadata.facts import PARTITIONS, partition_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from headrace.metadata.decoding import DamagedFact
     from headrace.metadata.facts import OwnerFact, PartitionFact, PartitionKey, TopicFact
     from headrace.storage.ledger import LedgerId, LedgerRecord
 
@@ -66,6 +70,18 @@ class ClusterFacts(NamedTuple):
     """Topics that existed before the chains were read: these must have their chains."""
     deleted: Collection[UUID] = ()
     """Topics that were deleted while the facts were read."""
+    damaged: Sequence[DamagedFact] = ()
+    """Facts that cannot be decoded; the others are complete without them."""
+
+    @property
+    def damaged_chains(self) -> Mapping[PartitionKey, DamagedFact]:
+        """The chains among `damaged`, by partition."""
+        found = {}
+        for fact in self.damaged:
+            if fact.key.startswith(PARTITIONS):
+                with suppress(DataCorrupt):
+                    found[partition_of_key(fact.key)] = fact
+        return found
 
     @property
     def living(self) -> Mapping[PartitionKey, PartitionFact]:
@@ -118,6 +134,9 @@ def audit(
     for key, chain in facts.chains.items():
         if key[0] not in facts.topics and key[0] not in deleted and chain.ledgers:
             found.lost_topics.setdefault(key[0], "")
+    for key in facts.damaged_chains:
+        if key[0] in facts.topics and not facts.topics[key[0]].is_deleted:
+            found.missing.setdefault(key, [])
     for topic in facts.topics.values():
         if topic.is_deleted:
             continue

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.broker.housekeeping.fact_audit import Audit, ClusterFacts, audit, is_after
 from headrace.errors import FactMissing, HeadraceError, LedgerUnknown
+from headrace.metadata.decoding import DamagedFact, decode_all
 from headrace.metadata.facts import (
     OWNERS,
     PARTITIONS,
@@ -22,6 +23,7 @@ from headrace.metadata.facts import (
     PartitionFact,
     TopicFact,
     partition_of_key,
+    topic_of_key,
 )
 from headrace.records.batch import HEADER_SIZE, read_header
 
@@ -82,27 +84,24 @@ class SharedLedgers(ReadsLedgers, Protocol):
         ...
 
 
-async def _read_topics(metadata: MetadataStore) -> list[TopicFact]:
-    facts = [TopicFact.decode(entry.value) for entry in await metadata.list(TOPICS)]
-    return [fact for fact in facts if not fact.is_ended]
+async def _read_topics(metadata: MetadataStore, damaged: list[DamagedFact]) -> list[TopicFact]:
+    facts = decode_all(TopicFact, await metadata.list(TOPICS), topic_of_key, damaged)
+    return [fact for fact in facts.values() if not fact.is_ended]
 
 
 async def read_facts(metadata: MetadataStore) -> ClusterFacts:
-    """The stored facts. Raises MetadataUnavailable, DataCorrupt, FormatUnsupported."""
-    before = await _read_topics(metadata)
-    chains = {
-        partition_of_key(entry.key): PartitionFact.decode(entry.value)
-        for entry in await metadata.list(PARTITIONS)
-    }
-    owners = {
-        partition_of_key(entry.key): OwnerFact.decode(entry.value)
-        for entry in await metadata.list(OWNERS)
-    }
+    """The stored facts, without those that cannot be decoded. Raises MetadataUnavailable."""
+    damaged: list[DamagedFact] = []
+    before = await _read_topics(metadata, [])
+    entries = await metadata.list(PARTITIONS)
+    chains = decode_all(PartitionFact, entries, partition_of_key, damaged)
+    owners = decode_all(OwnerFact, await metadata.list(OWNERS), partition_of_key, damaged)
     # Before and after: a topic created meanwhile may have chains that were not read, and a topic
     # whose chains were read may have been deleted since.
-    topics = {topic.id: topic for topic in await _read_topics(metadata)}
+    topics = {topic.id: topic for topic in await _read_topics(metadata, damaged)}
     counts = {topic.id: topic.partition_count for topic in before}
-    return ClusterFacts(topics, chains, owners, counts, counts.keys() - topics.keys())
+    deleted = counts.keys() - topics.keys()
+    return ClusterFacts(topics, chains, owners, counts, deleted, damaged)
 
 
 async def unnamed_in(

@@ -95,6 +95,9 @@ class LedgerGarbageCollector:
         named = facts.named
         unnamed = [one for one in records if one.ledger not in named]
         found = self.found = audit(facts, unnamed, set(ledgers))
+        if facts.damaged:  # what they name, and what exists because of them, is not known
+            log.error("nothing is collected while facts cannot be decoded: %s", facts.damaged[0])
+            return 0
         kept = await self._confirm(found, facts)
         by_topic = {
             record.ledger: label.key[0]

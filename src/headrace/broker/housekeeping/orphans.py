@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import MetadataUnavailable, StorageUnavailable
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import (
     OWNERS,
     PARTITIONS,
@@ -43,12 +44,15 @@ async def collect_orphans(
 
     `has_neighbours`: other brokers share the metadata, each with ledgers of its own.
     """
+    if topics.damaged_facts:  # what belongs to these topics is not known
+        log.error("no orphans are deleted while facts cannot be decoded")
+        return
     used: set[int] = set()
     stale: list[str] = []
     chained: set[PartitionKey] = set()
     expected: set[PartitionKey] = set()
     owners = {
-        partition_of_key(entry.key): OwnerFact.decode(entry.value).broker
+        partition_of_key(entry.key): decode_fact(OwnerFact, entry).broker
         for entry in (await metadata.list(OWNERS) if has_neighbours else ())
     }
     for entry in await metadata.list(PARTITIONS):
@@ -57,12 +61,12 @@ async def collect_orphans(
         owner = owners.get((topic_id, partition_of_companion(number)))
         if has_neighbours and owner is None:
             # Its owner is unknown: the ledgers of its chain are deleted in no folder.
-            used |= PartitionFact.decode(entry.value).local_ledgers
+            used |= decode_fact(PartitionFact, entry).local_ledgers
             continue
         if has_neighbours and owner != broker_id:
             continue  # another broker's, in another folder
         if topic_id in topics.by_id:
-            fact = PartitionFact.decode(entry.value)
+            fact = decode_fact(PartitionFact, entry)
             used |= fact.local_ledgers
             expected |= {
                 (topic_id, companion_number(number, kind))

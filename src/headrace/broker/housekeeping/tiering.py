@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
 from headrace.log.tiering import drop_local, offload, to_offload
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import PARTITIONS, PartitionFact
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class Tiering:
         named: set[int] = set()
         if objects:
             for entry in await self._metadata.list(PARTITIONS):
-                named |= {link.ledger for link in PartitionFact.decode(entry.value).ledgers}
+                named |= {link.ledger for link in decode_fact(PartitionFact, entry).ledgers}
         self._unnamed_since_ms = {
             ledger: self._unnamed_since_ms.get(ledger, now_ms)
             for ledger in objects

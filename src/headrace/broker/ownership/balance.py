@@ -24,6 +24,7 @@ from headrace.broker.ownership.load_meter import LoadMeter
 from headrace.coordination.placement.load import BrokerLoad, choose_move, overloaded
 from headrace.coordination.placement.rendezvous import NO_BROKER, one_of
 from headrace.errors import HeadraceError, VersionConflict
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.load_facts import (
     LOADS,
     MOVES,
@@ -153,7 +154,7 @@ class Balance:
                 entry.version,
                 evaluations + 1 if version == entry.version else 0,
             )
-            fact = LoadFact.decode(entry.value)
+            fact = decode_fact(LoadFact, entry)
             if (
                 broker.incarnation == fact.incarnation
                 and broker.moves_version == MOVES_VERSION
@@ -179,7 +180,7 @@ class Balance:
 
     async def _move(self, carried: dict[int, BrokerLoad], source: int) -> Move | None:
         entry = await self._metadata.get(MOVES)
-        fact = MovesFact() if entry is None else MovesFact.decode(entry.value)
+        fact = MovesFact() if entry is None else decode_fact(MovesFact, entry)
         load = carried[source]
         carried[source] = BrokerLoad(
             load.bytes_per_s,

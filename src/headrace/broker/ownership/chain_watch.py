@@ -12,15 +12,21 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import ChainMissing, HeadraceError
-from headrace.metadata.facts import PARTITIONS, partition_key, partition_of_key
+from headrace.errors import ChainMissing, DataCorrupt, FormatUnsupported, HeadraceError, NotOwner
+from headrace.metadata.facts import (
+    PARTITIONS,
+    PartitionFact,
+    partition_key,
+    partition_of_companion,
+    partition_of_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import PartitionKey
-    from headrace.metadata.store import MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +42,8 @@ class ChainWatch:
         served: Mapping[PartitionKey, PartitionLog],
         changed: Callable[[PartitionKey], None],
     ) -> None:
-        """`changed` is called for a partition whose chain exists again."""
+        """`changed` is called for a partition whose chain exists again. `served` includes
+        companion logs."""
         self._metadata = metadata
         self._served = served
         self._changed = changed
@@ -83,14 +90,36 @@ class ChainWatch:
         entry = await self._metadata.get(partition_key(*key))
         if self._served.get(key) is not served or served.is_deleted:
             return
-        is_older = entry is not None and entry.version < version
-        if served.is_loaded and (entry is None or is_older):
-            served.lifecycle_host.chain_missing("was changed back" if is_older else "was deleted")
+        problem = _problem_of(entry, version)
+        if served.is_loaded and problem:
+            served.lifecycle_host.chain_missing(problem)
             log.error("%s is no longer served: %s", served.name, served.failure)
         elif (
             entry is not None
+            and not _is_damaged(entry)
             and isinstance(served.failure, ChainMissing)
             and entry.version != served.lifecycle_host.chain.version
         ):
+            if partition_of_companion(key[1]) != key[1]:
+                # Its host opens it again, as one that another broker has fenced.
+                served.abandon(NotOwner(f"the chain of {served.name} exists again: try again"))
+                return
             self._back.add(key)
             self._changed(key)
+
+
+def _problem_of(entry: MetadataEntry | None, version: int) -> str:
+    """What is wrong with a stored chain that was at `version`; "" if nothing is."""
+    if entry is None:
+        return "was deleted"
+    if entry.version < version:
+        return "was changed back"
+    return "cannot be decoded" if entry.version > version and _is_damaged(entry) else ""
+
+
+def _is_damaged(entry: MetadataEntry) -> bool:
+    try:
+        PartitionFact.decode(entry.value)
+    except (DataCorrupt, FormatUnsupported):
+        return True
+    return False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.ownership.departures import Departures
 from headrace.broker.ownership.metadata_cache import MetadataCache
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import (
     BROKERS,
     DRAINING,
@@ -67,8 +68,10 @@ class ClusterView:
         self.departures = Departures()
         self.members_version = 0
         """Counts changes of who may own what: brokers, pins, moves and draining."""
+        self.damaged_facts: dict[str, str] = {}
+        """Keys of facts that cannot be decoded, with the reason."""
         self._caches = [
-            MetadataCache(metadata, prefix, take, changed, tasks)
+            MetadataCache(metadata, prefix, take, changed, tasks, self.damaged_facts)
             for prefix, take in (
                 (BROKERS, self._take_broker),
                 (PINS, self._take_pin),
@@ -130,7 +133,7 @@ class ClusterView:
         broker_id = int(key.removeprefix(BROKERS))
         self.members_version += 1
         before = self.brokers.get(broker_id)
-        now = None if entry is None else BrokerFact.decode(entry.value)
+        now = None if entry is None else decode_fact(BrokerFact, entry)
         if now is not None:
             self.brokers[broker_id] = now
         elif before is not None:
@@ -144,7 +147,7 @@ class ClusterView:
         if entry is None:
             self._enter(partition, None)
             return
-        self.own(partition, OwnerFact.decode(entry.value), entry.version)
+        self.own(partition, decode_fact(OwnerFact, entry), entry.version)
 
     def _take_pin(self, key: str, entry: MetadataEntry | None) -> None:
         topic_id, partition = partition_of_key(key)
@@ -153,12 +156,12 @@ class ClusterView:
         if entry is None:
             pins.pop(partition, None)
         else:
-            pins[partition] = PinFact.decode(entry.value).broker
+            pins[partition] = decode_fact(PinFact, entry).broker
 
     def _take_moves(self, key: str, entry: MetadataEntry | None) -> None:
         if key == MOVES:
             self.members_version += 1
-            self.moves = {} if entry is None else MovesFact.decode(entry.value).by_partition
+            self.moves = {} if entry is None else decode_fact(MovesFact, entry).by_partition
 
     def moved_to(self, key: PartitionKey) -> int | None:
         """The live broker to which load has moved a partition; None if it was not moved.

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import BrokerIdInUse, MetadataUnavailable, VersionConflict
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import BrokerFact, broker_key
 from headrace.metadata.store import ABSENT, ANY
 from headrace.runtime.session import SessionState
@@ -65,7 +66,7 @@ class Membership:
         entry = await self._metadata.get(self._key)
         if entry is None:
             return
-        other = BrokerFact.decode(entry.value)
+        other = decode_fact(BrokerFact, entry)
         log.warning(
             "broker id %d is registered by a broker at %s:%d: waiting up to %.0f s for "
             "its session to end; if that is a different broker and not a previous run of "

@@ -46,7 +46,10 @@ class MetadataCache:
         changed: Callable[[str, MetadataEntry | None], None],
         settled: Callable[[], None],
         tasks: Tasks,
+        damaged: dict[str, str] | None = None,
     ) -> None:
+        """`damaged` gets the keys whose value cannot be decoded, with the reason, until it can."""
+        self._damaged = {} if damaged is None else damaged
         self._metadata = metadata
         self._prefix = prefix
         self._changed = changed
@@ -62,8 +65,8 @@ class MetadataCache:
     async def start(self) -> None:
         """Read the present keys, then follow changes.
 
-        Raises MetadataUnavailable, and any error that `changed` raises for a fact it cannot decode:
-        a broker that cannot know all its topics at start should not start.
+        Raises MetadataUnavailable. Also FormatUnsupported if `changed` does so for a fact of a
+        later version: an older broker should not start on such metadata.
         """
         watch = self._metadata.watch(self._prefix)  # before the list, so that no change is missed
         await self._read_all()
@@ -83,12 +86,14 @@ class MetadataCache:
         self._settled()
 
     def _report(self, key: str, entry: MetadataEntry | None) -> None:
+        self._damaged.pop(key, None)
         try:
             self._changed(key, entry)
         except (DataCorrupt, FormatUnsupported, ValueError) as error:
-            if not self._is_started:
+            if isinstance(error, FormatUnsupported) and not self._is_started:
                 raise
-            log.warning("ignoring %s: %s", key, error)
+            self._damaged[key] = str(error)
+            log.warning("%s cannot be decoded and is ignored until it can: %s", key, error)
         except Exception:
             if not self._is_started:
                 raise

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError, NotOwner, VersionConflict
 from headrace.log.fencing import EPOCH_OF_DELETED
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import (
     BrokerFact,
     OwnerFact,
@@ -103,7 +104,7 @@ class OwnerFacts:
         """The epoch of a partition without an owner fact: the one after its chain's, if the fact
         was lost."""
         entry = await self._metadata.get(partition_key(topic.id, number))
-        epoch = 0 if entry is None else PartitionFact.decode(entry.value).leader_epoch
+        epoch = 0 if entry is None else decode_fact(PartitionFact, entry).leader_epoch
         if not epoch or epoch >= EPOCH_OF_DELETED:  # deleted: reading the log refuses it
             return 0
         message = "the owner fact of %s-%d was lost: claiming it after epoch %d"
@@ -166,7 +167,7 @@ class OwnerFacts:
             try:
                 entry = await self._metadata.get(owner_key(*one.key))
                 if entry is not None:
-                    self._view.own(one.key, OwnerFact.decode(entry.value), entry.version)
+                    self._view.own(one.key, decode_fact(OwnerFact, entry), entry.version)
                 _resolve(one, result=False)
             except HeadraceError as error:
                 _fail(one, error)

@@ -41,7 +41,7 @@ from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics.ownership import OpenLine
@@ -107,7 +107,7 @@ class SharedOwnership:
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._suspended = SuspendedLogs(topics, self.view, incarnation)
-        known = ChainMap(self._mine, self._suspended.by_key)
+        known = ChainMap(self._mine, self._suspended.by_key, topics.companions)
         self._chains = ChainWatch(metadata, known, self._mark)
         parts = self._me, incarnation, self._mine, self.view, self._facts, self._waiter
         self._moving = HandOvers(*parts, events)
@@ -187,6 +187,11 @@ class SharedOwnership:
         self._mark(key)
         if isinstance(served.failure, ChainMissing):
             self._tasks.spawn(self._chains.recheck(key), f"chain of {served.name}")
+
+    @property
+    def damaged_facts(self) -> Mapping[str, str]:
+        """See Ownership."""
+        return self.view.damaged_facts
 
     def first_owners(self, fact: TopicFact) -> Sequence[MultiOperation]:
         """See Ownership."""

@@ -21,6 +21,7 @@ from headrace.broker.settings.setting import BrokerSetting
 from headrace.broker.settings.table import SETTINGS, setting_named, topic_default_of
 from headrace.errors import ConfigInvalid, MetadataUnavailable, RequestInvalid, VersionConflict
 from headrace.metadata.config_facts import BROKER_CONFIGS, BrokerConfigFact, broker_config_key
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class BrokerSettings:
         if entry is None:
             self._facts.pop(broker, None)
         elif broker not in self._facts or self._facts[broker][1] < entry.version:
-            self._facts[broker] = BrokerConfigFact.decode(entry.value).configs, entry.version
+            self._facts[broker] = decode_fact(BrokerConfigFact, entry).configs, entry.version
         self._update()
 
     def overrides(self, broker: str) -> Mapping[str, str]:

@@ -31,6 +31,7 @@ from headrace.coordination.quotas.entities import (
 )
 from headrace.coordination.quotas.token_bucket import NS_PER_S, TokenBucket
 from headrace.errors import MetadataUnavailable, QuotaExceeded, RequestInvalid, VersionConflict
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.quota_facts import QuotaFact, entity_of_key, quota_key
 from headrace.metadata.store import ABSENT, MetadataEntry
 
@@ -97,7 +98,7 @@ class ClientQuotas:
             self._versions.pop(key, None)
         elif key not in self._versions or self._versions[key] < entry.version:
             self._versions[key] = entry.version
-            rates = QuotaFact.decode(entry.value).rates()
+            rates = decode_fact(QuotaFact, entry).rates()
             if rates:
                 self._quotas[entity] = rates
             else:
@@ -151,7 +152,7 @@ class ClientQuotas:
         async with self._changing:
             for _ in range(_ATTEMPTS_MAX):
                 entry = await self._metadata.get(key)
-                before = QuotaFact({}) if entry is None else QuotaFact.decode(entry.value)
+                before = QuotaFact({}) if entry is None else decode_fact(QuotaFact, entry)
                 texts = {**before.quotas, **{name: _text(v) for name, v in changes.items()}}
                 kept = {name: text for name, text in texts.items() if text is not None}
                 after = QuotaFact(kept, before.unknown)

@@ -41,6 +41,7 @@ from headrace.errors import (
     StorageUnavailable,
     TopicUnknown,
 )
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import (
     PARTITIONS,
     CompanionKind,
@@ -135,7 +136,7 @@ class TimerPartitions:
             topic_id, number = partition_of_key(entry.key)
             topic = self._topics.by_id.get(topic_id)
             data = None if topic is None else topic.log(number)
-            if data is not None and PartitionFact.decode(entry.value).has_companion(
+            if data is not None and decode_fact(PartitionFact, entry).has_companion(
                 CompanionKind.TIMERS
             ):
                 data.load()

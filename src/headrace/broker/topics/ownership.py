@@ -14,7 +14,7 @@ from headrace.metadata.store import ANY
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.broker.session_guard import SessionGuard
     from headrace.broker.topics.topic import Topic
@@ -56,6 +56,11 @@ class Ownership(Protocol):
     @property
     def guard(self) -> SessionGuard | None:
         """Decides whether this broker may answer as an owner now; None: it always may."""
+        ...
+
+    @property
+    def damaged_facts(self) -> Mapping[str, str]:
+        """Facts about owners and brokers that cannot be decoded: key -> reason."""
         ...
 
     async def join(self, fact: BrokerFact) -> None:
@@ -124,6 +129,7 @@ class SoleOwnership:
         self._metadata = metadata
         self._brokers: list[BrokerFact] = []
         self.guard: SessionGuard | None = None
+        self.damaged_facts: Mapping[str, str] = {}
 
     async def join(self, fact: BrokerFact) -> None:
         """See Ownership."""

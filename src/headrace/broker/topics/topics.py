@@ -32,8 +32,8 @@ from headrace.errors import (
 )
 from headrace.log.fencing import EPOCH_OF_DELETED
 from headrace.log.partition_log import PartitionLog
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import (
-    TOPICS,
     PartitionFact,
     TopicFact,
     partition_key,
@@ -80,6 +80,7 @@ class Topics:
         """`is_standalone`: this broker serves every partition, so each has its log from the
         start."""
         self._environment = environment
+        self.companions = {} if environment.companions is None else environment.companions
         self._config = config
         self._is_standalone = is_standalone
         self._checks = TopicChecks(environment, config, is_standalone=is_standalone)
@@ -93,13 +94,9 @@ class Topics:
         self.by_id: dict[UUID, Topic] = {}
         self.ids: dict[str, UUID] = {}
         self.version = 0
+        self.damaged_facts: dict[str, str] = {}
         self._vanished: dict[str, UUID] = {}
         """Topics whose fact disappeared without a mark: deleted, or lost."""
-
-    async def load(self) -> None:
-        """Read all topics from the metadata store."""
-        for entry in await self._environment.metadata.list(TOPICS):
-            self.apply(entry.key, entry)
 
     def apply(self, key: str, entry: MetadataEntry | None) -> Topic | None:
         """Apply the entry stored under a topic's key, None if the key was deleted. Returns the
@@ -110,7 +107,7 @@ class Topics:
         name = topic_of_key(key)
         known = self.by_name.get(name)
         removed: Topic | None = None
-        fact = None if entry is None else TopicFact.decode(entry.value)
+        fact = None if entry is None else decode_fact(TopicFact, entry)
         if fact is not None:
             self._vanished.pop(name, None)
         if known is not None and (fact is None or fact.is_deleted or known.id != fact.id):
@@ -147,7 +144,7 @@ class Topics:
             return False
         if topic_id is not None:
             for entry in await self._environment.metadata.list(partitions_prefix(topic_id)):
-                chain = PartitionFact.decode(entry.value)
+                chain = decode_fact(PartitionFact, entry)
                 if chain.ledgers and chain.leader_epoch < EPOCH_OF_DELETED:
                     return True
             self._vanished.pop(name, None)
