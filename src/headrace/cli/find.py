@@ -18,7 +18,7 @@ from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
 from headrace.cli.positions import TimeType
 from headrace.cli.queue import Milliseconds
-from headrace.cli.web import HTTP, Web, http_address, path_of, place_of
+from headrace.cli.web import HTTP, Web, check_answerer, http_address, path_of, place_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -85,7 +85,7 @@ def find_all(
     left = {-1: http_address(session)}
     while left:
         number = next(iter(left))
-        if not finding.ask(left.pop(number), query):
+        if not finding.ask(left.pop(number), query, number):
             return finding.total
         left |= {id_: http for id_, http in finding.brokers.items() if id_ not in finding.asked}
     for name, number in sorted(finding.missed):
@@ -131,8 +131,11 @@ class _Finding:
         kept = [one for one in found if (one["topic"], one["partition"]) != place]
         self.total["messages"] = kept
 
-    def ask(self, address: str, query: dict[str, Any]) -> bool:
-        """Add one broker's results; returns False once a limit is reached."""
+    def ask(self, address: str, query: dict[str, Any], expected: int = -1) -> bool:
+        """Add one broker's results; returns False once a limit is reached.
+
+        `expected`: the broker at this address, -1 for any. Raises CommandFailed if another answers.
+        """
         web, given, missed = Web(self._session, address), dict(query), set[tuple[str, int]]()
         while True:
             room = self._count - len(self.total["messages"])
@@ -143,6 +146,7 @@ class _Finding:
             given |= {"limit": min(room, 1_000), "time_ms": min(rest_ms, PAGE_TIME_MS)}
             path = f"{path_of('topics', self._topic, 'messages')}?{urlencode(given)}"
             answer = web.ask("GET", path, wait_s=PAGE_TIME_MS / 1000)
+            check_answerer(expected, answer["broker"], web.answered_at)
             self.total["messages"] += answer["messages"]
             for name in ("records", "bytes"):
                 self.total["searched"][name] += answer["searched"][name]

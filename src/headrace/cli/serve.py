@@ -32,6 +32,7 @@ from headrace.runtime.log_limit import LogLimit
 from headrace.runtime.log_text import OneLine
 from headrace.server.settings import (
     Settings,
+    check_advertised,
     check_exposure,
     is_loopback,
     stored_worker_count,
@@ -104,14 +105,14 @@ def _ready_line(
             "ready": True,
             "kafka": ",".join(kafka),
             "http": ",".join(http),
-            "data_dir": None if settings.cluster else str(settings.data_dir),
+            "data_dir": None if settings.cluster else str(settings.data_dir.absolute()),
         }
         return json.dumps(ready if listeners is None else {**ready, "listeners": listeners})
     more = [f"{name} {address}" for name, address in list((listeners or {}).items())[1:]]
     return (
         f"headrace is ready: kafka {', '.join([','.join(kafka), *more])},"
         f" http http://{',http://'.join(http)},"
-        f" data in {'BookKeeper' if settings.cluster else settings.data_dir}"
+        f" data in {'BookKeeper' if settings.cluster else settings.data_dir.absolute()}"
     )
 
 
@@ -293,6 +294,7 @@ def _run(
 
     try:
         check_exposure(settings)
+        check_advertised(settings)
         if settings.worker_count > 1 and worker is None:
             options = _worker_options(settings, log_level)
             uvloop.run(_supervise(settings, options, reload, as_json=as_json))

@@ -69,14 +69,28 @@ def ask_each(
     asked: set[int] = set()
     left = {-1: http_address(session)}
     while left:
-        web = Web(session, left.pop(next(iter(left))))
+        expected = next(iter(left))
+        web = Web(session, left.pop(expected))
         for answer in web.ask_pages(method, path, body, query=given, wait_s=wait_s):
+            check_answerer(expected, answer["broker"], web.answered_at)
             asked.add(answer["broker"])
             yield answer | {"asked_at": web.answered_at}
         for other in answer["elsewhere"]:
             number = other.get("broker", {}).get("id", -1)
             if number >= 0 and number not in asked:
                 left[number] = other["broker"]["http"]
+
+
+def check_answerer(expected: int, broker: int, address: str) -> None:
+    """Raises CommandFailed if another broker than the expected one (-1: any) answers."""
+    if expected not in {-1, broker}:
+        raise CommandFailed(
+            f"broker {expected} is registered with the HTTP address {address}, where broker"
+            f" {broker} answers; the command cannot reach its partitions",
+            f"Start broker {expected} with an --http address that this machine reaches"
+            " (127.0.0.1 is each machine's own), or run the command there",
+            FAILED,
+        )
 
 
 def require_all(answers: list[dict[str, Any]], effect: str) -> None:

@@ -60,6 +60,7 @@ class HttpFace:
         address = accepting.getsockname()
         self.is_local = ipaddress.ip_address(address[0]).is_loopback
         host, port = advertised or address[:2]
+        port = port or address[1]
         self.node.endpoints.append(Endpoint(HTTP, listener, host, port))
         return address[0], address[1]
 

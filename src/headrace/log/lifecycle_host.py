@@ -113,12 +113,10 @@ class LifecycleHost:
         """Process a failure. Corruption and the loss of ownership are final."""
         target = self._log
         if isinstance(error, DataCorrupt | NotOwner):
-            event = Event.DAMAGED
-            target.failure = error
+            event, target.failure = Event.DAMAGED, error
         if isinstance(error, ChainMissing):
-            event = Event.CHAIN_LOST
             # An append would be acknowledged in a ledger that no chain names.
-            target.active = None
+            event, target.active = Event.CHAIN_LOST, None
         self._on(event, error)
         if isinstance(error, ChainMissing | NotOwner) and target.on_lost is not None:
             target.on_lost()
@@ -161,8 +159,7 @@ class LifecycleHost:
         self._log.is_loaded = is_loaded
         if not is_loaded:
             self._log.waiters.wake()
-        companioned = self._environment.companioned
-        if companioned is None:
+        if (companioned := self._environment.companioned) is None:
             return
         if is_loaded and self._chain.fact.companions:
             companioned[self._log] = None

@@ -22,7 +22,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.lifecycle import Broker
-from headrace.server.settings import check_exposure
+from headrace.server.settings import check_exposure, is_wildcard
 from headrace.storage.files.store import FileLedgerStore
 
 if TYPE_CHECKING:
@@ -239,6 +239,8 @@ async def _open(broker: Broker, node: Node, settings: Settings, counters: Counte
                 name, advertised = endpoint.listener, None
                 if face.name == KAFKA:
                     advertised = settings.advertised.get(name)
+                elif is_wildcard(endpoint.host):  # reached under the name that Kafka clients use
+                    advertised = node.endpoints[0].host, endpoint.port
                 address = await face.listen(endpoint.host, endpoint.port, name, advertised)
                 broker.bound.append(replace(endpoint, host=address[0], port=address[1]))
         broker.on_stop(face.close)

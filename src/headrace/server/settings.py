@@ -137,6 +137,29 @@ def check_exposure(settings: Settings) -> None:
             )
 
 
+def check_advertised(settings: Settings) -> None:
+    """Raise RequestInvalid if clients would be told an address that leads nowhere: Kafka refuses
+    0.0.0.0 among `advertised.listeners`, too."""
+    for endpoint in settings.endpoints:
+        if endpoint.face != KAFKA:
+            continue
+        host, _ = settings.advertised.get(endpoint.listener, (endpoint.host, endpoint.port))
+        if is_wildcard(host):
+            raise RequestInvalid(
+                f"clients of listener {endpoint.listener} would be told to connect to {host!r},"
+                " which is no address of this machine: name one that they reach with --advertise"
+                " (with --workers, listen on that address); nothing was started"
+            )
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether `host` stands for every address of the machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return host == ""
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """Parse `HOST:PORT`, `:PORT` or `[v6]:PORT`. Raises RequestInvalid."""
     kind = HostAndPort()

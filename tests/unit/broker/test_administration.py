@@ -76,7 +76,7 @@ def test_a_dry_run_checks_what_the_change_checks_and_changes_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_an_assignment_names_each_partition_once_and_this_broker_alone() -> None:
+def test_an_assignment_names_each_partition_once_and_live_brokers_alone() -> None:
     async def scenario() -> None:
         async with node() as one:
             admin = one.topic_administration

@@ -22,6 +22,7 @@ from headrace.broker.ownership import (
 )
 from headrace.broker.ownership.hand_over import HandOvers
 from headrace.broker.ownership.membership import Membership
+from headrace.broker.services.topic_administration import NewTopic
 from headrace.broker.topics import deletion
 from headrace.broker.topics.ownership import NO_LEADER
 from headrace.broker.topics.topic import Topic
@@ -31,6 +32,7 @@ from headrace.coordination.groups.commands import (
     OffsetToCommit,
 )
 from headrace.errors import (
+    AssignmentInvalid,
     BrokerIdInUse,
     HeadraceError,
     NotCoordinator,
@@ -406,6 +408,36 @@ def test_what_is_kept_of_a_partition_that_another_broker_serves_is_tiny() -> Non
             topic.require_log(10_000)
         assert topic.log(7) is None
         assert not list(topic.logs)
+
+    run(scenario)
+
+
+def test_an_assignment_is_a_placement_on_any_live_brokers() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.start(broker_id)
+        admin = cluster.nodes[2].topic_administration
+        wanted = [3, 3, 3, 1]
+        assignments = [(number, (broker,)) for number, broker in enumerate(wanted)]
+        await admin.create(NewTopic("t", assignments=assignments))
+        await until(lambda: cluster.agree("t", {1, 3}))
+        assert cluster.owners("t") == wanted
+        await admin.add_partitions("t", 6, [(0, (2,)), (1, (3,))])
+        await until(lambda: cluster.agree("t", {1, 2, 3}) and len(cluster.owners("t")) == 6)
+        assert cluster.owners("t") == [*wanted, 2, 3]
+        await admin.create(NewTopic("copies", assignments=[(0, (2, 1)), (1, (1, 3))]))
+        await until(lambda: cluster.agree("copies", {1, 2}))
+        assert cluster.owners("copies") == [2, 1], "the first of each; copies are the storage's"
+        for wrong, reason in (
+            ([(0, (4,))], "broker 4, which is not live: live are 1, 2, 3"),
+            ([(0, (1, 1))], "names a broker twice"),
+            ([(0, ())], "has no broker"),
+            ([(0, (1,)), (1, (1, 2))], "another number of brokers"),
+        ):
+            with pytest.raises(AssignmentInvalid, match=reason):
+                await admin.create(NewTopic("u", assignments=wrong))
+        with pytest.raises(AssignmentInvalid, match="1 assignments for 2 new partitions"):
+            await admin.add_partitions("t", 8, [(0, (2,))])
 
     run(scenario)
 

@@ -16,7 +16,7 @@ from headrace.metadata.sqlite_file import SqliteFile
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import CREATE, SystemDisk
 from headrace.server.assemble import start
-from headrace.server.settings import Settings, check_exposure, is_loopback
+from headrace.server.settings import Settings, check_advertised, check_exposure, is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
@@ -61,6 +61,27 @@ def test_the_command_says_what_to_do(tmp_path, more):
     assert done.returncode == 1
     assert "--open-to-network" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kafka", "advertised", "is_refused"),
+    [
+        ("0.0.0.0", {}, True),
+        ("::", {}, True),
+        ("", {}, True),
+        ("127.0.0.1", {}, False),
+        ("0.0.0.0", {"PLAINTEXT": ("broker.example", 9092)}, False),
+        ("0.0.0.0", {"PLAINTEXT": ("0.0.0.0", 9092)}, True),
+    ],
+)
+def test_no_address_is_advertised_that_leads_nowhere(tmp_path, kafka, advertised, is_refused):
+    settings = Settings(tmp_path / "data", kafka=(kafka, 0), http=("127.0.0.1", 0))
+    settings.advertised = advertised
+    if not is_refused:
+        check_advertised(settings)
+        return
+    with pytest.raises(RequestInvalid, match="--advertise"):
+        check_advertised(settings)
 
 
 def test_files_and_folders_are_their_owners_alone(tmp_path):

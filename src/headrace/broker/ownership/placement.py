@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.coordination.placement.rendezvous import place
-from headrace.metadata.facts import OwnerFact, owner_key
+from headrace.metadata.facts import OwnerFact, PinFact, owner_key, pin_key
 from headrace.metadata.store import ABSENT, MultiOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence
     from uuid import UUID
 
     from headrace.broker.ownership.cluster_view import ClusterView
@@ -52,15 +52,25 @@ class Placement:
             known = self._placed[topic.id] = (stamp, self.place(topic.id, count))
         return known[1][number]
 
-    def place(self, topic_id: UUID, count: int) -> list[int]:
-        """The broker for each partition of a topic."""
+    def place(
+        self, topic_id: UUID, count: int, assigned: Mapping[int, int] | None = None
+    ) -> list[int]:
+        """The broker for each partition of a topic; `assigned` are pins that are not stored yet."""
         brokers = self._slots or [b for b in self._view.brokers if self._may_own(b)]
-        return place(topic_id, count, brokers, self._view.pins.get(topic_id, {}))
+        pins = {**self._view.pins.get(topic_id, {}), **(assigned or {})}
+        return place(topic_id, count, brokers, pins)
 
-    def first_owners(self, fact: TopicFact) -> list[MultiOperation]:
-        """See Ownership: the first owners of a topic that is about to be created."""
+    def first_owners(
+        self, fact: TopicFact, numbers: range, assigned: Mapping[int, int]
+    ) -> list[MultiOperation]:
+        """See Ownership."""
         operations: list[MultiOperation] = []
-        for number, broker_id in enumerate(self.place(fact.id, fact.partition_count)):
+        placed = self.place(fact.id, fact.partition_count, assigned)
+        for number in numbers:
+            broker_id = placed[number]
+            if number in assigned and not self._slots:  # workers stay with their partitions anyway
+                pin = PinFact(assigned[number]).encode()
+                operations.append(MultiOperation(pin_key(fact.id, number), pin, ABSENT))
             broker = self._view.brokers.get(broker_id)
             if broker is not None and broker.incarnation is not None:
                 owner = OwnerFact(broker_id, broker.incarnation, 0)

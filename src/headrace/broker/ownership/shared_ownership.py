@@ -41,15 +41,15 @@ from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics.ownership import OpenLine
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.facts import BrokerFact, PartitionKey, TopicFact
-    from headrace.metadata.store import MetadataStore, MultiOperation
+    from headrace.metadata.facts import BrokerFact, PartitionKey
+    from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
 
@@ -115,6 +115,8 @@ class SharedOwnership:
         self._busy: set[PartitionKey] = set()
         self._idle = asyncio.Event()
         self.placement = Placement(self.view, slots)
+        self.first_owners = self.placement.first_owners
+        self.damaged_facts = self.view.damaged_facts
         self._members_version = -1
         self._moves_at = 0.0
         """When partitions may move between live brokers: some time after the last membership
@@ -187,15 +189,6 @@ class SharedOwnership:
         self._mark(key)
         if isinstance(served.failure, ChainMissing):
             self._tasks.spawn(self._chains.recheck(key), f"chain of {served.name}")
-
-    @property
-    def damaged_facts(self) -> Mapping[str, str]:
-        """See Ownership."""
-        return self.view.damaged_facts
-
-    def first_owners(self, fact: TopicFact) -> Sequence[MultiOperation]:
-        """See Ownership."""
-        return self.placement.first_owners(fact)
 
     async def wait_served(self, topic: Topic) -> None:
         """See Ownership."""

@@ -33,7 +33,7 @@ class NewTopic(NamedTuple):
     replication_factor: int = BROKER_DEFAULT
     configs: Mapping[str, str] | None = None
     assignments: Sequence[Assignment] = ()
-    """In place of a partition count; every partition on this broker."""
+    """In place of a partition count: the first broker of each partition is to own it."""
 
 
 class TopicAdministration:
@@ -51,12 +51,14 @@ class TopicAdministration:
         AssignmentInvalid, ConfigInvalid, RequestInvalid, PolicyViolation, MetadataUnavailable.
         """
         count, factor = new.partition_count, new.replication_factor
+        assigned: dict[int, int] = {}
         if new.assignments:
-            count, factor = self._assigned_count(new), 1
+            count, factor = self._assigned_count(new), len(new.assignments[0][1])
+            assigned = self._owners(new.assignments)
         if count < 1 and count != BROKER_DEFAULT:
             raise PartitionsInvalid(f"{count} partitions are not possible: use at least 1")
         return await self._topics.create(
-            new.name, count, factor, new.configs, is_validated_only=is_dry_run
+            new.name, count, factor, new.configs, assigned, is_validated_only=is_dry_run
         )
 
     def _assigned_count(self, new: NewTopic) -> int:
@@ -66,15 +68,31 @@ class TopicAdministration:
         numbers = sorted(number for number, _brokers in new.assignments)
         if numbers != list(range(len(numbers))):
             raise AssignmentInvalid("an assignment must name each partition from 0 on exactly once")
-        self._check_brokers(new.assignments)
         return len(numbers)
 
-    def _check_brokers(self, assignments: Sequence[Assignment]) -> None:
-        if any(brokers != (self._broker_id,) for _number, brokers in assignments):
-            raise AssignmentInvalid(
-                f"partitions can be assigned to broker {self._broker_id} only: name it, or "
-                "omit the assignment"
-            )
+    def _owners(self, assignments: Sequence[Assignment]) -> dict[int, int]:
+        """The owner of each partition: the first broker, since the storage keeps the copies.
+
+        Kafka's rules (`ReplicationControlManager.validateManualPartitionAssignment`). Raises
+        AssignmentInvalid.
+        """
+        live = {broker.id for broker in self._ownership.brokers()} or {self._broker_id}
+        for number, brokers in assignments:
+            problem = ""
+            if not brokers:
+                problem = "has no broker"
+            elif len(set(brokers)) != len(brokers):
+                problem = "names a broker twice"
+            elif len(brokers) != len(assignments[0][1]):
+                problem = "has another number of brokers than the first one"
+            elif unknown := sorted(set(brokers) - live):
+                shown = ", ".join(map(str, sorted(live)))
+                problem = f"names broker {unknown[0]}, which is not live: live are {shown}"
+            if problem:
+                raise AssignmentInvalid(
+                    f"the assignment of partition {number} {problem}; nothing was changed"
+                )
+        return {number: brokers[0] for number, brokers in assignments}
 
     async def add_partitions(
         self,
@@ -89,8 +107,17 @@ class TopicAdministration:
         Raises TopicUnknown, PartitionsInvalid, AssignmentInvalid, MetadataUnavailable.
         """
         topic = self._topics.get(name)
-        self._check_brokers(assignments)
-        await self._topics.add_partitions(topic, count, is_validated_only=is_dry_run)
+        assigned: dict[int, int] = {}
+        if assignments:
+            first = topic.fact.partition_count
+            if first < count != first + len(assignments):
+                raise AssignmentInvalid(
+                    f"{len(assignments)} assignments for {count - first} new partitions of topic"
+                    f" {name!r}: give one for each"
+                )
+            owners = self._owners(assignments)
+            assigned = {first + number: broker for number, broker in owners.items()}
+        await self._topics.add_partitions(topic, count, assigned, is_validated_only=is_dry_run)
 
     async def delete(
         self, name: str | None = None, topic_id: UUID | None = None, *, is_dry_run: bool = False

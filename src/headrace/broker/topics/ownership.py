@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.metadata.facts import broker_key
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore, MultiOperation
 
 NO_LEADER = -1
+
+
+NOT_ASSIGNED: Mapping[int, int] = MappingProxyType({})
+"""Of new partitions, none is assigned to a broker."""
 
 
 class Leader(NamedTuple):
@@ -108,8 +113,11 @@ class Ownership(Protocol):
         """Topics or partitions were created or deleted."""
         ...
 
-    def first_owners(self, fact: TopicFact) -> Sequence[MultiOperation]:
-        """Operations to write together with a new topic, so that it has owners from the start."""
+    def first_owners(
+        self, fact: TopicFact, numbers: range, assigned: Mapping[int, int]
+    ) -> Sequence[MultiOperation]:
+        """Operations to write together with these new partitions, so that they have owners from
+        the start: those `assigned` (partition -> broker), and others by placement."""
         ...
 
     async def wait_served(self, topic: Topic) -> None:
@@ -171,7 +179,9 @@ class SoleOwnership:
     def topics_changed(self) -> None:
         """See Ownership."""
 
-    def first_owners(self, fact: TopicFact) -> Sequence[MultiOperation]:
+    def first_owners(
+        self, fact: TopicFact, numbers: range, assigned: Mapping[int, int]
+    ) -> Sequence[MultiOperation]:
         """See Ownership."""
         return ()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.topics.deletion import Deletions, clear
 from headrace.broker.topics.overrides import shared_log_config
+from headrace.broker.topics.ownership import NOT_ASSIGNED, Ownership
 from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.broker.topics.topic_checks import TopicChecks
 from headrace.broker.topics.topic_writes import first_chains, put_topic
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
-    from headrace.broker.topics.ownership import Ownership
     from headrace.log.environment import Environment
     from headrace.log.log_config import LogConfig
     from headrace.metadata.store import MetadataEntry
@@ -254,6 +254,7 @@ class Topics:
         partition_count: int = -1,
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
+        assigned: Mapping[int, int] = NOT_ASSIGNED,
         *,
         is_validated_only: bool = False,
     ) -> TopicFact:
@@ -266,13 +267,8 @@ class Topics:
             if not is_validated_only:
                 await self.deletions.finish(name, self.ownership)
             try:
-                return await self._create(
-                    name,
-                    partition_count,
-                    replication_factor,
-                    configs,
-                    is_validated_only=is_validated_only,
-                )
+                new = name, partition_count, replication_factor, configs, assigned
+                return await self._create(*new, is_validated_only=is_validated_only)
             except TopicExists:
                 if is_last or name not in self.deletions:  # otherwise the event has just arrived
                     raise
@@ -284,6 +280,7 @@ class Topics:
         partition_count: int,
         replication_factor: int,
         configs: Mapping[str, str] | None,
+        assigned: Mapping[int, int] = NOT_ASSIGNED,
         *,
         is_validated_only: bool = False,
     ) -> TopicFact:
@@ -314,10 +311,9 @@ class Topics:
             )
             if is_validated_only:
                 return fact
-            parts = [
-                *self.ownership.first_owners(fact),
-                *first_chains(fact, range(partition_count)),
-            ]
+            numbers = range(partition_count)
+            owners = self.ownership.first_owners(fact, numbers, assigned)
+            parts = [*owners, *first_chains(fact, numbers)]
             version = await self._put_new(fact, parts)
             self.deletions.ended(name)
             topic = self.by_name.get(name) or self._add(fact, version)
@@ -420,7 +416,12 @@ class Topics:
         await clear(self._environment, partitions, keys)
 
     async def add_partitions(
-        self, topic: Topic, count: int, *, is_validated_only: bool = False
+        self,
+        topic: Topic,
+        count: int,
+        assigned: Mapping[int, int] = NOT_ASSIGNED,
+        *,
+        is_validated_only: bool = False,
     ) -> None:
         """Raise the number of partitions to `count`. Raises PartitionsInvalid."""
         async with self._changing:
@@ -437,11 +438,11 @@ class Topics:
                 )
             if is_validated_only:
                 return
-            await self._add_partitions(topic, count)
+            await self._add_partitions(topic, count, assigned)
             self._extend(topic)
         await self.ownership.wait_served(topic)
 
-    async def _add_partitions(self, topic: Topic, count: int) -> None:
+    async def _add_partitions(self, topic: Topic, count: int, assigned: Mapping[int, int]) -> None:
         """Store the new number and the chains of the additional partitions."""
         fact = replace(topic.fact, partition_count=count)
         # no earlier version of Headrace has changed it
@@ -450,8 +451,11 @@ class Topics:
         metadata = self._environment.metadata
         # Some exist if an earlier attempt was interrupted.
         known = {entry.key for entry in await metadata.list(partitions_prefix(fact.id))}
-        added = first_chains(fact, range(topic.fact.partition_count, count))
-        await self._put(topic, fact, [step for step in added if step.key not in known])
+        numbers = range(topic.fact.partition_count, count)
+        added = [step for step in first_chains(fact, numbers) if step.key not in known]
+        if assigned:
+            added += self.ownership.first_owners(fact, numbers, assigned)
+        await self._put(topic, fact, added)
 
     async def change_configs(
         self,
