@@ -135,7 +135,7 @@ class Node:
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
-        self.health = Health(self.topics, self.ownership)
+        self.health = Health(self.topics, self.ownership, metadata)
         self.tiering: Tiering | None = None
         """None without object storage."""
         if tier is not None:
@@ -284,8 +284,7 @@ class Node:
         self.tasks.spawn(self.topics.finish_deletions(), "finish interrupted deletions")
         self.tasks.spawn(self.retention.run(), "housekeeping")
         if not self._is_standalone:
-            publishing = self.health.publish(self.metadata, self.config.broker_id)
-            self.tasks.spawn(publishing, "publish problems")
+            self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
         self.tasks.spawn(self.timers.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:

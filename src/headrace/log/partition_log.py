@@ -458,6 +458,11 @@ class PartitionLog:
         """Refuse requests with `reason` from now on, and leave everything as it is."""
         self.lifecycle_host.abandon(reason)
 
+    @property
+    def trouble(self) -> HeadraceError | None:
+        """Why it could not be opened or continued; None if it could."""
+        return self.lifecycle_host.trouble
+
     async def delete(self) -> None:
         """Delete all ledgers of a deleted topic. Raises what storage and metadata raise."""
         await self.lifecycle_host.delete()
@@ -468,13 +473,12 @@ class PartitionLog:
 
     async def note_companion(self, kind: CompanionKind) -> None:
         """Record in the chain that a companion log exists. Raises as changes of a chain do."""
-        note = self.lifecycle_host.chain.add_companion(kind)
-        await self.lifecycle_host.do(note, f"note its {kind.name.lower()}")
+        host = self.lifecycle_host
+        await host.do(host.chain.add_companion(kind), f"note its {kind.name.lower()}")
 
     def check_failure(self) -> None:
         """Raises why this partition cannot be served, if it cannot."""
-        if (failure := self.failure) is not None:
-            # A copy: an instance raised repeatedly would accumulate tracebacks.
+        if (failure := self.failure) is not None:  # raised as a copy: tracebacks accumulate
             raise type(failure)(str(failure), **failure.fields)
 
     # --- reading -----------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from headrace.errors import OffsetOutOfRange, StorageUnavailable
+from headrace.errors import LedgerUnknown, OffsetOutOfRange, StorageUnavailable
 from headrace.log.segment import load_index_of
+from headrace.log.tiering import unreachable
 from headrace.log.visibility import NOT_LOCATED, READ_UNCOMMITTED, Bound
 from headrace.records.batch import (
     HEADER_SIZE,
@@ -187,7 +188,10 @@ class _LoadedParts:
     async def load(self, miss: Miss) -> None:
         """Load the bytes that a read needs."""
         ledger, position = miss.segment.ledger, miss.position
-        self._parts[ledger, position] = await self._store.read(ledger, position, miss.size)
+        try:
+            self._parts[ledger, position] = await self._store.read(ledger, position, miss.size)
+        except LedgerUnknown as error:
+            raise unreachable(miss.segment, error) from error
 
 
 class Fetched(NamedTuple):
@@ -349,7 +353,10 @@ class LogReader:
             if segment not in segments:  # trimmed or replaced since the reader got it
                 segments = [segment]
             at = segments.index(segment)
-            await load_index_of(segments[: at + 1], at, self._store)
+            try:
+                await load_index_of(segments[: at + 1], at, self._store)
+            except LedgerUnknown as error:
+                raise unreachable(segments[at], error) from error
             if log.indexes is not None:
                 log.indexes.note(segment)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.errors import HeadraceError, LedgerUnknown, StorageUnavailable
 from headrace.log.sealing import release
 from headrace.storage.ledger import LedgerId
 
@@ -33,6 +34,18 @@ def attach(link: LedgerLink, tier: Tier | None) -> None:
     if tier is not None and link.offloaded_ms is not None:
         is_local = link.local_deleted_ms is None
         tier.attach(LedgerId(link.ledger), link.size_bytes or 0, is_local=is_local)
+
+
+def unreachable(segment: Segment, error: LedgerUnknown) -> HeadraceError:
+    """The error for a ledger that the store does not have: its bytes may be in object storage."""
+    if segment.is_local:
+        return error
+    return StorageUnavailable(
+        f"offsets from {segment.base_offset} on are in object storage only (ledger"
+        f" {segment.ledger}), and this broker was started without it: start it with the --objects"
+        " that it had before",
+        ledger=segment.ledger,
+    )
 
 
 def discard(gone: list[Segment], tier: Tier | None, store: LedgerStore) -> None:

@@ -205,9 +205,15 @@ async def _tier(
     is_storage_shared: bool,
 ) -> TieredLedgerStore | None:
     """Object storage beneath the ledgers; None if the settings name none."""
+    from headrace.server.tiering import has_offloaded, open_tier
+
     if settings.objects_url is None:
+        if await has_offloaded(metadata):
+            log.error(
+                "records of this data are in object storage, and --objects is not given: reads of"
+                " them fail, and their objects are kept; start again with the --objects of before"
+            )
         return None
-    from headrace.server.tiering import open_tier
 
     tier = await open_tier(
         settings,

@@ -55,7 +55,7 @@ async def open_tier(
     if settings.worker_count > 1 and settings.broker.broker_id:
         # Each worker numbers its ledgers itself. The first one continues the stand-alone broker's.
         cluster_id += f"-worker-{settings.broker.broker_id}"
-    is_known = await _has_offloaded(metadata)
+    is_known = await has_offloaded(metadata)
     timeout_ms = KNOWN_TIMEOUT_MS if is_known else NEW_TIMEOUT_MS
     probed = BlobStore.open(url, BlobLimits(timeout_ms, timeout_ms, 1, timeout_ms))
     try:
@@ -74,7 +74,8 @@ async def open_tier(
     )
 
 
-async def _has_offloaded(metadata: MetadataStore) -> bool:
+async def has_offloaded(metadata: MetadataStore) -> bool:
+    """Whether any ledger was copied to object storage. Raises MetadataUnavailable."""
     for entry in await metadata.list(PARTITIONS):
         try:
             ledgers = decode_fact(PartitionFact, entry).ledgers

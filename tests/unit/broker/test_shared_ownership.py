@@ -1414,8 +1414,7 @@ def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
         await node.metadata.put(topic_key("t"), b'{"v":99}', ANY)
         node.config.sweep_grace_ms = 0
         for _ in range(2):
-            with pytest.raises(HeadraceError):
-                await node.ledger_garbage.collect()
+            assert await node.ledger_garbage.collect() == 0
         assert ledger in await node.store.all_ledgers()
 
     run(scenario)

@@ -8,7 +8,9 @@ import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from headrace.broker.services.health import Health
 from headrace.http import app
+from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -24,11 +26,14 @@ class BareFace:
         self.is_ready = True
         self.is_local = True
         self.kafka = self.counters = None
-        topics = SimpleNamespace(by_name={})
+        topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
+        health = Health(topics, SimpleNamespace(damaged_facts={}), MemoryMetadataStore())
         unused = dict.fromkeys(
             ("clock", "group_configs", "randomness", "replication", "shares", "space", "store")
         )
-        self.node = SimpleNamespace(topics=topics, tasks=Tasks(), timers=None, **unused)
+        self.node = SimpleNamespace(
+            topics=topics, tasks=Tasks(), timers=None, health=health, **unused
+        )
 
 
 @contextlib.asynccontextmanager

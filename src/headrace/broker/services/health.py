@@ -40,7 +40,8 @@ class Opened(NamedTuple):
 class Health:
     """The verdict of one broker."""
 
-    def __init__(self, topics: Topics, ownership: Ownership) -> None:
+    def __init__(self, topics: Topics, ownership: Ownership, metadata: MetadataStore) -> None:
+        self._metadata = metadata
         self._topics = topics
         self._ownership = ownership
 
@@ -88,7 +89,7 @@ class Health:
             else:
                 yield companion
 
-    async def publish(self, metadata: MetadataStore, broker_id: int) -> None:
+    async def publish(self, broker_id: int) -> None:
         """Store the problems, for `cluster status` and `cluster verify`, until cancelled."""
         shown: list[Problem] = []
         at_s, loop = 0.0, asyncio.get_running_loop()
@@ -100,9 +101,9 @@ class Health:
                 continue
             try:
                 if found:
-                    await metadata.put(key, HealthFact(found).encode(), ANY, ephemeral=True)
+                    await self._metadata.put(key, HealthFact(found).encode(), ANY, ephemeral=True)
                 else:
-                    await metadata.delete(key, ANY)
+                    await self._metadata.delete(key, ANY)
             except HeadraceError as error:
                 log.debug("cannot publish what is wrong here yet: %s", error)
             else:
@@ -113,4 +114,4 @@ def _refusal(partition: PartitionLog) -> HeadraceError | None:
     """Why the partition is not served, if that is not because of its owner."""
     if isinstance(partition.failure, DataCorrupt):
         return partition.failure
-    return partition.lifecycle_host.trouble if partition.failure is None else None
+    return partition.trouble if partition.failure is None else None
