@@ -142,8 +142,7 @@ class Node:
             self.tiering = Tiering(
                 self.topics, store, tier, metadata, clock, config, self.partition_ready
             )
-        # a stand-alone broker deletes ledgers at once
-        self.ledger_garbage: LedgerGarbageCollector | None = None
+        self.ledger_garbage: LedgerGarbageCollector | None = None  # for shared ledgers only
         if shared_ledgers is not None:
             self.ledger_garbage = LedgerGarbageCollector(
                 config, shared_ledgers, metadata, self.topics, self.ownership, clock
@@ -283,8 +282,7 @@ class Node:
         await self._copy_cluster_id()
         self.tasks.spawn(self.topics.finish_deletions(), "finish interrupted deletions")
         self.tasks.spawn(self.retention.run(), "housekeeping")
-        if not self._is_standalone:
-            self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
+        self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
         self.tasks.spawn(self.timers.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:
