@@ -20,7 +20,6 @@ from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.errors import (
     BatchCorrupt,
-    DataCorrupt,
     HeadraceError,
     NotOwner,
     PolicyViolation,
@@ -47,7 +46,7 @@ from headrace.http.operations import (
 from headrace.http.problems import Contradiction, details
 from headrace.log.reading import check_offset
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.records.batch import check_batch
+from headrace.records.batch import check_batch, read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.records.partitioner import partition_of_key
 
@@ -71,6 +70,8 @@ READ_BYTES: Final = 1024 * 1024
 READ_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of the records that one request reads; the last one may go beyond."""
 WAIT_MS_MAX: Final = 60_000
+UNREADABLE_MAX: Final = 100
+"""Batches that one request reports."""
 FOLLOWERS_MAX: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 FOLLOWED_RECORDS: Final = 100
@@ -86,6 +87,8 @@ class _Read(NamedTuple):
 
     records: list[Record]
     next_offset: int
+    unreadable: list[Json]
+    """Batches that cannot be decoded."""
 
 
 class RecordOperations:
@@ -221,12 +224,16 @@ class RecordOperations:
             found = await self._read(log, offset, query.get("max", 100), isolation)
             left_s = deadline_s - loop.time()
             offset = found.next_offset
-            if found.records or left_s <= 0:
+            if found.records or found.unreadable or left_s <= 0:
                 break
             await _wait([log], {log: offset}, isolation, left_s)
         records = [shown(record) for record in found.records]
         if wants_lines(call.request):
-            return as_lines(records, **{"Headrace-Next-Offset": str(offset)})
+            extra = {"Headrace-Next-Offset": str(offset)}
+            if found.unreadable:
+                ranges = (f"{one['offset']}-{one['last_offset']}" for one in found.unreadable)
+                extra["Headrace-Unreadable"] = ",".join(ranges)
+            return as_lines(records, **extra)
         return {
             "topic": topic.name,
             "partition": number,
@@ -234,6 +241,7 @@ class RecordOperations:
             "next_offset": offset,
             "start_offset": log.log_start_offset,
             "end_offset": log.visibility.bound(isolation).offset,
+            **({"unreadable": found.unreadable} if found.unreadable else {}),
         }
 
     async def _start(self, log: PartitionLog, query: Json, isolation: int) -> int:
@@ -245,8 +253,12 @@ class RecordOperations:
     async def _read(
         self, log: PartitionLog, offset: int, records_max: int, isolation: int
     ) -> _Read:
-        """Records from `offset` on that are there now. Raises HeadraceError."""
+        """Records from `offset` on that are there now, past batches that cannot be decoded.
+
+        Raises HeadraceError.
+        """
         records: list[Record] = []
+        unreadable: list[Json] = []
         bytes_left = READ_BYTES_MAX
         while len(records) < records_max and bytes_left > 0:
             offset, data = await log.reader.fetch_from(offset, READ_BYTES, isolation)
@@ -257,13 +269,19 @@ class RecordOperations:
             bytes_left -= len(data.data) - read.size  # what holds no records for clients
             for batch in read.batches:
                 wanted = Wanted(offset, OFFSET_LAST, records_max - len(records), bytes_left)
-                found = await _decoded(log, batch, wanted)
+                try:
+                    found = await wanted_records(batch, wanted)
+                except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat) as error:
+                    unreadable.append(_unreadable(batch, offset, error))
+                    if len(unreadable) >= UNREADABLE_MAX:
+                        return _Read(records, read_header(batch).last_offset + 1, unreadable)
+                    continue
                 records += found
                 bytes_left -= sum(map(record_bytes, found))
                 if len(records) >= records_max or bytes_left <= 0:
-                    return _Read(records, records[-1].offset + 1)
+                    return _Read(records, records[-1].offset + 1, unreadable)
             offset = reached
-        return _Read(records, offset)
+        return _Read(records, offset, unreadable)
 
     # --- follow ------------------------------------------------------------------------------
 
@@ -311,6 +329,9 @@ class RecordOperations:
                 for log, number in logs.items():
                     found = await self._read(log, offsets[log], FOLLOWED_RECORDS, isolation)
                     offsets[log] = found.next_offset
+                    for batch in found.unreadable:
+                        is_quiet = False
+                        yield _event("unreadable", {"partition": number, **batch})
                     for record in found.records:
                         is_quiet = False
                         event = _event("record", {"partition": number, **shown(record)})
@@ -378,15 +399,14 @@ def _event(name: str, data: Json) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-async def _decoded(log: PartitionLog, batch: bytes, wanted: Wanted) -> list[Record]:
-    """Raises DataCorrupt, naming the place."""
-    try:
-        return await wanted_records(batch, wanted)
-    except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat) as error:
-        raise DataCorrupt(
-            f"{log.name}: a batch from offset {wanted.first} on cannot be decoded ({error}):"
-            " read from a later offset"
-        ) from error
+def _unreadable(batch: bytes, offset: int, error: HeadraceError) -> Json:
+    """A stored batch that cannot be decoded, as clients see it."""
+    header = read_header(batch)
+    return {
+        "offset": max(header.base_offset, offset),
+        "last_offset": header.last_offset,
+        "reason": str(error),
+    }
 
 
 # --- records as JSON -------------------------------------------------------------------------

@@ -119,6 +119,8 @@ class KeyMap:
         self._first_offset = -1
         self._marks = bytearray()
         """A 1 for each latest offset, starting at `_first_offset`."""
+        self.undecodable: set[int] = set()
+        """Base offsets of batches that cannot be decoded: none of their keys counts."""
         self.end_offset = 0
         """Batches at or after this offset are not in the map."""
 
@@ -131,22 +133,36 @@ class KeyMap:
         return len(self._offsets) >= self._keys_max
 
     def add(self, data: Buffer, position: int, header: BatchHeader) -> Steps[None]:
-        """Add the next batch of the dirty range. Raises BatchCorrupt."""
+        """Add the next batch of the dirty range."""
         assert header.base_offset >= self.end_offset, "batches come in order"
         if self._first_offset < 0:
             self._first_offset = header.base_offset
         if not header.attributes & CONTROL and not self._aborted.has(header):
-            payload = payload_of(data, position, header)
-            at, left = payload.begin, header.record_count
-            while left > 0:
-                count = min(left, STEP_RECORDS)
-                at = enter_keys(payload, at, count, header.base_offset, self._offsets)
-                left -= count
-                if count == STEP_RECORDS:
-                    yield
-            if at != payload.end:
-                raise BatchCorrupt(f"{payload.end - at} bytes follow the batch's last record")
+            try:
+                self._offsets.update((yield from self._keys_of(data, position, header)))
+            except BatchCorrupt:
+                # Its CRC is right: a producer sent it so, before batches were validated. Readers
+                # cannot see its records, so they replace none.
+                self.undecodable.add(header.base_offset)
         self.end_offset = header.last_offset + 1
+
+    @staticmethod
+    def _keys_of(
+        data: Buffer, position: int, header: BatchHeader
+    ) -> Steps[dict[bytes | int | None, int]]:
+        """The latest offset of each key of a batch. Raises BatchCorrupt."""
+        found: dict[bytes | int | None, int] = {}
+        payload = payload_of(data, position, header)
+        at, left = payload.begin, header.record_count
+        while left > 0:
+            count = min(left, STEP_RECORDS)
+            at = enter_keys(payload, at, count, header.base_offset, found)
+            left -= count
+            if count == STEP_RECORDS:
+                yield
+        if at != payload.end:
+            raise BatchCorrupt(f"{payload.end - at} bytes follow the batch's last record")
+        return found
 
     def mark(self) -> None:
         """Mark the latest offsets, once the map is complete."""
@@ -210,8 +226,10 @@ class Compaction:
     def rewrite(
         self, data: Buffer, position: int, header: BatchHeader, *, is_edge: bool
     ) -> Steps[Buffer | None]:
-        """The retained form of the next batch: its own bytes, its replacement, or None. Raises
-        BatchCorrupt."""
+        """The retained form of the next batch: its own bytes, its replacement, or None.
+
+        A batch that cannot be decoded keeps its bytes.
+        """
         stored = memoryview(data)[position : position + header.size]
         if header.base_offset >= self._keys.end_offset:
             left: Buffer | None = stored
@@ -221,7 +239,14 @@ class Compaction:
             self.removed_records += header.record_count
             left = None
         else:
-            left = yield from self._rewrite_records(data, position, header)
+            removed_records = self.removed_records
+            try:
+                if header.base_offset in self._keys.undecodable:
+                    left = stored
+                else:
+                    left = yield from self._rewrite_records(data, position, header)
+            except BatchCorrupt:  # in the clean range, which is not in the map
+                left, self.removed_records = stored, removed_records
         if left is None and is_edge:
             left = stored if not header.record_count else empty_batch(header)
         if left is not None and header.attributes & TRANSACTIONAL:

@@ -54,6 +54,11 @@ async def load_segments(
         segments.append(segment)
     if producers is None:
         producers = await producers_after(segments, store, now_ms)
+    latest_ms = now_ms
+    for segment in reversed(segments):  # nothing was appended to it after the next one was begun
+        segment.last_append_ms = latest_ms
+        if segment.first_append_ms >= 0:
+            latest_ms = segment.first_append_ms
     return segments, producers
 
 

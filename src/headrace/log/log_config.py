@@ -56,8 +56,12 @@ class LogConfig:
     local_retention_bytes: int = -2
     copies: Copies | None = None
     """Replication of the next ledger; None: the store's default."""
+    is_validated: bool = True
+    """Whether the records of each batch are validated; if not, those of opened ones alone."""
     is_opaque: bool = field(init=False)
-    """Whether batches are stored as received, without decoding them."""
+    """Whether batches are stored as received."""
+    has_age_limit: bool = field(init=False)
+    """Whether `check_oldest` can fail."""
 
     def __post_init__(self) -> None:
         is_opaque = (
@@ -66,7 +70,9 @@ class LogConfig:
             and not self.is_compacted
             and not self.has_attributes
         )
+        has_age_limit = self.timestamp_before_max_ms < 2**63 - 1 and not self.is_log_append_time
         object.__setattr__(self, "is_opaque", is_opaque)  # the class is frozen
+        object.__setattr__(self, "has_age_limit", has_age_limit)
 
     def check_size(self, size: int) -> None:
         """Raises BatchTooLarge if a batch of `size` bytes exceeds the topic's limit."""
@@ -91,13 +97,13 @@ class LogConfig:
                 f" message.timestamp.after.max.ms={self.timestamp_after_max_ms} in the future",
                 is_timestamp=True,
             )
-        if (
-            header.first_timestamp_ms >= 0
-            and now_ms - header.first_timestamp_ms > self.timestamp_before_max_ms
-            and not self.is_log_append_time  # the producer's timestamp is replaced
-        ):
+
+    def check_oldest(self, oldest_ms: int, now_ms: int) -> None:
+        """Raises RecordInvalid if a batch's smallest timestamp is too far in the past."""
+        # With LogAppendTime, the producer's timestamps are replaced.
+        if self.has_age_limit and 0 <= oldest_ms < now_ms - self.timestamp_before_max_ms:
             raise RecordInvalid(
-                f"timestamp {header.first_timestamp_ms} is more than"
+                f"timestamp {oldest_ms} is more than"
                 f" message.timestamp.before.max.ms={self.timestamp_before_max_ms} in the past",
                 is_timestamp=True,
             )

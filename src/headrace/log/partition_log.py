@@ -162,14 +162,13 @@ class PartitionLog:
             self.prepare()
             return None
         config = self.config
-        _, length, _, _, _, attributes, _, first_ms, max_ms, producer_id, _, _, _ = header
+        _, length, _, _, _, attributes, _, _, max_ms, producer_id, _, _, _ = header
         size = length + LOG_OVERHEAD
         now_ms = self._clock.now_ms()
         if (
             size > config.max_message_bytes
             or attributes & (CONTROL | TRANSACTIONAL)
             or max_ms > now_ms + config.timestamp_after_max_ms
-            or first_ms < now_ms - config.timestamp_before_max_ms
         ):
             config.check_content(header_of(header), now_ms)
         if producer_id != NO_PRODUCER_ID:
@@ -279,6 +278,7 @@ class PartitionLog:
             active.max_timestamp_ms = max_ms
         if active.first_append_ms < 0:
             active.first_append_ms = now_ms
+        active.last_append_ms = now_ms
         end_offset = self.end_offset = active.end_offset = base_offset + last_delta + 1
         end_position = active.end_position = position + size
         if active.verified_to == position:

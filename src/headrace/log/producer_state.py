@@ -162,8 +162,9 @@ class ProducerState:
         while its producer has an open transaction.
         """
         first = batch.base_sequence
-        if first < 0 or batch.producer_id < 0:
-            raise RecordInvalid(f"invalid sequence {first} of producer {batch.producer_id}")
+        if first < 0 or batch.producer_id < 0 or batch.producer_epoch < 0:
+            number = f"sequence {first} of producer {batch.producer_id}"
+            raise RecordInvalid(f"{number}, epoch {batch.producer_epoch}: none may be negative")
         if self._open and not batch.attributes & TRANSACTIONAL and batch.producer_id in self._open:
             raise TransactionStateInvalid(
                 f"producer {batch.producer_id} has an open transaction, and sent a batch outside of"

@@ -24,7 +24,7 @@ from headrace.records.batch import (
     iterate_headers,
     read_header,
 )
-from headrace.records.codec import decode_batch
+from headrace.records.codec import decodable_records
 from headrace.runtime.file_bytes import FILE_BYTES_MIN
 from headrace.storage.ledger import LocatesBytes
 
@@ -420,7 +420,8 @@ class LogReader:
     ) -> TimedOffset:
         """The first record with a timestamp >= `timestamp_ms` (ListOffsets by time).
 
-        With READ_COMMITTED, records at or after the last stable offset are ignored.
+        With READ_COMMITTED, records at or after the last stable offset are ignored; so are the
+        records of a batch that cannot be decoded.
         """
         log = self._log
         for segment in list(log.segments):
@@ -442,8 +443,8 @@ class LogReader:
                     offset = start
                     continue
                 header = read_header(data)
-                if header.max_timestamp_ms >= timestamp_ms:
-                    for record in decode_batch(data):
+                if header.newest_ms >= timestamp_ms:
+                    for record in decodable_records(data):
                         if record.timestamp_ms >= timestamp_ms and (
                             record.offset >= log.log_start_offset
                         ):

@@ -2,7 +2,7 @@
 
 Invariants: never removes the open ledger, unless everything in it has expired; then it is closed
 first. Time is compared with the largest record timestamp, as in Kafka, and with the time of the
-first append if records have none; a ledger with neither is removed with the next one whose time is
+last append if records have none; a ledger with neither is removed with the next one whose time is
 known.
 """
 

@@ -70,6 +70,7 @@ class Segment:
         "is_local",
         "is_offloaded",
         "is_sealed",
+        "last_append_ms",
         "leader_epoch",
         "ledger",
         "max_timestamp_ms",
@@ -85,6 +86,8 @@ class Segment:
         self.end_offset = base_offset
         self.end_position = 0
         self.first_append_ms = -1
+        self.last_append_ms = -1
+        """An upper bound, known once the whole log is loaded."""
         self.max_timestamp_ms = -1
         self.safe_max_timestamp_ms = -1
         """Of the acknowledged records: the value to restore when an append fails."""
@@ -115,8 +118,10 @@ class Segment:
 
     @property
     def newest_ms(self) -> int:
-        """The largest record timestamp; without any, the time of the first append."""
-        return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.first_append_ms
+        """The largest record timestamp; without any, the time of the last append, or the first."""
+        if self.max_timestamp_ms >= 0:
+            return self.max_timestamp_ms
+        return self.last_append_ms if self.last_append_ms >= 0 else self.first_append_ms
 
     def corrupt(self, position: int, problem: str) -> DataCorrupt:
         """The error for corrupt bytes at `position`."""
@@ -244,7 +249,7 @@ class Segment:
                 self._check_placement(header, position + at, self.end_offset)
                 if not is_intact(data, at, header):
                     raise self.corrupt(position + at, "CRC mismatch in a batch")
-                self.index.add(header.base_offset, position + at, header.max_timestamp_ms)
+                self.index.add(header.base_offset, position + at, header.newest_ms)
                 if header.attributes & CONTROL:
                     self._scan_marker(data, at, header, producers, seen_ms)
                 elif header.producer_id != NO_PRODUCER_ID:

@@ -46,9 +46,6 @@ DELETE_HORIZON: Final = 0x40
 NAMED: Final = 0x4000
 """Set by brokers, refused from clients: the records carry named sequences, so this batch must be
 decoded when a partition's state is rebuilt from its batches (`log.named_sequences`)."""
-BROKERS_BITS: Final = DELETE_HORIZON | NAMED
-"""Refused from clients: with a delete horizon of its own, a batch would say when its tombstones are
-removed."""
 
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
@@ -92,6 +89,16 @@ class BatchHeader(NamedTuple):
         return self.record_count > self.length
 
     @property
+    def newest_ms(self) -> int:
+        """The largest timestamp of a stored batch.
+
+        Some producers leave it unset, and such a batch was stored before batches were validated:
+        the first timestamp is close.
+        """
+        is_unset = self.max_timestamp_ms == NO_TIMESTAMP and not self.attributes & DELETE_HORIZON
+        return self.first_timestamp_ms if is_unset else self.max_timestamp_ms
+
+    @property
     def is_control(self) -> bool:
         """Whether it holds a transaction marker instead of records."""
         return bool(self.attributes & CONTROL)
@@ -131,7 +138,7 @@ def check_fields(data: Buffer, position: int = 0) -> Fields:
     """The header of the batch at `position`, after all checks a broker must make.
 
     The record count of a compressed batch is bounded by its size alone; if it `is_doubtful`,
-    `codec.check_count` must verify it. Raises BatchCorrupt on an invalid length, count or CRC,
+    `validation` must verify it. Raises BatchCorrupt on an invalid length, count or CRC,
     UnsupportedForMessageFormat on magic 0 and 1 (removed in Kafka 4, KIP-724).
     """
     left = len(data) - position

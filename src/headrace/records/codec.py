@@ -30,7 +30,6 @@ from headrace.records.batch import (
     NAMED,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    RECORD_SIZE_MIN,
     TIMESTAMP_TYPE_LOG_APPEND,
     TRANSACTIONAL,
     BatchHeader,
@@ -89,6 +88,14 @@ def decode_batch(
     if at != len(payload):
         raise BatchCorrupt(f"{len(payload) - at} bytes follow the batch's last record")
     return records
+
+
+def decodable_records(data: Buffer) -> list[Record]:
+    """The records of a batch whose CRC was checked; none if it cannot be decoded."""
+    try:
+        return decode_batch(data)
+    except BatchCorrupt:
+        return []
 
 
 def decode_range(data: Buffer, first: int, last: int) -> list[Record]:
@@ -200,30 +207,6 @@ def payload_of(
     """The decompressed records of a batch. Does not check the CRC. Raises BatchCorrupt."""
     stream = memoryview(batch)[HEADER_SIZE : header.size]
     return decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
-
-
-def check_count(data: bytes, header: BatchHeader) -> None:
-    """Raises BatchCorrupt unless the payload holds exactly the records that `header` claims."""
-    at = count = 0
-    size = len(data)
-    try:
-        while at < size and count < header.record_count:
-            length = data[at]
-            at += 1
-            if length < 128 and not length & 1:
-                at += length >> 1
-            else:
-                length, at = read_varint(data, at - 1)
-                at += length
-            if length < RECORD_SIZE_MIN - 1:
-                raise BatchCorrupt(f"a record of {length} bytes")
-            count += 1
-    except IndexError:
-        at = -1
-    if at != size or count != header.record_count:
-        raise BatchCorrupt(
-            f"a batch does not hold the {header.record_count} records that it claims"
-        )
 
 
 def keyless_records(data: bytes, header: BatchHeader) -> list[int]:
@@ -434,7 +417,13 @@ def log_append_time(batch: Buffer, now_ms: int) -> bytes:
     """
     patched = bytearray(batch)
     patched[_ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_LOG_APPEND
-    patched[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = now_ms.to_bytes(8, "big", signed=True)
+    return with_max_timestamp(patched, now_ms)
+
+
+def with_max_timestamp(batch: Buffer, newest_ms: int) -> bytes:
+    """The batch with this max timestamp in its header."""
+    patched = bytearray(batch)
+    patched[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = newest_ms.to_bytes(8, "big", signed=True)
     return _seal(patched)
 
 

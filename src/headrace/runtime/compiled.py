@@ -39,6 +39,7 @@ CORE = (
     "records/rewriting",
     "records/skipping",
     "records/survivors",
+    "records/validation",
     "storage/bookkeeper/quorum",
     "storage/bookkeeper/wire",
     "storage/bookkeeper/entries",

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
+from headrace.errors import BatchCorrupt
+from headrace.records.codec import iterate_records
 from headrace.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
+from headrace.runtime.clock import SystemClock
 from headrace_verify.kafka_wire import FETCH, LIST_OFFSETS, PRODUCE, request_bytes
 from headrace_verify.wire.abuse import Case
 
@@ -25,6 +28,8 @@ TOPIC = "wire-unfolded"
 """Created by the run before the first case."""
 KEPT_TOPIC = "wire-as-it-came"
 """The same, but its batches keep the producer's codec."""
+TIMED_TOPIC = "wire-by-time"
+"""The same, for batches in order of time."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _RECORD = bytes([14 << 0, 0, 0, 0, 1, 2, 120, 0])  # one record: null key, value "x"
 
@@ -179,15 +184,85 @@ def times_at_the_ends_of_the_calendar_harm_nobody(abuse: Abuse) -> None:
             abuse.expect(peer.answer() is not None, f"ListOffsets at {timestamp}: no response")
 
 
+def _attributed(records: bytes, attributes: int) -> bytes:
+    """The batch with other attributes and a right checksum."""
+    data = bytearray(records)
+    data[21:23] = struct.pack(">h", attributes)
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+def records_that_nobody_can_decode_are_refused(abuse: Abuse) -> None:
+    """On a topic that keeps the producer's codec, where only validation looks inside."""
+    two = _RECORD + _RECORD[:3] + b"\x02" + _RECORD[4:]
+    bodies = {
+        "garbage": b"\x99" * 60,
+        "a record that ends before its fields": b"\x0c" + _RECORD[1:],
+        "a record that ends after the batch": b"\x7e" + _RECORD[1:],
+        "a negative value": _RECORD[:5] + b"\x03" + _RECORD[6:],
+        "negative headers": _RECORD[:-1] + b"\x03",
+        "a wrong offset delta": _RECORD[:3] + b"\x02" + _RECORD[4:],
+        "bytes after the records": _RECORD + b"\x00",
+        "one record more": two,
+        "half of a record": _RECORD[:5],
+    }
+    for codec in (NONE, GZIP, SNAPPY, LZ4, ZSTD):
+        for name, body in bodies.items():
+            code = _code(abuse, batch(compress(codec, body), codec), KEPT_TOPIC)
+            abuse.expect(code not in {0, None}, f"codec {codec}, {name}: code {code}")
+        code = _code(abuse, batch(compress(codec, two), codec, count=2), KEPT_TOPIC)
+        abuse.expect(code == 0, f"codec {codec}, a good batch: code {code}")
+
+
+def attributes_of_brokers_are_refused(abuse: Abuse) -> None:
+    for bit in (0x08, 0x20, 0x40, 0x80, 0x4000, -0x8000):
+        code = _code(abuse, _attributed(batch(_RECORD), bit), KEPT_TOPIC)
+        abuse.expect(code not in {0, None}, f"attributes {bit:#x}: code {code}")
+
+
+def a_search_by_time_goes_by_the_records(abuse: Abuse) -> None:
+    """The header's maximum lies; each batch is newer than those before it."""
+    now_ms = SystemClock().now_ms()
+    for number, claim in enumerate((-1, 0, 1, now_ms - 10**6)):
+        time_ms = now_ms - 1_000 + number
+        with abuse.open() as peer:
+            peer.send(_produce(batch(_RECORD, times=(time_ms, claim)), TIMED_TOPIC))
+            abuse.expect(peer.answer(10) is not None, f"max timestamp {claim}: no response")
+        part = {"partition_index": 0, "timestamp": time_ms, "current_leader_epoch": -1}
+        topics = [{"name": TIMED_TOPIC, "partitions": [part]}]
+        with abuse.open() as peer:
+            peer.send(request_bytes(LIST_OFFSETS, 5, 1, replica_id=-1, topics=topics))
+            answer = peer.answer()
+        at = 4 + 4 + 4 + 2 + len(TIMED_TOPIC) + 4 + 4
+        found = struct.unpack_from(">hqq", answer, at) if answer else None
+        wanted = (0, time_ms, number)
+        abuse.expect(found == wanted, f"max timestamp {claim}: {found} instead of {wanted}")
+        abuse.checked += 1
+
+
 def what_was_stored_is_still_served(abuse: Abuse) -> None:
     code = _code(abuse, batch(_RECORD))
     abuse.expect(code == 0, f"a good batch after the bad ones: code {code}")
-    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 4 << 20}
-    topics = [{"topic": TOPIC, "partitions": [part]}]
-    with abuse.open() as peer:
-        peer.send(request_bytes(FETCH, 4, 1, replica_id=-1, max_bytes=4 << 20, topics=topics))
-        answer = peer.answer()
-    abuse.expect(answer is not None and _RECORD in answer, "the topic cannot be read")
+    for topic in (TOPIC, KEPT_TOPIC, TIMED_TOPIC):
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 4 << 20}
+        topics = [{"topic": topic, "partitions": [part]}]
+        with abuse.open() as peer:
+            peer.send(request_bytes(FETCH, 4, 1, replica_id=-1, max_bytes=4 << 20, topics=topics))
+            answer = peer.answer()
+        if answer is None:
+            abuse.expect(False, f"{topic} cannot be read")
+            continue
+        # Fetch v4, one partition without aborted transactions: what precedes the batches.
+        at = 4 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 4
+        (size,) = struct.unpack_from(">i", answer, at)
+        try:
+            found = list(iterate_records(answer[at + 4 : at + 4 + max(size, 0)]))
+        except BatchCorrupt as error:
+            abuse.expect(False, f"{topic} holds what nobody can decode: {error}")
+            continue
+        if topic == TOPIC:
+            abuse.expect(any(one.value == b"x" for one in found), "the topic cannot be read")
+        abuse.checked += len(found)
 
 
 CASES = (
@@ -199,5 +274,8 @@ CASES = (
     Case("kafka", lengths_that_lie_are_refused),
     Case("kafka", formats_of_old_are_refused_also_when_mixed),
     Case("kafka", times_at_the_ends_of_the_calendar_harm_nobody),
+    Case("kafka", records_that_nobody_can_decode_are_refused),
+    Case("kafka", attributes_of_brokers_are_refused),
+    Case("kafka", a_search_by_time_goes_by_the_records),
     Case("kafka", what_was_stored_is_still_served),
 )

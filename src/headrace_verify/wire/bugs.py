@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.broker.services import appends
 from headrace.kafka import connection, response_memory
 from headrace.kafka.wire import codecs
-from headrace.records import codec, compression
+from headrace.records import codec, compression, validation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,11 @@ def unfold_whatever_a_batch_claims(patch: Patch) -> None:
     patch(codec, "decompress", lambda kind, data, _max: decompress(kind, data, 2 << 30))
 
 
+def store_records_unseen(patch: Patch) -> None:
+    facts = validation.RecordFacts(-1, -1, 0, 0)
+    patch(appends, "validate_small", lambda _batch, header: facts._replace(newest_ms=header[8]))
+
+
 def believe_what_an_array_claims(patch: Patch) -> None:
     def allocate(_field: str, count: int) -> None:
         [None] * min(count, BELIEVED_MAX)
@@ -63,6 +69,7 @@ BUGS = (
     Bug(take_frames_of_any_length, "a frame of an impossible length", "stays open"),
     Bug(unfold_whatever_a_batch_claims, "bombs are refused before", "MiB"),
     Bug(grant_every_response_what_it_asks_for, "consumers that read nothing", "MiB more"),
+    Bug(store_records_unseen, "records that nobody can decode", "code 0"),
     Bug(believe_what_an_array_claims, "every field of every request", "MiB more"),
 )
 

@@ -126,6 +126,7 @@ def _abuse(
     configs = {"compression.type": "uncompressed", "max.message.bytes": str(32 << 20)}
     wire.create_topic(batches.TOPIC, 1, configs)
     wire.create_topic(batches.KEPT_TOPIC, 1, {})
+    wire.create_topic(batches.TIMED_TOPIC, 1, {})
     wire.create_topic(grammar.TEXT, 1, {})
     wire.close()
     reference = ReferenceWrites(folder / "reference")

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.http.http_rig import Web, on_the_web, scope
 from tests.unit.kafka.face_rig import broker
 
+from headrace.records.batch import check_batch, read_header
+from headrace.records.codec import Record, assemble_batch, encode_batch
 from headrace.records.partitioner import partition_of_key
 
 GROUP = "workers"
@@ -427,3 +429,28 @@ async def test_a_named_sequence_is_an_idempotency_key(web: Web) -> None:
         assert (status, answer["results"][0]["ok"]) == (200, True)
     _, found = await web.ask("GET", "/v1/topics/t/records")
     assert [record["value"] for record in found["records"]] == ["once"]
+
+
+@on_the_web
+async def test_records_are_read_around_a_batch_that_cannot_be_decoded(web: Web) -> None:
+    """As earlier versions stored it, and topics that trust their producers."""
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    await web.ask("POST", "/v1/topics/t/records", {"records": [{"value": "1"}]})
+    log = web.rig.node.topics.get("t").partitions[0]
+    now_ms = web.rig.node.clock.now_ms()
+    bad = assemble_batch(
+        read_header(encode_batch([Record(0, now_ms, None, b"x")] * 2)), b"\x99" * 60
+    )
+    for _ in range(2):
+        appended = log.append(bad, check_batch(bad))
+        assert appended is not None
+        await appended.completion.wait()
+    await web.ask("POST", "/v1/topics/t/records", {"records": [{"value": "2", "partition": 0}]})
+    _status, found = await web.ask("GET", "/v1/topics/t/records?partition=0&offset=0")
+    assert [record["value"] for record in found["records"]] == ["1", "2"]
+    ranges = [(one["offset"], one["last_offset"]) for one in found["unreadable"]]
+    assert ranges == [(1, 2), (3, 4)]
+    assert found["next_offset"] == 6
+    _status, found = await web.ask("GET", "/v1/topics/t/records?partition=0&offset=4&max=1")
+    assert [record["value"] for record in found["records"]] == ["2"]
+    assert [one["offset"] for one in found["unreadable"]] == [4]

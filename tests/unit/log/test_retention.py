@@ -10,7 +10,7 @@ from log_rig import Rig, rig, settle
 from headrace.log.log_config import LogConfig
 from headrace.log.retention import enforce
 from headrace.records.batch import check_batch
-from headrace.records.codec import Record, encode_batch
+from headrace.records.codec import Record, encode_batch, with_max_timestamp
 
 HOUR_MS = 3_600_000
 CONFIG = LogConfig(retention_ms=HOUR_MS)
@@ -78,5 +78,37 @@ def test_a_ledger_of_unknown_age_goes_with_the_one_behind_it() -> None:
             assert await look(third) == 2
             await second.tasks.close()
             await third.tasks.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("max_ms", [-1, None])
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_young_records_stay_whatever_an_earlier_version_stored_as_their_time(
+    max_ms: int | None, is_reloaded: bool
+) -> None:
+    """Headers without a maximum, over ledgers that were begun long ago and sealed just now."""
+
+    async def append(bench: Rig) -> None:
+        time_ms = bench.clock.ms if max_ms is not None else -1
+        batch = with_max_timestamp(encode_batch([Record(0, time_ms, None, b"x", [])]), -1)
+        appended = bench.log.append(batch, check_batch(batch))
+        assert appended is not None
+        await appended.completion.wait()
+
+    async def scenario() -> None:
+        async with rig(CONFIG) as bench:
+            await append_timeless(bench)
+            for _ in range(3):
+                bench.clock.ms += HOUR_MS // 2
+                await append(bench)
+            await bench.log.roll_now()
+            await append_timeless(bench)
+            if is_reloaded:
+                await bench.reload()
+            bench.clock.ms += HOUR_MS // 2
+            assert await look(bench) == 0
+            bench.clock.ms += HOUR_MS
+            assert await look(bench) >= 4
 
     asyncio.run(scenario())

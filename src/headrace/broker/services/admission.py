@@ -28,7 +28,6 @@ from headrace.records.batch import (
 from headrace.records.bodies import encode_body
 from headrace.records.codec import (
     DECOMPRESSED_BYTES_MAX,
-    check_count,
     compress_batch,
     decode_batch,
     encode_batch,
@@ -37,9 +36,11 @@ from headrace.records.codec import (
     mark_named,
     payload_of,
     retain_records,
+    with_max_timestamp,
 )
 from headrace.records.compression import codec_of_name
 from headrace.records.rewriting import empty_batch
+from headrace.records.validation import INLINE_BYTES_MAX, INLINE_RECORDS_MAX, validate_records
 from headrace.runtime.free_memory import trim_heap
 
 if TYPE_CHECKING:
@@ -49,10 +50,9 @@ if TYPE_CHECKING:
     from headrace.log.named_sequences import NamedSequences
     from headrace.records.attributes import NamedSequence, RecordAttributes
     from headrace.records.codec import Record
+    from headrace.records.validation import RecordFacts
     from headrace.runtime.clock import Clock
 
-INLINE_BYTES_MAX: Final = 256 * 1024
-"""Decompressed; half a millisecond."""
 DELAYED_BYTES_MAX: Final = 60 * 1024 * 1024
 """For the delayed records of one batch: a timer log stores them in one batch of at most 64 MiB."""
 DELAYED_OVERHEAD_BYTES: Final = 100
@@ -79,9 +79,9 @@ class Admitted(NamedTuple):
 
 
 def is_kept(header: BatchHeader, config: LogConfig) -> bool:
-    """Whether the topic stores the batch as received, and nothing about it needs checking."""
+    """Whether the topic stores the batch as received, on its header's word."""
     # Not `is_doubtful`: access by name takes 25 ns longer.
-    return config.is_opaque and header[12] <= header[1]
+    return config.is_opaque and not config.is_validated and header[12] <= header[1]
 
 
 def admit(
@@ -108,11 +108,16 @@ def admit(
     is_recompressed = codec is not None and codec != own_codec
     is_unread = False
     has_attributes = config.has_attributes and not named
-    if header.is_doubtful or has_keys or is_recompressed or has_attributes:
-        payload = payload_of(batch, header, bytes_max)
-        if header.is_doubtful:
-            check_count(payload, header)
-        if has_keys:
+    is_opened = config.is_validated or header.is_doubtful
+    if not (is_opened or has_keys or is_recompressed or has_attributes):
+        config.check_oldest(header.first_timestamp_ms, now_ms)
+    else:
+        payload, facts = _open(batch, header, bytes_max)
+        config.check_oldest(facts.oldest_ms, now_ms)
+        if facts.newest_ms != header.max_timestamp_ms:
+            header = header._replace(max_timestamp_ms=facts.newest_ms)
+            batch = with_max_timestamp(batch, facts.newest_ms)
+        if has_keys and facts.keyless_count:
             _check_keys(payload, header)
         if not has_attributes:
             is_unread = not named and has_reserved(payload)
@@ -130,6 +135,24 @@ def admit(
         return Admitted(records, header, None, named, is_unread)
     config.check_size(len(batch))
     return Admitted(batch, check_batch(batch), None, named, is_unread)
+
+
+def _open(
+    batch: bytes | memoryview, header: BatchHeader, bytes_max: int
+) -> tuple[bytes, RecordFacts]:
+    """The decompressed records of a batch, and what they say.
+
+    Raises RecordInvalid if they cannot be decoded, BatchCorrupt above `bytes_max`.
+    """
+    try:
+        payload = payload_of(batch, header, bytes_max)
+        return payload, validate_records(payload, header.record_count, header.first_timestamp_ms)
+    except BatchCorrupt as error:
+        if error.fields.get("limit") is not None:
+            raise
+        # The CRC matches: the producer made it so, and sending it again would not help.
+        reason = f"consumers could not decode the batch, so it is not stored: {error}"
+        raise RecordInvalid(reason) from None
 
 
 def _check_keys(payload: bytes, header: BatchHeader) -> None:
@@ -305,10 +328,14 @@ class BatchAdmission:
 
         Also None for errors that only decompression reveals.
         """
-        if len(records) > INLINE_BYTES_MAX:
+        is_plain = config.is_opaque and not header.attributes & COMPRESSION_MASK
+        if header.record_count > INLINE_RECORDS_MAX or (
+            len(records) > INLINE_BYTES_MAX and not is_plain
+        ):
             return None
+        bytes_max = max(INLINE_BYTES_MAX, len(records))
         try:
-            return admit(records, header, config, self._clock.now_ms(), INLINE_BYTES_MAX, named)
+            return admit(records, header, config, self._clock.now_ms(), bytes_max, named)
         except BatchCorrupt:
             if header.attributes & COMPRESSION_MASK:
                 return None  # it may be too large only for the inline path

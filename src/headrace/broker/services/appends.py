@@ -18,7 +18,6 @@ from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
 from headrace.broker.services.admission import Admitted, BatchAdmission, is_kept, without_duplicates
 from headrace.errors import (
-    BatchCorrupt,
     HeadraceError,
     OutOfOrderSequence,
     RecordInvalid,
@@ -28,18 +27,14 @@ from headrace.errors import (
 )
 from headrace.log.named_sequences import append_named
 from headrace.records.batch import (
-    BROKERS_BITS,
-    COMPRESSION_MASK,
-    LOG_OVERHEAD,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TRANSACTIONAL,
     BatchHeader,
     Fields,
-    check_fields,
     read_header,
 )
-from headrace.records.compression import CODEC_NAMES
+from headrace.records.validation import validate_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,23 +113,6 @@ class _Write:
         """Whether its delayed records are durable."""
 
 
-def check_single(records: memoryview | None) -> Fields:
-    """Check that a client's batch is complete and the only one; returns its header fields.
-
-    Raises BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat.
-    """
-    if records is None or not len(records):
-        raise BatchCorrupt("the Produce request has no records")
-    header = check_fields(records)
-    if header[1] + LOG_OVERHEAD != len(records):
-        raise RecordInvalid("Produce v3 and later accept exactly one batch per partition (KIP-98)")
-    if header[5] & (COMPRESSION_MASK | BROKERS_BITS) >= len(CODEC_NAMES):
-        if header[5] & BROKERS_BITS:
-            raise RecordInvalid(f"attributes {header[5]:#x} contain a bit that no producer may set")
-        raise RecordInvalid(f"unknown compression codec {header[5] & COMPRESSION_MASK}")
-    return header
-
-
 class Appends:
     """The appends of one broker."""
 
@@ -165,13 +143,19 @@ class Appends:
 
         Raises HeadraceError.
         """
-        if (
-            not partition.config.is_opaque  # `is_kept`, without the call
-            or header[12] > header[1]
-            or header[5] & TRANSACTIONAL
-            or partition in self._queues
-        ):
+        config = partition.config
+        if not config.is_opaque or header[5] & TRANSACTIONAL or partition in self._queues:
             return None
+        oldest_ms = header[7]
+        if config.is_validated:
+            facts = validate_small(records, header)
+            if facts is None or facts.newest_ms != header[8]:
+                return None
+            oldest_ms = facts.oldest_ms
+        elif header[12] > header[1]:  # `is_kept`, without the call
+            return None
+        if config.has_age_limit:
+            config.check_oldest(oldest_ms, self._clock.now_ms())
         appended = partition.append(records, header)
         if appended is not None:
             self.records_total += header[12]

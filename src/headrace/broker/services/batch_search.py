@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.broker.services.admission import INLINE_BYTES_MAX
 from headrace.broker.shares.held_batches import HeldBatch
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import COMPRESSION_MASK, read_header
 from headrace.records.codec import checked_payload, iterate_payload
+from headrace.records.validation import INLINE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.services.appends import check_single
 from headrace.errors import BrokerUnreachable, NotOwner, RequestInvalid
 from headrace.records.attributes import named_sequences_of
 from headrace.records.batch import (
@@ -20,6 +19,7 @@ from headrace.records.batch import (
     TRANSACTIONAL,
     header_of,
 )
+from headrace.records.validation import check_single
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from headrace.broker.topics.topic_config import ATTRIBUTES, DEFINITIONS, QUORUM, parse_copies
+from headrace.broker.topics.topic_config import (
+    ATTRIBUTES,
+    DEFINITIONS,
+    QUORUM,
+    VALIDATION,
+    parse_copies,
+)
 from headrace.coordination.timers.config import HalfConfig
 from headrace.log.log_config import LogConfig
 
@@ -75,6 +81,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         compression=value("compression.type"),
         ttl_ms=int(value("headrace.message.ttl.ms")),
         has_attributes=value(ATTRIBUTES) == "true",
+        is_validated=value(VALIDATION) == "full",
         is_remote_enabled=is_remote(configs),
         local_retention_ms=int(value("local.retention.ms")),
         local_retention_bytes=int(value("local.retention.bytes")),

@@ -56,6 +56,7 @@ ENSEMBLE_MAX = 32
 """A sanity limit: each bookie of a ledger is a connection of every broker."""
 QUORUM = "headrace.quorum"
 ATTRIBUTES = "headrace.message.attributes"
+VALIDATION = "headrace.record.validation"
 ONE_COPY = "1,1,1"
 _CLEANUPS = 2
 """Each policy once: an unbounded list would be stored with the topic."""
@@ -143,6 +144,16 @@ _USED = (
         "than this; -1: never. An earlier headrace-expire-at of a record takes "
         "precedence.",
         _integer(-1, INT64_MAX),
+    ),
+    ConfigDefinition(
+        VALIDATION,
+        STRING,
+        "full",
+        "What is checked before a batch is stored. full: that its records can be decoded and agree"
+        " with its header, which requires decompressing it; a wrong maximum timestamp is corrected."
+        " header: the header and CRC alone, so a faulty producer can store records that consumers "
+        "cannot read, or that are deleted too early.",
+        _one_of("full", "header"),
     ),
     ConfigDefinition(
         QUORUM,

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
-from headrace.broker.services.appends import Placed, Transaction, check_single
+from headrace.broker.services.appends import Placed, Transaction
 from headrace.errors import (
     AcksInvalid,
     CodecUnsupported,
@@ -38,6 +38,7 @@ from headrace.kafka.wire.produce import (
 )
 from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, header_of
 from headrace.records.compression import ZSTD
+from headrace.records.validation import check_single
 from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
