@@ -5,7 +5,7 @@ records that its header counts, their offset deltas are 0, 1, 2 ..., their field
 lengths say, and their timestamps fit 64 bits. What a header claims about the records is computed
 here, so that nothing has to be believed (`docs/ARCHITECTURE.md`, "Client claims").
 
-A record costs 30-60 ns compiled and 0.8-1.3 us as pure Python, whatever its size: keys, values and
+A record costs 20-50 ns compiled and 1-3 us as pure Python, whatever its size: keys, values and
 the contents of headers are skipped. Numbers of one and two bytes are decoded inline.
 """
 
