@@ -1,11 +1,21 @@
 """Reconciling finds what was planted, and only that."""
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from tests.integration.broker import wait_until
 
+from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
 
@@ -93,9 +103,12 @@ def test_a_record_at_another_place_is_found(archived, spark, topic):
     spark.sql(f"UPDATE {table} SET topic = 'other' WHERE partition = 0 AND offset = 10")
     assert run_reconcile(archived, spark=spark).problems == [
         f"{topic}-0: 2 missing in the table (offsets 9, 10)",
+        f"{topic}-0: 1 in the table at or after the log's end 100: the log was truncated, or"
+        " another writer added them",
         f"{topic}-1: 1 missing in the table (offsets 7)",
         f"{topic}-2: 1 archived twice",
         f"{topic}-2: 1 differ from the log (offset 7: key, value)",
+        "1 rows of topic other, which no archive has recorded",
     ]
 
 
@@ -113,6 +126,34 @@ def test_what_agrees_has_no_problems(archived, spark):
     assert [(each.archived.first, each.archived.last) for each in report.partitions] == [
         (0, 99)
     ] * 3
+
+
+def test_a_compacted_topic_is_exact_if_each_missing_record_was_superseded(
+    spark, warehouse, table, broker, topic, send, contents
+):
+    """The table holds 400 records of 10 keys, of which the log then drops most."""
+    name = f"{topic}-compacted"
+    create_topic(broker, name, 1, {"segment.bytes": "8000", "min.cleanable.dirty.ratio": "0.01"})
+    for first in range(0, 400, 40):
+        send(name, 40, first=first, value=b"value".ljust(60), partitions=1)
+    run_archive(ArchiveConfig(broker, name, warehouse.folder, table), spark=spark)
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    wait_until(lambda: len(contents(name)) < 300, timeout_s=90)
+    time.sleep(1)  # the round that has begun ends
+    config = ReconcileConfig(broker, name, table)
+    report = run_reconcile(config, spark=spark)
+    assert report.problems == []
+    assert report.stored_count == report.archived_count < 300
+    assert report.not_covered == (
+        f"{name}-0: {400 - report.stored_count} records that compaction has removed from the log",
+    )
+    spark.sql(f"UPDATE headrace.{table} SET key = CAST('alone' AS BINARY) WHERE offset = 0")
+    assert run_reconcile(config, spark=spark).problems == [
+        f"{name}-0: 1 in the table but not in the log"
+    ]
 
 
 def test_a_gap_and_a_duplicate_are_named(archived, spark, topic):

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections import Counter
 
+import psutil
 import pytest
 
 from headrace.pipeline.demo.clients import create_topic
@@ -62,3 +63,56 @@ def test_a_worker_that_connects_too_late_does_not_end_a_stream(
     assert "connect back" in caplog.text
     values = Counter(value for *_, value in contents(target))
     assert values == Counter(b"value-%d" % number for number in range(90))
+
+
+def test_the_death_of_the_planner_or_committer_does_not_end_a_stream(
+    spark, broker, send, contents, topic, tmp_path, caplog
+):
+    """Spark starts both beside the stream, and says no more than that a stream was closed."""
+    target = f"{topic}-out"
+    create_topic(broker, target, 2, {})
+    send(topic, 30)
+    doomed = ["python_streaming_source_runner", "python_streaming_sink_runner"]
+    sent = 30
+
+    def run():
+        nonlocal sent
+        query = (
+            spark.readStream.format("headrace")
+            .option("bootstrap.servers", broker)
+            .option("subscribe", topic)
+            .load()
+            .select("value")
+            .writeStream.format("headrace")
+            .option("bootstrap.servers", broker)
+            .option("topic", target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+            if doomed and kill(doomed.pop(0)):
+                send(topic, 30, first=sent)
+                sent += 30
+                query.processAllAvailable()
+        finally:
+            query.stop()
+
+    with caplog.at_level(logging.WARNING):
+        with_restarts(run, "The stream", RestartPolicy(delay_ms=10))
+    assert "The stream failed with a transient error" in caplog.text
+    values = Counter(value for *_, value in contents(target))
+    assert values == Counter(b"value-%d" % number for number in range(sent))
+
+
+def kill(module):
+    """Kill this test's Spark processes that run the module; how many there were."""
+    found = [
+        each
+        for each in psutil.Process().children(recursive=True)
+        if any(module in word for word in each.cmdline())
+    ]
+    for each in found:
+        each.kill()
+    psutil.wait_procs(found, timeout=30)
+    return len(found)

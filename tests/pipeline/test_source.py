@@ -3,6 +3,8 @@
 from collections import Counter
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
 from headrace.pipeline.options import offsets_to_json
@@ -104,6 +106,39 @@ def test_a_stream_limits_itself_and_goes_on_from_its_checkpoint(
     assert {(row.partition, row.offset) for row in rows} == {
         (number % 3, number // 3) for number in range(1_000)
     }
+
+
+def test_a_first_batch_whose_records_retention_deleted_is_not_replayed_without_them(
+    spark, broker, send, topic, tmp_path
+):
+    send(topic, 300)
+
+    def run():
+        query = (
+            spark.readStream.format("headrace")
+            .option("bootstrap.servers", broker)
+            .option("subscribe", topic)
+            .load()
+            .select("value")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    run()
+    for name in ("0", ".0.crc"):  # the first run of batch 0 failed
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+        (tmp_path / "out" / "_spark_metadata" / name).unlink()
+    admin = AdminClient({"bootstrap.servers": broker})
+    gone = admin.delete_records([TopicPartition(topic, 1, 60)])
+    assert [each.result(30).low_watermark for each in gone.values()] == [60]
+    with pytest.raises(PySparkException, match=r"RecordsLost.*-1: offsets 0 to 100 were requested"):
+        run()
 
 
 def test_available_now_is_one_batch_up_to_the_end_at_its_start(

@@ -202,11 +202,18 @@ def reconcile(
                 "is_exact": report.is_exact,
                 "stored": report.stored_count,
                 "archived": report.archived_count,
+                "covers": report.covers,
+                "not_covered": list(report.not_covered),
                 "problems": report.problems,
             }
         )
     else:
-        click.echo(f"{report.stored_count:,} records stored, {report.archived_count:,} archived")
+        click.echo(
+            f"{report.stored_count:,} records stored, {report.archived_count:,} archived"
+            f" (compared: {', '.join(report.covers)})"
+        )
+        for line in report.not_covered:
+            click.echo(f"not compared: {line}")
     if not report.is_exact:
         raise CommandFailed(
             f"{table} does not match {topic}: {'; '.join(report.problems[:5])}",

@@ -9,6 +9,12 @@ and, of a 64-bit hash over every stored field (fingerprint.py), the exclusive or
 low half. A client returns each offset of a log once, so a table that agrees in all of them holds
 the same records, each once, barring a hash collision (2^-64 for a record that differs). Sides that
 differ are counted again by offset, and compared column by column.
+
+What a proof covers: the records between log start and log end. The table is read as one snapshot,
+taken between two looks at the log's end, so that rows at or after the second one cannot be records
+of this log. Rows elsewhere in the table are counted by one pass over it: they are either problems
+(`problems`) or named as not covered (`not_covered`). In a compacted topic the table keeps records
+that the log has dropped; each must have a later record of its key in the table, or be a tombstone.
 """
 
 from __future__ import annotations
@@ -18,7 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.pipeline import fingerprint
 from headrace.pipeline.catalog import ADDED_COLUMNS, TableName
-from headrace.pipeline.cluster import ClusterClient
+from headrace.pipeline.cluster import ClusterClient, is_compacted
+from headrace.pipeline.jobs.coverage import (
+    Ends,
+    Outside,
+    look_outside,
+    read_pinned_table,
+    without_superseded,
+)
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, offset_of, walk
 
@@ -77,7 +90,11 @@ class Differences(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionProof:
-    """One partition on all sides, and its discrepancies."""
+    """One partition on all sides, and its discrepancies.
+
+    `beyond_count`: rows of the table at or after the log's end. `archived_to`: where the archive
+    says that it ends, -1 if it does not. `written_to`: the log's end with open transactions.
+    """
 
     partition: int
     log_start: int
@@ -85,6 +102,9 @@ class PartitionProof:
     stored: Side
     archived: Side
     published_count: int | None = None
+    beyond_count: int = 0
+    archived_to: int = -1
+    written_to: int = -1
     missing: tuple[int, ...] = ()
     missing_count: int = 0
     surplus_count: int = 0
@@ -104,6 +124,16 @@ class PartitionProof:
             found.append(f"{self.missing_count} missing in the table (offsets {some})")
         if self.surplus_count:
             found.append(f"{self.surplus_count} in the table but not in the log")
+        if self.beyond_count:
+            found.append(
+                f"{self.beyond_count} in the table at or after the log's end"
+                f" {self.high_watermark}: the log was truncated, or another writer added them"
+            )
+        if self.archived_to > self.written_to >= 0:
+            found.append(
+                f"archived up to {self.archived_to}, but the log ends at {self.written_to}: it was"
+                " truncated"
+            )
         if self.archived.duplicate_count:
             found.append(f"{self.archived.duplicate_count} archived twice")
         if self.differing_count:
@@ -121,11 +151,22 @@ class ReconcileReport:
     topic: str
     table: str
     partitions: tuple[PartitionProof, ...]
+    elsewhere: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
 
     @property
     def is_exact(self) -> bool:
-        """Published = stored = archived, with no gap and no duplicate."""
-        return not any(proof.problems for proof in self.partitions)
+        """Published = stored = archived within `covers`, with no gap, duplicate, or row from
+        nowhere."""
+        return not self.problems
+
+    @property
+    def covers(self) -> list[str]:
+        """What was compared; rows of the table outside are in `not_covered`."""
+        return [
+            f"{self.topic}-{proof.partition}: offsets {proof.log_start} to {proof.high_watermark}"
+            for proof in self.partitions
+        ]
 
     @property
     def stored_count(self) -> int:
@@ -144,59 +185,97 @@ class ReconcileReport:
 
     @property
     def problems(self) -> list[str]:
-        """All problems, with their partition."""
+        """All problems, with their partition; then those outside the topic's partitions."""
         return [
-            f"{self.topic}-{proof.partition}: {problem}"
-            for proof in self.partitions
-            for problem in proof.problems
+            *(
+                f"{self.topic}-{proof.partition}: {problem}"
+                for proof in self.partitions
+                for problem in proof.problems
+            ),
+            *self.elsewhere,
         ]
 
 
 def run_reconcile(config: ReconcileConfig, *, spark: Any) -> ReconcileReport:
     """Compare log and table now, from each partition's log start to its high watermark.
 
-    Table records from before the log start (deleted from the log by retention) are ignored. Raises
-    OptionInvalid if the topic does not exist.
+    Table records from before the log start (deleted from the log by retention) are not compared.
+    Raises OptionInvalid if the topic does not exist, TableUnusable if the table was altered.
     """
     cluster = ClusterClient({**config.client, "bootstrap.servers": config.bootstrap})
-    subscribed = cluster.partitions_of((config.topic,), None)
+    subscribed, topic_ids = cluster.subscription_of((config.topic,), None)
     start, end = cluster.earliest(subscribed), cluster.latest(subscribed)
+    pinned = read_pinned_table(spark, TableName.parse(config.table))
+    ends = Ends(start, end, cluster.latest(subscribed), cluster.high_watermarks(subscribed))
+    outside = look_outside(config.topic, pinned, ends, topic_ids)
     log = _log_frame(config, spark, start, end)
-    table = _table_frame(config, spark, start, end)
+    table = _table_frame(config, pinned.frame, start, end)
     stored, archived = _sides(log), _sides(table)
+    superseded: list[str] = []
+    if stored != archived and is_compacted(cluster.configuration(config.topic)):
+        table, superseded = without_superseded(config.topic, log, table, pinned.frame)
+        archived = _sides(table)
     if stored != archived:
         stored, archived = _sides_by_offset(log), _sides_by_offset(table)
-    if stored == archived:
-        differences: dict[int, Differences] = {}
-    else:
-        differences = _differences(log, table)
+    differences = {} if stored == archived else _differences(log, table)
     proofs = []
-    for _, partition, high in walk(end):
-        left, right = stored.get(partition, Side()), archived.get(partition, Side())
-        missing: list[int] = []
-        missing_count = surplus_count = 0
-        if left != right:
-            missing_count, missing = _only_in(log, table, partition)
-            surplus_count, _ = _only_in(table, log, partition)
+    for _, partition, _ in walk(end):
+        sides = stored.get(partition, Side()), archived.get(partition, Side())
+        figures = _figures(log, table, partition, *sides)
         differing = differences.get(partition, Differences())
-        proofs.append(
-            PartitionProof(
-                partition,
-                log_start=offset_of(start, config.topic, partition, 0),
-                high_watermark=high,
-                stored=left,
-                archived=right,
-                published_count=None
-                if config.published is None
-                else config.published.get(partition, 0),
-                missing=tuple(missing),
-                missing_count=missing_count,
-                surplus_count=surplus_count,
-                differing=differing.first,
-                differing_count=differing.number,
-            )
-        )
-    return ReconcileReport(config.topic, config.table, tuple(proofs))
+        proofs.append(_proof(config, ends, outside, partition, figures, differing))
+    return ReconcileReport(
+        config.topic,
+        config.table,
+        tuple(proofs),
+        elsewhere=tuple(outside.problems),
+        not_covered=(*outside.not_covered, *superseded),
+    )
+
+
+class _Figures(NamedTuple):
+    """What distinguishes the sides of one partition."""
+
+    stored: Side
+    archived: Side
+    missing: tuple[int, ...] = ()
+    missing_count: int = 0
+    surplus_count: int = 0
+
+
+def _figures(log: Any, table: Any, partition: int, stored: Side, archived: Side) -> _Figures:
+    if stored == archived:
+        return _Figures(stored, archived)
+    missing_count, missing = _only_in(log, table, partition)
+    surplus_count, _ = _only_in(table, log, partition)
+    return _Figures(stored, archived, tuple(missing), missing_count, surplus_count)
+
+
+def _proof(
+    config: ReconcileConfig,
+    ends: Ends,
+    outside: Outside,
+    partition: int,
+    figures: _Figures,
+    differing: Differences,
+) -> PartitionProof:
+    topic = config.topic
+    return PartitionProof(
+        partition,
+        log_start=offset_of(ends.start, topic, partition, 0),
+        high_watermark=offset_of(ends.end, topic, partition, 0),
+        stored=figures.stored,
+        archived=figures.archived,
+        published_count=None if config.published is None else config.published.get(partition, 0),
+        beyond_count=outside.beyond.get(partition, 0),
+        archived_to=offset_of(outside.archived_to, topic, partition, -1),
+        written_to=offset_of(ends.written, topic, partition, -1),
+        missing=figures.missing,
+        missing_count=figures.missing_count,
+        surplus_count=figures.surplus_count,
+        differing=differing.first,
+        differing_count=differing.number,
+    )
 
 
 def _log_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offsets) -> Any:
@@ -212,7 +291,7 @@ def _log_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offsets
     )
 
 
-def _table_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offsets) -> Any:
+def _table_frame(config: ReconcileConfig, table: Any, start: Offsets, end: Offsets) -> Any:
     """Read the table; columns that an earlier version did not archive are null."""
     from pyspark.sql.functions import col, expr
 
@@ -221,7 +300,6 @@ def _table_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offse
         f"AND offset < {high})"
         for _, partition, high in walk(end)
     )
-    table = spark.table(TableName.parse(config.table).in_spark)
     for name in set(_STORED) - set(table.columns):
         table = table.withColumn(name, expr(f"CAST(NULL AS {ADDED_COLUMNS[name]})"))
     return table.where((col("topic") == config.topic) & expr(within)).select(*_STORED)
