@@ -3,7 +3,7 @@
 Invariants: runs in Spark's Python workers; knows nothing of planning. Every record of the range
 that the log holds is returned once, in order. The end-of-partition event finds the end even if the
 log has holes (compaction, transaction markers). Memory is bounded by what the client prefetches
-(`_DEFAULTS`) and one batch (columns.py).
+(`CONSUMER_DEFAULTS`) and one batch (columns.py).
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 _POLL_S = 0.25
 _SLICE_ROWS = 1_000
 _MS_TO_NS = 1_000_000
-_DEFAULTS = {
+CONSUMER_DEFAULTS = {
     "log_level": "2",
     "group.id": "headrace-pipeline",  # never joined: partitions are assigned manually
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
     "fetch.message.max.bytes": str(4 << 20),
-    "fetch.queue.backoff.ms": "5",
-    # The limit in bytes excludes headers, the limit in messages does not.
-    "queued.min.messages": "20000",
+    "fetch.queue.backoff.ms": "1",
+    # librdkafka's limit in bytes counts values alone, so 400 keys of 1 MiB, or large headers, would
+    # all be in memory. It fetches again while fewer than this number of messages are queued: with
+    # one, at most one response waits, whatever its records consist of.
+    "queued.min.messages": "1",
     "queued.max.messages.kbytes": str(32 << 10),
     "fetch.wait.max.ms": "100",
 }
@@ -50,7 +52,7 @@ def read_range(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
     from confluent_kafka import Consumer, TopicPartition
 
     reset = "error" if options.fail_on_data_loss else "earliest"
-    settings = {**_DEFAULTS, "auto.offset.reset": reset, **options.client}
+    settings = {**CONSUMER_DEFAULTS, "auto.offset.reset": reset, **options.client}
     consumer = Consumer(settings)
     raw = RawHeaderReader(settings, piece.topic, piece.partition, options.stall_timeout_ms)
     # Messages live for one batch: the cycle collector would scan them and halve the speed.

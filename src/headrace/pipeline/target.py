@@ -225,9 +225,11 @@ class KafkaTopics:
     def _make_consumer(self) -> Any:
         from confluent_kafka import Consumer
 
+        from headrace.pipeline.fetch import CONSUMER_DEFAULTS
+
         return Consumer(
             {
-                "log_level": "2",
+                **CONSUMER_DEFAULTS,
                 **self._options.client,
                 "group.id": GROUP_PREFIX,  # never joined: partitions are assigned manually
                 "enable.auto.commit": "false",
