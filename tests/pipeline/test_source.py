@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
@@ -51,7 +51,11 @@ def test_a_pattern_subscribes_to_what_it_matches(read, send, broker):
     for name in ("pattern-a", "pattern-b", "other-pattern-a"):
         create_topic(broker, name, 1, {})
         send(name, 2, partitions=1)
-    found = read(None, subscribePattern="pattern-.").select("topic").collect()
+    offsets = [ConsumerGroupTopicPartitions("g", [TopicPartition("pattern-a", 0, 1)])]
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.alter_consumer_group_offsets(offsets)["g"].result(30)
+    assert "__consumer_offsets" in admin.list_topics(timeout=30).topics
+    found = read(None, subscribePattern="pattern-.|__.*").select("topic").collect()
     assert Counter(row.topic for row in found) == {"pattern-a": 2, "pattern-b": 2}
 
 
