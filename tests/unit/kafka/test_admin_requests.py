@@ -54,7 +54,7 @@ def test_the_pages_of_topics_go_on_behind_a_topic_that_went() -> None:
     asyncio.run(scenario())
 
 
-def test_a_damaged_partition_leaves_the_metrics_of_the_others() -> None:
+def test_metrics_leave_out_what_is_damaged_or_not_loaded_and_load_nothing() -> None:
     async def scenario() -> None:
         async with broker() as rig:
             await rig.node.topics.create("t", 2)
@@ -77,8 +77,13 @@ def test_a_damaged_partition_leaves_the_metrics_of_the_others() -> None:
                         ],
                     },
                 )
+            metrics, logs = Metrics(rig.node, rig.face, Counters()), rig.node.topics.get("t").logs
+            text, _type = await metrics.render()
+            assert b"headrace_group_lag_records{" not in text
+            assert not any(log.is_loaded for _number, log in logs)
+            await rig.node.partition_ready(rig.node.topics.get("t").require_log(1))
             rig.node.topics.get("t").partitions[0].failure = DataCorrupt("damaged")
-            text, _type = await Metrics(rig.node, rig.face, Counters()).render()
+            text, _type = await metrics.render()
             assert b'headrace_group_lag_records{group="g",partition="1",topic="t"}' in text
             assert b'headrace_group_lag_records{group="g",partition="0",topic="t"}' not in text
 

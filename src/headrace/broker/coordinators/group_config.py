@@ -237,6 +237,14 @@ _TABLE = (
         _sql,
     ),
     ConfigDefinition(
+        "errors.deadletterqueue.copy.record.enable",
+        BOOLEAN,
+        "true",
+        "Whether dead letters contain the record (KIP-1191). Only true: whole records, with their "
+        "headers, are always copied, so that none is lost when its own topic expires.",
+        _one_of("true"),
+    ),
+    ConfigDefinition(
         "errors.deadletterqueue.topic.name",
         STRING,
         "",
