@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.log.reading import NO_OFFSET, TimedOffset
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.batch import read_header
-from headrace.records.codec import decode_batch
+from headrace.records.codec import decodable_records
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
@@ -46,7 +46,7 @@ async def _largest_left(log: PartitionLog, segment: Segment, isolation: int) -> 
         if header.base_offset >= log.log_start_offset:
             largest = max(largest, header.max_timestamp_ms)
         else:
-            for record in decode_batch(data):
+            for record in decodable_records(data):
                 if record.offset >= log.log_start_offset:
                     largest = max(largest, record.timestamp_ms)
         offset = header.last_offset + 1

@@ -21,6 +21,7 @@ from headrace.kafka.error_codes import (
     NONE,
     UNSUPPORTED_FOR_MESSAGE_FORMAT,
 )
+from headrace.log.largest_timestamp import offset_of_max_timestamp
 from headrace.log.reading import TimedOffset
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, compress_batch, decode_batch, encode_batch
@@ -106,7 +107,7 @@ def test_the_max_timestamp_is_computed(codec: int, claim: int) -> None:
         assert stored.max_timestamp_ms == now_ms + 9
         assert log.segments[-1].max_timestamp_ms == now_ms + 9
         assert await log.reader.offset_of_time(now_ms + 1) == TimedOffset(now_ms + 9, 1)
-        assert await log.reader.offset_of_max_timestamp() == TimedOffset(now_ms + 9, 1)
+        assert await offset_of_max_timestamp(log) == TimedOffset(now_ms + 9, 1)
 
     scenario(check)
 
@@ -220,7 +221,7 @@ def test_a_topic_may_store_batches_on_their_headers_word(codec: int) -> None:
         for batch in (first, bad, last):
             assert await ask(rig, batch) == NONE
         assert await log.reader.offset_of_time(now_ms - 1) == TimedOffset(now_ms + 20, 3)
-        assert await log.reader.offset_of_max_timestamp() == TimedOffset(now_ms + 20, 3)
+        assert await offset_of_max_timestamp(log) == TimedOffset(now_ms + 20, 3)
         assert decode_batch(await log.reader.read(3, 1))[0].value == b"2"
 
     scenario(check, headrace_record_validation="header")
