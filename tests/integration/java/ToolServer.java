@@ -7,9 +7,9 @@ import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
-import org.apache.kafka.common.utils.Exit;
 
 /** Runs the main of any class, one a line of standard input, and tells its code and output. */
 public final class ToolServer {
@@ -29,6 +29,33 @@ public final class ToolServer {
         throw new Ended(code);
     }
 
+    /** Kafka's tools end through this class, which is in another package since Kafka 4.4. */
+    private static void interceptExits() throws ReflectiveOperationException {
+        Class<?> exits;
+        try {
+            exits = Class.forName("org.apache.kafka.common.utils.internals.Exit");
+        } catch (ClassNotFoundException e) {
+            exits = Class.forName("org.apache.kafka.common.utils.Exit");
+        }
+        Class<?> procedure = Class.forName(exits.getName() + "$Procedure");
+        Object exiting = Proxy.newProxyInstance(
+            procedure.getClassLoader(), new Class<?>[] {procedure}, (self, method, arguments) -> {
+                exit((Integer) arguments[0]);
+                return null;
+            });
+        exits.getMethod("setExitProcedure", procedure).invoke(null, exiting);
+        exits.getMethod("setHaltProcedure", procedure).invoke(null, exiting);
+    }
+
+    /** Tools written in Scala became Java ones over the releases, the last of them in 4.4. */
+    private static Class<?> named(String name) throws ClassNotFoundException {
+        try {
+            return Class.forName(name);
+        } catch (ClassNotFoundException e) {
+            return Class.forName(name.replace("kafka.admin.", "org.apache.kafka.tools."));
+        }
+    }
+
     public static void main(String[] ignored) throws Exception {
         PrintStream answers = System.out;
         BufferedReader asks =
@@ -46,8 +73,7 @@ public final class ToolServer {
         }, true, StandardCharsets.UTF_8);
         System.setOut(out);
         System.setErr(out);
-        Exit.setExitProcedure((code, message) -> exit(code));
-        Exit.setHaltProcedure((code, message) -> exit(code));
+        interceptExits();
         ObjectMapper mapper = new ObjectMapper();
         for (String line = asks.readLine(); line != null; line = asks.readLine()) {
             JsonNode ask = mapper.readTree(line);
@@ -58,13 +84,16 @@ public final class ToolServer {
                 ask.get("stdin").asText().getBytes(StandardCharsets.UTF_8)));
             int code = 0;
             try {
-                Class.forName(ask.get("main").asText()).getMethod("main", String[].class)
+                named(ask.get("main").asText()).getMethod("main", String[].class)
                     .invoke(null, (Object) args);
             } catch (InvocationTargetException e) {
                 if (!(e.getCause() instanceof Ended)) {
                     e.getCause().printStackTrace(out);
                     code = 1;
                 }
+            } catch (ReflectiveOperationException e) {
+                e.printStackTrace(out);
+                code = 1;
             }
             code = exitCode == null ? code : exitCode;
             out.flush();
