@@ -55,6 +55,8 @@ class Rig:
         """Body -> due time."""
         self.halves: dict[bytes, int] = {}
         """Body -> checks so far."""
+        self.ids: dict[bytes, str] = {}
+        """Body of a half message -> its id, which a producer may have sent before."""
         self.ended: set[bytes] = set()
         """Cancelled or rolled back."""
         self.delivered: list[bytes] = []
@@ -118,29 +120,44 @@ class Rig:
         timer = self.new_timer()
         due_ms = self.rng.choice([0, 0, timer.due_ms])
         name = timer.body.decode()
+        if self.ids and self.rng.random() < 0.3:
+            name = self.rng.choice(sorted(self.ids.values()))
+        self.ids[timer.body] = name
         self.ask(AddCommand([timer._replace(due_ms=due_ms, group="g", message_id=name)]))
         self.halves[timer.body] = 0
 
+    def half_of(self, body: bytes):
+        """The pending half message with this body, None if there is none."""
+        pending = self.machine.state.halves.saved()
+        return next((half for half in pending if self.body_at(half.offset) == body), None)
+
     def settle(self) -> None:
-        if self.halves:
-            body = self.rng.choice(sorted(self.halves))
-            is_commit = self.rng.random() < 0.6
-            half = self.machine.state.halves.find(-1, body.decode())
-            due_ms = max(half.due_ms, self.now_ms)
-            for _ in range(2):  # the second one is answered in the same way, and changes nothing
-                reply = self.ask(SettleHalfCommand(-1, body.decode(), is_commit))
-                assert reply.error is None
-            contrary = self.ask(SettleHalfCommand(half.number, "", not is_commit))
-            assert contrary.error is not None
-            del self.halves[body]
+        if not self.halves:
+            return
+        body = self.rng.choice(sorted(self.halves))
+        is_commit = self.rng.random() < 0.6
+        same = [body]
+        number, name = self.half_of(body).number, ""
+        if self.rng.random() < 0.7:
+            number, name = -1, self.ids[body]
+            same = [one for one in sorted(self.halves) if self.ids[one] == name]
+        halves = [self.half_of(one) for one in same]
+        for count in (len(same), 0):  # the second one is answered in the same way
+            reply = self.ask(SettleHalfCommand(number, name, is_commit))
+            assert (reply.error, reply.count) == (None, count)
+            assert (reply.outcome.outcome == COMMITTED) == is_commit
+        contrary = self.ask(SettleHalfCommand(halves[0].number, "", not is_commit))
+        assert contrary.error is not None
+        for one, half in zip(same, halves, strict=True):
+            del self.halves[one]
             if is_commit:
-                self.pending[body] = due_ms
+                self.pending[one] = max(half.due_ms, self.now_ms)
             else:
-                self.ended.add(body)
+                self.ended.add(one)
 
     def poll(self) -> None:
         asked = self.ask(PollCommand("g", 2)).halves
-        assert all(half.message_id.encode() in self.halves for half in asked)
+        assert all(self.body_at(half.offset) in self.halves for half in asked)
 
     def cancel(self) -> None:
         if self.pending:
@@ -168,10 +185,12 @@ class Rig:
 
     def check_checks(self) -> None:
         for body in sorted(self.halves):
-            half = self.machine.state.halves.find(-1, body.decode())
+            half = self.half_of(body)
             if half is None:
-                outcome = self.machine.state.halves.outcome(-1, body.decode())
-                assert outcome.outcome == EXPIRED
+                outcomes = self.machine.state.halves.outcomes
+                assert any(
+                    one.message_id == self.ids[body] and one.outcome == EXPIRED for one in outcomes
+                )
                 assert self.halves.pop(body) == CONFIG.checks_max
                 self.ended.add(body)
             else:
@@ -251,7 +270,7 @@ class Rig:
         assert not taken & set(waiting)
         assert waiting == {b: due for b, due in self.pending.items() if b not in undelivered}
         assert undelivered <= set(self.pending)
-        assert {half.message_id.encode() for half in state.halves.saved()} == set(self.halves)
+        assert {self.body_at(half.offset) for half in state.halves.saved()} == set(self.halves)
         assert len(set(self.delivered)) == len(self.delivered), "delivered twice"
         assert not self.ended & set(self.delivered), "delivered although it was cancelled"
 

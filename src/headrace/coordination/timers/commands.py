@@ -112,11 +112,14 @@ class SettleHalfReply:
 
     error: HeadraceError | None = None
     outcome: Settled | None = None
+    count: int = 0
+    """Messages that were settled now; 0: there was an outcome already."""
 
 
 @dataclass(slots=True)
 class SettleHalfCommand:
-    """Commit or roll back a half message, by its number, or by its message id (`number` -1)."""
+    """Commit or roll back a half message by its number, or all pending ones with a message id
+    (`number` -1), up to SETTLED_AT_ONCE."""
 
     number: int
     message_id: str

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.timers.commands import Half
 from headrace.coordination.timers.config import HalfConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.coordination.timers.state_records import Settled
 
 HALVES_MAX: Final = 20_000
-"""Pending in one partition; each takes 600 bytes of memory."""
+"""Pending in one partition; each takes 850 bytes of memory."""
+SETTLED_AT_ONCE: Final = 500
+"""Messages with the same id that one command settles, so that its records fit into a batch."""
 OUTCOMES_MAX: Final = 10_000
 """Kept for the audit of one partition; the oldest are dropped first."""
 
@@ -32,8 +35,8 @@ class Halves:
         self.config = HalfConfig()
         self.by_number: dict[int, Half] = {}
         self.outcomes: deque[Settled] = deque()
-        self._numbers: dict[str, int] = {}
-        """Of pending messages, by message id."""
+        self._numbers: dict[str, dict[int, None]] = {}
+        """Of pending messages, by message id: a producer may send an id more than once."""
         self._settled: dict[int, Settled] = {}
         self._settled_ids: dict[str, int] = {}
         self._checks: list[tuple[int, int]] = []
@@ -45,12 +48,15 @@ class Halves:
 
     # --- queries -----------------------------------------------------------------------------
 
-    def find(self, number: int, message_id: str) -> Half | None:
-        """The pending message with this number, or with this id if the number is -1."""
-        return self.by_number.get(self._numbers.get(message_id, -1) if number < 0 else number)
+    def find(self, number: int, message_id: str) -> list[Half]:
+        """The pending message with this number, or those with this id if the number is -1, oldest
+        first, at most SETTLED_AT_ONCE."""
+        numbers: Iterable[int] = (number,) if number >= 0 else self._numbers.get(message_id, ())
+        found = (self.by_number[one] for one in numbers if one in self.by_number)
+        return list(islice(found, SETTLED_AT_ONCE))
 
     def outcome(self, number: int, message_id: str) -> Settled | None:
-        """The outcome of a message, as long as it is kept."""
+        """The outcome of a message, as long as it is kept; of an id, the newest one."""
         if number < 0:
             number = self._settled_ids.get(message_id, -1)
         return self._settled.get(number)
@@ -92,7 +98,7 @@ class Halves:
         """Add a pending message."""
         self.by_number[half.number] = half
         if half.message_id:
-            self._numbers[half.message_id] = half.number
+            self._numbers.setdefault(half.message_id, {})[half.number] = None
         heappush(self._checks, (half.next_check_ms, half.number))
 
     def check(self, number: int, next_ms: int) -> None:
@@ -117,8 +123,10 @@ class Halves:
         """Record the outcome; returns the message if it was pending."""
         half = self.by_number.pop(settled.number, None)
         if half is not None:
-            if self._numbers.get(half.message_id) == half.number:
-                del self._numbers[half.message_id]
+            same_id = self._numbers.get(half.message_id, {})
+            same_id.pop(half.number, None)
+            if not same_id:
+                self._numbers.pop(half.message_id, None)
             self.take_checks(half.group, (half.number,))
         if settled.number not in self._settled:
             self.outcomes.append(settled)

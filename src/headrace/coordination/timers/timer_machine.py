@@ -224,26 +224,28 @@ class TimerMachine:
         return Decision(records, TimerReply(), effects=[*effects])
 
     def _decide_settle(self, command: SettleHalfCommand, now_ms: int) -> TimerDecision:
-        half = self.state.halves.find(command.number, command.message_id)
-        if half is None:
+        halves = self.state.halves.find(command.number, command.message_id)
+        if not halves:
             before = self.state.halves.outcome(command.number, command.message_id)
+            error = None
             if before is None:
                 error = RecordStateInvalid(
                     "the half message does not exist: it was settled long ago, or never sent to "
                     "this partition; see `headrace half list`"
                 )
-                return Decision([], SettleHalfReply(error))
-            if (before.outcome == COMMITTED) != command.is_commit:
+            elif (before.outcome == COMMITTED) != command.is_commit:
                 verb = "committed" if before.outcome == COMMITTED else "rolled back"
                 error = RecordStateInvalid(
                     f"the half message was already {verb}: an outcome cannot be changed"
                 )
-                return Decision([], SettleHalfReply(error, before))
-            return Decision([], SettleHalfReply(None, before))
+            return Decision([], SettleHalfReply(error, before))
         outcome = COMMITTED if command.is_commit else ROLLED_BACK
-        due_ms = max(half.due_ms, now_ms) if command.is_commit else 0
-        settled = _settled(half, outcome, due_ms, now_ms, command.reason)
-        return Decision([settled], SettleHalfReply(None, settled))
+        settled: list[TimerRecord] = []
+        for half in halves:
+            due_ms = max(half.due_ms, now_ms) if command.is_commit else 0
+            settled.append(_settled(half, outcome, due_ms, now_ms, command.reason))
+        last = _settled(halves[-1], outcome, 0, now_ms, command.reason)
+        return Decision(settled, SettleHalfReply(None, last, len(settled)))
 
     def _decide_checkpoint(self) -> TimerDecision:
         if self.state.begun is not None:
