@@ -44,6 +44,7 @@ from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.health import Health
 from headrace.broker.services.queue_administration import QueueAdministration
 from headrace.broker.services.queue_owners import QueueOwners
+from headrace.broker.services.routed import Routed
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
 from headrace.broker.settings.kinds import HostAndPort
@@ -228,6 +229,10 @@ class Node:
         self.copies.peer = self.queue_owners.peer
         self.queue_administration = QueueAdministration(
             self.queue_owners, self.shares, self.group_configs.refresh
+        )
+        self.routed = Routed(
+            *(self.queue_owners, self.topics, self.appends, self.shares, self.timers),
+            *(self.group_configs, self.brokers, self.config.broker_id),
         )
 
     def _make_ownership(self, incarnation: str) -> Ownership:

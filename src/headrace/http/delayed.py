@@ -1,19 +1,15 @@
 """Delayed records and half messages over HTTP: list, cancel, settle, and long-polled checks.
 
-Invariants: parses and encodes; what waits is in `broker/timers`. A broker answers for the
-partitions that it serves and names the others with their brokers (`elsewhere`). Receipts and page
-tokens are opaque to clients.
+Invariants: parses and encodes; what waits is in `broker/timers`, and any broker answers for all
+partitions (`broker/services/message_timers`). Receipts and page tokens are opaque to clients.
 """
 
 from __future__ import annotations
 
 import base64
-from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.topics.overrides import log_config
-from headrace.coordination.timers.commands import SettleHalfCommand
-from headrace.coordination.timers.schedule import ScheduleEntry
+from headrace.broker.services.message_timers import HalfOutcome, HalfReference
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED, Settled
 from headrace.errors import HeadraceError, RequestInvalid, Retriable
 from headrace.http.operations import (
@@ -30,15 +26,14 @@ from headrace.http.operations import (
     listing,
     text,
 )
+from headrace.http.partitions import failed_brokers, failed_partitions
 from headrace.http.problems import Contradiction
-from headrace.http.search import partitions_elsewhere
-from headrace.records.attributes import MESSAGE_ID, find_header
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.broker.node import Node
-    from headrace.broker.timers.listing import Delayed
+    from headrace.broker.services.message_timers import DelayedShown
     from headrace.broker.timers.timer_partitions import HalfShown
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.timers.commands import Half
@@ -48,9 +43,6 @@ if TYPE_CHECKING:
 CHECKS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
 ITEMS_MAX: Final = 1_000
-PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of the keys of one page; the last one may go beyond."""
-REASON: Final = "reason"
 _RECEIPT: Final = text(200, 1)
 _MESSAGE_ID: Final = text(255, 1)
 _REFERENCE: Final[Schema] = {
@@ -66,6 +58,7 @@ class DelayedOperations:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._timers = node.routed.timers
         topic, named = "/v1/topics/{topic}", {"topic": TOPIC}
         paged: dict[str, Schema] = {**named, **PAGE, "partition": PARTITION}
         states: Schema = {"type": "string", "enum": ["pending", "settled"]}
@@ -78,7 +71,7 @@ class DelayedOperations:
         poll = fields(max=integer(1, CHECKS_MAX), wait_ms=integer(0, WAIT_MS_MAX))
         self.operations = [
             Operation("GET", f"{topic}/delayed", "listDelayed",
-                      "List scheduled records of the partitions that this broker serves.",
+                      "List delayed records, partition by partition.",
                       self._list, paged),
             Operation("POST", f"{topic}/delayed/cancel", "cancelDelayed",
                       "Cancel scheduled records.", self._cancel, named, cancel),
@@ -96,79 +89,69 @@ class DelayedOperations:
                       self._checks, {"group": GROUP}, poll, is_body_required=False, is_read=True),
         ]  # fmt: skip
 
-    def _numbers(self, call: Call, topic: Topic) -> list[int]:
-        """The partitions that are meant: the one that is named, else those served here."""
-        if "partition" in call.query:
-            topic.check_partition(call.query["partition"])
-            return [call.query["partition"]]
-        return [n for n, _ in topic.logs if self._node.ownership.is_mine(topic, n)]
-
-    def _answer(self, topic: Topic, *, is_whole: bool = True) -> Json:
-        """The fields of every answer for a topic; `is_whole`: all its partitions are meant."""
+    def _answer(self, topic: Topic, failed: Mapping[int, HeadraceError]) -> Json:
+        """The fields of every answer for a topic."""
         return {
             "topic": topic.name,
-            "reads_attributes": log_config(topic.fact.configs).has_attributes,
-            "broker": self._node.config.broker_id,
-            "elsewhere": partitions_elsewhere(self._node, topic) if is_whole else [],
+            "reads_attributes": self._reads_attributes(topic),
+            **failed_partitions(failed),
         }
+
+    def _reads_attributes(self, topic: Topic) -> bool:
+        return self._node.topics.log_config(topic.name, topic.fact.configs).has_attributes
 
     # --- delayed records ---------------------------------------------------------------------
 
     async def _list(self, call: Call) -> Json:
         topic = self._node.topics.get(call.path["topic"])
         limit = call.query.get("limit", LIMIT_DEFAULT)
-        first, *after = _parse(call.query.get("page_token", ""), 3) or (-1, -1, -1)
-        found: list[Json] = []
-        bytes_left, token, is_more = PAGE_BYTES_MAX, "", False
-        for number in self._numbers(call, topic):
-            if number < first or is_more:
-                continue
-            entry = ScheduleEntry(*after) if number == first else ScheduleEntry(-1, -1)
-            while some := await self._node.timers.list_delayed(topic, number, entry, limit + 1):
-                for one in some:
-                    is_more = len(found) >= limit or bytes_left <= 0
-                    if is_more:
-                        break
-                    found.append(_shown(one))
-                    bytes_left -= len(one.body.key or b"")
-                    token = _token(number, one.due_ms, one.offset)
-                if is_more:
-                    break
-                entry = ScheduleEntry(some[-1].due_ms, some[-1].offset)
-        answer = self._answer(topic, is_whole="partition" not in call.query)
-        answer["delayed"] = found
+        first, due_ms, offset = _parse(call.query.get("page_token", ""), 3) or (-1, -1, -1)
+        found, is_more, failed = await self._timers.list_delayed(
+            topic, _numbers(call, topic), (first, due_ms, offset), limit
+        )
+        _raise_single(call, failed)
+        answer = self._answer(topic, failed) | {"delayed": [_shown(one) for one in found]}
         if is_more:
-            answer["next_page_token"] = token
+            last = found[-1]
+            answer["next_page_token"] = _token(last.partition, last.due_ms, last.offset)
         return answer
 
     async def _list_refused(self, call: Call) -> Json:
         topic = self._node.topics.get(call.path["topic"])
-        return self._answer(topic) | {
+        found, failed = await self._timers.list_refused(topic)
+        names = ("offset", "refused_ms", "reason")
+        return self._answer(topic, failed) | {
             "refused": [
-                {"partition": number, **one._asdict()}
-                for number in self._numbers(call, topic)
-                for one in await self._node.timers.list_refused(topic, number)
+                {"partition": number, **dict(zip(names, one, strict=True))}
+                for number, some in found.items()
+                for one in some
             ]
         }
 
     async def _cancel(self, call: Call) -> Json:
         topic = self._node.topics.get(call.path["topic"])
-        timers = self._node.timers
-        results: list[Json] = []
-        for receipt in call.body.get("receipts", ()):
+        message_ids = call.body.get("message_ids", [])
+        results: list[Json] = [{"receipt": one} for one in call.body.get("receipts", ())]
+        results += [{"message_id": one} for one in message_ids]
+        if not results:
+            raise RequestInvalid("nothing to cancel: name receipts or message_ids")
+        known: dict[int, tuple[int, int, int]] = {}
+        for place, receipt in enumerate(call.body.get("receipts", ())):
             try:
                 number, due_ms, timer = _parse(receipt, 3) or (-1, -1, -1)
                 topic.check_partition(number)
-                count = int(await timers.cancel(topic, number, due_ms, timer))
-                results.append({"receipt": receipt, "cancelled": count})
+                known[place] = number, due_ms, timer
             except HeadraceError as error:
-                results.append({"receipt": receipt, "cancelled": 0, **_problem(error)})
-        for message_id in call.body.get("message_ids", ()):
-            count = 0
-            for number in self._numbers(call, topic):
-                count += await timers.cancel_by_id(topic, number, message_id)
-            results.append({"message_id": message_id, "cancelled": count})
-        return self._answer(topic) | {"results": results}
+                results[place] |= {"cancelled": 0, **_problem(error)}
+        by_receipt, by_id, failed = await self._timers.cancel(topic, [*known.values()], message_ids)
+        outcomes: dict[int, int | HeadraceError] = dict(zip(known, by_receipt, strict=True))
+        outcomes |= enumerate(by_id, len(results) - len(by_id))
+        for place, outcome in outcomes.items():
+            if isinstance(outcome, HeadraceError):
+                results[place] |= {"cancelled": 0, **_problem(outcome)}
+            else:
+                results[place]["cancelled"] = int(outcome)
+        return self._answer(topic, failed) | {"results": results}
 
     # --- half messages -----------------------------------------------------------------------
 
@@ -176,65 +159,83 @@ class DelayedOperations:
         topic = self._node.topics.get(call.path["topic"])
         limit = call.query.get("limit", LIMIT_DEFAULT)
         is_settled = call.query.get("state") == "settled"
-        after = tuple(_parse(call.query.get("page_token", ""), 2) or (-1, -1))
-        rest: list[tuple[int, int, Json]] = []
-        for number in self._numbers(call, topic):
-            pending, outcomes = await self._node.timers.list_halves(topic, number)
-            # There may be a million of them: only those of the page are written out.
-            listed: list[Settled] | list[Half] = outcomes if is_settled else pending
-            wanted = (one for one in listed if (number, one.number) > after)
-            shown = nsmallest(limit + 1 - len(rest), wanted, key=lambda one: one.number)
-            rest += [(number, one.number, _shown_half(number, one)) for one in shown]
-        answer = self._answer(topic, is_whole="partition" not in call.query)
-        answer["half"] = [json for *_, json in rest[:limit]]
-        if len(rest) > limit:
-            answer["next_page_token"] = _token(*rest[limit - 1][:2])
+        first, number = _parse(call.query.get("page_token", ""), 2) or (-1, -1)
+        found, failed = await self._timers.list_halves(
+            topic, _numbers(call, topic), (first, number), limit, is_settled=is_settled
+        )
+        _raise_single(call, failed)
+        answer = self._answer(topic, failed)
+        answer["half"] = [_shown_half(*one) for one in found[:limit]]
+        if len(found) > limit:
+            partition, last = found[limit - 1]
+            answer["next_page_token"] = _token(partition, last.number)
         return answer
 
     async def _settle(self, call: Call) -> Json:
         topic = self._node.topics.get(call.path["topic"])
-        results = [
-            await self._settle_one(call, topic, one, is_commit=name == "commit")
-            for name in ("commit", "rollback")
-            for one in call.body.get(name, ())
-        ]
-        return self._answer(topic) | {"results": results}
-
-    async def _settle_one(self, call: Call, topic: Topic, one: Json, *, is_commit: bool) -> Json:
-        reference: Json = {name: one[name] for name in ("receipt", "message_id") if name in one}
-        if len(reference) != 1:
-            raise RequestInvalid("name each message by its receipt or by its message_id")
-        numbers: Sequence[int]
-        try:
-            if "receipt" in one:
-                partition, number = _parse(one["receipt"], 2) or (-1, -1)
-                topic.check_partition(partition)
-                numbers = [partition]
-                command = SettleHalfCommand(number, "", is_commit, one.get(REASON, ""))
-            else:
-                numbers = self._numbers(call, topic)
-                command = SettleHalfCommand(-1, one["message_id"], is_commit, one.get(REASON, ""))
-            for number in numbers:
-                outcome = await self._node.timers.settle(topic, number, command)
-                if outcome is not None:
-                    return {**reference, "ok": True, "outcome": _verb(outcome)}
-        except HeadraceError as error:
-            return {**reference, "ok": False, **_problem(error)}
-        return {
-            **reference,
-            "ok": False,
-            "outcome": "unknown",
-            "error": "there is no such half message: it was settled long ago, or another broker"
-            " serves its partition",
-            "retriable": False,
-        }
+        results: list[Json] = []
+        known: dict[int, HalfReference] = {}
+        for name in ("commit", "rollback"):
+            for one in call.body.get(name, ()):
+                result = {part: one[part] for part in ("receipt", "message_id") if part in one}
+                try:
+                    known[len(results)] = _reference(topic, one, is_commit=name == "commit")
+                except HeadraceError as error:
+                    result |= {"ok": False, **_problem(error)}
+                results.append(result)
+        if not results:
+            raise RequestInvalid("nothing to settle: name messages in commit or rollback")
+        outcomes, failed = await self._timers.settle(topic, [*known.values()])
+        for place, outcome in zip(known, outcomes, strict=True):
+            results[place] |= _outcome_shown(outcome)
+        return self._answer(topic, failed) | {"results": results}
 
     async def _checks(self, call: Call) -> Json:
         group = call.path["group"]
         wait_s = call.body.get("wait_ms", 0) / 1000
-        count_max = call.body.get("max", 100)
-        found = await self._node.timers.poll_checks(group, count_max, wait_s)
-        return {"group": group, "checks": [_check(one) for one in found]}
+        found, failed = await self._timers.poll_checks(group, call.body.get("max", 100), wait_s)
+        return {"group": group, "checks": [_check(one) for one in found], **failed_brokers(failed)}
+
+
+def _numbers(call: Call, topic: Topic) -> Sequence[int]:
+    """The partitions that are meant: the one that is named, else all. Raises TopicUnknown."""
+    if "partition" not in call.query:
+        return range(len(topic.partitions))
+    topic.check_partition(call.query["partition"])
+    return [call.query["partition"]]
+
+
+def _raise_single(call: Call, failed: Mapping[int, HeadraceError]) -> None:
+    """Raise the error of the only partition that is meant."""
+    if "partition" in call.query:
+        for error in failed.values():
+            raise error
+
+
+def _reference(topic: Topic, one: Json, *, is_commit: bool) -> HalfReference:
+    """Raises Contradiction, TopicUnknown."""
+    reason = one.get("reason", "")
+    if "receipt" not in one:
+        return HalfReference(-1, -1, one["message_id"], is_commit, reason)
+    partition, number = _parse(one["receipt"], 2) or (-1, -1)
+    if partition < 0 or number < 0:
+        raise Contradiction("the receipt is not one of a half message: pass it as it came")
+    topic.check_partition(partition)
+    return HalfReference(partition, number, "", is_commit, reason)
+
+
+def _outcome_shown(outcome: HalfOutcome | HeadraceError | None) -> Json:
+    if isinstance(outcome, HalfOutcome):
+        verb = _verb(outcome.outcome)
+        return {"ok": True, "outcome": verb, "settled_now": outcome.settled}
+    if isinstance(outcome, HeadraceError):
+        return {"ok": False, **_problem(outcome)}
+    return {
+        "ok": False,
+        "outcome": "unknown",
+        "error": "there is no such half message: it was settled long ago, or never sent",
+        "retriable": False,
+    }
 
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -279,15 +280,15 @@ def _content(body: Body) -> Json:
     return shown
 
 
-def _shown(one: Delayed) -> Json:
+def _shown(one: DelayedShown) -> Json:
     return {
         "receipt": _token(one.partition, one.due_ms, one.number),
         "partition": one.partition,
         "due_ms": one.due_ms,
         "timestamp_ms": one.timestamp_ms,
-        "message_id": _text(find_header(one.body.headers, MESSAGE_ID)),
-        "key": _text(one.body.key),
-        "value_bytes": len(one.body.value or b""),
+        "message_id": _text(one.message_id),
+        "key": _text(one.key),
+        "value_bytes": one.value_bytes,
     }
 
 
@@ -308,17 +309,17 @@ def _shown_half(partition: int, one: Half | Settled) -> Json:
     return _outcome(partition, one) if isinstance(one, Settled) else _half(partition, one)
 
 
-def _verb(settled: Settled) -> str:
-    if settled.outcome == COMMITTED:
+def _verb(outcome: int) -> str:
+    if outcome == COMMITTED:
         return "committed"
-    return "expired" if settled.outcome == EXPIRED else "rolled back"
+    return "expired" if outcome == EXPIRED else "rolled back"
 
 
 def _outcome(partition: int, settled: Settled) -> Json:
     return {
         "receipt": _token(partition, settled.number),
         "partition": partition,
-        "state": _verb(settled),
+        "state": _verb(settled.outcome),
         "message_id": settled.message_id,
         "group": settled.group,
         "received_ms": settled.received_ms,

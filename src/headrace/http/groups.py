@@ -32,6 +32,7 @@ from headrace.http.operations import (
     page,
     text,
 )
+from headrace.http.partitions import failed_brokers
 from headrace.http.problems import Contradiction, details
 from headrace.http.topics import (
     config_change,
@@ -107,12 +108,7 @@ class GroupOperations:
             for one in listed.groups
         ]
         answer = page(found, "group", call, "groups")
-        if listed.failed:
-            answer["failed"] = [
-                {"broker": broker, "error": details(error)}
-                for broker, error in listed.failed.items()
-            ]
-        return answer
+        return answer | failed_brokers(listed.failed)
 
     # --- one group ---------------------------------------------------------------------------
 

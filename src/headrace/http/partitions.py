@@ -31,6 +31,17 @@ def failed_partitions(errors: Mapping[int, HeadraceError]) -> Json:
     }
 
 
+def failed_brokers(errors: Mapping[int, HeadraceError]) -> Json:
+    """The same of what was asked of every broker."""
+    if not errors:
+        return {}
+    return {
+        "failed": [
+            {"broker": number, "error": details(error)} for number, error in sorted(errors.items())
+        ]
+    }
+
+
 def of_partitions(answers: Mapping[int, _T | HeadraceError]) -> tuple[dict[int, _T], Json]:
     """(what was answered, by partition, the field `failed`).
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.services.background_tasks import BackgroundTasks
 from headrace.http.redrives import RedriveOperations
-from headrace.http.search import SearchOperations, make_search
+from headrace.http.search import SearchOperations
 from headrace.http.traces import TraceOperations
 
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def queries(node: Node) -> list[Operation]:
     """The operations, which share the tasks of one broker."""
     tasks = BackgroundTasks(node.tasks, node.clock, node.randomness)
-    search = make_search(node)
     return [
-        *SearchOperations(node, search, tasks).operations,
-        *TraceOperations(node, search, tasks).operations,
+        *SearchOperations(node, tasks).operations,
+        *TraceOperations(node, tasks).operations,
         *RedriveOperations(node, tasks).operations,
     ]

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from starlette.responses import JSONResponse, StreamingResponse
 
 from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
+from headrace.broker.services.record_sends import ANY, Outgoing
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.errors import (
     BatchCorrupt,
     HeadraceError,
     NotOwner,
-    PolicyViolation,
     RecordInvalid,
     RequestInvalid,
     StorageUnavailable,
@@ -44,11 +44,11 @@ from headrace.http.operations import (
     wants_lines,
 )
 from headrace.http.problems import Contradiction, details
+from headrace.log.appended import STORED
 from headrace.log.reading import check_offset
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.records.batch import check_batch, read_header
-from headrace.records.codec import Record, encode_batch
-from headrace.records.partitioner import partition_of_key
+from headrace.records.batch import read_header
+from headrace.records.codec import Record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from headrace.broker.node import Node
-    from headrace.broker.services.appends import Placed
+    from headrace.broker.services.record_sends import Sent
     from headrace.broker.sessions import ClientSession
     from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
@@ -130,71 +130,20 @@ class RecordOperations:
 
     async def _produce(self, call: Call) -> Response:
         topic = self._node.topics.get(call.path["topic"])
-        if topic.is_internal:
-            raise PolicyViolation(f"{topic.name} is internal: only the broker writes to it")
         now_ms = self._node.clock.now_ms()
-        spread = self._node.randomness.below(len(topic.partitions))
         results: list[Json] = [{} for _ in call.body["records"]]
-        batches: dict[int, list[tuple[int, Record]]] = {}
+        outgoing: dict[int, Outgoing] = {}
         for place, item in enumerate(call.body["records"]):
             try:
-                record = _record(item, now_ms)
-                number = self._partition_for(topic, item, record, spread)
-                batches.setdefault(number, []).append((place, record))
+                outgoing[place] = Outgoing(_record(item, now_ms), int(item.get("partition", ANY)))
             except HeadraceError as error:
                 results[place] = {"ok": False, "error": details(error)}
-        outcomes = await asyncio.gather(
-            *(self._append(topic, number, [r for _, r in part]) for number, part in batches.items())
-        )
-        for (number, part), outcome in zip(batches.items(), outcomes, strict=True):
-            for index, (place, _) in enumerate(part):
-                if isinstance(outcome, HeadraceError):
-                    results[place] = {"ok": False, "error": details(outcome)}
-                else:
-                    offset = outcome.base_offset + index if outcome.base_offset >= 0 else None
-                    results[place] = {"ok": True, "partition": number, "offset": offset}
+        outcomes = await self._node.routed.sends.send(topic, [*outgoing.values()])
+        for place, outcome in zip(outgoing, outcomes, strict=True):
+            results[place] = _sent(outcome)
         if wants_lines(call.request):
             return as_lines(results)
         return JSONResponse({"topic": topic.name, "results": results})
-
-    def _partition_for(self, topic: Topic, item: Json, record: Record, spread: int) -> int:
-        """Raises TopicUnknown, NotOwner."""
-        if "partition" in item:
-            number = int(item["partition"])
-            topic.check_partition(number)
-            return number
-        count = len(topic.partitions)
-        if record.key is not None:
-            return partition_of_key(record.key, count)
-        turns = ((spread + turn) % count for turn in range(count))
-        number = next((n for n in turns if self._node.ownership.is_mine(topic, n)), -1)
-        if number < 0:
-            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
-        return number
-
-    async def _append(
-        self, topic: Topic, number: int, records: Sequence[Record]
-    ) -> Placed | HeadraceError:
-        """Append one batch; where it is once it is durable, or what went wrong."""
-        loop = asyncio.get_running_loop()
-        placed: asyncio.Future[Placed] = loop.create_future()
-
-        def then(outcome: Placed | BaseException) -> None:
-            if placed.done():
-                return
-            if isinstance(outcome, BaseException):
-                placed.set_exception(outcome)
-            else:
-                placed.set_result(outcome)
-
-        try:
-            log = self._served(topic, number)
-            await self._node.partition_ready(log)
-            batch = memoryview(encode_batch(records))
-            self._node.appends.append(log, batch, check_batch(batch), then)
-            return await placed
-        except HeadraceError as error:
-            return error
 
     def _served(self, topic: Topic, number: int) -> PartitionLog:
         """Raises TopicUnknown, NotOwner."""
@@ -410,6 +359,15 @@ def _unreadable(batch: bytes, offset: int, error: HeadraceError) -> Json:
 
 
 # --- records as JSON -------------------------------------------------------------------------
+
+
+def _sent(outcome: Sent | HeadraceError) -> Json:
+    """The result of one record."""
+    if isinstance(outcome, HeadraceError):
+        return {"ok": False, "error": details(outcome)}
+    number, (offset, state) = outcome
+    found: Json = {"ok": True, "partition": number, "offset": offset if offset >= 0 else None}
+    return found if state == STORED else found | {"state": state}
 
 
 def _record_schema() -> Schema:

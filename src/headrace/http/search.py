@@ -1,7 +1,7 @@
 """Find messages over HTTP: page by page, or as a task.
 
-Invariants: parses and encodes; what is searched, and how, is in `broker/services/search`. A broker
-searches the partitions that it serves and names the others with their brokers (`elsewhere`).
+Invariants: parses and encodes; what is searched, and how, is in `broker/services/search` and
+`message_search`. Partitions whose owner could not be asked are named (`failed`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.batch_search import record_bytes
-from headrace.broker.services.search import DEAD, FIRST, LOG, Search, SearchBounds, SearchPosition
+from headrace.broker.services.search import DEAD, FIRST, LOG, SearchBounds, SearchPosition
 from headrace.http.background import TaskOperations, decode_token, encode_token
 from headrace.http.operations import (
     INT64_MAX,
@@ -25,16 +25,19 @@ from headrace.http.operations import (
     listing,
     text,
 )
-from headrace.http.problems import Contradiction
+from headrace.http.problems import Contradiction, details
 from headrace.http.records import shown
 from headrace.records.matching import TIME_MAX, Condition
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.broker.node import Node
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
     from headrace.broker.services.search import FoundMessage, Page
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import DeliveryState
+    from headrace.errors import HeadraceError
     from headrace.http.schemas import Schema
 
 TIME_MS: Final = 2_000
@@ -48,21 +51,12 @@ _WORD: Final = text(4_096, 1)
 _MEASURES: Final = ("message_id", "key", "tag")
 
 
-def make_search(node: Node) -> Search:
-    """The searches of a broker."""
-
-    def dead_letter_topics() -> set[str]:
-        return node.group_configs.values("errors.deadletterqueue.topic.name")
-
-    return Search(node.topics, node.shares, node.timers, dead_letter_topics)
-
-
 class SearchOperations:
     """The operations that find messages."""
 
-    def __init__(self, node: Node, search: Search, tasks: BackgroundTasks) -> None:
+    def __init__(self, node: Node, tasks: BackgroundTasks) -> None:
         self._node = node
-        self._search = search
+        self._search = node.routed.search
         self._tasks = tasks
         conditions: dict[str, Schema] = dict.fromkeys(_MEASURES, _WORD)
         conditions |= dict.fromkeys(("since_ms", "until_ms"), integer(0, INT64_MAX))
@@ -104,11 +98,10 @@ class SearchOperations:
         page = await self._search.page(topic, condition, start, bounds, query.get("partition"))
         answer: Json = {
             "topic": topic.name,
-            "broker": self._node.config.broker_id,
             "messages": [shown_message(one) for one in page.found],
-            "is_complete": page.next is None,
+            "is_complete": page.next is None and not page.failed,
             "searched": _progress(page),
-            "elsewhere": [] if "partition" in query else self._elsewhere(topic),
+            **failed_places(page.failed),
         }
         if page.next is not None:
             answer["next_page_token"] = encode_token([*page.next])
@@ -120,32 +113,36 @@ class SearchOperations:
         number = body.get("partition")
         if number is not None:
             topic.check_partition(number)
-        served = self._search.served_places(topic)
-
-        def left() -> list[Json]:
-            return [] if number is not None else self._elsewhere(topic)
 
         async def work(task: BackgroundTask) -> None:
-            task.progress = {"records": 0, "bytes": 0, "elsewhere": left(), "is_complete": False}
+            task.progress = {"records": 0, "bytes": 0, "is_complete": False}
+            failed: dict[tuple[str, int], HeadraceError] = {}
             place: SearchPosition | None = FIRST
             while place is not None:
                 page = await self._search.page(topic, condition, place, TASK_STEP, number)
                 place = page.next
+                failed |= page.failed
                 for one in page.found:
                     if len(task.results) >= body.get("max", 1_000) or task.is_full:
                         task.progress["is_cut"] = True
                         return
                     task.add(shown_message(one), record_bytes(one.record) + 500)
                 _note(task.progress, page)
-            # A partition that moved here or away meanwhile may have been missed. Where a single one
-            # is searched, each page raises NotOwner once it has moved.
-            is_same = number is not None or served == self._search.served_places(topic)
-            task.progress |= {"elsewhere": left(), "is_complete": is_same}
+            task.progress |= {"is_complete": not failed, **failed_places(failed)}
 
         return self._tasks.start("search", body, work)
 
-    def _elsewhere(self, topic: Topic) -> list[Json]:
-        return partitions_elsewhere(self._node, *self._search.topics(topic))
+
+def failed_places(failed: Mapping[tuple[str, int], HeadraceError]) -> Json:
+    """The field `failed` of an answer about several topics; no field if there is nothing to say."""
+    if not failed:
+        return {}
+    return {
+        "failed": [
+            {"topic": topic, "partition": number, "error": details(error)}
+            for (topic, number), error in sorted(failed.items(), key=lambda item: item[0])
+        ]
+    }
 
 
 def _note(progress: Json, page: Page) -> None:

@@ -1,14 +1,13 @@
 """Traces of messages over HTTP: at once, or as a task.
 
-Invariants: parses and encodes; what a trace holds is in `broker/services/trace`. A broker answers
-for the partitions that it serves and names the others with their brokers (`elsewhere`).
+Invariants: parses and encodes; what a trace holds is in `broker/services/trace`. Brokers that could
+not be asked are named (`failed`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.services.trace import Trace, Tracer
 from headrace.http.background import TaskOperations
 from headrace.http.operations import (
     OFFSET,
@@ -21,16 +20,19 @@ from headrace.http.operations import (
     integer,
     text,
 )
+from headrace.http.partitions import failed_brokers
 from headrace.http.problems import Contradiction
-from headrace.http.search import partitions_elsewhere, shown_message
+from headrace.http.search import shown_message
 from headrace.records.attributes import TIME_MS_MAX, TRACEPARENT, find_header
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.broker.node import Node
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
-    from headrace.broker.services.search import Search
-    from headrace.broker.services.trace import TraceEvent
+    from headrace.broker.services.trace import Trace, TraceEvent
     from headrace.broker.topics.topic import Topic
+    from headrace.errors import HeadraceError
     from headrace.http.schemas import Schema
 
 TIME_MS: Final = 5_000
@@ -41,11 +43,10 @@ TASK_TIME_MS: Final = 3_600_000
 class TraceOperations:
     """The operations on traces."""
 
-    def __init__(self, node: Node, search: Search, tasks: BackgroundTasks) -> None:
+    def __init__(self, node: Node, tasks: BackgroundTasks) -> None:
         self._node = node
-        self._search = search
+        self._search = node.routed.search
         self._tasks = tasks
-        self._tracer = Tracer(search, node.shares, node.timers)
         of_message: dict[str, Schema] = {
             "message_id": text(255, 1),
             "partition": PARTITION,
@@ -63,47 +64,47 @@ class TraceOperations:
         ]  # fmt: skip
 
     async def _trace(self, call: Call) -> Json:
-        topic, trace = self._node.topics.get(call.path["topic"]), Trace()
-        await self._fill(topic, call.query, call.query.get("time_ms", TIME_MS), trace)
-        return self._shown(topic, call.query, trace)
+        topic = self._node.topics.get(call.path["topic"])
+        return _shown(
+            topic, *await self._find(topic, call.query, call.query.get("time_ms", TIME_MS))
+        )
 
-    async def _fill(self, topic: Topic, given: Json, time_ms: int, trace: Trace) -> None:
+    async def _find(
+        self, topic: Topic, given: Json, time_ms: int
+    ) -> tuple[Trace, dict[int, HeadraceError]]:
         _check(given)
         if "message_id" in given:
-            await self._tracer.by_id(topic, given["message_id"], time_ms, trace)
-        else:
-            number, offset = given["partition"], given["offset"]
-            await self._tracer.by_offset(topic, number, offset, time_ms, trace)
-
-    def _shown(self, topic: Topic, given: Json, trace: Trace) -> Json:
-        topics = [] if "partition" in given else self._search.topics(topic)
-        parents = {
-            value.decode(errors="replace"): None
-            for found in trace.messages
-            if (value := find_header(found.record.headers, TRACEPARENT)) is not None
-        }
-        return {
-            "topic": topic.name,
-            "broker": self._node.config.broker_id,
-            "events": [_event(event) for event in trace.events],
-            "messages": [shown_message(found) for found in trace.messages],
-            "traceparents": [*parents],
-            "unknown": trace.unknown,
-            "is_complete": trace.is_complete,
-            "elsewhere": partitions_elsewhere(self._node, *topics),
-        }
+            return await self._search.trace_by_id(topic, given["message_id"], time_ms)
+        place = given["partition"], given["offset"]
+        return await self._search.trace_by_offset(topic, *place, time_ms), {}
 
     async def _begin(self, call: Call) -> BackgroundTask:
         body, topic = call.body, self._node.topics.get(call.body["topic"])
         _check(body)
 
         async def work(task: BackgroundTask) -> None:
-            trace = Trace()
-            await self._fill(topic, body, TASK_TIME_MS, trace)
+            trace, failed = await self._find(topic, body, TASK_TIME_MS)
             task.progress = {"records": trace.records}
-            task.add(self._shown(topic, body, trace), 0)
+            task.add(_shown(topic, trace, failed), 0)
 
         return self._tasks.start("trace", body, work)
+
+
+def _shown(topic: Topic, trace: Trace, failed: Mapping[int, HeadraceError]) -> Json:
+    parents = {
+        value.decode(errors="replace"): None
+        for found in trace.messages
+        if (value := find_header(found.record.headers, TRACEPARENT)) is not None
+    }
+    answer: Json = {
+        "topic": topic.name,
+        "events": [_event(event) for event in trace.events],
+        "messages": [shown_message(found) for found in trace.messages],
+        "traceparents": [*parents],
+        "unknown": trace.unknown,
+        "is_complete": trace.is_complete,
+    }
+    return answer | failed_brokers(failed)
 
 
 def _check(given: Json) -> None:

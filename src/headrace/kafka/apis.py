@@ -100,7 +100,7 @@ APIS: dict[int, Api] = {api.key: api for api in _APIS}
 
 QUEUE_RECEIVE, QUEUE_WAIT, QUEUE_SETTLE, QUEUE_RELEASE = 20_000, 20_001, 20_002, 20_003
 QUEUE_DESCRIBE, QUEUE_LIST_PARKED, QUEUE_PARK, QUEUE_UNPARK = 20_004, 20_005, 20_006, 20_007
-QUEUE_APPEND_COPIES = 20_008
+QUEUE_APPEND_COPIES, QUEUE_APPEND, QUEUE_ASK = 20_008, 20_009, 20_010
 OWN_APIS: dict[int, Api] = {
     api.key: api
     for api in (
@@ -113,6 +113,8 @@ OWN_APIS: dict[int, Api] = {
         Api(QUEUE_PARK, "QueuePark", 0, 0, 0),
         Api(QUEUE_UNPARK, "QueueUnpark", 0, 0, 0),
         Api(QUEUE_APPEND_COPIES, "QueueAppendCopies", 0, 0, 0),
+        Api(QUEUE_APPEND, "QueueAppend", 0, 0, 0),
+        Api(QUEUE_ASK, "QueueAsk", 0, 0, 0),
     )
 }
 """Requests between Headrace brokers for which Kafka has no API. Not advertised: clients do not use

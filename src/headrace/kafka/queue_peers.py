@@ -9,6 +9,7 @@ whose calls must not wait for a receive.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
 
 from headrace import errors
 from headrace.broker.shares.hosted_shares import Pause
@@ -18,10 +19,10 @@ from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
 from headrace.kafka.peer_client import TIMEOUT_S, PeerConnections
+from headrace.log.appended import Placed, RecordPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from uuid import UUID
 
     from headrace.broker.shares.queue_peers import Answered, MemberSettlements
     from headrace.broker.shares.share_partitions import ReceiveRequest
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 VERSION: Final = 0
+NO_TOPIC: Final = UUID(int=0)
 CONNECTIONS_MAX: Final = 32
 """To one broker, for calls; as many again for waits."""
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -59,7 +61,10 @@ class KafkaQueuePeers:
             connections = places[address] = PeerConnections(
                 *address, CONNECTIONS_MAX, ANSWER_BYTES_MAX
             )
-        answer = await connections.call(api_key, VERSION, body, timeout_s)
+        try:
+            answer = await connections.call(api_key, VERSION, body, timeout_s)
+        except BrokerUnreachable as problem:
+            raise BrokerUnreachable(f"broker {broker.id} cannot be asked: {problem}") from problem
         error = _error(answer)
         if error is not None:
             raise error
@@ -221,6 +226,36 @@ class KafkaQueuePeers:
         body = {"topic_id": topic_id, "partition_index": partition, "batch": batch}
         await self._call(broker, apis.QUEUE_APPEND_COPIES, body)
 
+    async def append(
+        self, broker: BrokerFact, topic_id: UUID, partition: int, batch: bytes
+    ) -> Placed:
+        """See QueuePeerCalls."""
+        body = {"topic_id": topic_id, "partition_index": partition, "batch": batch}
+        answer = await self._call(broker, apis.QUEUE_APPEND, body)
+        records = None
+        if answer.records is not None:
+            records = [RecordPlace(one.offset, one.state) for one in answer.records]
+        return Placed(answer.base_offset, answer.timestamp_ms, answer.log_start_offset, records)
+
+    async def ask(
+        self,
+        broker: BrokerFact,
+        operation: str,
+        topic_id: UUID | None,
+        partitions: Sequence[int],
+        body: bytes,
+        time_s: float = 0,
+    ) -> Mapping[int, bytes | HeadraceError]:
+        """See QueuePeerCalls."""
+        asked = {
+            "operation": operation,
+            "topic_id": topic_id or NO_TOPIC,
+            "partitions": list(partitions),
+            "body": body,
+        }
+        answer = await self._call(broker, apis.QUEUE_ASK, asked, time_s + TIMEOUT_S)
+        return _by_partition(answer, lambda part: bytes(part.body or b""))
+
 
 def _of_keys(
     topic_id: UUID, group_id: str, keys: Sequence[bytes], partitions: Sequence[int]
@@ -286,4 +321,8 @@ def _error(answer: Any) -> HeadraceError | None:
     kind = getattr(errors, answer.error_kind, None)
     if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
         kind = errors.Retriable
-    return kind(answer.error_message or "another broker returned an error")
+    message = answer.error_message or "another broker returned an error"
+    refused = getattr(answer, "record_errors", ())
+    if refused and issubclass(kind, errors.RecordInvalid):
+        return kind(message, record_errors=[(one.index, one.message) for one in refused])
+    return kind(message)

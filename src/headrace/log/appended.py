@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.runtime.completion import Completion
+
+NO_OFFSET: Final = -1
+STORED, DELAYED, HALF, DUPLICATE = "stored", "delayed", "half", "duplicate"
 
 
 class Appended(NamedTuple):
@@ -13,6 +18,27 @@ class Appended(NamedTuple):
 
     base_offset: int
     completion: Completion
+
+
+class RecordPlace(NamedTuple):
+    """What became of one record of a batch."""
+
+    offset: int
+    """NO_OFFSET unless it went to the log now."""
+    state: str
+    """`stored`, `delayed`, `half`, or `duplicate` (its named sequence was stored before)"""
+
+
+class Placed(NamedTuple):
+    """Where a client's batch was stored."""
+
+    base_offset: int
+    """NO_OFFSET if none of it went to the log now, or its records do not follow it one by one."""
+    timestamp_ms: int
+    """Assigned by the log; NO_TIMESTAMP if it keeps the producer's."""
+    log_start_offset: int
+    records: Sequence[RecordPlace] | None = None
+    """In the order of the batch; None: all of them are in the log, from `base_offset` on."""
 
 
 class Pending:

@@ -46,6 +46,8 @@ TRACEPARENT = "traceparent"
 """W3C Trace Context."""
 
 RESERVED_PREFIX: Final = b"headrace-"
+SETTING: Final = "headrace.message.attributes"
+"""The topic's setting that says whether they are read."""
 
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
@@ -217,7 +219,26 @@ _NUMBERS: Final = {
 """Attribute -> largest value."""
 RESERVED: Final = frozenset({*_NUMBERS, TAG, KEYS, MESSAGE_GROUP, MESSAGE_ID, HALF, PRODUCER})
 """The names that admission checks. Others with the same prefix are stored and have no effect."""
+EFFECTIVE: Final = RESERVED - {TAG, KEYS, MESSAGE_ID}
+"""Those that change how a message is stored or delivered, so that it would be another message where
+they are not read. Tags, keys and message ids are found and filtered by on every topic."""
 _BY_BYTES: Final = {name.encode(): name for name in RESERVED}
+
+
+def check_read(headers: Headers, topic: str) -> None:
+    """Raises RecordInvalid if the record carries an attribute that only topics with
+    headrace.message.attributes=read give an effect."""
+    for name, value in headers:
+        if value is not None and name in EFFECTIVE:
+            raise RecordInvalid(unread(name, topic), header=name)
+
+
+def unread(name: str, topic: str) -> str:
+    """Why a record with this attribute is refused on a topic that does not read it."""
+    return (
+        f"header {name} would have no effect, because topic {topic} does not read queue "
+        f"attributes: set {SETTING}=read on the topic, or leave the header out"
+    )
 
 
 def has_reserved(payload: bytes) -> bool:

@@ -142,9 +142,9 @@ class Rig:
             number, name = -1, self.ids[body]
             same = [one for one in sorted(self.halves) if self.ids[one] == name]
         halves = [self.half_of(one) for one in same]
-        for count in (len(same), 0):  # the second one is answered in the same way
+        for settled in (len(same), 0):  # the second one is answered in the same way
             reply = self.ask(SettleHalfCommand(number, name, is_commit))
-            assert (reply.error, reply.count) == (None, count)
+            assert (reply.error, reply.count) == (None, settled)
             assert (reply.outcome.outcome == COMMITTED) == is_commit
         contrary = self.ask(SettleHalfCommand(halves[0].number, "", not is_commit))
         assert contrary.error is not None

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.http.test_search import create, message, send
 
+from headrace.broker.services.search import Search
 from headrace.broker.services.trace import Trace, Tracer
 from headrace.broker.shares import delivery_history
-from headrace.http.search import make_search
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 
@@ -129,13 +129,14 @@ async def test_a_trace_ends_reading_a_journal_after_its_time_and_says_so(web: We
         await settle(web, nack=[await receive(web)])
     node, failed = web.node, [("delivery_failed", number) for number in (1, 2, 3)]
     topic = node.topics.get("orders")
-    tracer = Tracer(make_search(node), node.shares, node.timers)
+    search = Search(node.topics, node.shares, node.timers, set)
+    tracer = Tracer(node.topics, search, node.shares, node.timers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivery_history, "READ_BYTES", 1)
         assert steps(await trace(web, message_id="id-1"))[1:4] == failed
         for time_ms, is_complete in ((60_000, True), (0, False)):
             by_id, by_offset = Trace(), Trace()
-            await tracer.by_id(topic, "id-1", time_ms, by_id)
+            await tracer.by_id("orders", "id-1", time_ms, by_id)
             await tracer.by_offset(topic, 0, 0, time_ms, by_offset)
             for told in (by_id, by_offset):
                 assert told.is_complete == is_complete

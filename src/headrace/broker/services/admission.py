@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
 from headrace.errors import BatchCorrupt, BatchTooLarge, HeadraceError, RecordInvalid
-from headrace.records.attributes import HALF, MESSAGE_ID, has_reserved, scan_records
+from headrace.log.appended import DELAYED, DUPLICATE, NO_OFFSET, STORED, RecordPlace
+from headrace.log.appended import HALF as HALF_MESSAGE
+from headrace.records.attributes import (
+    HALF,
+    MESSAGE_ID,
+    find_header,
+    has_reserved,
+    scan_records,
+)
 from headrace.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -44,7 +52,7 @@ from headrace.records.validation import INLINE_BYTES_MAX, INLINE_RECORDS_MAX, va
 from headrace.runtime.free_memory import trim_heap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from headrace.log.log_config import LogConfig
     from headrace.log.named_sequences import NamedSequences
@@ -283,6 +291,8 @@ class Deduplicated(NamedTuple):
     """The named sequences of the remaining records."""
     duplicate_offset: int
     """The offset up to which the duplicates are stored, -1 without any."""
+    duplicates: Collection[int]
+    """The indexes of the removed records in the batch."""
 
 
 def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Deduplicated:
@@ -303,15 +313,35 @@ def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Dedupli
         highest[one.producer] = one.sequence
         new.append(one)
     if not duplicates:
-        return Deduplicated(admitted.batch, header, new, -1)
+        return Deduplicated(admitted.batch, header, new, -1, ())
     records = decode_batch(admitted.batch)
     kept = [record for index, record in enumerate(records) if index not in duplicates]
     rest = without_records(header._replace(attributes=header.attributes & ~NAMED), kept, None)
     if rest is None:
-        return Deduplicated(b"", None, new, offset)
+        return Deduplicated(b"", None, new, offset, duplicates)
     if new:
         rest = mark_named(rest)
-    return Deduplicated(rest, read_header(rest), new, offset)
+    return Deduplicated(rest, read_header(rest), new, offset, duplicates)
+
+
+def places_of(
+    header: BatchHeader, admitted: Admitted, duplicates: Collection[int], base_offset: int
+) -> list[RecordPlace]:
+    """What became of each record of a batch of which not all went to the log; `header`: as it was
+    sent."""
+    removed = {index: RecordPlace(NO_OFFSET, DUPLICATE) for index in duplicates}
+    for _due_ms, index, record in () if admitted.delayed is None else admitted.delayed.records:
+        is_half = find_header(record.headers, HALF) is not None
+        removed[index] = RecordPlace(NO_OFFSET, HALF_MESSAGE if is_half else DELAYED)
+    # A batch of an idempotent producer keeps its range of offsets, others become denser.
+    is_range_kept = header.producer_id != NO_PRODUCER_ID
+    found: list[RecordPlace] = []
+    offset = base_offset
+    for index in range(header.record_count):
+        place = removed.get(index)
+        found.append(RecordPlace(offset, STORED) if place is None else place)
+        offset += place is None or is_range_kept
+    return found
 
 
 class BatchAdmission:

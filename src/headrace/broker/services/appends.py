@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
-from headrace.broker.services.admission import Admitted, BatchAdmission, is_kept, without_duplicates
+from headrace.broker.services.admission import (
+    Admitted,
+    BatchAdmission,
+    is_kept,
+    places_of,
+    without_duplicates,
+)
 from headrace.errors import (
     HeadraceError,
     OutOfOrderSequence,
@@ -25,6 +31,7 @@ from headrace.errors import (
     TransactionalIdRefused,
     TransactionUnverified,
 )
+from headrace.log.appended import NO_OFFSET, Placed
 from headrace.log.named_sequences import append_named
 from headrace.records.batch import (
     NO_PRODUCER_ID,
@@ -37,11 +44,11 @@ from headrace.records.batch import (
 from headrace.records.validation import validate_small
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from headrace.broker.coordinators.transaction_verification import Verifications
     from headrace.broker.services.admission import Named
-    from headrace.log.appended import Appended
+    from headrace.log.appended import Appended, RecordPlace
     from headrace.log.partition_log import PartitionLog
     from headrace.records.attributes import NamedSequence
     from headrace.runtime.clock import Clock
@@ -53,7 +60,6 @@ ATTEMPTS_MAX: Final = 8
 WAITING_BYTES_MAX: Final = 128 * 1024 * 1024
 """For all batches that wait in order, as received; further ones get a retriable error."""
 TOPICS_WARNED_MAX: Final = 1_000
-NO_OFFSET: Final = -1
 
 
 class Transaction(NamedTuple):
@@ -64,16 +70,6 @@ class Transaction(NamedTuple):
     """Whether the write adds its partition to the transaction (transaction version 2)."""
     has_abortable: bool
     """Whether the client knows the error TransactionAbortable."""
-
-
-class Placed(NamedTuple):
-    """Where a batch was stored."""
-
-    base_offset: int
-    """NO_OFFSET if none of it went to the log now."""
-    timestamp_ms: int
-    """Assigned by the log; NO_TIMESTAMP if it keeps the producer's."""
-    log_start_offset: int
 
 
 class _Write:
@@ -378,15 +374,17 @@ class Appends:
                 return False
         header, duplicate_offset = admitted.header, NO_OFFSET
         named: Sequence[NamedSequence] = ()
+        duplicates: Collection[int] = ()
         batch = admitted.batch
         if admitted.named:
-            batch, header, named, duplicate_offset = without_duplicates(
+            batch, header, named, duplicate_offset, duplicates = without_duplicates(
                 admitted, partition.producers.named
             )
             self.duplicates_total += len(admitted.named) - len(named)
         if header is None:
             self._count(write, admitted)
-            placed = Placed(duplicate_offset, NO_TIMESTAMP, partition.log_start_offset)
+            gone = places_of(write.header, admitted, duplicates, NO_OFFSET)
+            placed = Placed(duplicate_offset, NO_TIMESTAMP, partition.log_start_offset, gone)
             partition.durable_completion(duplicate_offset).then(_stored, (write, placed))
             return True
         if header.attributes & TRANSACTIONAL:
@@ -401,7 +399,13 @@ class Appends:
         self._count(write, admitted)
         config = partition.config
         time_ms = header.max_timestamp_ms if config.is_log_append_time else NO_TIMESTAMP
-        placed = Placed(appended.base_offset, time_ms, partition.log_start_offset)
+        base_offset = appended.base_offset
+        places: Sequence[RecordPlace] | None = None
+        if duplicates or admitted.delayed is not None:
+            places = places_of(write.header, admitted, duplicates, base_offset)
+            if write.header.producer_id == NO_PRODUCER_ID:
+                base_offset = NO_OFFSET  # a client would count from it
+        placed = Placed(base_offset, time_ms, partition.log_start_offset, places)
         appended.completion.then(_stored, (write, placed))
         return True
 

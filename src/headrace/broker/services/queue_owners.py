@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_U = TypeVar("_U")
 WATCH_S: Final = 5.0
 """For one wait at another broker: longer ones are repeated, with the owners of that time."""
 RETRY_S: Final = 1.0
@@ -184,6 +185,11 @@ class QueueOwners:
             "at the moment: try again"
         )
 
+    def reachable_peer(self, broker_id: int) -> tuple[BrokerFact, QueuePeerCalls]:
+        """As `peer`; raises BrokerUnreachable also where the broker has just failed to answer."""
+        self._check_suspect(broker_id)
+        return self.peer(broker_id)
+
     def _check_suspect(self, broker_id: int) -> None:
         """Raise BrokerUnreachable if the broker has just failed to answer."""
         until_s, problem = self._suspects.get(broker_id, (0.0, None))
@@ -319,17 +325,18 @@ class QueueOwners:
         here: Callable[[int], Awaitable[_T]],
         there: Callable[
             [QueuePeerCalls, BrokerFact, Sequence[int]],
-            Awaitable[Mapping[int, _T | HeadraceError]],
+            Awaitable[Mapping[int, _U | HeadraceError]],
         ],
-    ) -> dict[int, _T | HeadraceError]:
-        """The response of the owner of each of the topic's partitions, or why it could not be
-        called.
+        numbers: Sequence[int] | None = None,
+    ) -> dict[int, _T | _U | HeadraceError]:
+        """The response of the owner of each of these partitions (None: all of the topic), or why it
+        could not be called.
 
         All owners are called concurrently, and again while they change; the call must be
         idempotent.
         """
-        found: dict[int, _T | HeadraceError] = {}
-        left = set(range(len(topic.partitions)))
+        found: dict[int, _T | _U | HeadraceError] = {}
+        left = set(range(len(topic.partitions)) if numbers is None else numbers)
         for moving in range(MOVING_ROUNDS):
             if moving:
                 await asyncio.sleep(MOVING_S)
@@ -337,8 +344,11 @@ class QueueOwners:
             left = {number for number in left if isinstance(found[number], NotOwner)}
             if not left:
                 break
-        found.update({number: away(topic, [number]) for number in left})
+        found.update({number: self._away(topic, number) for number in left})
         return dict(sorted(found.items()))
+
+    def _away(self, topic: Topic, number: int) -> BrokerUnreachable:
+        return away(topic, [number], self._ownership.leader(topic, number).broker)
 
     async def _ask_once(
         self,
@@ -347,12 +357,12 @@ class QueueOwners:
         here: Callable[[int], Awaitable[_T]],
         there: Callable[
             [QueuePeerCalls, BrokerFact, Sequence[int]],
-            Awaitable[Mapping[int, _T | HeadraceError]],
+            Awaitable[Mapping[int, _U | HeadraceError]],
         ],
-    ) -> dict[int, _T | HeadraceError]:
+    ) -> dict[int, _T | _U | HeadraceError]:
         owners = self.of(topic)
-        found: dict[int, _T | HeadraceError] = {
-            number: away(topic, [number]) for number in owners.away if number in numbers
+        found: dict[int, _T | _U | HeadraceError] = {
+            number: self._away(topic, number) for number in owners.away if number in numbers
         }
 
         async def ask_here() -> None:
@@ -364,9 +374,9 @@ class QueueOwners:
                         found[number] = error
 
         async def ask(broker_id: int, part: Sequence[int]) -> None:
+            answered: Mapping[int, _U | HeadraceError]
             try:
-                self._check_suspect(broker_id)
-                broker, peers = self.peer(broker_id)
+                broker, peers = self.reachable_peer(broker_id)
                 answered = await there(peers, broker, part)
             except HeadraceError as error:
                 answered = dict.fromkeys(part, error)
@@ -393,10 +403,11 @@ def _for_each(
     return [error] * len(delivery.settlements)
 
 
-def away(topic: Topic, numbers: Sequence[int]) -> BrokerUnreachable:
-    """The error that no broker serves these partitions now."""
+def away(topic: Topic, numbers: Sequence[int], owner: int = -1) -> BrokerUnreachable:
+    """The error that no broker serves these partitions now; `owner`: the one that did, if known."""
     shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+    named = f"its owner, broker {owner}," if owner >= 0 else "its owner"
     return BrokerUnreachable(
         f"no broker serves partition {shown} of {topic.name} at the moment, because "
-        "its owner has stopped or is changing: try again"
+        f"{named} has stopped or is changing: try again"
     )

@@ -1,7 +1,7 @@
 """Finds messages in the log, among delayed and half messages, and in dead letter topics.
 
-Invariants: reads, never changes. Covers the partitions that this broker serves; a client asks each
-broker for its own (docs/decisions). One call ends at its limit of messages or time and returns
+Invariants: reads, never changes. Covers the partitions that this broker serves; `message_search`
+asks all brokers. One call ends at its limit of messages or time and returns
 where to continue; it holds no more than one page. The work is sliced into single reads with a turn
 of the loop after each, and at most RUNNING_MAX searches run at a time.
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.coordination.shares.commands import DeliveryState
+    from headrace.errors import HeadraceError
     from headrace.log.partition_log import PartitionLog
     from headrace.records.bodies import Body
 
@@ -109,6 +110,8 @@ class Page:
     """Batches that cannot be decoded."""
     up_to_ms: int = -1
     """The newest timestamp of the batch searched last, -1: none."""
+    failed: dict[tuple[str, int], HeadraceError] = field(default_factory=dict)
+    """(topic, partition) of those whose owner could not be asked."""
 
 
 class SearchBounds(NamedTuple):
@@ -143,23 +146,55 @@ class Search:
         condition: Condition,
         start: SearchPosition,
         bounds: SearchBounds,
-        partition: int | None = None,
     ) -> Page:
-        """Messages of `topic` from `start` on, in the order of places and offsets.
+        """Messages of `topic` on this broker from `start` on, in the order of places and offsets.
 
-        `partition`: search only this one, without dead letters. Raises NotOwner if another broker
-        serves it, DataCorrupt, StorageUnavailable.
+        Raises DataCorrupt, StorageUnavailable.
         """
+        return await self._page(self._places(topic), condition, start, bounds, topic.name)
+
+    async def partition_page(
+        self,
+        topic: Topic,
+        number: int,
+        condition: Condition,
+        start: SearchPosition,
+        bounds: SearchBounds,
+        origin: str = "",
+    ) -> Page:
+        """The same of one partition; `origin`: of a dead letter topic, the topic whose dead letters
+        are meant.
+
+        Raises NotOwner if another broker serves it, DataCorrupt, StorageUnavailable.
+        """
+        topic.check_partition(number)
+        if number not in self.served(topic):
+            raise NotOwner(
+                f"{topic.name}-{number} is served by another broker: send the request to "
+                "that broker"
+            )
+        rank, kinds = (1, range(1)) if origin else (0, range(len(PLACES)))
+        places = [SearchPosition(rank, topic.name, number, kind) for kind in kinds]
+        return await self._page(places, condition, start, bounds, origin)
+
+    async def _page(
+        self,
+        places: Sequence[SearchPosition],
+        condition: Condition,
+        start: SearchPosition,
+        bounds: SearchBounds,
+        origin: str,
+    ) -> Page:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + bounds.time_ms / 1000
         page = Page()
         async with self.running:
-            for place in self._places(topic, partition):
+            for place in places:
                 if place[:4] < start[:4]:
                     continue
                 begun = start if place[:4] == start[:4] else place
                 run = _Run(page, condition, bounds.count_max, deadline_s, loop.time)
-                page.next = await self._search(run, begun, topic)
+                page.next = await self._search(run, begun, origin)
                 if page.next is not None:
                     break
                 await asyncio.sleep(0)
@@ -185,28 +220,18 @@ class Search:
         """(topic, partition) pairs that a search of `topic` covers on this broker."""
         return {(one.name, number) for one in self.topics(topic) for number in self.served(one)}
 
-    def _places(self, topic: Topic, partition: int | None) -> list[SearchPosition]:
-        if partition is not None:
-            topic.check_partition(partition)
-        numbers = [n for n in self.served(topic) if partition in {None, n}]
-        if partition is not None and not numbers:
-            raise NotOwner(
-                f"{topic.name}-{partition} is served by another broker: send the request to "
-                "that broker"
-            )
+    def _places(self, topic: Topic) -> list[SearchPosition]:
         kinds = range(len(PLACES))
         places = [
-            SearchPosition(0, topic.name, number, kind) for number in numbers for kind in kinds
+            SearchPosition(0, topic.name, number, kind)
+            for number in self.served(topic)
+            for kind in kinds
         ]
-        if partition is not None:
-            return places
         for dead in self.topics(topic)[1:]:
             places += [SearchPosition(1, dead.name, number, 0) for number in self.served(dead)]
         return places
 
-    async def _search(
-        self, run: _Run, place: SearchPosition, origin: Topic
-    ) -> SearchPosition | None:
+    async def _search(self, run: _Run, place: SearchPosition, origin: str) -> SearchPosition | None:
         """Search one place; returns where to continue in it, None if it is done."""
         topic = self._topics.by_name.get(place.topic)
         if topic is None or place.partition >= len(topic.partitions):
@@ -220,7 +245,7 @@ class Search:
     # --- log access --------------------------------------------------------------------------
 
     async def _search_log(
-        self, run: _Run, place: SearchPosition, topic: Topic, origin: Topic
+        self, run: _Run, place: SearchPosition, topic: Topic, origin: str
     ) -> SearchPosition | None:
         log = topic.require_log(place.partition)
         await log.wait_loaded()
@@ -234,7 +259,7 @@ class Search:
             read = BatchesRead()
             reached = read.add(bytes(data.data), offset, OFFSET_LAST, data.aborted or ())
             run.page.size_bytes += len(data.data)
-            within = _Within(offset, end, origin.name if place.rank else "")
+            within = _Within(offset, end, origin if place.rank else "")
             for batch in read.batches:
                 await asyncio.sleep(0)
                 for record in await run.matching(batch, within):

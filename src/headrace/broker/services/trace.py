@@ -2,9 +2,9 @@
 redriven.
 
 Invariants: reads, never changes; finds messages through `Search`, so it covers the partitions that
-this broker serves, and is bounded like it: reading journals counts towards the same limits of time
-and concurrency. Events come from the log, the journal of the share groups and the timers;
-information that these do not hold is listed as missing, never guessed.
+this broker serves (`message_search` asks all brokers), and is bounded like it: reading journals
+counts towards the same limits of time and concurrency. Events come from the log, the journal of the
+share groups and the timers; information that these do not hold is listed as missing, never guessed.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.timers.timer_partitions import TimerPartitions
     from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
     from headrace.coordination.shares.commands import DeliveryState
     from headrace.coordination.timers.state_records import Settled
 
@@ -86,19 +87,23 @@ class Tracer:
 
     def __init__(
         self,
+        topics: Topics,
         search: Search,
         shares: SharePartitions,
         timers: TimerPartitions,
     ) -> None:
+        self._topics = topics
         self._search = search
         self._shares = shares
         self._timers = timers
 
-    async def by_id(self, topic: Topic, message_id: str, time_ms: int, trace: Trace) -> None:
-        """Fill `trace` with the messages that carry this id; stops reading after `time_ms`.
+    async def by_id(self, name: str, message_id: str, time_ms: int, trace: Trace) -> None:
+        """Fill `trace` with the messages of the topic `name` that carry this id; stops reading
+        after `time_ms`.
 
-        Raises StorageUnavailable, DataCorrupt.
+        Raises TopicUnknown, StorageUnavailable, DataCorrupt.
         """
+        topic = self._topics.get(name)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + time_ms / 1000
         served, place = self._search.served_places(topic), cast("SearchPosition | None", FIRST)
@@ -163,7 +168,7 @@ class Tracer:
         for number, some in sorted(by_partition.items()):
             async with self._search.running:
                 await self._add_deliveries(topic, number, some, trace, deadline_s)
-        trace.events.sort(key=lambda event: (event.at_ms, _WITHIN_MS.get(event.event, 1)))
+        sort_events(trace)
 
     async def _add_deliveries(
         self, topic: Topic, number: int, some: list[FoundMessage], trace: Trace, deadline_s: float
@@ -197,6 +202,11 @@ class Tracer:
             trace.events += [_now(found, state) for state in found.groups
                              if state.state not in FINISHED_STATES
                              or (found.record.offset, state.group_id) not in reported]  # fmt: skip
+
+
+def sort_events(trace: Trace) -> None:
+    """Bring the events into the order of time."""
+    trace.events.sort(key=lambda event: (event.at_ms, _WITHIN_MS.get(event.event, 1)))
 
 
 def _stored(found: FoundMessage) -> list[TraceEvent]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_partitions import Received, ReceiveRequest
     from headrace.coordination.shares.commands import ParkedKey, Settlement
     from headrace.errors import HeadraceError
+    from headrace.log.appended import Placed
     from headrace.metadata.facts import BrokerFact
 
 
@@ -151,5 +152,30 @@ class QueuePeerCalls(Protocol):
 
         Each record carries a named sequence in its headers, by which a copy that is there already
         is left out. Raises BrokerUnreachable, and the error that the owner returns.
+        """
+        ...
+
+    async def append(
+        self, broker: BrokerFact, topic_id: UUID, partition: int, batch: bytes
+    ) -> Placed:
+        """Append a client's batch at the partition's owner, as its own clients' are.
+
+        Raises BrokerUnreachable (it may have been appended), and the error that the owner returns.
+        """
+        ...
+
+    async def ask(
+        self,
+        broker: BrokerFact,
+        operation: str,
+        topic_id: UUID | None,
+        partitions: Sequence[int],
+        body: bytes,
+        time_s: float = 0,
+    ) -> Mapping[int, bytes | HeadraceError]:
+        """The results of an operation of `OwnerCalls` by partition; without a topic, of the broker
+        itself, under -1. `time_s`: how long it may take of its own accord.
+
+        Raises BrokerUnreachable, TopicIdUnknown.
         """
         ...

@@ -30,7 +30,9 @@ from headrace.coordination.timers.commands import (
     OpenTimersCommand,
     PollCommand,
     SettleHalfCommand,
+    SettleHalfReply,
 )
+from headrace.coordination.timers.halves import SETTLED_AT_ONCE
 from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.coordination.timers.state_records import Settled, StoredOrigin
 from headrace.errors import (
@@ -416,22 +418,29 @@ class TimerPartitions:
         found = await hosted.bodies.leading([half.offset for half in pending], LISTED_BYTES_MAX)
         return list(zip(pending, found, strict=False))
 
-    async def settle(self, topic: Topic, number: int, command: SettleHalfCommand) -> Settled | None:
-        """Commit or roll back a half message; returns its outcome, None if it is not in this
-        partition.
+    async def settle(
+        self, topic: Topic, number: int, command: SettleHalfCommand
+    ) -> SettleHalfReply | None:
+        """Commit or roll back half messages; None if this partition never had such a one.
 
-        Raises RecordStateInvalid if it already has the other outcome.
+        The reply's error says that the outcome was another one before.
         """
         hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return None
-        reply = await hosted.shard.submit(command)
-        if isinstance(reply.error, RecordStateInvalid) and reply.outcome is None:
-            return None
-        if reply.error is not None:
+        count = 0
+        while True:
+            reply: SettleHalfReply = await hosted.shard.submit(command)
+            count += reply.count
+            if reply.count < SETTLED_AT_ONCE or command.number >= 0:
+                break
+        if isinstance(reply.error, RecordStateInvalid):
+            if reply.outcome is None:
+                return None
+        elif reply.error is not None:
             raise translated(reply.error)
-        outcome: Settled = reply.outcome
-        return outcome
+        reply.count = count
+        return reply
 
     async def poll_checks(self, group: str, count_max: int, wait_s: float) -> list[HalfShown]:
         """Half messages whose producer group is due for a check-back.
@@ -444,7 +453,7 @@ class TimerPartitions:
             async with asyncio.timeout(wait_s):
                 while True:
                     event.clear()
-                    found = await self._poll(group, count_max)
+                    found = await self.take_checks(group, count_max)
                     if found:
                         return found
                     await event.wait()
@@ -456,7 +465,8 @@ class TimerPartitions:
             if not waiting:
                 del self._polls[group]
 
-    async def _poll(self, group: str, count_max: int) -> list[HalfShown]:
+    async def take_checks(self, group: str, count_max: int) -> list[HalfShown]:
+        """The check-backs of a producer group that no producer has taken; see poll_checks."""
         shown: list[HalfShown] = []
         bytes_left = LISTED_BYTES_MAX
         for hosted in list(self._hosted.values()):

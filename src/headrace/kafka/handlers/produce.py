@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
-from headrace.broker.services.appends import Placed, Transaction
+from headrace.broker.services.appends import Transaction
 from headrace.errors import (
     AcksInvalid,
     CodecUnsupported,
@@ -36,6 +36,7 @@ from headrace.kafka.wire.produce import (
     write_one,
     write_produce,
 )
+from headrace.log.appended import Placed
 from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, header_of
 from headrace.records.compression import ZSTD
 from headrace.records.validation import check_single
@@ -303,7 +304,7 @@ class ProduceHandler:
 
         def then(outcome: Placed | BaseException) -> None:
             if isinstance(outcome, Placed):
-                _set_result(pending, index, part, outcome)
+                _set_result(pending, index, part, outcome[:3])
                 self._close(pending)
                 return
             self._fail(pending, index, part, outcome)

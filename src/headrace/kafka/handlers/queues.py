@@ -1,5 +1,5 @@
-"""Requests of other brokers for their HTTP clients: QueueReceive, -Wait, -Settle, -Release,
--Describe, -ListParked, -Park and -Unpark.
+"""Requests of other brokers for their clients: QueueReceive, -Wait, -Settle, -Release, -Describe,
+-ListParked, -Park, -Unpark, -Append and -Ask.
 
 Invariants: Headrace's own APIs, sent to the owner of the partitions. The rules are in
 `broker/shares`; requests become its calls. Records acquired for a broker whose connection has ended
@@ -337,6 +337,52 @@ async def queue_append_copies(node: Node, request: Any, _context: Context) -> An
     return {}
 
 
+# --- clients of other brokers ----------------------------------------------------------------
+
+
+async def queue_append(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueAppend: append a batch of another broker's client."""
+    empty: Answer = {
+        "record_errors": [], "base_offset": -1, "timestamp_ms": -1, "log_start_offset": -1,
+        "records": None,
+    }  # fmt: skip
+    try:
+        topic = await _checked_topic(node, request, [request.partition_index])
+        batch = bytes(request.batch or b"")
+        placed = await node.routed.sends.append_here(topic, request.partition_index, batch)
+    except HeadraceError as error:
+        refused = error.fields.get("record_errors", ())
+        errors = [{"index": index, "message": message} for index, message in refused]
+        return {**empty, **_error(error), "record_errors": errors}
+    answer = {**empty, **placed._asdict()}
+    if placed.records is not None:
+        answer["records"] = [one._asdict() for one in placed.records]
+    return answer
+
+
+async def queue_ask(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueAsk: an operation of `OwnerCalls` on partitions of this broker, or on what it hosts."""
+    body, name = bytes(request.body or b""), request.operation
+    topic: Topic | None = None
+    numbers = list(dict.fromkeys(request.partitions))
+    try:
+        if request.topic_id is not None:  # how zeros are read
+            topic = await _checked_topic(node, request, numbers)
+        else:
+            numbers = [-1]
+    except HeadraceError as error:
+        return {**_error(error), "partitions": []}
+
+    async def one(number: int) -> dict[str, Any]:
+        try:
+            answer = await node.routed.calls.carry_out(name, topic, number, body)
+        except HeadraceError as error:
+            return {"partition_index": number, **_error(error)}
+        return {"partition_index": number, "body": answer}
+
+    return {"partitions": [await one(number) for number in numbers]}
+
+
 HANDLERS: dict[int, Handler] = {
     apis.QUEUE_RECEIVE: queue_receive,
     apis.QUEUE_WAIT: queue_wait,
@@ -347,4 +393,6 @@ HANDLERS: dict[int, Handler] = {
     apis.QUEUE_PARK: queue_park,
     apis.QUEUE_UNPARK: queue_unpark,
     apis.QUEUE_APPEND_COPIES: queue_append_copies,
+    apis.QUEUE_APPEND: queue_append,
+    apis.QUEUE_ASK: queue_ask,
 }

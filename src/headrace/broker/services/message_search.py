@@ -1,0 +1,233 @@
+"""Finds and traces messages of whole topics: any broker accepts a search, owners carry it out.
+
+Invariants: knows no protocol. A page goes through the partitions in a fixed order and asks each
+owner for what is left of its limits, so `Page.next` holds wherever partitions move, and the next
+page may be asked of any broker. A partition that cannot be asked is named; it costs the others
+nothing, and what it holds is not said to be absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.services.batch_search import record_bytes
+from headrace.broker.services.owner_calls import checked, split
+from headrace.broker.services.search import (
+    FOUND_BYTES_MAX,
+    FoundMessage,
+    Page,
+    SearchBounds,
+    SearchPosition,
+)
+from headrace.broker.services.trace import Trace, TraceEvent, sort_events
+from headrace.coordination.shares.commands import DeliveryState
+from headrace.errors import HeadraceError
+from headrace.records.codec import Record
+from headrace.records.matching import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.broker.services.owner_calls import OwnerCalls
+    from headrace.broker.services.search import Search
+    from headrace.broker.services.trace import Tracer
+    from headrace.broker.topics.topic import Topic
+
+STEP_MS: Final = 500
+"""Of one call to an owner: shorter than the time that a broker is waited for."""
+COUNT_MAX: Final = 10_000
+
+
+class MessageSearch:
+    """See the module."""
+
+    def __init__(self, calls: OwnerCalls, search: Search, tracer: Tracer) -> None:
+        self._calls = calls
+        self._search = search
+        self._tracer = tracer
+        calls.offer("search", self._page_here)
+        calls.offer("trace.by_offset", self._trace_offset_here)
+        calls.offer_of_broker("trace.by_id", self._trace_id_here)
+
+    async def page(
+        self,
+        topic: Topic,
+        condition: Condition,
+        start: SearchPosition,
+        bounds: SearchBounds,
+        partition: int | None = None,
+    ) -> Page:
+        """Messages of `topic` from `start` on, in the order of places and offsets.
+
+        `partition`: search only this one, without dead letters. Raises the error of a partition
+        only where none could be searched.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + bounds.time_ms / 1000
+        page, bytes_left, has_searched = Page(), FOUND_BYTES_MAX, False
+        for one, place in self._places(topic, partition):
+            if place[:3] < start[:3]:
+                continue
+            at: SearchPosition | None = start if place[:3] == start[:3] else place
+            while at is not None:
+                count_left = bounds.count_max - len(page.found)
+                left_ms = int((deadline_s - loop.time()) * 1000)
+                if count_left <= 0 or bytes_left <= 0 or (left_ms <= 0 and has_searched):
+                    page.next = at
+                    return page
+                limits = count_left, min(max(left_ms, 1), STEP_MS)
+                try:
+                    part = await self._ask(one, place, topic, condition, at, limits)
+                except HeadraceError as error:
+                    page.failed[one.name, place.partition] = error
+                    break
+                has_searched = True
+                _add(page, part)
+                bytes_left -= sum(record_bytes(found.record) for found in part.found)
+                at = part.next
+        if page.failed and not has_searched:
+            raise next(iter(page.failed.values()))
+        return page
+
+    def _places(
+        self, topic: Topic, partition: int | None
+    ) -> Iterator[tuple[Topic, SearchPosition]]:
+        if partition is not None:
+            topic.check_partition(partition)
+        for one in self._search.topics(topic) if partition is None else [topic]:
+            for number in range(len(one.partitions)) if partition is None else [partition]:
+                yield one, SearchPosition(int(one is not topic), one.name, number, 0)
+
+    async def _ask(
+        self,
+        one: Topic,
+        place: SearchPosition,
+        origin: Topic,
+        condition: Condition,
+        start: SearchPosition,
+        limits: tuple[int, int],
+    ) -> Page:
+        asked = (
+            _condition_row(condition), origin.name if place.rank else "", list(start), *limits
+        )  # fmt: skip
+        found, after, *figures = await self._calls.ask_partition(
+            "search", one, place.partition, asked
+        )
+        return Page(
+            list(map(_message, found)), None if after is None else SearchPosition(*after), *figures
+        )
+
+    async def _page_here(self, topic: Topic, number: int, asked: Any) -> Any:
+        row, origin, start, count_max, time_ms = checked(asked, list | tuple, str, list, int, int)
+        bounds = SearchBounds(min(max(count_max, 1), COUNT_MAX), min(max(time_ms, 1), STEP_MS))
+        page = await self._search.partition_page(
+            topic, number, _condition(row),
+            SearchPosition(*checked(start, int, str, int, int, int, int)), bounds, origin,
+        )  # fmt: skip
+        rows = [_message_row(one) for one in page.found]
+        figures = page.records, page.size_bytes, page.unreadable, page.up_to_ms
+        return rows, None if page.next is None else list(page.next), *figures
+
+    # --- traces ------------------------------------------------------------------------------
+
+    async def trace_by_id(
+        self, topic: Topic, message_id: str, time_ms: int
+    ) -> tuple[Trace, dict[int, HeadraceError]]:
+        """(the known history of the messages with this id, the brokers that could not be asked)."""
+        asked = topic.name, message_id, time_ms
+        answers = await self._calls.ask_brokers("trace.by_id", asked, time_ms / 1000)
+        found, failed = split(answers)
+        if not found:
+            raise next(iter(failed.values()))
+        trace = Trace(is_complete=not failed)
+        for row in found.values():
+            _add_trace(trace, row)
+        sort_events(trace)
+        return trace, failed
+
+    async def trace_by_offset(self, topic: Topic, number: int, offset: int, time_ms: int) -> Trace:
+        """The known history of one record. Raises OffsetOutOfRange, BrokerUnreachable."""
+        trace = Trace()
+        row = await self._calls.ask_partition(
+            "trace.by_offset", topic, number, (offset, time_ms), time_ms / 1000
+        )
+        _add_trace(trace, row)
+        return trace
+
+    async def _trace_id_here(self, asked: Any) -> Any:
+        name, message_id, time_ms = checked(asked, str, str, int)
+        trace = Trace()
+        await self._tracer.by_id(name, message_id, time_ms, trace)
+        return _trace_row(trace)
+
+    async def _trace_offset_here(self, topic: Topic, number: int, asked: Any) -> Any:
+        offset, time_ms = checked(asked, int, int)
+        trace = Trace()
+        await self._tracer.by_offset(topic, number, offset, time_ms, trace)
+        return _trace_row(trace)
+
+
+def _add(page: Page, part: Page) -> None:
+    page.found += part.found
+    page.records += part.records
+    page.size_bytes += part.size_bytes
+    page.unreadable += part.unreadable
+    if part.up_to_ms >= 0:
+        page.up_to_ms = part.up_to_ms
+
+
+# --- values between brokers ------------------------------------------------------------------
+
+
+def _condition_row(one: Condition) -> list[Any]:
+    words = [one.message_id, one.key, one.tag]
+    return [*words, [list(pair) for pair in one.headers], one.since_ms, one.until_ms]
+
+
+def _condition(row: Any) -> Condition:
+    message_id, key, tag, headers, since_ms, until_ms = checked(row, str, str, str, list, int, int)
+    pairs = tuple((name, value) for name, value in (checked(one, str, str) for one in headers))
+    return Condition(message_id, key, tag, pairs, since_ms, until_ms)
+
+
+def _message_row(found: FoundMessage) -> list[Any]:
+    record = found.record
+    return [
+        found.state,
+        found.topic,
+        found.partition,
+        [record.offset, record.timestamp_ms, record.key, record.value, record.headers],
+        found.due_ms,
+        [list(one) for one in found.groups],
+    ]
+
+
+def _message(row: Any) -> FoundMessage:
+    state, topic, partition, (offset, timestamp_ms, key, value, headers), due_ms, groups = row
+    pairs = [(name, content) for name, content in headers]
+    record = Record(offset, timestamp_ms, key, value, pairs)
+    states = [DeliveryState(*one) for one in groups]
+    return FoundMessage(state, topic, partition, record, due_ms, states)
+
+
+def _trace_row(trace: Trace) -> list[Any]:
+    return [
+        [_message_row(one) for one in trace.messages],
+        [
+            [one.at_ms, one.event, one.topic, one.partition, one.offset, one.details]
+            for one in trace.events
+        ],
+        trace.unknown,
+        trace.is_complete,
+        trace.records,
+    ]
+
+
+def _add_trace(trace: Trace, row: Any) -> None:
+    messages, events, unknown, is_complete, records = row
+    trace.messages += map(_message, messages)
+    trace.events += [TraceEvent(*one) for one in events]
+    trace.unknown += [one for one in unknown if one not in trace.unknown]
+    trace.is_complete = trace.is_complete and is_complete
+    trace.records += records

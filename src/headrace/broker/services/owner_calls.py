@@ -1,0 +1,173 @@
+"""Operations that any broker accepts and another one carries out: the owner of a partition, or each
+broker for what it hosts.
+
+Invariants: knows no protocol; what an operation does is registered by the service that offers it.
+What it is asked and what it returns are JSON values, bytes, tuples and lists. Here it is called as
+it is; for another broker it is encoded, and checked where it arrives. Every operation is
+idempotent, or safe to lose: a call is repeated while owners change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import BrokerUnreachable, HeadraceError, RequestInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from types import UnionType
+
+    from headrace.broker.services.queue_owners import QueueOwners
+    from headrace.broker.topics.topic import Topic
+    from headrace.metadata.facts import BrokerFact
+
+    OfPartition = Callable[[Topic, int, Any], Awaitable[Any]]
+    OfBroker = Callable[[Any], Awaitable[Any]]
+
+_BYTES: Final = "b64"
+
+
+class OwnerCalls:
+    """See the module."""
+
+    def __init__(
+        self, owners: QueueOwners, brokers: Callable[[], Sequence[BrokerFact]], broker_id: int
+    ) -> None:
+        self._owners = owners
+        self._brokers = brokers
+        self._broker_id = broker_id
+        self._of_partition: dict[str, OfPartition] = {}
+        self._of_broker: dict[str, OfBroker] = {}
+
+    def offer(self, name: str, operation: OfPartition) -> None:
+        """Offer an operation on one partition: `operation(topic, number, asked)`."""
+        self._of_partition[name] = operation
+
+    def offer_of_broker(self, name: str, operation: OfBroker) -> None:
+        """Offer an operation on what each broker hosts: `operation(asked)`."""
+        self._of_broker[name] = operation
+
+    # --- asking ------------------------------------------------------------------------------
+
+    async def ask_partitions(
+        self,
+        name: str,
+        topic: Topic,
+        asked: Any,
+        numbers: Sequence[int] | None = None,
+        time_s: float = 0,
+    ) -> dict[int, Any]:
+        """The result of each partition's owner, or its HeadraceError. `numbers` None: all.
+
+        `time_s`: how long the operation may take of its own accord.
+        """
+        operation, body = self._of_partition[name], encoded(asked)
+        answers = await self._owners.ask_all(
+            topic,
+            lambda number: operation(topic, number, asked),
+            lambda peers, broker, part: peers.ask(broker, name, topic.id, part, body, time_s),
+            numbers,
+        )
+        return {
+            number: decoded(answer) if isinstance(answer, bytes) else answer
+            for number, answer in answers.items()
+        }
+
+    async def ask_partition(
+        self, name: str, topic: Topic, number: int, asked: Any, time_s: float = 0
+    ) -> Any:
+        """The result of one partition's owner. Raises HeadraceError, also TopicUnknown."""
+        topic.check_partition(number)
+        answer = (await self.ask_partitions(name, topic, asked, [number], time_s))[number]
+        if isinstance(answer, HeadraceError):
+            raise answer
+        return answer
+
+    async def ask_broker(self, name: str, broker_id: int, asked: Any, time_s: float = 0) -> Any:
+        """The result of one broker. Raises HeadraceError."""
+        if broker_id == self._broker_id:
+            return await self._of_broker[name](asked)
+        broker, peers = self._owners.reachable_peer(broker_id)
+        answer = await peers.ask(broker, name, None, (), encoded(asked), time_s)
+        missing = BrokerUnreachable(f"broker {broker_id} omitted its result")
+        return decoded(answer.get(-1, missing))
+
+    async def ask_brokers(self, name: str, asked: Any, time_s: float = 0) -> dict[int, Any]:
+        """The result of each live broker, or its HeadraceError."""
+        found: dict[int, Any] = {}
+
+        async def ask(broker_id: int) -> None:
+            try:
+                found[broker_id] = await self.ask_broker(name, broker_id, asked, time_s)
+            except HeadraceError as error:
+                found[broker_id] = error
+
+        await asyncio.gather(*(ask(broker.id) for broker in self._brokers()))
+        return dict(sorted(found.items()))
+
+    # --- being asked by another broker -------------------------------------------------------
+
+    async def carry_out(self, name: str, topic: Topic | None, number: int, body: bytes) -> bytes:
+        """The encoded result of an operation on a partition of this broker, or on what it hosts
+        (`topic` None). Raises RequestInvalid, and what the operation raises."""
+        asked = decoded(body)
+        if topic is None:
+            of_broker = self._of_broker.get(name)
+            if of_broker is not None:
+                return encoded(await of_broker(asked))
+        else:
+            operation = self._of_partition.get(name)
+            if operation is not None:
+                return encoded(await operation(topic, number, asked))
+        raise RequestInvalid(f"there is no operation {name[:50]!r}: all brokers need one version")
+
+
+def encoded(value: Any) -> bytes:
+    """A value for another broker."""
+    return json.dumps(value, separators=(",", ":"), default=_as_text).encode()
+
+
+def _as_text(value: Any) -> dict[str, str]:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{type(value).__name__} cannot be sent to another broker")
+    return {_BYTES: base64.b64encode(value).decode()}
+
+
+def decoded(data: bytes | HeadraceError) -> Any:
+    """What `encoded` was given, with lists for tuples. Raises RequestInvalid, and an error that is
+    given instead."""
+    if isinstance(data, HeadraceError):
+        raise data
+    try:
+        return json.loads(data, object_hook=_from_text)
+    except (ValueError, RecursionError, TypeError) as error:
+        raise RequestInvalid("a broker's request or response is malformed") from error
+
+
+def _from_text(found: dict[str, Any]) -> Any:
+    if found.keys() == {_BYTES}:
+        return base64.b64decode(found[_BYTES])
+    return found
+
+
+def checked(values: Any, *kinds: type | UnionType) -> Any:
+    """The values, if they are of these types. Raises RequestInvalid."""
+    if (
+        not isinstance(values, list | tuple)
+        or len(values) != len(kinds)
+        or not all(map(isinstance, values, kinds))
+    ):
+        raise RequestInvalid("a broker's request is malformed: all brokers need one version")
+    return values
+
+
+def split(
+    answers: Mapping[int, Any],
+) -> tuple[dict[int, Any], dict[int, HeadraceError]]:
+    """(results, errors) of what was asked of partitions or brokers."""
+    found = {n: one for n, one in answers.items() if not isinstance(one, HeadraceError)}
+    failed = {n: one for n, one in answers.items() if isinstance(one, HeadraceError)}
+    return found, failed

@@ -1,0 +1,215 @@
+"""Appends records of clients that do not speak Kafka's protocol, at whichever broker owns their
+partitions.
+
+Invariants: knows no protocol. Each record gets its own result: one that is refused, or that makes
+its batch too large, costs its neighbours nothing. Records of one partition keep their order. The
+partition of a record depends on the record alone wherever it may be sent again (a key, or a named
+sequence), so that a repetition meets the first one. A record whose attributes the topic does not
+read is refused, because it would be stored as something else than was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.services.queue_owners import MOVING_ROUNDS, MOVING_S, away
+from headrace.errors import (
+    BatchTooLarge,
+    HeadraceError,
+    NotOwner,
+    PolicyViolation,
+    RecordInvalid,
+    RequestInvalid,
+)
+from headrace.log.appended import STORED, RecordPlace
+from headrace.records.attributes import PRODUCER, check_read, find_header
+from headrace.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, check_batch, header_of
+from headrace.records.codec import encode_batch
+from headrace.records.partitioner import partition_of_key
+from headrace.records.validation import check_single
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.broker.services.appends import Appends
+    from headrace.broker.services.queue_owners import QueueOwners
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.appended import Placed
+    from headrace.records.codec import Record
+
+ANY: Final = -1
+"""Of `Outgoing.partition`: the record's key decides, or its named sequence, or nothing."""
+
+
+class Outgoing(NamedTuple):
+    """A record to append."""
+
+    record: Record
+    partition: int = ANY
+
+
+class Sent(NamedTuple):
+    """Where a record was stored."""
+
+    partition: int
+    place: RecordPlace
+
+
+_Part = list[tuple[int, "Record"]]
+"""(place among the results, record)"""
+
+
+class RecordSends:
+    """See the module."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        owners: QueueOwners,
+        appends: Appends,
+    ) -> None:
+        self._topics = topics
+        self._ownership = topics.ownership
+        self._owners = owners
+        self._appends = appends
+
+    async def send(self, topic: Topic, records: Sequence[Outgoing]) -> list[Sent | HeadraceError]:
+        """The result of each record, once it is durable or refused.
+
+        Raises PolicyViolation for an internal topic. BrokerUnreachable: it may have been stored.
+        """
+        _check_public(topic)
+        config = self._topics.log_config(topic.name, topic.fact.configs)
+        found: dict[int, Sent | HeadraceError] = {}
+        parts: dict[int, _Part] = {}
+        spread = self._spread(topic)
+        for place, (record, partition) in enumerate(records):
+            try:
+                if not config.has_attributes:
+                    check_read(record.headers, topic.name)
+                number = self._partition_for(topic, record, partition, spread)
+            except HeadraceError as error:
+                found[place] = error
+            else:
+                parts.setdefault(number, []).append((place, record))
+
+        async def send_part(number: int, part: _Part) -> None:
+            for some in _alike(part):
+                await self._send_some(topic, number, some, found)
+
+        await asyncio.gather(*(send_part(*one) for one in parts.items()))
+        return [found[place] for place in range(len(records))]
+
+    def _spread(self, topic: Topic) -> int:
+        """The partition of the records of one call for which nothing decides: one that is served,
+        if possible here."""
+        owners = self._owners.of(topic)
+        numbers = owners.here or sorted(n for part in owners.others.values() for n in part)
+        numbers = numbers or owners.away
+        return numbers[self._topics.randomness.below(len(numbers))]
+
+    @staticmethod
+    def _partition_for(topic: Topic, record: Record, partition: int, spread: int) -> int:
+        """Raises TopicUnknown."""
+        if partition != ANY:
+            topic.check_partition(partition)
+            return partition
+        key = record.key
+        if key is None:
+            key = find_header(record.headers, PRODUCER)
+        return spread if key is None else partition_of_key(key, len(topic.partitions))
+
+    async def _send_some(
+        self, topic: Topic, number: int, part: _Part, found: dict[int, Sent | HeadraceError]
+    ) -> None:
+        """Append the records of `part`, as one batch unless some of them are refused."""
+        try:
+            placed = await self._append(topic, number, [record for _, record in part])
+        except (RecordInvalid, BatchTooLarge) as error:
+            named = dict(error.fields.get("record_errors", ()))
+            refused = {index: why for index, why in named.items() if 0 <= index < len(part)}
+            if len(part) == 1:
+                found[part[0][0]] = error
+            elif refused:
+                for index, why in refused.items():
+                    found[part[index][0]] = RecordInvalid(f"the record is not stored: {why}")
+                rest = [one for index, one in enumerate(part) if index not in refused]
+                if rest:
+                    await self._send_some(topic, number, rest, found)
+            else:  # it does not say which
+                middle = len(part) // 2
+                await self._send_some(topic, number, part[:middle], found)
+                await self._send_some(topic, number, part[middle:], found)
+        except HeadraceError as error:
+            found.update((place, error) for place, _ in part)
+        else:
+            for index, (place, _) in enumerate(part):
+                one = RecordPlace(placed.base_offset + index, STORED)
+                found[place] = Sent(number, placed.records[index] if placed.records else one)
+
+    # --- batches -----------------------------------------------------------------------------
+
+    async def _append(self, topic: Topic, number: int, records: Sequence[Record]) -> Placed:
+        """Append one batch, here or at the partition's owner. Raises HeadraceError."""
+        batch = encode_batch(records)
+        for moving in range(MOVING_ROUNDS):
+            if moving:
+                await asyncio.sleep(MOVING_S)
+            try:
+                if self._ownership.is_mine(topic, number):
+                    return await self._append_here(topic, number, batch)
+                # An owner closes the connection of a request above its limit, without an answer.
+                self._topics.log_config(topic.name, topic.fact.configs).check_size(len(batch))
+                owner = self._ownership.leader(topic, number).broker
+                broker, peers = self._owners.reachable_peer(owner)
+                return await peers.append(broker, topic.id, number, batch)
+            except NotOwner:
+                continue  # a takeover that one of the two brokers has not seen yet
+        raise away(topic, [number], self._ownership.leader(topic, number).broker)
+
+    async def append_here(self, topic: Topic, number: int, batch: bytes) -> Placed:
+        """Append a batch that another broker made of its client's records.
+
+        Raises BatchCorrupt, RecordInvalid, RequestInvalid, PolicyViolation, NotOwner.
+        """
+        _check_public(topic)
+        header = header_of(check_single(memoryview(batch)))
+        has_producer = header.producer_id != NO_PRODUCER_ID
+        if has_producer or header.attributes & (CONTROL | TRANSACTIONAL):
+            raise RequestInvalid("records are forwarded without a producer id or transaction")
+        return await self._append_here(topic, number, batch)
+
+    async def _append_here(self, topic: Topic, number: int, batch: bytes) -> Placed:
+        if not self._ownership.is_mine(topic, number):
+            raise NotOwner(f"{topic.name}-{number} is not served by this broker")
+        log = topic.require_log(number)
+        await log.wait_loaded()
+        stored: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+
+        def then(outcome: Placed | BaseException) -> None:
+            if stored.done():
+                return
+            if isinstance(outcome, BaseException):
+                stored.set_exception(outcome)
+            else:
+                stored.set_result(outcome)
+
+        view = memoryview(batch)
+        self._appends.append(log, view, check_batch(view), then)
+        return await stored
+
+
+def _check_public(topic: Topic) -> None:
+    if topic.is_internal:
+        raise PolicyViolation(f"{topic.name} is internal: only the broker writes to it")
+
+
+def _alike(part: _Part) -> Iterator[_Part]:
+    """Runs of records that may share a batch: those of named sequences and delayed ones may not."""
+    for _is_named, some in groupby(
+        part, lambda one: find_header(one[1].headers, PRODUCER) is not None
+    ):
+        yield list(some)

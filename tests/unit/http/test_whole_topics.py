@@ -1,0 +1,290 @@
+"""Sends, half messages, delayed records, searches: one HTTP address serves the whole cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlencode
+
+from tests.unit.http.http_rig import Web, on_the_web
+from tests.unit.http.test_queues_of_brokers import TOPIC, until, with_brokers
+
+from headrace.broker.shares.dead_letters import H_TOPIC
+from headrace.records.partitioner import partition_of_key
+
+READ = {"headrace.message.attributes": "true"}
+PATH = f"/v1/topics/{TOPIC}"
+COUNT = 6
+
+
+class Reached(Web):
+    """All operations of one broker of a cluster."""
+
+    def __init__(self, one) -> None:
+        super().__init__(one.rig)
+
+    async def ok(self, method, path, body=None):
+        status, answer = await self.ask(method, path, body)
+        assert status == 200, answer
+        return answer
+
+    async def send(self, *records, topic=TOPIC):
+        answer = await self.ok("POST", f"/v1/topics/{topic}/records", {"records": [*records]})
+        return answer["results"]
+
+    async def settle(self, **asked):
+        answer = await self.ok("POST", f"{PATH}/half/settle", asked)
+        return [(one["ok"], one.get("outcome")) for one in answer["results"]]
+
+    async def pending(self):
+        answer = await self.ok("GET", f"{PATH}/half")
+        assert "failed" not in answer
+        return [(one["partition"], one["message_id"]) for one in answer["half"]]
+
+
+async def webs_of(cluster, **config):
+    first = next(iter(cluster.brokers.values())).node
+    await first.topics.create(TOPIC, COUNT, 1, READ | config)
+    await until(lambda: len(set(cluster.owners())) == len(cluster.brokers))
+    return [Reached(one) for one in cluster.brokers.values()]
+
+
+def half(message_id, partition=None, value="v", group="shop"):
+    record = {
+        "value": value,
+        "headers": [["headrace-half", group], ["headrace-message-id", message_id]],
+    }
+    return record if partition is None else record | {"partition": partition}
+
+
+@with_brokers(3)
+async def test_any_broker_takes_sends_of_all_partitions(cluster):
+    webs = await webs_of(cluster)
+    for web in webs:
+        keys = [f"key-{number}" for number in range(30)]
+        results = await web.send(*({"key": key, "value": key} for key in keys))
+        assert [one["partition"] for one in results] == [
+            partition_of_key(key.encode(), COUNT) for key in keys
+        ]
+        assert all(one["ok"] and one["offset"] >= 0 for one in results)
+        named = await web.send(*({"value": "x", "partition": number} for number in range(COUNT)))
+        assert [one["partition"] for one in named] == list(range(COUNT))
+    mixed = await webs[0].send(
+        *(
+            {"partition": number, "value": "x", "headers": [["headrace-priority", priority]]}
+            for number in range(COUNT)
+            for priority in ("1", "x", "2")
+        )
+    )
+    assert [one["ok"] for one in mixed] == [True, False, True] * COUNT
+    assert "headrace-priority" in mixed[1]["error"]["detail"]
+
+
+@with_brokers(3)
+async def test_any_broker_settles_half_messages_whichever_partition_holds_them(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(*(half(f"id-{number}", number) for number in range(COUNT)))
+    assert await webs[1].pending() == [(number, f"id-{number}") for number in range(COUNT)]
+    commit = [{"message_id": f"id-{number}"} for number in range(COUNT)]
+    assert await webs[2].settle(commit=commit) == [(True, "committed")] * COUNT
+    assert await webs[0].settle(commit=commit) == [(True, "committed")] * COUNT
+    contrary = await webs[1].settle(rollback=commit)
+    assert not any(ok for ok, _ in contrary)
+    assert await webs[1].pending() == []
+    # An id that was used before, in each other partition, and one that is pending twice.
+    for number in range(COUNT):
+        await webs[0].send(half("again", number))
+        rolled_back = await webs[number % 3].settle(rollback=[{"message_id": "again"}])
+        assert rolled_back == [(True, "rolled back")]
+    await webs[1].send(half("again", 0), half("again", 0), half("again", 5))
+    assert await webs[2].settle(commit=[{"message_id": "again"}]) == [(True, "committed")]
+    assert await webs[2].pending() == []
+    listed = (await webs[0].ok("GET", f"{PATH}/half?state=settled&limit=1000"))["half"]
+    states = [one["state"] for one in listed if one["message_id"] == "again"]
+    assert sorted(states) == ["committed"] * 3 + ["rolled back"] * COUNT
+    assert await webs[0].settle(commit=[{"message_id": "never"}]) == [(False, "unknown")]
+
+
+@with_brokers(2)
+async def test_what_a_broker_that_cannot_be_asked_may_hold_is_not_said_to_be_absent(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(half("there", cluster.owners().index(2)))
+    await cluster.brokers[2].face.close()  # it is registered, and cannot be reached
+    body = {"commit": [{"message_id": "there"}, {"message_id": "nowhere"}]}
+    answer = await webs[0].ok("POST", f"{PATH}/half/settle", body)
+    for one in answer["results"]:
+        assert (one["ok"], one["retriable"]) == (False, True)
+        assert f"of {TOPIC} at the moment" in one["error"]
+    missing = [one["partition"] for one in answer["failed"]]
+    assert missing == [n for n, owner in enumerate(cluster.owners()) if owner == 2]
+    answer = await webs[0].ok("POST", f"{PATH}/delayed/cancel", {"message_ids": ["there"]})
+    assert answer["results"][0]["retriable"]
+    sent = await webs[0].send({"value": "x", "partition": missing[0]})
+    assert (sent[0]["ok"], sent[0]["error"]["retriable"]) == (False, True)
+    found = await webs[0].ok("GET", f"{PATH}/messages?message_id=there")
+    assert not found["is_complete"]
+    assert [(one["topic"], one["partition"]) for one in found["failed"]] == [
+        (TOPIC, number) for number in missing
+    ]
+    traced = await webs[0].ok("GET", f"{PATH}/trace?message_id=there")
+    assert (traced["is_complete"], [one["broker"] for one in traced["failed"]]) == (False, [2])
+    assert (await webs[0].ask("GET", f"{PATH}/half?partition={missing[0]}"))[0] == 503
+
+
+@with_brokers(2)
+async def test_any_broker_lists_and_cancels_delayed_records(cluster):
+    webs = await webs_of(cluster)
+    for number in range(COUNT):
+        headers = [["headrace-delay", "600000"], ["headrace-message-id", f"id-{number}"]]
+        (sent,) = await webs[0].send({"partition": number, "value": "v", "headers": headers})
+        assert (sent["offset"], sent["state"]) == (None, "delayed")
+    listed, token = [], ""
+    while token is not None:
+        page = await webs[len(listed) % 2].ok("GET", f"{PATH}/delayed?limit=2{token}")
+        listed += page["delayed"]
+        token = page.get("next_page_token") and f"&page_token={page['next_page_token']}"
+    assert [one["message_id"] for one in listed] == [f"id-{number}" for number in range(COUNT)]
+    body = {
+        "receipts": [listed[0]["receipt"], listed[5]["receipt"], "x"],
+        "message_ids": ["id-1", "id-4", "id-1"],
+    }
+    results = (await webs[1].ok("POST", f"{PATH}/delayed/cancel", body))["results"]
+    assert [one["cancelled"] for one in results] == [1, 1, 0, 1, 1, 0]
+    left = (await webs[0].ok("GET", f"{PATH}/delayed"))["delayed"]
+    assert [one["message_id"] for one in left] == ["id-2", "id-3"]
+
+
+@with_brokers(2)
+async def test_a_producer_is_asked_for_half_messages_of_all_brokers_at_one(cluster):
+    webs = await webs_of(cluster, **{"headrace.half.check.first.ms": "50"})
+    asking = asyncio.create_task(
+        webs[0].ok("POST", "/v1/half/shop/checks", {"wait_ms": 20_000, "max": 1})
+    )
+    await webs[1].send(half("there", cluster.owners().index(2), "content"))
+    (check,) = (await asking)["checks"]
+    assert (check["message_id"], check["value"]) == ("there", "content")
+    assert await webs[0].settle(commit=[{"receipt": check["receipt"]}]) == [(True, "committed")]
+    await webs[0].send(*(half(f"id-{number}", number) for number in range(COUNT)))
+    found = set()
+    async with asyncio.timeout(20):
+        while len(found) < COUNT:
+            answer = await webs[1].ok("POST", "/v1/half/shop/checks", {"wait_ms": 1_000, "max": 4})
+            assert len(answer["checks"]) <= 4
+            found |= {one["message_id"] for one in answer["checks"]}
+
+
+@with_brokers(2)
+async def test_any_broker_finds_and_traces_the_messages_of_all(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].node.topics.create("dead", COUNT, 1, READ)
+    config = {"set": {"errors.deadletterqueue.topic.name": "dead"}}
+    await webs[0].ok("PATCH", "/v1/groups/workers/config", config)
+    await until(lambda: all(web.node.group_configs.overrides("workers") for web in webs))
+    headers = [["headrace-message-id", "id"]]
+    for number in range(COUNT):
+        record = {"value": "v", "partition": number}
+        await webs[0].send(record | {"headers": headers})
+        await webs[1].send(record | {"headers": [*headers, [H_TOPIC, TOPIC]]}, topic="dead")
+    places = [(name, number) for name in (TOPIC, "dead") for number in range(COUNT)]
+    for web in webs:
+        whole = await web.ok("GET", f"{PATH}/messages?message_id=id")
+        assert [(one["topic"], one["partition"]) for one in whole["messages"]] == places
+        assert whole["is_complete"]
+        paged, query = [], {"message_id": "id", "limit": 1}
+        while True:  # each page from another broker
+            at = webs[len(paged) % 2]
+            page = await at.ok("GET", f"{PATH}/messages?{urlencode(query)}")
+            paged += page["messages"]
+            if "next_page_token" not in page:
+                break
+            query["page_token"] = page["next_page_token"]
+        assert paged == whole["messages"]
+        traced = await web.ok("GET", f"{PATH}/trace?message_id=id")
+        events = {(one["topic"], one["partition"]) for one in traced["events"]}
+        assert (events, traced["is_complete"]) == (set(places), True)
+        for number in range(COUNT):
+            one = await web.ok("GET", f"{PATH}/trace?partition={number}&offset=0")
+            assert [event["event"] for event in one["events"]] == ["stored"]
+    await cluster.kill(2)
+    await until(lambda: set(cluster.owners()) == {1})
+    whole = await webs[0].ok("GET", f"{PATH}/messages?message_id=id&time_ms=30000")
+    assert len(whole["messages"]) == len(places)
+
+
+# --- one broker ------------------------------------------------------------------------------
+
+
+@on_the_web
+async def test_a_record_that_is_refused_costs_its_neighbours_nothing(web):
+    config = READ | {
+        "max.message.bytes": "2000", "headrace.delay.max.ms": "1000",
+        "message.timestamp.after.max.ms": "3600000",
+    }  # fmt: skip
+    await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 1, "config": config})
+
+    def record(value, headers=(), **more):
+        return {"value": value, "headers": [[f"headrace-{n}", v] for n, v in headers], **more}
+
+    records = [
+        record("0"),
+        record("1", [("priority", "x")]),
+        record("x" * 1500),
+        record("3" * 1500),
+        record("x" * 3000),
+        record("5", [("delay", "5000")]),
+        record("6", [("producer", "p"), ("sequence", "1")]),
+        record("7", [("delay", "500")]),
+        record("8", [("producer", "p"), ("sequence", "1")]),
+        record("9", timestamp_ms=200_000_000_000_000),
+        record("10", [("half", "g"), ("message-id", "i")]),
+        record("11", [("half", "g")]),
+        record("12"),
+    ]
+    answer = (await web.ask("POST", "/v1/topics/t/records", {"records": records}))[1]["results"]
+    assert [n for n, one in enumerate(answer) if not one["ok"]] == [1, 4, 5, 9, 11]
+    states = {n: one["state"] for n, one in enumerate(answer) if "state" in one}
+    assert states == {7: "delayed", 8: "duplicate", 10: "half"}
+    stored = {n: one["offset"] for n, one in enumerate(answer) if one.get("offset") is not None}
+    path = "/v1/topics/t/records?partition=0&offset=0"
+    log = {one["offset"]: one["value"] for one in (await web.ask("GET", path))[1]["records"]}
+    assert {n: log[offset] for n, offset in stored.items()} == {
+        n: records[n]["value"] for n in (0, 2, 3, 6, 12)
+    }
+
+
+@on_the_web
+async def test_a_repeated_request_without_keys_is_stored_once(web):
+    await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 5, "config": READ})
+    names = (["headrace-producer", "request-77"], ["headrace-sequence", "{}"])
+    body = {
+        "records": [
+            {"value": str(n), "headers": [names[0], ["headrace-sequence", str(n)]]}
+            for n in range(3)
+        ]
+    }
+    places = set()
+    for _ in range(8):
+        answer = (await web.ask("POST", "/v1/topics/t/records", body))[1]["results"]
+        assert all(one["ok"] for one in answer)
+        places |= {one["partition"] for one in answer}
+    assert len(places) == 1
+    path = f"/v1/topics/t/records?partition={places.pop()}&offset=0"
+    stored = (await web.ask("GET", path))[1]["records"]
+    assert [one["value"] for one in stored] == ["0", "1", "2"]
+
+
+@on_the_web
+async def test_attributes_that_a_topic_does_not_read_are_refused(web):
+    await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 1})
+    for headers in (
+        [["headrace-delay", "500"]],
+        [["headrace-half", "g"], ["headrace-message-id", "i"]],
+        [["headrace-producer", "p"], ["headrace-sequence", "1"]],
+        [["headrace-expire-at", "1"]],
+    ):
+        body = {"records": [{"value": "a"}, {"value": "b", "headers": headers}]}
+        answer = (await web.ask("POST", "/v1/topics/t/records", body))[1]["results"]
+        assert [one["ok"] for one in answer] == [True, False]
+        assert "headrace.message.attributes=read" in answer[1]["error"]["detail"]
+    harmless = [["headrace-message-id", "i"], ["headrace-tag", "t"], ["headrace-other", "x"]]
+    body = {"records": [{"value": "a", "headers": harmless}]}
+    assert (await web.ask("POST", "/v1/topics/t/records", body))[1]["results"][0]["ok"]
