@@ -5,7 +5,7 @@ Invariants: uses HTTP, and queries every broker that serves a part of the topic.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -113,7 +113,7 @@ def cancel(
     body = {"receipts": [*receipts], "message_ids": [*message_ids]}
     path = path_of("topics", topic, "delayed", "cancel")
     answers = [*ask_each(session, "POST", path, body)]
-    results = [_merged(list(one)) for one in zip(*(a["results"] for a in answers), strict=True)]
+    results = answers[0]["results"]
     if as_json:
         print_json(results)
     else:
@@ -134,9 +134,3 @@ def cancel(
             "List pending records: headrace delayed list TOPIC",
             NOT_FOUND,
         )
-
-
-def _merged(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The result for one record, given each broker's result: its owner's counts."""
-    best = max(results, key=lambda one: (one["cancelled"] > 0, "error" not in one))
-    return best | {"cancelled": sum(one["cancelled"] for one in results)}

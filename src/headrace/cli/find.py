@@ -1,8 +1,7 @@
 """`headrace find`: finds messages and shows their state.
 
-Invariants: uses HTTP, page by page, so that a broker never holds more than one page. A broker
-searches the partitions that it serves and names the brokers of the others, which are queried in
-turn.
+Invariants: uses HTTP, page by page, so that a broker never holds more than one page. Any broker
+searches all partitions.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
 from headrace.cli.positions import TimeType
 from headrace.cli.queue import Milliseconds
-from headrace.cli.web import HTTP, Web, check_answerer, http_address, path_of, place_of
+from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -82,24 +81,11 @@ def find_all(
 ) -> dict[str, Any]:
     """Search on all brokers, up to a count and a time. Raises CommandFailed."""
     finding = _Finding(session, topic, limits)
-    left = {-1: http_address(session)}
-    while left:
-        number = next(iter(left))
-        if not finding.ask(left.pop(number), query, number):
-            return finding.total
-        left |= {id_: http for id_, http in finding.brokers.items() if id_ not in finding.asked}
-    for name, number in sorted(finding.missed):
-        # It moved from a broker that is queried later to one that was queried before.
-        place = name, number
-        if name == topic and place in finding.owners:
-            one = query | {"partition": number}
-            finding.forget(place)
-            if not finding.ask(finding.owners[place], one):
-                return finding.total
-            finding.missed.discard(place)
+    if not finding.ask(query):
+        return finding.total
     if finding.missed:
         names = ", ".join(f"{name}-{number}" for name, number in sorted(finding.missed))
-        finding.stop(f"these partitions are not served at the moment, or moved: {names}")
+        finding.stop(f"the owners of these partitions could not be asked: {names}")
     return finding.total
 
 
@@ -110,12 +96,8 @@ class _Finding:
         self.total: dict[str, Any] = {
             "messages": [], "is_complete": True, "searched": {"records": 0, "bytes": 0}
         }  # fmt: skip
-        self.asked: set[int] = set()
-        self.brokers: dict[int, str] = {}
-        self.owners: dict[tuple[str, int], str] = {}
-        """Addresses of brokers, according to the newest response."""
         self.missed: set[tuple[str, int]] = set()
-        """Partitions that no queried broker has served throughout the search."""
+        """Partitions whose owner could not be asked."""
         self._session = session
         self._topic = topic
         self._count = limits["count"]
@@ -125,18 +107,9 @@ class _Finding:
         """Explain why not everything was searched."""
         self.total |= {"is_complete": False, "reason": reason}
 
-    def forget(self, place: tuple[str, int]) -> None:
-        """Drop the results from a partition that is searched from its beginning again."""
-        found = self.total["messages"]
-        kept = [one for one in found if (one["topic"], one["partition"]) != place]
-        self.total["messages"] = kept
-
-    def ask(self, address: str, query: dict[str, Any], expected: int = -1) -> bool:
-        """Add one broker's results; returns False once a limit is reached.
-
-        `expected`: the broker at this address, -1 for any. Raises CommandFailed if another answers.
-        """
-        web, given, missed = Web(self._session, address), dict(query), set[tuple[str, int]]()
+    def ask(self, query: dict[str, Any]) -> bool:
+        """Add the results; returns False once a limit is reached."""
+        web, given = Web(self._session), dict(query)
         while True:
             room = self._count - len(self.total["messages"])
             rest_ms = int((self._deadline_s - time.monotonic()) * 1000)
@@ -150,18 +123,11 @@ class _Finding:
             self.total["messages"] += answer["messages"]
             for name in ("records", "bytes"):
                 self.total["searched"][name] += answer["searched"][name]
-            for other in answer["elsewhere"]:
-                missed.add(place := place_of(self._topic, other))
-                self.owners.pop(place, None)
-                if "broker" in other:
-                    self.owners[place] = other["broker"]["http"]
-                    self.brokers[other["broker"]["id"]] = other["broker"]["http"]
-            if answer["is_complete"]:
+            for other in answer.get("failed", ()):
+                self.missed.add((other["topic"], other["partition"]))
+            if "next_page_token" not in answer:
                 break
             given["page_token"] = answer["next_page_token"]
-        if "partition" not in given:
-            self.missed = self.missed & missed if self.asked else missed
-        self.asked.add(answer["broker"])
         return True
 
 

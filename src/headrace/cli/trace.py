@@ -1,7 +1,6 @@
 """`headrace trace`: the history of a message, step by step.
 
-Invariants: uses HTTP; queries every broker that serves a part of the topic, and merges the results
-by time. Unknown parts are reported.
+Invariants: uses HTTP; any broker traces a message through all of them. Unknown parts are reported.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import click
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
-from headrace.cli.web import HTTP, ask_each, path_of, place_of
+from headrace.cli.web import HTTP, ask_each, path_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -71,16 +70,12 @@ def _ask_all(session: CliSession, topic: str, query: dict[str, Any]) -> dict[str
         "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True
     }  # fmt: skip
     path = f"{path_of('topics', topic, 'trace')}?{urlencode(query)}"
-    unserved: set[tuple[str, int]] | None = None
     for answer in ask_each(session, "GET", path, wait_s=TIME_MS / 1000):
         total["events"] += answer["events"]
         total["messages"] += answer["messages"]
         for name in ("traceparents", "unknown"):
             total[name] += [one for one in answer[name] if one not in total[name]]
-        left = {place_of(topic, other) for other in answer["elsewhere"]}
-        unserved = left if unserved is None else unserved & left
         total["is_complete"] = total["is_complete"] and answer["is_complete"]
-    total["is_complete"] = total["is_complete"] and not unserved
     total["events"].sort(key=lambda event: event.get("at_ms", LAST))
     return total
 

@@ -1,7 +1,6 @@
-"""Pending messages of a topic, delayed records and half messages, listed from all its brokers.
+"""Pending messages of a topic: delayed records and half messages.
 
-Invariants: uses HTTP; queries every broker that serves a part of the topic, until the requested
-number is reached.
+Invariants: uses HTTP, page by page, until the requested number is reached.
 """
 
 from __future__ import annotations
@@ -51,5 +50,5 @@ def _warn_of_unread_attributes(answers: list[dict[str, Any]]) -> None:
         say(
             f"topic {topic} has no queue attributes, so headrace-* headers have no effect"
             f"; enable them with: headrace topic alter {topic} --set"
-            " headrace.message.attributes=true"
+            " headrace.message.attributes=read"
         )

@@ -72,10 +72,11 @@ def ask_each(
         expected = next(iter(left))
         web = Web(session, left.pop(expected))
         for answer in web.ask_pages(method, path, body, query=given, wait_s=wait_s):
-            check_answerer(expected, answer["broker"], web.answered_at)
-            asked.add(answer["broker"])
+            if "broker" in answer:
+                check_answerer(expected, answer["broker"], web.answered_at)
+                asked.add(answer["broker"])
             yield answer | {"asked_at": web.answered_at}
-        for other in answer["elsewhere"]:
+        for other in answer.get("elsewhere", ()):
             number = other.get("broker", {}).get("id", -1)
             if number >= 0 and number not in asked:
                 left[number] = other["broker"]["http"]
@@ -94,9 +95,13 @@ def check_answerer(expected: int, broker: int, address: str) -> None:
 
 
 def require_all(answers: list[dict[str, Any]], effect: str) -> None:
-    """Raises CommandFailed if no responding broker serves some partition."""
+    """Raises CommandFailed if no responding broker serves some partition, or could ask its
+    owner."""
+    for answer in answers:
+        if "elsewhere" not in answer:  # else another broker may have answered for it
+            require_none_failed(answer, effect)
     missed = set.intersection(
-        *({other["partition"] for other in answer["elsewhere"]} for answer in answers)
+        *({other["partition"] for other in answer.get("elsewhere", ())} for answer in answers)
     )
     if missed:
         numbers = ", ".join(map(str, sorted(missed)))
@@ -118,12 +123,6 @@ def require_none_failed(answer: dict[str, Any], effect: str) -> None:
             str(error["next_step"]).capitalize(),
             FAILED,
         )
-
-
-def place_of(topic: str, other: dict[str, Any]) -> tuple[str, int]:
-    """(topic, partition) of an item of `elsewhere`. A partition that every queried broker lists
-    there was served by none of them: no broker serves it, or it moved meanwhile."""
-    return other.get("topic", topic), other["partition"]
 
 
 def path_of(*parts: str) -> str:

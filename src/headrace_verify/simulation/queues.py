@@ -194,7 +194,10 @@ class QueueSender:
         self._note(INVOKE, message.id, how)
 
         async def settle(node: Node, topic: Topic) -> Any:
-            return await node.timers.settle(topic, message.part, command)
+            reply = await node.timers.settle(topic, message.part, command)
+            if reply is not None and reply.error is not None:
+                raise reply.error
+            return None if reply is None else reply.outcome
 
         for _ in range(SETTLE_TRIES):
             try:
