@@ -12,6 +12,7 @@ import contextlib
 import logging
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -23,7 +24,7 @@ from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
-from headrace.http.operations import routes
+from headrace.http.operations import SLASH, routes
 from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
@@ -160,6 +161,12 @@ class _App:
         return rendered
 
 
+def path_of_parts(raw: bytes) -> str:
+    """A path in which an escaped slash remains a part of its name."""
+    parts = raw.decode("ascii", "replace").split("/")
+    return "/".join(unquote(part).replace("/", SLASH) for part in parts)
+
+
 def is_own_host(host: bytes) -> bool:
     """Whether a Host header names this machine: `localhost`, or an address in figures."""
     return _OWN_HOST.fullmatch(host) is not None
@@ -173,6 +180,8 @@ class _Guard:
         self._is_local = is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if b"%2f" in scope.get("raw_path", b"").lower():
+            scope = dict(scope, path=path_of_parts(scope["raw_path"]))
         hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
         if self._is_local and not all(map(is_own_host, hosts)):
             refusal = PlainTextResponse("this listener serves its own machine alone\n", 421)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -127,7 +128,9 @@ def fields(required: Sequence[str] = (), **properties: Schema) -> Schema:
 
 
 TOPIC: Final = text(249, 1, pattern="^[a-zA-Z0-9._-]{1,249}$")
-GROUP: Final = text(255, 1)
+GROUP: Final = text(32_767, 1)
+SLASH: Final = "\udc2f"
+"""Stands for an escaped slash within a part of a path, which no text contains otherwise."""
 PARTITION: Final = integer(0, 1_000_000)
 OFFSET: Final = integer(0, INT64_MAX)
 DRY_RUN: Final = {"type": "boolean", "description": "Check everything, change nothing."}
@@ -197,12 +200,28 @@ async def read_body(request: Request, *, is_required: bool, lines: str = "") -> 
     if media_type != "application/json":
         raise RequestInvalid("send JSON, with Content-Type: application/json")
     try:
-        body = json.loads(parts)
+        body = _loads(parts)
     except (ValueError, RecursionError) as error:
         raise RequestInvalid(f"the body is no JSON ({error})"[:200]) from error
     if not isinstance(body, dict):
         raise RequestInvalid("the body is no JSON object")
     return body
+
+
+def _loads(data: bytearray | bytes) -> Any:
+    """Raises ValueError also for numbers that are none in JSON (RFC 8259, section 6)."""
+    return json.loads(data, parse_constant=_no_number, parse_float=_finite)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise ValueError(f"{digits[:40]} is too large for a number")
+    return value
 
 
 def _parse_lines(data: bytearray) -> list[Any]:
@@ -212,7 +231,7 @@ def _parse_lines(data: bytearray) -> list[Any]:
         if not line.strip():
             continue
         try:
-            found.append(json.loads(line))
+            found.append(_loads(line))
         except (ValueError, RecursionError) as error:
             raise RequestInvalid(f"line {number} of the body is no JSON ({error})"[:200]) from error
     return found
@@ -248,7 +267,7 @@ def _parsed(name: str, given: str, schema: Schema) -> Any:
 async def _call(operation: Operation, request: Request, session: ClientSession) -> Call:
     """Raises RequestInvalid."""
     path = {
-        name: _parsed(name, value, operation.parameters[name])
+        name: _parsed(name, value.replace(SLASH, "/"), operation.parameters[name])
         for name, value in request.path_params.items()
     }
     query: dict[str, Any] = {}
@@ -283,7 +302,8 @@ def _broker_to_ask(node: Node, error: HeadraceError, request: Request) -> Broker
     """The one that serves what this broker does not, if that is known."""
     try:
         if isinstance(error, NotCoordinator) and "group" in request.path_params:
-            return node.coordinator_of(node.groups.shards, request.path_params["group"])
+            group_id = request.path_params["group"].replace(SLASH, "/")
+            return node.coordinator_of(node.groups.shards, group_id)
         if isinstance(error, NotOwner) and "topic" in request.path_params:
             topic = node.topics.get(request.path_params["topic"])
             given = request.query_params.get("partition", "0")

@@ -51,19 +51,16 @@ ENDS_MAX: Final = 10_000
 CONSUMER_LENGTH_MAX: Final = 200
 REASON_LENGTH_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
-_RECEIVE: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "max": integer(1, RECORDS_MAX),
-        "wait_ms": integer(0, WAIT_MS_MAX),
-        "lock_ms": integer(-1, LOCK_MS_MAX),
-        "consumer": words(CONSUMER_LENGTH_MAX, 1, description="Who asks, in a sticky group."),
-        "ends": listing(
-            fields(["partition", "offset"], partition=PARTITION, offset=integer(0, INT64_MAX)),
-            ENDS_MAX,
-        ),
-    },
-}
+_RECEIVE: Final[Schema] = fields(
+    max=integer(1, RECORDS_MAX),
+    wait_ms=integer(0, WAIT_MS_MAX),
+    lock_ms=integer(-1, LOCK_MS_MAX),
+    consumer=words(CONSUMER_LENGTH_MAX, 1, description="Who asks, in a sticky group."),
+    ends=listing(
+        fields(["partition", "offset"], partition=PARTITION, offset=integer(0, INT64_MAX)),
+        ENDS_MAX,
+    ),
+)
 
 
 class Queues:
@@ -103,6 +100,10 @@ class Queues:
         receiving = Receiving(self._node, topic, asked, member, ends)
         await receiving.receive(wait_ms / 1000, call.request)
         answer: Json = {"topic": topic.name, "group": group_id}
+        if receiving.messages:
+            default_ms = self._node.group_configs.share_config(group_id).lock_ms
+            lasts_ms = lock_ms if lock_ms > 0 else default_ms
+            answer["lock_ends_ms"] = receiving.asked_at_ms + lasts_ms
         failed = receiving.failed
         answer |= failed_partitions(failed)
         if ends is not None:  # all up to there is wanted, so the caller may ask for the rest itself
@@ -149,9 +150,13 @@ class Queues:
         records of a range that is refused are asked for one by one.
         """
         errors: list[HeadraceError | None] = [None] * len(asked.receipts)
+        for place, refusal in asked.refused.items():
+            errors[place] = refusal
         deliveries: list[MemberSettlements] = []
         parts: list[list[Item]] = []
         for (number, member), items in asked.deliveries.items():
+            if not items:
+                continue
             deliveries.append(MemberSettlements(number, f"http-{member}", receipts.ranges(items)))
             parts.append(items)
         again: list[MemberSettlements] = []

@@ -8,8 +8,9 @@ thousands of receipts come in one.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, RENEW, Settlement
 from headrace.errors import RequestInvalid
@@ -27,6 +28,13 @@ SETTLEMENTS_MAX: Final = 10_000
 REASON_LENGTH_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 WAYS: Final = (("ack", ACCEPT), ("nack", RELEASE), ("extend", RENEW), ("dead_letter", REJECT))
+_KNOWN: Final = {
+    ACCEPT: ("receipt",),
+    RELEASE: ("receipt", "delay_ms", "reason"),
+    RENEW: ("receipt", "lock_ms"),
+    REJECT: ("receipt", "reason"),
+}
+"""The fields that have an effect, by kind."""
 _RECEIPTS: Final[Schema] = {
     "type": "array",
     "maxItems": SETTLEMENTS_MAX,
@@ -36,6 +44,7 @@ _RECEIPTS: Final[Schema] = {
             {
                 "type": "object",
                 "required": ["receipt"],
+                "additionalProperties": False,
                 "properties": {
                     "receipt": {"type": "string"},
                     "delay_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
@@ -76,17 +85,19 @@ class Item(NamedTuple):
 class Asked:
     """What a body asks for."""
 
-    __slots__ = ("deliveries", "receipts")
+    __slots__ = ("deliveries", "receipts", "refused")
 
     def __init__(self) -> None:
         self.receipts: list[str] = []
         """As they came."""
+        self.refused: dict[int, HeadraceError] = {}
+        """By place among the receipts: those that name no delivery, or are settled twice."""
         self.deliveries: dict[tuple[int, str], list[Item]] = {}
         """By partition and member; ascending by offset."""
 
 
 def parse(body: Json) -> Asked:
-    """Raises Contradiction, RequestInvalid."""
+    """Raises RequestInvalid."""
     if not body:
         raise RequestInvalid("nothing to settle: name receipts in ack, nack, extend or dead_letter")
     unknown = sorted(set(body) - {name for name, _kind in WAYS})
@@ -104,25 +115,32 @@ def parse(body: Json) -> Asked:
                 receipt, delay_ms, reason = _fields(item, kind)
             try:
                 partition, offset, member = receipt.split(".")
-                if not offset.isdigit() or len(receipt) > RECEIPT_LENGTH_MAX:
+                if not offset.isdigit() or len(offset) > 18 or len(receipt) > RECEIPT_LENGTH_MAX:
                     raise ValueError
                 items = by_names.get((partition, member))
                 if items is None:
                     items = by_names[partition, member] = _begun(asked, partition, member)
                 items.append(_item((int(offset), len(receipts), kind, delay_ms, reason)))
-            except (ValueError, AttributeError) as error:
-                raise Contradiction(
-                    "a receipt is not one that `receive` gave: settle with receipts as they came"
-                ) from error
+            except ValueError:
+                asked.refused[len(receipts)] = Contradiction(
+                    "this receipt is not one that `receive` gave: settle with receipts as they came"
+                )
             receipts.append(receipt)
     for items in asked.deliveries.values():
-        _sort(items)
+        items.sort()
+        if len({item.offset for item in items}) < len(items):
+            items[:] = _once(asked, items)
     return asked
 
 
 def _begun(asked: Asked, partition: str, member: str) -> list[Item]:
     """The items of one member on one partition. Raises ValueError."""
-    if not (partition.isdigit() and member.isalnum() and (partition + member).isascii()):
+    if not (
+        partition.isdigit()
+        and len(partition) < 10
+        and member.isalnum()
+        and (partition + member).isascii()
+    ):
         raise ValueError
     return asked.deliveries.setdefault((int(partition), member), [])
 
@@ -131,11 +149,15 @@ def _item(fields: tuple[int, int, int, int, str]) -> Item:
     return tuple.__new__(Item, fields)  # a third of the time of Item()
 
 
-def _sort(items: list[Item]) -> None:
-    """Raises Contradiction."""
-    items.sort()
-    if len({item.offset for item in items}) < len(items):
-        raise Contradiction("a receipt is settled twice in one request")
+def _once(asked: Asked, items: Sequence[Item]) -> list[Item]:
+    """Without the receipts that are settled twice: nothing says which of both is meant."""
+    counts = Counter(item.offset for item in items)
+    for item in items:
+        if counts[item.offset] > 1:
+            asked.refused[item.place] = Contradiction(
+                "this receipt is settled twice in one request, so none of it was done: send it once"
+            )
+    return [item for item in items if counts[item.offset] == 1]
 
 
 def _items(body: Json, name: str) -> list[str | Json]:
@@ -147,13 +169,21 @@ def _items(body: Json, name: str) -> list[str | Json]:
     return items
 
 
-def _fields(item: Json, kind: int) -> tuple[Any, int, str]:
-    """(receipt, delay, reason) of an item that is no receipt alone."""
+def _fields(item: Json, kind: int) -> tuple[str, int, str]:
+    """(receipt, delay, reason) of an item that is no receipt alone. Raises RequestInvalid."""
+    known = _KNOWN[kind]
+    for name in item:
+        if name not in known:
+            allowed = ", ".join(known)
+            raise RequestInvalid(f"unknown field {name[:50]!r}: such an item has {allowed}")
     delay_ms = _integer(item, "lock_ms" if kind == RENEW else "delay_ms", -1, -1, DELAY_MS_MAX)
     reason = item.get("reason", "")
     if not isinstance(reason, str) or len(reason) > REASON_LENGTH_MAX:
         raise RequestInvalid(f"'reason' is text of at most {REASON_LENGTH_MAX} characters")
-    return item.get("receipt"), delay_ms, reason
+    receipt = item.get("receipt")
+    if not isinstance(receipt, str):
+        raise RequestInvalid("an item lacks the text 'receipt'")
+    return receipt, delay_ms, reason
 
 
 def _integer(body: Json, name: str, default: int, low: int, high: int) -> int:
@@ -205,4 +235,4 @@ def _refused(receipt: str, error: HeadraceError) -> str:
         "retriable": status == 503,
         "next_step": next_step,
     }
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(found, separators=(",", ":"))  # it may be no text that UTF-8 could hold

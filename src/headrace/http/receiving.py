@@ -57,6 +57,8 @@ class Receiving:
         """JSON texts."""
         self.failed: dict[int, HeadraceError] = {}
         """Partitions that could not be asked in the last round."""
+        self.asked_at_ms = 0
+        """When the last round began: no lock began before."""
         self._node = node
         self._owners = node.queue_owners
         self._topic = topic
@@ -158,6 +160,7 @@ class Receiving:
 
     async def _round(self, owners: Owners) -> None:
         """Ask each owner, each time beginning with another, for what is left of the limits."""
+        self.asked_at_ms = self._node.clock.now_ms()
         self.failed.clear()
         self._waiting.clear()
         self._waiting_there.clear()

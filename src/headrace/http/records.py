@@ -377,7 +377,7 @@ def _record_schema() -> Schema:
         key_encoding={"type": "string", "enum": ["text", "base64"], "default": "text"},
         value={"description": "Text, or with value_encoding json any JSON; absent: null."},
         value_encoding={"type": "string", "enum": ["text", "base64", "json"], "default": "text"},
-        headers=listing(listing(text(32_000), 3, 2), HEADERS_MAX),
+        headers=listing(listing({"oneOf": [text(32_000), {"type": "null"}]}, 3, 2), HEADERS_MAX),
         partition=PARTITION,
         timestamp_ms=integer(0, TIMESTAMP_MS_MAX),
     )
@@ -397,8 +397,12 @@ def _record(item: Json, now_ms: int) -> Record:
     )
 
 
-def _header(item: list[str]) -> bytes:
+def _header(item: list[str | None]) -> bytes | None:
     """Raises RequestInvalid."""
+    if item[0] is None:
+        raise RequestInvalid("the name of a header is text")
+    if item[1] is None:
+        return None
     encoding = item[2] if len(item) == 3 else "text"
     if encoding not in {"text", "base64"}:
         raise RequestInvalid("the third part of a header is text or base64")

@@ -29,6 +29,7 @@ _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
     "string": str,
     "boolean": bool,
     "integer": int,
+    "null": type(None),
 }
 
 

@@ -66,14 +66,21 @@ def test_neighbours_that_are_settled_alike_are_one_range():
 @pytest.mark.parametrize(
     "text",
     ["", "1", "1.2", "1.2.", "1.2.m.x", "-1.2.m", "1.-2.m", "1.+2.m", "1. 2.m", "x.2.m", "1.x.m",
-     "1.2.m-", '1.2."', "1.2.é", "1.2." + "m" * 200, None, 7, ["1.2.m"]],
+     "1.2.m-", '1.2."', "1.2.é", "1.2." + "m" * 200, "\ud800", "1." + "9" * 19 + ".m",
+     "9" * 10 + ".1.m", None, 7, ["1.2.m"]],
 )  # fmt: skip
 def test_a_receipt_that_receive_never_gave_is_refused(text):
-    error = RequestInvalid if text in (7, None) or isinstance(text, list) else Contradiction
-    with pytest.raises(error):
-        receipts.parse({"ack": [text]})
-    with pytest.raises(Contradiction):
-        receipts.parse({"ack": [{"receipt": text}]})
+    for item in (text, {"receipt": text}):
+        if not isinstance(text, str):
+            with pytest.raises(RequestInvalid):
+                receipts.parse({"ack": [item]})
+            continue
+        asked = receipts.parse({"ack": ["1.2.m", item, "1.3.m"]})
+        assert {key: len(items) for key, items in asked.deliveries.items() if items} == {
+            (1, "m"): 2
+        }
+        assert {place: type(one) for place, one in asked.refused.items()} == {1: Contradiction}
+        assert json.loads(receipts.results(asked.receipts, [None, asked.refused[1], None]))
 
 
 def test_a_delivery_is_settled_once_in_a_body():
@@ -82,8 +89,18 @@ def test_a_delivery_is_settled_once_in_a_body():
         {"ack": ["0.1.m"], "nack": ["0.1.m"]},
         {"ack": ["0.1.m", "00.01.m"]},
     ):
-        with pytest.raises(Contradiction):
-            receipts.parse(body)
+        asked = receipts.parse(body)
+        assert {*asked.refused} == {0, 1}
+        assert not any(asked.deliveries.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("ack", "reason"), ("nack", "lock_ms"), ("extend", "delay_ms"),
+                        ("dead_letter", "delay_ms"), ("nack", "delay")],
+)  # fmt: skip
+def test_a_field_without_effect_is_refused(name, field):
+    with pytest.raises(RequestInvalid, match=field):
+        receipts.parse({name: [{"receipt": "0.1.m", field: 1}]})
 
 
 def test_results_say_what_became_of_each():

@@ -16,13 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
-from headrace.broker.services.admission import (
-    Admitted,
-    BatchAdmission,
-    is_kept,
-    places_of,
-    without_duplicates,
-)
+from headrace.broker.services import admission
+from headrace.broker.services.admission import Admitted, BatchAdmission, is_kept
 from headrace.errors import (
     HeadraceError,
     OutOfOrderSequence,
@@ -345,7 +340,7 @@ class Appends:
             self._warned[topic] = None
             log.warning(
                 "topic %s receives records with queue attributes (headrace-* headers), which "
-                "it ignores: set headrace.message.attributes=true on the topic to use them",
+                "it ignores: set headrace.message.attributes=read on the topic to use them",
                 topic,
             )
 
@@ -377,13 +372,13 @@ class Appends:
         duplicates: Collection[int] = ()
         batch = admitted.batch
         if admitted.named:
-            batch, header, named, duplicate_offset, duplicates = without_duplicates(
+            batch, header, named, duplicate_offset, duplicates = admission.without_duplicates(
                 admitted, partition.producers.named
             )
             self.duplicates_total += len(admitted.named) - len(named)
         if header is None:
             self._count(write, admitted)
-            gone = places_of(write.header, admitted, duplicates, NO_OFFSET)
+            gone = admission.places_of(write.header, admitted, duplicates, NO_OFFSET)
             placed = Placed(duplicate_offset, NO_TIMESTAMP, partition.log_start_offset, gone)
             partition.durable_completion(duplicate_offset).then(_stored, (write, placed))
             return True
@@ -402,7 +397,7 @@ class Appends:
         base_offset = appended.base_offset
         places: Sequence[RecordPlace] | None = None
         if duplicates or admitted.delayed is not None:
-            places = places_of(write.header, admitted, duplicates, base_offset)
+            places = admission.places_of(write.header, admitted, duplicates, base_offset)
             if write.header.producer_id == NO_PRODUCER_ID:
                 base_offset = NO_OFFSET  # a client would count from it
         placed = Placed(base_offset, time_ms, partition.log_start_offset, places)

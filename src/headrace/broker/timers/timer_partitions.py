@@ -434,13 +434,10 @@ class TimerPartitions:
             count += reply.count
             if reply.count < SETTLED_AT_ONCE or command.number >= 0:
                 break
-        if isinstance(reply.error, RecordStateInvalid):
-            if reply.outcome is None:
-                return None
-        elif reply.error is not None:
+        if reply.error is not None and not isinstance(reply.error, RecordStateInvalid):
             raise translated(reply.error)
         reply.count = count
-        return reply
+        return None if reply.outcome is None else reply
 
     async def poll_checks(self, group: str, count_max: int, wait_s: float) -> list[HalfShown]:
         """Half messages whose producer group is due for a check-back.

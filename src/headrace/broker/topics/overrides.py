@@ -80,7 +80,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
         compression=value("compression.type"),
         ttl_ms=int(value("headrace.message.ttl.ms")),
-        has_attributes=value(ATTRIBUTES) == "true",
+        has_attributes=value(ATTRIBUTES) in {"read", "true"},
         is_validated=value(VALIDATION) == "full",
         is_remote_enabled=is_remote(configs),
         local_retention_ms=int(value("local.retention.ms")),

@@ -129,12 +129,12 @@ _USED = (
     ),
     ConfigDefinition(
         ATTRIBUTES,
-        BOOLEAN,
-        "false",
-        "Read queue attributes from record headers (headrace-delay, headrace-priority and others);"
-        " this requires decompressing batches. false: batches are not decompressed, "
-        "and these headers have no effect.",
-        _boolean,
+        STRING,
+        "ignore",
+        "read (or true): queue attributes in record headers (headrace-delay, headrace-priority and "
+        "others) take effect; this requires decompressing batches. ignore (or false): records of "
+        "Kafka clients are stored with them, without effect; HTTP refuses such records.",
+        _one_of("read", "ignore", "true", "false"),
     ),
     ConfigDefinition(
         "headrace.message.ttl.ms",

@@ -336,7 +336,7 @@ class ShareGroup:
         letters: list[DeadLetter] = []
         reached = -1
         for settlement in command.settlements:
-            error = self._check(settlement, command.member_id, now_ms)
+            error = self._check(settlement, command, now_ms)
             if error is None and settlement.first <= reached:
                 error = RequestInvalid(
                     f"offset {settlement.first} is settled twice in one request, or ranges do not "
@@ -358,7 +358,9 @@ class ShareGroup:
             return [first_error] * len(errors), [], [], []
         return errors, runs, locks, letters
 
-    def _check(self, settlement: Settlement, member_id: str, now_ms: int) -> HeadraceError | None:
+    def _check(
+        self, settlement: Settlement, command: SettleCommand, now_ms: int
+    ) -> HeadraceError | None:
         first, last, kind, delay_ms, _reason = settlement
         window = self.window
         if first > last or first < 0 or kind not in KINDS or delay_ms > DELAY_MS_MAX:
@@ -367,14 +369,19 @@ class ShareGroup:
             return RecordStateInvalid(
                 "locks of this group cannot be renewed (share.renew.acknowledge.enable=false)"
             )
+        if first < window.start and not command.is_atomic:
+            return RecordStateInvalid(
+                f"record {first} is finished in this group already: it was settled before, by this "
+                "delivery or another one, or deleted; nothing was changed"
+            )
         if last < window.start:
-            return None  # already finished: a repeated acknowledgement, or deleted records
+            return None  # Kafka ignores it: a repeated acknowledgement, or deleted records
         if last >= window.end:
             return RequestInvalid(
                 f"offset {last} was never delivered: the group is at {window.end}"
             )
         for low, high, run in window.between(first, last):
-            if run.state != ACQUIRED or run.owner != member_id or run.at_ms <= now_ms:
+            if run.state != ACQUIRED or run.owner != command.member_id or run.at_ms <= now_ms:
                 return RecordStateInvalid(
                     f"this member does not hold records {low} to {high}, because its lock has "
                     "expired or they were already settled: unsettled records are redelivered"
@@ -399,7 +406,9 @@ class ShareGroup:
         if settlement.kind == REJECT:
             reason = settlement.reason or FAILED_BY_CONSUMER
             return self.given_up(first, last, run.count, now_ms, reason, letters)
-        return self.released(first, last, run.count, now_ms, letters, settlement.delay_ms)
+        return self.released(
+            *(first, last, run.count, now_ms, letters), settlement.delay_ms, settlement.reason
+        )
 
     def given_up(
         self, first: int, last: int, count: int, now_ms: int, reason: str, letters: list[DeadLetter]
@@ -419,10 +428,12 @@ class ShareGroup:
         now_ms: int,
         letters: list[DeadLetter],
         delay_ms: int = -1,
+        why: str = "",
     ) -> StoredRun:
         """A delivery has ended without success: deliver again, later, or never."""
         if count >= self.config.delivery_count_max:
-            return self.given_up(first, last, count, now_ms, FAILED_BY_COUNT, letters)
+            reason = f"{FAILED_BY_COUNT}: {why}" if why else FAILED_BY_COUNT
+            return self.given_up(first, last, count, now_ms, reason, letters)
         wait_ms = delay_ms if delay_ms >= 0 else self.config.retry_after_ms(count)
         return StoredRun(first, last, AVAILABLE, count, now_ms + wait_ms if wait_ms else 0)
 
