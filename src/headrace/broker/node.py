@@ -227,9 +227,8 @@ class Node:
             self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
         )
         self.copies.peer = self.queue_owners.peer
-        self.queue_administration = QueueAdministration(
-            self.queue_owners, self.shares, self.group_configs.refresh
-        )
+        parts = self.queue_owners, self.shares, self.group_configs.refresh
+        self.queue_administration = QueueAdministration(*parts)
         self.routed = Routed(
             *(self.queue_owners, self.topics, self.appends, self.shares, self.timers),
             *(self.group_configs, self.brokers, self.config.broker_id),
