@@ -25,7 +25,10 @@ FUNCTION_LINES, FUNCTION_LINES_MAX = 60, 70  # without the docstring
 
 # --- the ratchet: what is larger than it should be, and how large it may be until it shrinks ----
 
-LONG_MODULES: dict[str, int] = {"headrace/coordination/shares/share_group.py": 515}
+LONG_MODULES: dict[str, int] = {
+    "headrace/broker/node.py": 504,
+    "headrace/coordination/shares/share_group.py": 515,
+}
 LONG_FUNCTIONS: dict[str, int] = {}
 
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}

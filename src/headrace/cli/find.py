@@ -119,7 +119,6 @@ class _Finding:
             given |= {"limit": min(room, 1_000), "time_ms": min(rest_ms, PAGE_TIME_MS)}
             path = f"{path_of('topics', self._topic, 'messages')}?{urlencode(given)}"
             answer = web.ask("GET", path, wait_s=PAGE_TIME_MS / 1000)
-            check_answerer(expected, answer["broker"], web.answered_at)
             self.total["messages"] += answer["messages"]
             for name in ("records", "bytes"):
                 self.total["searched"][name] += answer["searched"][name]
