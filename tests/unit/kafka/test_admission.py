@@ -202,7 +202,8 @@ def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(codec, v
             await rig.node.topics.create("t", 1, configs={"cleanup.policy": "compact"})
             value = bytes(value_size)
             bad = _request("t", _keyed([b"a", None, b"", None], codec, value))
-            for version in range(3, 13):
+            # Earlier versions of Produce cannot carry zstd (KIP-110).
+            for version in range(7 if codec == ZSTD else 3, 13):
                 answer = await rig.client().ask(apis.PRODUCE, version, bad)
                 (refused,) = answer.responses[0].partition_responses
                 assert refused.error_code == INVALID_RECORD
