@@ -136,7 +136,8 @@ class Node:
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
-        self.health = Health(self.topics, self.ownership, metadata)
+        self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get)
+        self.health = Health(self.topics, self.ownership, metadata, self.group_configs.lost_facts)
         self.tiering: Tiering | None = None
         """None without object storage."""
         if tier is not None:
@@ -196,7 +197,6 @@ class Node:
             environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
         )
         self.appends.delays = self.timers
-        self.group_configs = ConfiguredGroups(self.metadata, self.topics.by_name.get)
         self.copies = CopyAppends(self.appends, self.topics, self.ownership)
         self.dead_letters = DeadLetters(environment, self.topics, self.copies.append)
         self.shares = SharePartitions(
@@ -208,12 +208,8 @@ class Node:
             is_standalone=self._is_standalone,
         )
         self.share_groups = ShareGroups(
-            self.topics,
-            self.shares,
-            self.group_configs,
-            self._check_coordinator,
-            self.clock,
-            self.tasks,
+            *(self.topics, self.shares, self.group_configs),
+            *(self._check_coordinator, self.clock, self.tasks),
         )
         self.share_group_administration = ShareGroupAdministration(
             self.topics,
@@ -286,6 +282,7 @@ class Node:
         await self._copy_cluster_id()
         self.tasks.spawn(self.topics.finish_deletions(), "finish interrupted deletions")
         self.tasks.spawn(self.retention.run(), "housekeeping")
+        self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
         self.tasks.spawn(self.timers.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
@@ -460,7 +457,7 @@ class Node:
         self.coordinators.resign(topic.name, partition)
 
     def share_terms(self, group_id: str) -> ShareGroupSettings:
-        """The settings under which a share group acquires records."""
+        """The settings under which a share group acquires records. Raises MetadataUnavailable."""
         overrides = self.group_configs.overrides(group_id)
         return ShareGroupSettings(
             self.group_configs.share_config(group_id),

@@ -56,6 +56,11 @@ class GroupFact(StoredFact):
             raise reader.corrupt(f"has invalid topics {fact.share_topics!r}") from None
         return fact
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing, so that it may be deleted."""
+        return not (self.configs or self.share_topics or self.unknown)
+
     def topics(self) -> tuple[UUID, ...]:
         """The topics for which it has share group state."""
         return tuple(UUID(hex=text) for text in (self.share_topics or "").split(",") if text)

@@ -10,13 +10,16 @@ import pytest
 from tests.unit.broker.test_shared_ownership import Cluster, append_at, run, until
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.coordinators import groups_configured
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.housekeeping.chain_repair import ChainRepairer
 from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
 from headrace.broker.node import Node
 from headrace.broker.shares.share_partitions import ReceiveRequest
-from headrace.errors import ChainMissing, FactMissing, HeadraceError
+from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.shares.membership import ShareHeartbeat
+from headrace.errors import ChainMissing, FactMissing, HeadraceError, MetadataUnavailable
 from headrace.metadata.facts import (
     CLUSTER_ID,
     PARTITIONS,
@@ -35,9 +38,11 @@ from headrace.metadata.facts import (
     pin_key,
     topic_key,
 )
+from headrace.metadata.group_facts import group_key
 from headrace.metadata.load_facts import MOVES, MovedPartition, MovesFact
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.store import ANY
+from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
@@ -46,6 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.storage.ledger import LedgerRecord
+
+MEMBER = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 async def filled(cluster: Cluster, name: str = "t", count: int = 5) -> list[bytes]:
@@ -732,5 +739,80 @@ def test_a_companion_that_is_lost_while_served_is_reported_and_opened_again() ->
             except HeadraceError:
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.05)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_group_whose_settings_cannot_be_decoded_is_refused_until_they_can(is_restarted) -> None:
+    """With the defaults it would lose its key order, or drop its dead letters."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await filled(cluster)
+        await node.topics.ensure_internal(OFFSETS_TOPIC)
+        key = group_key("workers")
+        settings = {"headrace.share.key.order": "true", "share.auto.offset.reset": "earliest"}
+        await node.configurations.replace_group("workers", settings)
+        before = (await node.metadata.get(key)).value
+        await node.metadata.put(key, b"{", ANY)
+        if is_restarted:
+            await restart(cluster)
+            node = cluster.nodes[1]
+        await until(lambda: cluster.agree("t", {1}) and bool(node.health.problems()))
+        assert [one.what for one in node.health.problems()] == [key]
+        topic = node.topics.get("t")
+        await until(lambda: cluster.agree(OFFSETS_TOPIC, {1}))
+        beat = ShareHeartbeat("workers", MEMBER, JOIN_EPOCH, ("t",), None, "", "")
+        with pytest.raises(MetadataUnavailable, match=f"restore or delete {key}"):
+            node.share_groups.heartbeat(beat)
+        request = ReceiveRequest("workers", "a", 1, 1_000)
+        with pytest.raises(MetadataUnavailable, match=f"restore or delete {key}"):
+            await node.shares.receive(topic, 0, request)
+        with pytest.raises(MetadataUnavailable, match=f"restore or delete {key}"):
+            await node.configurations.replace_group("workers", {})
+        await node.shares.receive(topic, 0, ReceiveRequest("others", "a", 1, 1_000))
+        await node.metadata.put(key, before, ANY)
+        await until(lambda: not node.health.problems())
+        assert (await node.shares.receive(topic, 0, request)).acquired
+        assert node.group_configs.overrides("workers")["headrace.share.key.order"] == "true"
+        node.share_groups.heartbeat(beat)
+
+    run(scenario)
+
+
+def test_group_settings_that_are_deleted_by_hand_are_reported_and_a_reset_is_not() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.start(1), await cluster.start(2)
+        key = group_key("workers")
+        await first.configurations.replace_group("workers", {"share.session.timeout.ms": "50000"})
+        await until(lambda: bool(second.group_configs.overrides("workers")))
+        await lose(cluster, key)
+        await until(lambda: bool(first.health.problems() and second.health.problems()))
+        for node in (first, second):
+            (problem,) = node.health.problems()
+            assert problem.what == key
+            assert "share.session.timeout.ms=50000" in str(problem)
+        await second.configurations.replace_group("workers", {"share.session.timeout.ms": "50000"})
+        await until(lambda: not first.health.problems() and not second.health.problems())
+        await first.configurations.replace_group("workers", {})
+        await until(lambda: not second.group_configs.overrides("workers"))
+        assert not first.health.problems()
+        assert not second.health.problems()
+
+    run(scenario)
+
+
+def test_settings_that_stay_empty_are_deleted(monkeypatch) -> None:
+    monkeypatch.setattr(groups_configured, "EMPTY_KEPT_S", 0.05)
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        key = group_key("workers")
+        await node.configurations.replace_group("workers", {"share.session.timeout.ms": "50000"})
+        await node.configurations.replace_group("workers", {})
+        assert key in cluster.metadata.entries
+        await until(lambda: key not in cluster.metadata.entries)
+        assert not node.health.problems()
 
     run(scenario)

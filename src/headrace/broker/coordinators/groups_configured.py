@@ -3,11 +3,17 @@
 Invariants: the metadata store holds the truth, one fact for each group that has overrides or, as a
 share group, has begun on a topic; a change is a compare-and-set. Other brokers' changes arrive
 through a MetadataCache. What a share group has consumed is in the journals of its partitions.
+
+Settings are never replaced by defaults in silence. A share group whose fact cannot be decoded is
+refused until it can. A broker never deletes a fact that has content: it empties it, and the empty
+fact is deleted EMPTY_KEPT_S later, when every broker has seen it. So a fact with settings that
+vanishes was deleted by hand, and is reported.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +23,14 @@ from headrace.broker.coordinators.group_config import (
     own_dead_letter_topic,
     share_config,
 )
-from headrace.errors import GroupIdInvalid, MetadataUnavailable, VersionConflict
+from headrace.errors import (
+    DataCorrupt,
+    FormatUnsupported,
+    GroupIdInvalid,
+    HeadraceError,
+    MetadataUnavailable,
+    VersionConflict,
+)
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, MetadataEntry
@@ -30,11 +43,15 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.config import ShareConfig
     from headrace.metadata.store import MetadataStore
 
+log = logging.getLogger(__name__)
+
 GROUP_ID_LENGTH_MAX = 255
 """Characters of the id of a share group or of a group with settings: the id is part of a key."""
 ATTEMPTS_MAX = 16
 """Attempts of one change while other brokers change the same group: each of them writes it once at
 its beginning."""
+EMPTY_KEPT_S = 600.0
+"""How long an empty fact is kept: longer than a broker can be cut off and keep its session."""
 NO_OVERRIDES: Mapping[str, str] = {}
 NO_PARTITIONS: Mapping[UUID, int] = {}
 
@@ -52,14 +69,24 @@ class ConfiguredGroups:
         self._topics: dict[str, tuple[UUID, ...]] = {}
         self._versions: dict[str, int] = {}
         self._configs: dict[str, ShareConfig] = {}
+        self._damaged: dict[str, str] = {}
+        """Groups whose fact cannot be decoded, with the reason."""
+        self.lost_facts: dict[str, str] = {}
+        """The keys of settings that vanished while this broker knew them, with the next step."""
         self._default = share_config({})
         self._changing = asyncio.Lock()
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
-        """Apply the entry stored under a group's key."""
+        """Apply the entry stored under a group's key. Raises DataCorrupt, FormatUnsupported."""
         group_id = group_of_key(key)
         self._configs.pop(group_id, None)
-        fact = None if entry is None else decode_fact(GroupFact, entry)
+        self._damaged.pop(group_id, None)
+        try:
+            fact = None if entry is None else decode_fact(GroupFact, entry)
+        except (DataCorrupt, FormatUnsupported) as error:
+            self._damaged[group_id] = str(error)
+            raise
+        self._note_lost(key, group_id, fact)
         topics = () if fact is None else fact.topics()
         if topics:
             self._topics[group_id] = topics
@@ -72,6 +99,50 @@ class ConfiguredGroups:
             self._facts[group_id] = fact
             self._versions[group_id] = entry.version
 
+    def _note_lost(self, key: str, group_id: str, fact: GroupFact | None) -> None:
+        if fact is not None:
+            self.lost_facts.pop(key, None)
+            return
+        known = self._facts.get(group_id)
+        if known is None or not known.configs:
+            return  # topics alone are recorded again when the group receives
+        settings = ", ".join(f"{name}={value}" for name, value in sorted(known.configs.items()))
+        self.lost_facts[key] = (
+            f"the settings of group {group_id!r} were deleted from the metadata store by hand: the"
+            f" group has the defaults. Set them again ({settings}), or reset one of them if the"
+            " defaults are right"
+        )
+        log.error("%s: %s", key, self.lost_facts[key])
+
+    def check_readable(self, group_id: str) -> None:
+        """Raises MetadataUnavailable if the group's fact cannot be decoded: with the defaults it
+        might lose its key order, or its dead letters."""
+        reason = self._damaged.get(group_id)
+        if reason is not None:
+            raise MetadataUnavailable(
+                f"the settings of group {group_id!r} cannot be decoded, so it is not served:"
+                f" restore or delete {group_key(group_id)} in the metadata store, then set what is"
+                f" missing; no restart is needed ({reason})",
+                group=group_id,
+            )
+
+    async def delete_empty(self) -> None:
+        """Delete facts that have been empty for EMPTY_KEPT_S, until cancelled."""
+        before: dict[str, int] = {}
+        while True:
+            await asyncio.sleep(EMPTY_KEPT_S)
+            empty = {
+                group_id: self._versions[group_id]
+                for group_id, fact in self._facts.items()
+                if fact.is_empty
+            }
+            for group_id in [one for one in empty if before.get(one) == empty[one]]:
+                try:
+                    await self._metadata.delete(group_key(group_id), empty[group_id])
+                except HeadraceError as error:  # another broker was faster, or it is set again
+                    log.debug("cannot delete the empty settings of %s: %s", group_id, error)
+            before = empty
+
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """The overrides of the group."""
         fact = self._facts.get(group_id)
@@ -82,7 +153,9 @@ class ConfiguredGroups:
         return {fact.configs[name] for fact in self._facts.values() if name in fact.configs}
 
     def share_config(self, group_id: str) -> ShareConfig:
-        """The group's settings for its share partitions."""
+        """The group's settings for its share partitions. Raises MetadataUnavailable if they cannot
+        be decoded."""
+        self.check_readable(group_id)
         fact = self._facts.get(group_id)
         if fact is None or not fact.configs:
             return self._default
@@ -102,6 +175,7 @@ class ConfiguredGroups:
         MetadataUnavailable."""
         _check_id(group_id)
         async with self._changing:
+            self.check_readable(group_id)
             configs = dict(change(self.overrides(group_id)))
             for name, value in configs.items():
                 check_group_config(name, value)
@@ -129,8 +203,15 @@ class ConfiguredGroups:
     async def refresh(self, group_id: str) -> None:
         """Read the group's settings again, before something is refused because of them: another
         broker may just have changed them. Raises MetadataUnavailable."""
+        await self._read_again(group_id)
+        self.check_readable(group_id)
+
+    async def _read_again(self, group_id: str) -> None:
         key = group_key(group_id)
-        self.apply(key, await self._metadata.get(key))
+        try:
+            self.apply(key, await self._metadata.get(key))
+        except (DataCorrupt, FormatUnsupported) as error:
+            log.debug("%s", error)  # `check_readable` refuses the group
 
     async def begin(self, group_id: str, topic_id: UUID, partitions: int = 0) -> int | None:
         """Record that the share group begins on a topic with so many partitions; returns how many
@@ -172,6 +253,7 @@ class ConfiguredGroups:
     ) -> None:
         async with self._changing:
             for _ in range(ATTEMPTS_MAX):
+                self.check_readable(group_id)
                 fact = self._facts.get(group_id, GroupFact({}))
                 topics = tuple(dict.fromkeys(change(fact.topics())))
                 if topics == fact.topics():
@@ -183,19 +265,17 @@ class ConfiguredGroups:
         )
 
     async def _put(self, group_id: str, fact: GroupFact) -> bool:
-        """Store the fact, or delete it if it is empty; False: another broker was faster."""
+        """Store the fact; False: another broker was faster."""
         key = group_key(group_id)
         version = self._versions.get(group_id, ABSENT)
-        is_removed = not (fact.configs or fact.share_topics or fact.unknown)
+        if fact.is_empty and version == ABSENT and key not in self.lost_facts:
+            return True
         try:
-            if not is_removed:
-                version = await self._metadata.put(key, fact.encode(), version)
-            elif version != ABSENT:
-                await self._metadata.delete(key, version)
+            version = await self._metadata.put(key, fact.encode(), version)
         except VersionConflict:
-            self.apply(key, await self._metadata.get(key))
+            await self._read_again(group_id)
             return False
-        self.apply(key, None if is_removed else MetadataEntry(key, fact.encode(), version))
+        self.apply(key, MetadataEntry(key, fact.encode(), version))
         return True
 
 

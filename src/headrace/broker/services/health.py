@@ -16,7 +16,7 @@ from headrace.metadata.store import ANY
 from headrace.metadata.titles import log_title
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topics import Topics
@@ -40,10 +40,19 @@ class Opened(NamedTuple):
 class Health:
     """The verdict of one broker."""
 
-    def __init__(self, topics: Topics, ownership: Ownership, metadata: MetadataStore) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        ownership: Ownership,
+        metadata: MetadataStore,
+        lost_facts: Mapping[str, str],
+    ) -> None:
+        """`lost_facts`: the keys of facts that vanished while this broker knew them, with the
+        reason."""
         self._metadata = metadata
         self._topics = topics
         self._ownership = ownership
+        self._lost_facts = lost_facts
 
     @property
     def damaged_facts(self) -> dict[str, str]:
@@ -52,7 +61,8 @@ class Health:
 
     def problems(self) -> list[Problem]:
         """Everything that this broker knows to be wrong, sorted."""
-        found = [Problem(key, reason) for key, reason in self.damaged_facts.items()]
+        facts = {**self.damaged_facts, **self._lost_facts}
+        found = [Problem(key, reason) for key, reason in facts.items()]
         for partition in self._logs():
             reason = _refusal(partition)
             if reason is not None:

@@ -29,6 +29,7 @@ from headrace.errors import (
     BatchTooLarge,
     DataCorrupt,
     HeadraceError,
+    MetadataUnavailable,
     RecordInvalid,
     Rejected,
     TopicExists,
@@ -107,7 +108,16 @@ class LetterOrigin(NamedTuple):
     topic: Topic
     partition: int
     target: Callable[[], str]
-    """The dead letter topic that is currently set; empty if none is wanted any more."""
+    """The dead letter topic that is currently set; empty if none is wanted any more. Raises
+    MetadataUnavailable if the settings of the group cannot be read."""
+
+    @property
+    def target_text(self) -> str:
+        """The same for messages."""
+        try:
+            return self.target()
+        except MetadataUnavailable:
+            return "its dead letter topic"
 
 
 @dataclass(slots=True)
@@ -241,7 +251,7 @@ class DeadLetters:
             origin.partition,
             letter.group_id,
             letter.reason,
-            origin.target(),
+            origin.target_text,
             error,
         )
         self.given_up_total += error.last - job.offset + 1
@@ -278,7 +288,7 @@ class DeadLetters:
             job.origin.topic.name,
             job.origin.partition,
             job.letter.group_id,
-            job.origin.target(),
+            job.origin.target_text,
             error,
         )
 
@@ -350,7 +360,7 @@ class DeadLetters:
     @staticmethod
     def _named(job: _Job) -> tuple[str, int, str, str]:
         origin = job.origin
-        return origin.topic.name, origin.partition, job.letter.group_id, origin.target()
+        return origin.topic.name, origin.partition, job.letter.group_id, origin.target_text
 
     async def _append(self, job: _Job, copies: list[Record]) -> None:
         """Append copies in order, in as few batches as the topic allows.

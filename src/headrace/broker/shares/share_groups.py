@@ -73,11 +73,12 @@ class ShareGroups:
     # --- members -----------------------------------------------------------------------------
 
     def heartbeat(self, beat: ShareHeartbeat) -> HeartbeatAnswer:
-        """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` raises, and
-        NotCoordinator."""
+        """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` raises, NotCoordinator, and
+        MetadataUnavailable if the group's settings cannot be decoded."""
         if not beat.group_id:
             raise GroupIdInvalid("a group id must not be empty")
         self._check_coordinator(beat.group_id)
+        self._configs.check_readable(beat.group_id)
         overrides = self._configs.overrides(beat.group_id)
         session_ms = int(group_value(overrides, "share.session.timeout.ms"))
         interval_ms = int(group_value(overrides, "share.heartbeat.interval.ms"))
