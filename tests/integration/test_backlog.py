@@ -148,7 +148,7 @@ def test_an_empty_list_says_that_the_topic_reads_no_attributes(broker, headrace,
     for command in ("delayed", "half"):
         listed = user.types(command, "list", name)
         assert listed.code == 0
-        assert "headrace.message.attributes=true" in listed.err
+        assert "headrace.message.attributes=read" in listed.err
 
 
 # --- two clusters ----------------------------------------------------------------------------
@@ -206,3 +206,45 @@ def test_the_http_address_is_that_of_the_brokers_named(queue, headrace, broker, 
     assert moved.code == 0, moved.err
     assert left(headrace, group) == 4, "the messages of the other cluster are still there"
     assert Confluent.consume(other.kafka, f"{name}.later", 5)
+
+
+def test_attributes_that_a_topic_does_not_read_are_refused_with_the_setting(broker, headrace, name):
+    create_topic(broker.kafka, name)
+    for header in ("headrace-delay=60000", "headrace-half=shop"):
+        said = headrace("produce", name, "-H", header, stdin="x\n", code=1)
+        assert f"header {header.partition('=')[0]} would have no effect" in said
+        assert f"topic {name} does not read queue attributes" in said
+        assert f"headrace topic alter {name} --set headrace.message.attributes=read" in said
+    headrace("topic", "alter", name, "--set", "headrace.message.attributes=ignore")
+    headrace("produce", name, "-H", "headrace-delay=60000", stdin="x\n")
+    assert [rec.value for rec in Confluent.consume(broker.kafka, name, 1)] == [b"x"]
+    headrace("topic", "alter", name, "--set", "headrace.message.attributes=read")
+    malformed = headrace("produce", name, "-H", "headrace-delay=soon", stdin="x\n", code=1)
+    assert "would have no effect" not in malformed
+
+
+def test_a_backlog_with_attributes_moves_only_to_a_topic_that_takes_them(headrace, broker, name):
+    group, to = f"{name}-group", f"{name}.later"
+    create_topic(broker.kafka, name)
+    create_topic(broker.kafka, to)
+    headrace("topic", "alter", name, "--set", "headrace.message.attributes=read")
+    headrace("produce", name, "-H", "headrace-priority=9", stdin="x\n")
+    commit(broker, group, name, 0)
+    moving = "backlog", "move", group, name, "--to", to, "--json"
+    assert "headrace.message.attributes" in headrace(*moving, code=1)
+    assert left(headrace, group) == 1
+    headrace("topic", "alter", to, "--set", "headrace.message.attributes=ignore")
+    assert json.loads(headrace(*moving))["records"] == 1
+
+
+def test_what_was_delivered_late_moves_to_any_topic(headrace, broker, name):
+    group, to = f"{name}-group", f"{name}.later"
+    create_topic(broker.kafka, name)
+    create_topic(broker.kafka, to)
+    headrace("topic", "alter", name, "--set", "headrace.message.attributes=read")
+    headrace("produce", name, "-H", "headrace-delay=10", stdin="x\n")
+    Confluent.consume(broker.kafka, name, 1)
+    commit(broker, group, name, 0)
+    assert (
+        json.loads(headrace("backlog", "move", group, name, "--to", to, "--json"))["records"] == 1
+    )

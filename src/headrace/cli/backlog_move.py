@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import base64
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
-from headrace.cli.failures import FAILED, USAGE, CommandFailed, from_kafka, no_group
+from headrace.cli.failures import FAILED, USAGE, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.lag import committed_offsets, first_unread
 from headrace.cli.output import AS_JSON, print_json, say
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.progress import counting
+from headrace.cli.refusals import refusal
 from headrace.cli.share_offsets import share_starts
 from headrace.cli.transfer import (
     TransactionalMove,
@@ -36,6 +38,7 @@ from headrace.cli.web import HTTP, Web, ask_each, path_of, require_all
 if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
     from headrace.cli.session import CliSession
+    from headrace.records.attributes import Headers
 
 RECEIVED_MAX: Final = 500
 LOCK_MS: Final = 60_000
@@ -225,23 +228,25 @@ def _copy(
     """Send copies and wait until they are durable. Raises CommandFailed."""
     errors: list[Any] = []
 
-    def report(error: Any, _message: Any) -> None:
+    def report(error: Any, _message: Any, headers: Headers) -> None:
         if error is not None:
-            errors.append(error)
+            errors.append((error, headers))
 
     for message in messages:
+        headers = [_header(item) for item in message["headers"]]
         producer.produce(
             target,
             value=_data(message, "value"),
             key=_data(message, "key"),
-            headers=[_header(item) for item in message["headers"]],
+            headers=headers,
             timestamp=max(message["timestamp_ms"], 0),
-            on_delivery=report,
+            on_delivery=partial(report, headers=headers),
         )
         producer.poll(0)
     if producer.flush(session.timeout_s) or errors:
         if errors:
-            raise from_kafka(errors[0], f"write to {target!r}")
+            error, headers = errors[0]
+            raise refusal(session, error, f"write to {target!r}", target, headers)
         raise CommandFailed(
             f"copies to {target!r} were not acknowledged in time: these records remain in the"
             " group",

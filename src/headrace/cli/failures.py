@@ -116,8 +116,9 @@ _MEANINGS = {
         FAILED,
         "the topic does not accept such records",
         "A topic with cleanup.policy=compact accepts only records with a key:"
-        " use --key or --key-separator. See its settings: headrace topic"
-        " describe TOPIC",
+        " use --key or --key-separator. Queue attributes (headrace-... headers) require"
+        " headrace.message.attributes=read, or ignore to store them without effect. See its"
+        " settings: headrace topic describe TOPIC",
     ),
     "INVALID_REPLICATION_FACTOR": _Meaning(
         FAILED,

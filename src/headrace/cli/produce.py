@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,11 +18,12 @@ import click
 from headrace.cli import records_in
 from headrace.cli.completion import complete_topics
 from headrace.cli.disk_space import full_disks
-from headrace.cli.failures import NOT_FOUND, CommandFailed, from_kafka
+from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import print_json, say
 from headrace.cli.positions import TimeType
 from headrace.cli.progress import Meter
 from headrace.cli.records_in import Headers, OutgoingRecord, Reading, Source
+from headrace.cli.refusals import refusal
 from headrace.cli.text import unescape
 
 if TYPE_CHECKING:
@@ -58,14 +60,19 @@ class Delivery:
     handed: int = 0
     failed: int = 0
     first_error: KafkaError | None = None
+    first_headers: Headers = field(default_factory=list)
+    """Of the record that got `first_error`."""
     is_hopeless: bool = False
     """Whether later records would fail in the same way."""
 
-    def report(self, error: KafkaError | None, _message: object) -> None:
+    def report(
+        self, error: KafkaError | None, _message: object, headers: Headers | None = None
+    ) -> None:
         """Called by the client for each record that was *not* delivered."""
         if error is not None:
             self.failed += 1
-            self.first_error = self.first_error or error
+            if self.first_error is None:
+                self.first_error, self.first_headers = error, headers or []
             self.is_hopeless = self.is_hopeless or error.name() not in OF_ONE_RECORD
 
 
@@ -176,7 +183,7 @@ def _failure(session: CliSession, topic: str, delivery: Delivery) -> CommandFail
                 f"{doing}: the disk is full: {', '.join(full)}",
                 "Delete topics, shorten their retention or enlarge the disk, then send again",
             )
-    return from_kafka(error, doing)
+    return refusal(session, error, doing, topic, delivery.first_headers)
 
 
 def _check_topic(session: CliSession, topic: str, create: bool) -> None:
@@ -253,16 +260,17 @@ def _send_all(
     send, report = producer.produce, delivery.report
     for record in records:
         key, value, headers, timestamp_ms, partition = record
-        more: dict[str, Any] = {}
-        if headers:
+        more: dict[str, Any] = {"on_delivery": report}
+        if headers:  # the client library does not report them
             more["headers"] = headers
+            more["on_delivery"] = partial(report, headers=headers)
         if timestamp_ms:
             more["timestamp"] = timestamp_ms
         if partition >= 0:
             more["partition"] = partition
         while True:
             try:
-                send(topic, value, key, on_delivery=report, **more)
+                send(topic, value, key, **more)
                 break
             except BufferError:
                 producer.poll(0.1)

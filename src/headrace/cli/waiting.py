@@ -44,11 +44,11 @@ def list_waiting(
 
 
 def _warn_of_unread_attributes(answers: list[dict[str, Any]]) -> None:
-    """Explain an empty list if the topic ignores the headers that would fill it."""
+    """Explain an empty list if the topic does not read the headers that would fill it."""
     if not any(answer["reads_attributes"] for answer in answers):
         topic = answers[0]["topic"]
         say(
-            f"topic {topic} has no queue attributes, so headrace-* headers have no effect"
+            f"topic {topic} does not read queue attributes (headrace-* headers)"
             f"; enable them with: headrace topic alter {topic} --set"
             " headrace.message.attributes=read"
         )

@@ -49,6 +49,8 @@ class LogConfig:
     """After this time share groups no longer deliver a record."""
     has_attributes: bool = False
     """Whether queue attributes (reserved headers) are read, which requires decoding batches."""
+    refuses_attributes: bool = False
+    """Whether validated batches with attributes that would have an effect if read are refused."""
     is_remote_enabled: bool = False
     """Whether sealed ledgers are offloaded to object storage."""
     local_retention_ms: int = -2

@@ -25,7 +25,7 @@ _SETTLE_TRIES = 20
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_EVERY = 1_000
 ATTRIBUTES = "headrace.message.attributes"
-NO_ATTRIBUTES = ("", "false", "ignore")
+NO_ATTRIBUTES = ("", "false", "ignore", "refuse")
 """The values of the topic setting with which reserved headers have no effect."""
 _REFUSALS = frozenset({
     "INVALID_RECORD", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP",

@@ -9,12 +9,13 @@ bytes and skips records without a reserved header. Do not change the names: stor
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.errors import BatchCorrupt, RecordInvalid
 from headrace.records.codec import read_record_headers
+from headrace.records.validation import RESERVED_PREFIX
 from headrace.records.varints import read_varint
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ SEQUENCE = "headrace-sequence"
 TRACEPARENT = "traceparent"
 """W3C Trace Context."""
 
-RESERVED_PREFIX: Final = b"headrace-"
 SETTING: Final = "headrace.message.attributes"
 """The topic's setting that says whether they are read."""
+READING: Final = frozenset({"read", "true"})
+"""Its values with which they are."""
 
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
@@ -225,25 +227,37 @@ they are not read. Tags, keys and message ids are found and filtered by on every
 _BY_BYTES: Final = {name.encode(): name for name in RESERVED}
 
 
-def check_read(headers: Headers, topic: str) -> None:
-    """Raises RecordInvalid if the record carries an attribute that only topics with
-    headrace.message.attributes=read give an effect."""
+def check_unread(headers: Headers, topic: str, now_ms: int) -> None:
+    """Raises RecordInvalid if a record for a topic that does not read attributes asks for one."""
     for name, value in headers:
-        if value is not None and name in EFFECTIVE:
-            raise RecordInvalid(unread(name, topic), header=name)
+        if value is not None:
+            _check_ineffective(name, value, f"topic {topic}", now_ms)
 
 
-def unread(name: str, topic: str) -> str:
-    """Why a record with this attribute is refused on a topic that does not read it."""
-    return (
-        f"header {name} would have no effect, because topic {topic} does not read queue "
-        f"attributes: set {SETTING}=read on the topic, or leave the header out"
+def check_unread_batch(payload: bytes, header: BatchHeader, now_ms: int) -> None:
+    """The same for the valid records of a batch, given its decompressed bytes."""
+    for index, section in _marked_sections(payload, header):
+        try:
+            for name, value in _values(section).items():
+                _check_ineffective(name, value, "the topic", now_ms)
+        except RecordInvalid as error:
+            raise _in_batch(error, index) from None
+
+
+def _check_ineffective(name: str, value: bytes, topic: str, now_ms: int) -> None:
+    if name not in EFFECTIVE or (name == DELIVER_AT and _is_past(value, now_ms)):
+        return
+    raise RecordInvalid(
+        f"header {name} would have no effect, because {topic} does not read queue attributes: "
+        f"set {SETTING}=read on the topic, or leave the header out (with {SETTING}=ignore, "
+        "Kafka clients can store it without effect)",
+        header=name,
     )
 
 
-def has_reserved(payload: bytes) -> bool:
-    """Whether a batch's decompressed records may contain reserved headers, by a byte search."""
-    return RESERVED_PREFIX in payload
+def _is_past(value: bytes, now_ms: int) -> bool:
+    """Whether the record is due: a delivered one, which says when it was, can be forwarded."""
+    return value.isdigit() and len(value) <= _DIGITS_MAX and int(value) <= now_ms
 
 
 def scan_records(payload: bytes, header: BatchHeader, received_ms: int) -> list[RecordAttributes]:
@@ -254,39 +268,47 @@ def scan_records(payload: bytes, header: BatchHeader, received_ms: int) -> list[
     records.
     """
     found: list[RecordAttributes] = []
-    find = payload.find
-    hit = find(RESERVED_PREFIX)
-    at, size = 0, len(payload)
     try:
-        for index in range(header.record_count):
-            if hit < 0:
-                break
-            byte = payload[at]
-            if byte < 128:
-                length = (byte >> 1) ^ -(byte & 1)
-                at += 1
-            else:
-                length, at = read_varint(payload, at)
-            end = at + length
-            if not at < end <= size:
-                raise BatchCorrupt(f"record {index} has {length} bytes, {size - at} are left")
-            if hit < end:
-                section = payload[_headers_at(payload, at) : end]
-                is_small = len(section) <= _CACHED_BYTES_MAX
-                try:
-                    parsed = _parse_cached(section) if is_small else _parse(section)
-                except RecordInvalid as error:
-                    raise _in_batch(error, index) from None
-                if parsed is not None:
-                    due_ms, delay_ms, named, is_half = parsed
-                    if due_ms is None and delay_ms is not None:
-                        due_ms = received_ms + delay_ms
-                    found.append(RecordAttributes(index, due_ms, named, is_half))
-                hit = find(RESERVED_PREFIX, end)
-            at = end
+        for index, section in _marked_sections(payload, header):
+            is_small = len(section) <= _CACHED_BYTES_MAX
+            try:
+                parsed = _parse_cached(section) if is_small else _parse(section)
+            except RecordInvalid as error:
+                raise _in_batch(error, index) from None
+            if parsed is not None:
+                due_ms, delay_ms, named, is_half = parsed
+                if due_ms is None and delay_ms is not None:
+                    due_ms = received_ms + delay_ms
+                found.append(RecordAttributes(index, due_ms, named, is_half))
     except IndexError:
         raise BatchCorrupt("the batch ends inside a record") from None
     return found
+
+
+def _marked_sections(payload: bytes, header: BatchHeader) -> Iterator[tuple[int, bytes]]:
+    """(index, encoded headers) of the records that contain the reserved prefix.
+
+    Raises BatchCorrupt, and IndexError if the payload ends too early.
+    """
+    find = payload.find
+    hit = find(RESERVED_PREFIX)
+    at, size = 0, len(payload)
+    for index in range(header.record_count):
+        if hit < 0:
+            return
+        byte = payload[at]
+        if byte < 128:
+            length = (byte >> 1) ^ -(byte & 1)
+            at += 1
+        else:
+            length, at = read_varint(payload, at)
+        end = at + length
+        if not at < end <= size:
+            raise BatchCorrupt(f"record {index} has {length} bytes, {size - at} are left")
+        if hit < end:
+            yield index, payload[_headers_at(payload, at) : end]
+            hit = find(RESERVED_PREFIX, end)
+        at = end
 
 
 def _in_batch(error: RecordInvalid, index: int) -> RecordInvalid:
@@ -325,6 +347,11 @@ def _parse(section: bytes) -> _Parsed | None:
 
     Raises RecordInvalid, BatchCorrupt, and IndexError if the section ends too early.
     """
+    return _checked(_values(section))
+
+
+def _values(section: bytes) -> dict[str, bytes]:
+    """The attributes in a record's headers, unchecked. Raises BatchCorrupt, IndexError."""
     values: dict[str, bytes] = {}
     count, at = read_varint(section, 0)
     end = len(section)
@@ -342,7 +369,7 @@ def _parse(section: bytes) -> _Parsed | None:
         at += max(size, 0)
     if at != end:
         raise BatchCorrupt(f"a record's headers end {end - at} bytes before the record does")
-    return _checked(values)
+    return values
 
 
 _parse_cached = lru_cache(maxsize=1_024)(_parse)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from headrace.records.batch import Buffer, Fields
 
+RESERVED_PREFIX: Final = b"headrace-"
+"""Of the names of queue attributes (`records.attributes`)."""
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Decompressed bytes that are validated in the caller's turn of the loop: half a millisecond."""
 INLINE_COMPRESSED_MAX: Final = INLINE_BYTES_MAX // 4
@@ -55,6 +57,8 @@ class RecordFacts(NamedTuple):
     """Records with a null key."""
     header_count: int
     """The headers of all records."""
+    has_reserved: bool
+    """Whether a header's name begins with RESERVED_PREFIX."""
 
 
 def check_single(records: memoryview | None) -> Fields:
@@ -122,12 +126,11 @@ def validate_records(payload: bytes, count: int, first_ms: int) -> RecordFacts:
     if walk.at != len(payload):
         raise BatchCorrupt(f"{len(payload) - walk.at} bytes follow the batch's last record")
     if walk.oldest > walk.newest:  # no record has a timestamp
-        return RecordFacts(NO_TIMESTAMP, NO_TIMESTAMP, walk.keyless_count, walk.header_count)
+        return walk.facts(NO_TIMESTAMP, NO_TIMESTAMP)
     oldest_ms, newest_ms = first_ms + walk.oldest, first_ms + walk.newest
     if oldest_ms < _INT64_MIN or newest_ms > _INT64_MAX:
         raise BatchCorrupt(f"a record's timestamp exceeds 64 bits: base {first_ms}")
-    newest_ms = max(newest_ms, NO_TIMESTAMP)
-    return RecordFacts(oldest_ms, newest_ms, walk.keyless_count, walk.header_count)
+    return walk.facts(oldest_ms, max(newest_ms, NO_TIMESTAMP))
 
 
 class RecordWalk:
@@ -137,6 +140,7 @@ class RecordWalk:
         "_absent",
         "_data",
         "at",
+        "has_reserved",
         "header_count",
         "index",
         "keyless_count",
@@ -152,9 +156,16 @@ class RecordWalk:
         self.index: i64 = 0
         self.keyless_count: i64 = 0
         self.header_count: i64 = 0
+        self.has_reserved: bool = False
         self.oldest: int = 1 << 63
         """Timestamp delta, as `newest`; both ignore records without a timestamp."""
         self.newest: int = -(1 << 63) - 1
+
+    def facts(self, oldest_ms: int, newest_ms: int) -> RecordFacts:
+        """What was seen, with the given timestamps."""
+        return RecordFacts(
+            oldest_ms, newest_ms, self.keyless_count, self.header_count, self.has_reserved
+        )
 
     def advance(self, count: i64) -> None:
         """Validate the next `count` records. Raises BatchCorrupt."""
@@ -241,6 +252,9 @@ class RecordWalk:
             size, place = read_varint(data, place)
             if size < 0:
                 raise BatchCorrupt(f"record {self.index} has a header without a name")
+            # Most names fail at their first letter, which costs no slice.
+            if size > 9 and data[place] == 104 and data[place : place + 9] == RESERVED_PREFIX:
+                self.has_reserved = True
             size, place = read_varint(data, place + size)
             if size < -1:
                 raise BatchCorrupt(f"record {self.index} has a header of negative size")

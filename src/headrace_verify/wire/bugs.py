@@ -47,7 +47,7 @@ def unfold_whatever_a_batch_claims(patch: Patch) -> None:
 
 
 def store_records_unseen(patch: Patch) -> None:
-    facts = validation.RecordFacts(-1, -1, 0, 0)
+    facts = validation.RecordFacts(-1, -1, 0, 0, False)
     patch(appends, "validate_small", lambda _batch, header: facts._replace(newest_ms=header[8]))
 
 

@@ -17,7 +17,12 @@ from headrace.records.validation import RecordFacts, validate_batch, validate_re
 LIMIT = 1 << 20
 TIMES = st.sampled_from([-1, 0, 1_700_000_000_000, 1_700_000_000_063, 1_700_000_009_000])
 DATA = st.one_of(st.none(), st.binary(max_size=3), st.just(bytes(70)), st.just(bytes(9_000)))
-HEADERS = st.lists(st.tuples(st.sampled_from(["", "a", "traceparent"]), DATA), max_size=3)
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from(["", "a", "traceparent", "headrace", "headrace-tag", "hedge-row-id"]), DATA
+    ),
+    max_size=3,
+)
 RECORDS = st.builds(Record, st.just(0), TIMES, DATA, DATA, HEADERS)
 BATCHES = st.lists(RECORDS, min_size=1, max_size=80)
 
@@ -25,7 +30,9 @@ BATCHES = st.lists(RECORDS, min_size=1, max_size=80)
 def facts_of(records: list[Record]) -> RecordFacts:
     times = [record.timestamp_ms for record in records if record.timestamp_ms != -1] or [-1]
     keyless = sum(record.key is None for record in records)
-    return RecordFacts(min(times), max(times), keyless, sum(len(one.headers) for one in records))
+    names = [name for record in records for name, _ in record.headers]
+    has_reserved = "headrace-tag" in names
+    return RecordFacts(min(times), max(times), keyless, len(names), has_reserved)
 
 
 @given(BATCHES, st.integers(0, 4))
@@ -107,4 +114,4 @@ def test_more_records_than_one_step_takes_are_walked() -> None:
     records = [Record(0, 5, b"k", None) for _ in range(9_000)]
     batch = encode_batch(records)
     header = read_header(batch)
-    assert validate_records(payload_of(batch, header), 9_000, 5) == RecordFacts(5, 5, 0, 0)
+    assert validate_records(payload_of(batch, header), 9_000, 5) == RecordFacts(5, 5, 0, 0, False)

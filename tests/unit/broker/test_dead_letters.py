@@ -157,6 +157,24 @@ async def test_times_and_sequences_of_a_record_have_no_effect_on_its_copy():
 
 
 @in_a_loop
+@pytest.mark.parametrize("setting", [None, "refuse", "ignore"])
+async def test_records_with_attributes_are_copied_to_a_topic_that_does_not_read_them(setting):
+    async with broker() as rig:
+        own = [("headrace-priority", b"9"), ("headrace-message-group", b"g")]
+        data = encode_batch([Record(0, 1, None, b"0", own)])
+        topic = await topic_with(rig, data)
+        if setting is not None:
+            await make_topic(rig, DEAD, {"headrace.message.attributes": setting})
+        await Copying(rig, topic).copy(letter(0, 0))
+        (copy,) = await copies(rig)
+        assert copy.value == b"0"
+        assert set(own) <= set(copy.headers)
+        # One that the broker creates takes letters back from clients, too.
+        configs = rig.node.topics.get(DEAD).fact.configs
+        assert configs == {"headrace.message.attributes": setting or "ignore"}
+
+
+@in_a_loop
 async def test_a_topic_that_is_not_ready_is_waited_for_without_holding_up_the_broker():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))

@@ -23,7 +23,7 @@ from headrace.kafka.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
 )
 from headrace.records.codec import Headers, Record, encode_batch, iterate_records
-from headrace.records.compression import LZ4
+from headrace.records.compression import GZIP, LZ4, SNAPPY, ZSTD
 from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
 
 ON = {"headrace.message.attributes": "true"}
+IGNORED = {"headrace.message.attributes": "ignore"}
 LATER: Headers = [("headrace-delay", b"60000")]
 PAST: Headers = [("headrace-deliver-at", b"1000")]
 
@@ -207,26 +208,80 @@ def test_a_record_of_a_transaction_cannot_be_delayed():
     asyncio.run(scenario())
 
 
-def test_attributes_on_topics_that_do_not_read_them_are_counted_where_batches_are_opened(caplog):
+CODECS = pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
+ASKING: dict[str, Headers] = {
+    "headrace-delay": LATER,
+    "headrace-deliver-at": [("headrace-deliver-at", b"4000000000000")],
+    "headrace-half": [("headrace-message-id", b"1"), ("headrace-half", b"shop")],
+    "headrace-expire-at": [("headrace-expire-at", b"1")],
+    "headrace-message-group": [("headrace-message-group", b"")],
+    "headrace-priority": [("headrace-priority", b"none")],
+    "headrace-producer": [("headrace-producer", b"p"), ("headrace-sequence", b"1")],
+}
+
+
+@CODECS
+@pytest.mark.parametrize("configs", [{}, {"compression.type": "lz4"}])
+@pytest.mark.parametrize("name", ASKING)
+def test_a_topic_that_does_not_say_otherwise_refuses_what_it_would_not_do(name, configs, codec):
     async def scenario() -> None:
         async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs={"compression.type": "lz4"})
-            for _ in range(3):
-                assert (await _ask(rig, _batch({b"a": LATER}))).error_code == NONE
-            assert [value for _, value in await _stored(rig)] == [b"a"] * 3
-            assert rig.node.appends.unread_attributes_total == 3
-            warnings = [r.getMessage() for r in caplog.records if "headrace-*" in r.getMessage()]
-            assert len(warnings) == 1
-            assert "headrace.message.attributes=true" in warnings[0]
+            await rig.node.topics.create("t", 1, configs=configs)
+            items = {b"a": [("x", b"headrace-delay")], b"b": ASKING[name]}
+            refused = await _ask(rig, _batch(items, codec=codec))
+            assert refused.error_code == INVALID_RECORD
+            for text in (name, "headrace.message.attributes=read", "=ignore", "record 1"):
+                assert text in refused.error_message
+            assert [item.batch_index for item in refused.record_errors] == [1]
+            assert (await _ask(rig, _batch({b"c": []}, codec=codec))).base_offset == 0
+            assert await _stored(rig) == [(0, b"c")]
 
     asyncio.run(scenario())
 
 
-def test_a_topic_without_attributes_stores_a_batch_byte_for_byte():
+def test_headers_that_ask_for_nothing_are_stored_everywhere():
+    plain: list[Headers] = [
+        [("headrace-tag", b"t"), ("headrace-keys", b"a b"), ("headrace-message-id", b"7")],
+        [("headrace-probe", b"1"), ("headrace-redrives", b"1"), ("headrace-dlq-delay", b"1")],
+        [("headrace-delay", None)],
+        PAST,  # as a delivered record has it, which is forwarded
+    ]
+
     async def scenario() -> None:
         async with broker() as rig:
             await rig.node.topics.create("t", 1)
-            batch = _batch({b"a": LATER, b"b": [("headrace-priority", b"\xff")]})
+            for offset, headers in enumerate(plain):
+                answer = await _ask(rig, _batch({b"a": headers}))
+                assert (answer.error_code, answer.base_offset) == (NONE, offset)
+
+    asyncio.run(scenario())
+
+
+def test_large_batches_and_transactions_are_refused_as_well():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1)
+            rig.node.verifications.verifier = None
+            filler = {b"%d" % n: list[Any]() for n in range(admission.INLINE_RECORDS_MAX)}
+            large = _batch({**filler, b"last": LATER}, codec=LZ4)
+            assert (await _ask(rig, large)).error_code == INVALID_RECORD
+            ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+            within = _batch({b"a": LATER}, is_transactional=True, **ids)
+            request = {**_request(within), "transactional_id": "x"}
+            answer = await rig.client().ask(apis.PRODUCE, 9, request)
+            assert answer.responses[0].partition_responses[0].error_code == INVALID_RECORD
+            assert await _stored(rig) == []
+
+    asyncio.run(scenario())
+
+
+@CODECS
+def test_a_topic_that_ignores_attributes_stores_a_batch_byte_for_byte(codec):
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=IGNORED)
+            items = {b"a": LATER, b"b": [("headrace-priority", b"\xff")]}
+            batch = _batch(items, codec=codec)
             assert (await _ask(rig, batch)).error_code == NONE
             log = rig.node.topics.get("t").partitions[0]
             assert bytes(await log.reader.read(0, 1_000_000))[16:] == batch[16:]
@@ -234,6 +289,43 @@ def test_a_topic_without_attributes_stores_a_batch_byte_for_byte():
             refused = await _ask(rig, batch)
             assert refused.error_code == INVALID_RECORD
             assert [item.batch_index for item in refused.record_errors] == [1]
+
+    asyncio.run(scenario())
+
+
+def test_ignored_attributes_are_counted_where_batches_are_opened():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs={"compression.type": "lz4", **IGNORED})
+            for _ in range(3):
+                assert (await _ask(rig, _batch({b"a": LATER}))).error_code == NONE
+            assert [value for _, value in await _stored(rig)] == [b"a"] * 3
+            assert rig.node.appends.unread_attributes_total == 3
+
+    asyncio.run(scenario())
+
+
+def test_records_that_are_not_validated_are_not_searched_for_attributes():
+    async def scenario() -> None:
+        async with broker() as rig:
+            configs = {"headrace.record.validation": "header"}
+            await rig.node.topics.create("t", 1, configs=configs)
+            assert (await _ask(rig, _batch({b"a": LATER}))).error_code == NONE
+
+    asyncio.run(scenario())
+
+
+def test_a_delayed_record_is_delivered_though_its_topic_no_longer_reads_attributes():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            soon: Headers = [("headrace-delay", b"50"), ("headrace-priority", b"9")]
+            assert (await _ask(rig, _batch({b"a": soon}))).error_code == NONE
+            await rig.node.topics.change_configs(rig.node.topics.get("t"), lambda _: {})
+            async with asyncio.timeout(20):
+                while not await _stored(rig):
+                    await asyncio.sleep(0.01)
+            assert await _stored(rig) == [(0, b"a")]
 
     asyncio.run(scenario())
 

@@ -19,8 +19,8 @@ from headrace.log.appended import HALF as HALF_MESSAGE
 from headrace.records.attributes import (
     HALF,
     MESSAGE_ID,
+    check_unread_batch,
     find_header,
-    has_reserved,
     scan_records,
 )
 from headrace.records.batch import (
@@ -83,7 +83,7 @@ class Admitted(NamedTuple):
     delayed: DelayedBatch | None = None
     named: Named = ()
     has_unread_attributes: bool = False
-    """Whether the batch was opened, has reserved headers, and its topic ignores them."""
+    """Whether the batch was opened, has reserved headers, and its topic does not read them."""
 
 
 def is_kept(header: BatchHeader, config: LogConfig) -> bool:
@@ -128,7 +128,9 @@ def admit(
         if has_keys and facts.keyless_count:
             _check_keys(payload, header)
         if not has_attributes:
-            is_unread = not named and has_reserved(payload)
+            is_unread = facts.has_reserved and not named
+            if is_unread and config.refuses_attributes:
+                check_unread_batch(payload, header, now_ms)
         elif found := scan_records(payload, header, now_ms):
             later, named = _attributes(found, header, now_ms)
             if later:

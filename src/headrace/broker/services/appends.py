@@ -54,7 +54,6 @@ ATTEMPTS_MAX: Final = 8
 """How often a batch waits for its log to be ready; each time until it is signalled."""
 WAITING_BYTES_MAX: Final = 128 * 1024 * 1024
 """For all batches that wait in order, as received; further ones get a retriable error."""
-TOPICS_WARNED_MAX: Final = 1_000
 
 
 class Transaction(NamedTuple):
@@ -108,7 +107,7 @@ class Appends:
     """The appends of one broker."""
 
     def __init__(self, clock: Clock, verifications: Verifications) -> None:
-        self._clock = clock
+        self.clock = clock
         self._verifications = verifications
         self._admission = BatchAdmission(clock)
         self.delays: Delays = NoDelays()
@@ -125,7 +124,6 @@ class Appends:
         """Records dropped because their named sequences already have them."""
         self.unread_attributes_total = 0
         """Opened batches with queue attributes on topics that ignore them."""
-        self._warned: dict[str, None] = {}
 
     def append_now(
         self, partition: PartitionLog, records: memoryview, header: Fields
@@ -142,11 +140,13 @@ class Appends:
             facts = validate_small(records, header)
             if facts is None or facts.newest_ms != header[8]:
                 return None
+            if facts.has_reserved and config.refuses_attributes:
+                return None
             oldest_ms = facts.oldest_ms
         elif header[12] > header[1]:  # `is_kept`, without the call
             return None
         if config.has_age_limit:
-            config.check_oldest(oldest_ms, self._clock.now_ms())
+            config.check_oldest(oldest_ms, self.clock.now_ms())
         appended = partition.append(records, header)
         if appended is not None:
             self.records_total += header[12]
@@ -246,7 +246,7 @@ class Appends:
             and header.base_sequence > 0
             and partition.is_loaded
             and header.producer_id not in partition.producers
-            and not partition.retries.is_waiting(self._clock.now_ms())
+            and not partition.retries.is_waiting(self.clock.now_ms())
         ):
             raise OutOfOrderSequence(
                 f"producer {header.producer_id} is unknown to {partition.name} and begins "
@@ -332,17 +332,8 @@ class Appends:
         self._admission.later(write.records, write.header, config, write.named, then)
 
     def _count_unread(self, write: _Write) -> None:
-        if write.admitted is None or not write.admitted.has_unread_attributes:
-            return
-        self.unread_attributes_total += 1
-        topic = write.partition.name.rpartition("-")[0]
-        if topic not in self._warned and len(self._warned) < TOPICS_WARNED_MAX:
-            self._warned[topic] = None
-            log.warning(
-                "topic %s receives records with queue attributes (headrace-* headers), which "
-                "it ignores: set headrace.message.attributes=read on the topic to use them",
-                topic,
-            )
+        if write.admitted is not None and write.admitted.has_unread_attributes:
+            self.unread_attributes_total += 1
 
     # --- append ------------------------------------------------------------------------------
 
@@ -441,12 +432,12 @@ class Appends:
         partition, header = write.partition, write.header
         assert admitted.delayed is not None
         if header.producer_id != NO_PRODUCER_ID:
-            now_ms = self._clock.now_ms()
+            now_ms = self.clock.now_ms()
             if partition.retries.check(partition.producers, header, now_ms) is not None:
                 write.delays_done = True  # the batch is stored, and so are its delayed records
                 return True
         if admitted.header is not None:  # a refused batch must not have its delayed records stored
-            partition.config.check_content(admitted.header, self._clock.now_ms())
+            partition.config.check_content(admitted.header, self.clock.now_ms())
         completion = self.delays.add(partition, admitted.delayed)
         if completion.done:
             if completion.error is not None:

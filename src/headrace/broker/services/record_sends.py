@@ -24,7 +24,7 @@ from headrace.errors import (
     RequestInvalid,
 )
 from headrace.log.appended import STORED, RecordPlace
-from headrace.records.attributes import PRODUCER, check_read, find_header
+from headrace.records.attributes import PRODUCER, check_unread, find_header
 from headrace.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, check_batch, header_of
 from headrace.records.codec import encode_batch
 from headrace.records.partitioner import partition_of_key
@@ -86,10 +86,11 @@ class RecordSends:
         found: dict[int, Sent | HeadraceError] = {}
         parts: dict[int, _Part] = {}
         spread = self._spread(topic)
+        now_ms = self._appends.clock.now_ms()
         for place, (record, partition) in enumerate(records):
             try:
                 if not config.has_attributes:
-                    check_read(record.headers, topic.name)
+                    check_unread(record.headers, topic.name, now_ms)
                 number = self._partition_for(topic, record, partition, spread)
             except HeadraceError as error:
                 found[place] = error

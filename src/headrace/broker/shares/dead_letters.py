@@ -41,6 +41,7 @@ from headrace.records.attributes import (
     EXPIRE_AT,
     PRODUCER,
     SEQUENCE,
+    SETTING,
     find_header,
 )
 from headrace.records.batch import CONTROL, iterate_headers
@@ -407,7 +408,9 @@ class DeadLetters:
         topic = self._topics.by_name.get(name)
         if topic is None:
             try:
-                await self._topics.create(name, len(origin.topic.partitions), -1, {})
+                # So that letters can be appended to it again as they are, by a redrive for example.
+                settings = {SETTING: "ignore"}
+                await self._topics.create(name, len(origin.topic.partitions), -1, settings)
             except TopicExists:
                 log.debug("%s was created by another broker", name)
             except Rejected as error:

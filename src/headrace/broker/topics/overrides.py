@@ -19,6 +19,7 @@ from headrace.broker.topics.topic_config import (
 )
 from headrace.coordination.timers.config import HalfConfig
 from headrace.log.log_config import LogConfig
+from headrace.records.attributes import READING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +81,8 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
         compression=value("compression.type"),
         ttl_ms=int(value("headrace.message.ttl.ms")),
-        has_attributes=value(ATTRIBUTES) in {"read", "true"},
+        has_attributes=value(ATTRIBUTES) in READING,
+        refuses_attributes=value(ATTRIBUTES) == "refuse",
         is_validated=value(VALIDATION) == "full",
         is_remote_enabled=is_remote(configs),
         local_retention_ms=int(value("local.retention.ms")),

@@ -130,11 +130,13 @@ _USED = (
     ConfigDefinition(
         ATTRIBUTES,
         STRING,
-        "ignore",
+        "refuse",
         "read (or true): queue attributes in record headers (headrace-delay, headrace-priority and "
-        "others) take effect; this requires decompressing batches. ignore (or false): records of "
-        "Kafka clients are stored with them, without effect; HTTP refuses such records.",
-        _one_of("read", "ignore", "true", "false"),
+        "others) take effect; this requires decompressing batches. refuse: records that ask for an "
+        "effect are refused; with headrace.record.validation=header, those of Kafka clients are "
+        "not looked at. ignore (or false): records of Kafka clients are stored with them, without "
+        "effect, such as copies made by a mirror; HTTP refuses such records.",
+        _one_of("read", "refuse", "ignore", "true", "false"),
     ),
     ConfigDefinition(
         "headrace.message.ttl.ms",
@@ -152,7 +154,7 @@ _USED = (
         "What is checked before a batch is stored. full: that its records can be decoded and agree"
         " with its header, which requires decompressing it; a wrong maximum timestamp is corrected."
         " header: the header and CRC alone, so a faulty producer can store records that consumers "
-        "cannot read, or that are deleted too early.",
+        "cannot read, or that are deleted too early, or whose queue attributes have no effect.",
         _one_of("full", "header"),
     ),
     ConfigDefinition(

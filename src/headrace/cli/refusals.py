@@ -1,0 +1,43 @@
+"""Why a broker refused a record, which the client library does not pass on.
+
+Invariants: reads only; the text is the broker's own, made from the record that was refused.
+"""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from headrace.cli.client import kafka_admin
+from headrace.cli.failures import CommandFailed, from_kafka
+
+if TYPE_CHECKING:
+    from headrace.cli.client import KafkaError
+    from headrace.cli.session import CliSession
+    from headrace.records.attributes import Headers
+
+
+def refusal(
+    session: CliSession, error: KafkaError, doing: str, topic: str, headers: Headers
+) -> CommandFailed:
+    """The failure of a command whose record with `headers` the broker refused with `error`."""
+    if error.name() != "INVALID_RECORD" or not headers:
+        return from_kafka(error, doing)
+    # Imported late: it takes longer to load than the rest of a command, for few failures.
+    from headrace.errors import RecordInvalid
+    from headrace.records.attributes import READING, SETTING, check_unread
+
+    if _setting(session, topic, SETTING) not in {None, *READING}:
+        try:
+            check_unread(headers, topic, time_ns() // 1_000_000)
+        except RecordInvalid as reason:
+            step = f"headrace topic alter {topic} --set {SETTING}=read"
+            return CommandFailed(f"{doing}: {reason}", step)
+    return from_kafka(error, doing)
+
+
+def _setting(session: CliSession, topic: str, name: str) -> str | None:
+    resource = kafka_admin().ConfigResource(kafka_admin().ResourceType.TOPIC, topic)
+    futures = session.admin().describe_configs([resource], request_timeout=session.timeout_s)
+    found = session.answer(futures[resource], f"settings of topic {topic!r}")
+    return found[name].value if name in found else None
