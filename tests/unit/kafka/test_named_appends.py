@@ -106,7 +106,8 @@ def test_a_transaction_takes_no_named_sequences():
 def test_the_brokers_own_mark_is_taken_from_no_client():
     async def scenario() -> None:
         async with broker() as rig:
-            await rig.node.topics.create("t", 1)
+            configs = {"headrace.message.attributes": "ignore"}
+            await rig.node.topics.create("t", 1, configs=configs)
             assert (await _ask(rig, mark_named(_named("a", 1)))).error_code == INVALID_RECORD
             assert (await _ask(rig, _named("a", 1))).error_code == NONE
 
