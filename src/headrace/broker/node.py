@@ -136,8 +136,7 @@ class Node:
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
-        self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get)
-        self.health = Health(self.topics, self.ownership, metadata, self.group_configs.lost_facts)
+        groups = self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get)
         self.tiering: Tiering | None = None
         """None without object storage."""
         if tier is not None:
@@ -149,6 +148,8 @@ class Node:
             self.ledger_garbage = LedgerGarbageCollector(
                 config, shared_ledgers, metadata, self.topics, self.ownership, clock
             )
+        lost = {} if self.ledger_garbage is None else self.ledger_garbage.problems
+        self.health = Health(self.topics, self.ownership, metadata, groups.lost_facts, lost)
         self.balance: Balance | None = None  # None if partitions do not move
         if shared_ledgers is not None and isinstance(self.ownership, SharedOwnership):
             self.balance = Balance(config, metadata, self.topics, self.ownership, clock)

@@ -64,6 +64,7 @@ def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: boo
                         "end_offset": chain.end_offset,
                         "leader_epoch": chain.fact.leader_epoch,
                         "lost_records": chain.lost_records,
+                        "lost_ledgers": [link.ledger for link in chain.lost_ledgers],
                         "problem": chain.problem,
                     }
                     for chain in found.chains
@@ -95,6 +96,13 @@ def _show_repairs(found: Repairs, *, is_done: bool) -> None:
     for chain in found.chains:
         if chain.problem:
             click.echo(f"{chain.name}: {chain.problem}")
+            continue
+        for link in chain.lost_ledgers:
+            click.echo(
+                f"{chain.name}: ledger {link.ledger} does not exist; {would}given up: offsets"
+                f" {link.base_offset} to {(link.end_offset or 0) - 1}"
+            )
+        if chain.lost_ledgers:
             continue
         more = f", and {len(chain.open_ledgers)} open ones" if chain.open_ledgers else ""
         click.echo(

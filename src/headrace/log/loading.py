@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.log.segment import Segment, producers_after, sealed_segment
 from headrace.log.tiering import attach
+from headrace.metadata.lost_offsets import is_given_up
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ async def load_segments(
     for link in fact.ledgers:
         base = link.base_offset
         if segments:
-            base = segments[-1].base_after(link, fact.log_start_offset, can_shrink=can_shrink)
+            start, end = fact.log_start_offset, segments[-1].end_offset
+            if is_given_up(fact, end, link.base_offset):
+                start = link.base_offset
+            base = segments[-1].base_after(link, start, can_shrink=can_shrink)
         if link.is_sealed:
             segments.append(sealed_segment(link))
             attach(link, environment.tier)

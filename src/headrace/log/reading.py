@@ -95,7 +95,10 @@ def check_offset(log: PartitionLog, offset: int) -> None:
 
 
 def _bytes_at(store: CachedReads, segment: Segment, position: int, size: int) -> Buffer:
-    data = store.read_cached(segment.ledger, position, size)
+    try:
+        data = store.read_cached(segment.ledger, position, size)
+    except LedgerUnknown as error:
+        raise unreachable(segment, error) from error
     if data is None:
         raise _Missing(Miss(segment, position, size))
     if len(data) < size:
@@ -138,7 +141,10 @@ def _batch_at_position(
 
     Only the header is read, so the CRC is not checked.
     """
-    data = store.read_cached(segment.ledger, start, HEADER_SIZE)
+    try:
+        data = store.read_cached(segment.ledger, start, HEADER_SIZE)
+    except LedgerUnknown as error:
+        raise unreachable(segment, error) from error
     if data is None:
         raise _Missing(Miss(segment, start, HEADER_SIZE))
     header = read_header(data)

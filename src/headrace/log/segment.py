@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.errors import BatchCorrupt, DataCorrupt
+from headrace.errors import BatchCorrupt, DataCorrupt, LedgerUnknown
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
 from headrace.log.footer import Footer, decode_footer, encode_footer
 from headrace.log.named_sequences import named_sequences_in
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.metadata.facts import LedgerLink
     from headrace.records.batch import BatchHeader
-    from headrace.storage.ledger import LedgerStore
+    from headrace.storage.ledger import LedgerInfo, LedgerStore
 
 SCAN_BYTES: Final = 1024 * 1024
 CHECKPOINT_INTERVAL_BYTES = 16 * 1024 * 1024  # not Final: tests lower it, also in the compiled core
@@ -341,9 +341,25 @@ class Segment:
         """Index entries in memory."""
         return len(self.index.positions) + (0 if self.aborted is None else len(self.aborted))
 
+    async def _recover(self, store: LedgerStore) -> LedgerInfo:
+        """Raises LedgerUnknown, naming the offsets."""
+        try:
+            return await store.recover(self.ledger)
+        except LedgerUnknown as error:
+            raise self.missing() from error
+
+    def missing(self) -> LedgerUnknown:
+        """The error if its bytes do not exist although the chain names it."""
+        return LedgerUnknown(
+            f"ledger {self.ledger} with offsets {self.base_offset} to {self.end_offset - 1} does"
+            " not exist: restore it from a backup; in a cluster, `headrace cluster repair` shows"
+            " what is lost, and gives it up with --accept-loss",
+            ledger=self.ledger,
+        )
+
     async def knows_producers(self, store: LedgerStore) -> bool:
         """Whether its footer or a checkpoint contains the complete producer state."""
-        if (await store.recover(self.ledger)).footer is not None:
+        if (await self._recover(store)).footer is not None:
             return True
         return isinstance(store, StoresInlineCheckpoints) and bool(
             await store.checkpoints(self.ledger)
@@ -359,7 +375,7 @@ class Segment:
         chain's.
         """
         known_end = (self.end_offset, self.end_position)
-        info = await store.recover(self.ledger)
+        info = await self._recover(store)
         if info.footer is not None:
             footer = decode_footer(info.footer)
             self.index = footer.offset_index

@@ -39,7 +39,7 @@ def attach(link: LedgerLink, tier: Tier | None) -> None:
 def unreachable(segment: Segment, error: LedgerUnknown) -> HeadraceError:
     """The error for a ledger that the store does not have: its bytes may be in object storage."""
     if segment.is_local:
-        return error
+        return segment.missing() if segment.is_sealed else error
     return StorageUnavailable(
         f"offsets from {segment.base_offset} on are in object storage only (ledger"
         f" {segment.ledger}), and this broker was started without it: start it with the --objects"

@@ -262,6 +262,7 @@ class PartitionFact(StoredFact):
     cleaned_offset: int | None = None
     """Compaction has left one record per key before it; None: it never ran."""
     unknown: dict[str, Any] = field(default_factory=dict)
+    lost_offsets: str | None = None  # see `metadata/lost_offsets.py`; only a repair writes it
 
     def has_companion(self, kind: CompanionKind) -> bool:
         """Whether a companion log of this kind was created."""
@@ -292,7 +293,8 @@ class PartitionFact(StoredFact):
             [LedgerLink.read(item) for item in reader.objects("ledgers", "ledger link")],
             reader.integer_or_none("companions", 0),
             reader.integer_or_none("cleaned_offset", 0),
-            reader.rest(),
+            lost_offsets=reader.text_or_none("lost_offsets"),
+            unknown=reader.rest(),
         )
         for before, after in zip(fact.ledgers, fact.ledgers[1:], strict=False):
             if after.base_offset < (before.end_offset or before.base_offset):

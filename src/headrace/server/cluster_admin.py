@@ -398,6 +398,9 @@ def _lost_facts(snapshot: ClusterSnapshot, repairs: Repairs) -> list[str]:
             " `headrace cluster repair`"
         )
     for chain in repairs.chains:
+        if chain.lost_ledgers:
+            problems.append(f"{chain.name}: {chain.problem}; see `headrace cluster repair`")
+            continue
         what = "is missing" if chain.version == ABSENT else "is older than its ledgers"
         problems.append(
             f"{chain.name}: its chain of ledgers {what}: the partition is not served, and "
@@ -426,7 +429,8 @@ def _contradictions(
         is_last = number >= len(chain.ledgers) - 2  # the next one may have been created ahead
         record = records.get(link.ledger)
         if record is None:
-            if link.local_deleted_ms is None:
+            if link.local_deleted_ms is None and (not link.is_sealed or link.offloaded_ms):
+                # A repair names the others.
                 found.append(f"ledger {link.ledger} does not exist")
         elif link.is_sealed and not record.is_closed:
             found.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from tests.unit.broker.test_shared_ownership import Cluster, append_at, run, until
@@ -19,7 +20,14 @@ from headrace.broker.node import Node
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.member_epochs import JOIN_EPOCH
 from headrace.coordination.shares.membership import ShareHeartbeat
-from headrace.errors import ChainMissing, FactMissing, HeadraceError, MetadataUnavailable
+from headrace.errors import (
+    ChainMissing,
+    DataCorrupt,
+    FactMissing,
+    HeadraceError,
+    LedgerUnknown,
+    MetadataUnavailable,
+)
 from headrace.metadata.facts import (
     CLUSTER_ID,
     PARTITIONS,
@@ -42,6 +50,7 @@ from headrace.metadata.group_facts import group_key
 from headrace.metadata.load_facts import MOVES, MovedPartition, MovesFact
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.store import ANY
+from headrace.records.codec import iterate_records
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
@@ -96,6 +105,18 @@ async def restart(cluster: Cluster) -> None:
         await cluster.kill(broker_id)
     for broker_id in ids:
         await cluster.start(broker_id)
+
+
+async def values_around_gaps(cluster: Cluster) -> list[bytes]:
+    log, found = owner_log(cluster), []
+    await log.wait_loaded()
+    offset = log.log_start_offset
+    while offset < log.high_watermark:
+        for record in iterate_records(await log.reader.read(offset, 1 << 20)):
+            assert record.offset >= offset
+            found.append(record.value)
+            offset = record.offset + 1
+    return found
 
 
 async def refused(cluster: Cluster, name: str = "t") -> ChainMissing:
@@ -814,5 +835,73 @@ def test_settings_that_stay_empty_are_deleted(monkeypatch) -> None:
         assert key in cluster.metadata.entries
         await until(lambda: key not in cluster.metadata.entries)
         assert not node.health.problems()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("which", ["middle", "newest sealed"])
+def test_one_lost_ledger_is_named_and_its_offsets_can_be_given_up(which, is_restarted) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        values = await filled(cluster, count=7)
+        segments = owner_log(cluster).segments
+        lost = segments[1] if which == "middle" else segments[-2]
+        first, end = lost.base_offset, lost.end_offset
+        await node.store.delete(lost.ledger)
+        if is_restarted:
+            await restart(cluster)
+            node = cluster.nodes[1]
+        name = f"ledger {lost.ledger} with offsets {first} to {end - 1} does not exist"
+        if which == "middle" or not is_restarted:  # else the producer state is lost with it
+            await until(lambda: cluster.agree("t", {1}) and owner_log(cluster).is_loaded)
+            log = owner_log(cluster)
+            assert await cluster.append("t", 0, b"next") == len(values)
+            values.append(b"next")
+            assert (await log.reader.fetch(end, 1, 0)).data, "the others are served"
+            with pytest.raises(LedgerUnknown, match=name):
+                await log.reader.fetch(first, 1, 0)
+        await node.ledger_garbage.collect()
+        shown = {one.what: str(one) for one in node.health.problems()}
+        assert f"ledger {lost.ledger} (offsets {first} to {end - 1})" in shown["t-0"]
+        plan, done = await repair(cluster)
+        for found in (plan, done):
+            (chain,) = found.chains
+            assert [link.ledger for link in chain.lost_ledgers] == [lost.ledger]
+            assert "--accept-loss" in chain.problem
+        _, done = await repair(cluster, accept_loss=True)
+        assert not done.chains[0].problem
+        left = values[:first] + values[end:]
+        await until(lambda: cluster.agree("t", {1}) and owner_log(cluster).is_loaded)
+        await until(lambda: owner_log(cluster).lifecycle_host.chain.fact.lost_offsets is not None)
+        assert await cluster.append("t", 0, b"last") == len(values), "no offset is given twice"
+        assert await values_around_gaps(cluster) == [*left, b"last"]
+        stored = PartitionFact.decode(cluster.metadata.entries[chain_key(cluster)].value)
+        assert stored.lost_offsets == f"{first}-{end}"
+        await node.ledger_garbage.collect()
+        assert not node.health.problems()
+        await restart(cluster)
+        await until(lambda: cluster.agree("t", {1}) and owner_log(cluster).is_loaded)
+        assert await values_around_gaps(cluster) == [*left, b"last"]
+        plan, _ = await repair(cluster)
+        assert not plan.chains
+
+    run(scenario)
+
+
+def test_an_owner_of_an_unknown_topic_waits_for_what_cannot_be_decoded_only() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await filled(cluster)
+        await filled(cluster, "other")
+        orphans = node.ownership._orphaned
+        await node.metadata.put(topic_key("other"), b"{", ANY)
+        known = (node.topics.get("t").id, 0)
+        orphans._waiting[known] = None
+        await orphans._give_up()
+        assert not orphans._waiting
+        orphans._waiting[UUID(int=7), 0] = None
+        with pytest.raises(DataCorrupt, match=topic_key("other")):
+            await orphans._give_up()
 
     run(scenario)

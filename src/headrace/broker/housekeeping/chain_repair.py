@@ -18,7 +18,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headrace.broker.housekeeping.fact_audit import Audit, ClusterFacts, Label, audit, read_label
+from headrace.broker.housekeeping.fact_audit import (
+    Audit,
+    ClusterFacts,
+    Label,
+    audit,
+    lost_text,
+    read_label,
+)
 from headrace.broker.housekeeping.ledger_evidence import (
     NumbersLedgers,
     holds_lost_records,
@@ -28,6 +35,7 @@ from headrace.errors import HeadraceError, LedgerUnknown
 from headrace.log.footer import decode_footer
 from headrace.log.producer_state import ProducerState
 from headrace.log.segment import Segment
+from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import (
     OWNERS,
     CompanionKind,
@@ -39,7 +47,9 @@ from headrace.metadata.facts import (
     partition_of_companion,
     topic_key,
 )
+from headrace.metadata.lost_offsets import is_given_up, without_lost
 from headrace.metadata.store import ABSENT, MetadataStore
+from headrace.metadata.titles import log_title
 from headrace.records.batch import HEADER_SIZE, read_header
 from headrace.storage.ledger import LedgerId
 
@@ -64,6 +74,8 @@ class ChainRepair:
     """Not closed yet: their ends are known once they are closed."""
     lost_records: int = 0
     """Records between others that are in no ledger."""
+    lost_ledgers: list[LedgerLink] = field(default_factory=list)
+    """Ledgers that the chain names and that do not exist: the repair gives them up."""
     problem: str = ""
     """Why the repair is not possible."""
     version: int = ABSENT
@@ -205,7 +217,49 @@ class ChainRepairer:
             except HeadraceError as error:
                 repair.problem = str(error)
             repairs.chains.append(repair)
+        await self._give_up_lost(repairs, facts, found, accept_loss=accept_loss)
         return repairs
+
+    async def _give_up_lost(
+        self, repairs: Repairs, facts: ClusterFacts, found: Audit, *, accept_loss: bool
+    ) -> None:
+        """Add the repairs of chains that name ledgers that do not exist."""
+        repaired = {chain.key for chain in repairs.chains}
+        for key in sorted(found.lost.keys() - repaired, key=lambda one: (one[0].hex, one[1])):
+            name = log_title(f"{facts.topics[key[0]].name}-{key[1]}")
+            lost = await self._without_lost(key, name, found.lost[key], accept_loss=accept_loss)
+            if lost is not None:
+                repairs.chains.append(lost)
+
+    async def _without_lost(
+        self, key: PartitionKey, name: str, suspects: Sequence[LedgerLink], *, accept_loss: bool
+    ) -> ChainRepair | None:
+        """Give up the ledgers that the chain still names and that certainly do not exist."""
+        entry = await self._metadata.get(partition_key(*key))
+        if entry is None:
+            return None
+        fact = decode_fact(PartitionFact, entry)
+        lost = [link for link in suspects if link in fact.ledgers and await self._is_lost(link)]
+        if not lost:
+            return None
+        after = without_lost(fact, {link.ledger for link in lost})
+        kept = after.ledgers or lost
+        records = sum((link.end_offset or 0) - link.base_offset for link in lost)
+        repair = ChainRepair(key, name, after, [], records, lost, version=entry.version)
+        if not accept_loss:
+            more = "" if kept is after.ledgers else ", and with them all earlier records,"
+            repair.problem = (
+                f"{lost_text(lost)} do not exist, {records} records: restore them from a backup,"
+                f" or give them up{more} with --accept-loss"
+            )
+        return repair
+
+    async def _is_lost(self, link: LedgerLink) -> bool:
+        try:
+            await self._store.recover(LedgerId(link.ledger))  # it is sealed: this fences no one
+        except LedgerUnknown:
+            return True
+        return False
 
     async def _is_damaged(
         self,
@@ -260,7 +314,8 @@ class ChainRepairer:
             if after.base_offset < end or after.leader_epoch < before.leader_epoch:
                 repair.problem = f"ledgers {before.ledger} and {after.ledger} overlap"
                 return
-            repair.lost_records += after.base_offset - end
+            if not is_given_up(repair.fact, end, after.base_offset):
+                repair.lost_records += after.base_offset - end
         if repair.lost_records:
             if not accept_loss:
                 repair.problem = (

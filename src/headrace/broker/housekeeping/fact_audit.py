@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from headrace.metadata.decoding import DamagedFact
-    from headrace.metadata.facts import OwnerFact, PartitionFact, PartitionKey, TopicFact
+    from headrace.metadata.facts import (
+        LedgerLink,
+        OwnerFact,
+        PartitionFact,
+        PartitionKey,
+        TopicFact,
+    )
     from headrace.storage.ledger import LedgerId, LedgerRecord
 
 
@@ -107,6 +113,8 @@ class Audit:
     """Partitions whose chain is outdated, as far as labels and lengths show."""
     lost_topics: dict[UUID, str] = field(default_factory=dict)
     """Topics whose fact was lost, with the name in their ledgers' labels; "" if there is none."""
+    lost: dict[PartitionKey, list[LedgerLink]] = field(default_factory=dict)
+    """Sealed ledgers that a chain names and that do not exist, to be confirmed."""
     kept: set[LedgerId] = field(default_factory=set)
     """Ledgers of existing or lost partitions, which may hold their only remaining records."""
 
@@ -134,6 +142,8 @@ def audit(
     for key, chain in facts.chains.items():
         if key[0] not in facts.topics and key[0] not in deleted and chain.ledgers:
             found.lost_topics.setdefault(key[0], "")
+    if stored is not None:
+        _note_lost(found, facts, stored)
     for key in facts.damaged_chains:
         if key[0] in facts.topics and not facts.topics[key[0]].is_deleted:
             found.missing.setdefault(key, [])
@@ -148,6 +158,25 @@ def audit(
             if key not in facts.chains and (topic.has_chain(number) or had_owners):
                 found.missing.setdefault(key, [])
     return found
+
+
+def _note_lost(found: Audit, facts: ClusterFacts, stored: Collection[int]) -> None:
+    for key, chain in facts.living.items():
+        lost = [
+            link
+            for link in chain.ledgers
+            if link.is_sealed and link.offloaded_ms is None and link.ledger not in stored
+        ]
+        if lost and not _is_closed(chain):
+            found.lost[key] = lost
+
+
+def lost_text(lost: Sequence[LedgerLink]) -> str:
+    """Names lost ledgers and their offsets."""
+    return ", ".join(
+        f"ledger {link.ledger} (offsets {link.base_offset} to {(link.end_offset or 0) - 1})"
+        for link in lost
+    )
 
 
 def _is_closed(chain: PartitionFact) -> bool:

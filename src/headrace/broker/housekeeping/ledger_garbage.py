@@ -15,7 +15,7 @@ import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headrace.broker.housekeeping.fact_audit import Audit, audit, read_label
+from headrace.broker.housekeeping.fact_audit import Audit, audit, lost_text, read_label
 from headrace.broker.housekeeping.ledger_evidence import holds_lost_records, read_facts
 from headrace.coordination.placement.rendezvous import one_of
 from headrace.errors import HeadraceError
@@ -27,6 +27,8 @@ from headrace.metadata.facts import (
     pin_key,
 )
 from headrace.metadata.store import ANY
+from headrace.metadata.titles import log_title
+from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topics import Topics
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
-    from headrace.storage.ledger import LedgerId
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class LedgerGarbageCollector:
         """Orphaned ledgers and keys, and when each was first seen."""
         self.found = Audit()
         """The losses that the last pass found."""
+        self.problems: dict[str, str] = {}
+        """Partitions with lost ledgers, as of the last pass, with the next step."""
 
     async def run(self) -> None:
         """Collect garbage periodically, if this broker is elected."""
@@ -76,6 +79,7 @@ class LedgerGarbageCollector:
             brokers = [broker.id for broker in self._ownership.brokers()]
             if one_of(SWEEPER, brokers) != self._config.broker_id:
                 self._since_ms.clear()
+                self.problems.clear()  # the elected broker reports them
                 continue
             await self._topics.finish_deletions()
             try:
@@ -95,6 +99,7 @@ class LedgerGarbageCollector:
         named = facts.named
         unnamed = [one for one in records if one.ledger not in named]
         found = self.found = audit(facts, unnamed, set(ledgers))
+        await self._report_lost(found, facts)
         if facts.damaged:  # what they name, and what exists because of them, is not known
             log.error("nothing is collected while facts cannot be decoded: %s", facts.damaged[0])
             return 0
@@ -116,6 +121,19 @@ class LedgerGarbageCollector:
         ]
         orphans = [one.ledger for one in records if one.ledger not in kept]
         return await self._delete_ripe([*orphans, *stale], by_topic)
+
+    async def _report_lost(self, found: Audit, facts: ClusterFacts) -> None:
+        """Note ledgers that chains name and that do not exist."""
+        self.problems.clear()
+        for key, links in found.lost.items():
+            ids = [LedgerId(link.ledger) for link in links]
+            there = {record.ledger for record in await self._store.records_of(ids)}
+            lost = [link for link in links if link.ledger not in there]
+            if lost:
+                self.problems[log_title(f"{facts.topics[key[0]].name}-{key[1]}")] = (
+                    f"{lost_text(lost)} do not exist: these offsets cannot be read; restore the"
+                    " ledgers from a backup, or see `headrace cluster repair`"
+                )
 
     async def _confirm(self, found: Audit, facts: ClusterFacts) -> set[LedgerId]:
         """The ledgers to keep: former owners' with records, and all of present owners."""

@@ -90,13 +90,14 @@ class ChainWatch:
         entry = await self._metadata.get(partition_key(*key))
         if self._served.get(key) is not served or served.is_deleted:
             return
-        problem = _problem_of(entry, version)
+        known = served.lifecycle_host.chain.fact.lost_offsets
+        problem = _problem_of(entry, version, known)
         if served.is_loaded and problem:
             served.lifecycle_host.chain_missing(problem)
             log.error("%s is no longer served: %s", served.name, served.failure)
         elif (
             entry is not None
-            and not _is_damaged(entry)
+            and _decoded_or_none(entry) is not None
             and isinstance(served.failure, ChainMissing)
             and entry.version != served.lifecycle_host.chain.version
         ):
@@ -108,18 +109,23 @@ class ChainWatch:
             self._changed(key)
 
 
-def _problem_of(entry: MetadataEntry | None, version: int) -> str:
-    """What is wrong with a stored chain that was at `version`; "" if nothing is."""
+def _problem_of(entry: MetadataEntry | None, version: int, lost_offsets: str | None) -> str:
+    """What is wrong with a stored chain that was at `version` and had given up `lost_offsets`;
+    "" if nothing is."""
     if entry is None:
         return "was deleted"
     if entry.version < version:
         return "was changed back"
-    return "cannot be decoded" if entry.version > version and _is_damaged(entry) else ""
+    if entry.version == version:
+        return ""
+    fact = _decoded_or_none(entry)
+    if fact is None:
+        return "cannot be decoded"
+    return "" if fact.lost_offsets == lost_offsets else "was repaired: lost ledgers are given up"
 
 
-def _is_damaged(entry: MetadataEntry) -> bool:
+def _decoded_or_none(entry: MetadataEntry) -> PartitionFact | None:
     try:
-        PartitionFact.decode(entry.value)
+        return PartitionFact.decode(entry.value)
     except (DataCorrupt, FormatUnsupported):
-        return True
-    return False
+        return None

@@ -14,7 +14,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
+from headrace.errors import DataCorrupt, HeadraceError
+from headrace.metadata.decoding import DamagedFact, decode_all
 from headrace.metadata.facts import TOPICS, TopicFact, owner_key
 
 if TYPE_CHECKING:
@@ -72,11 +73,17 @@ class OrphanedOwnerships:
             self._is_running = False
 
     async def _give_up(self) -> None:
-        """Raises MetadataUnavailable, VersionConflict, and decoding errors of topic facts: an
-        unreadable topic may be the one in question."""
-        asked = list(self._waiting)
-        facts = [TopicFact.decode(one.value) for one in await self._metadata.list(TOPICS)]
+        """Raises MetadataUnavailable, VersionConflict. While a topic fact cannot be decoded, the
+        owners are kept until it can: it may be the one in question."""
+        asked, damaged = list(self._waiting), list[DamagedFact]()
+        entries = await self._metadata.list(TOPICS)
+        facts = decode_all(TopicFact, entries, str, damaged).values()
         topics = {fact.id for fact in facts if not fact.is_deleted}
+        unknown = [key for key in asked if key[0] not in topics]
+        if damaged and unknown:
+            for key in set(asked) - set(unknown):
+                del self._waiting[key]
+            raise DataCorrupt(f"{damaged[0]}", key=damaged[0].key)
         for key in asked:
             version = self._version_of(key)
             if key[0] not in topics and version is not None:

@@ -97,7 +97,7 @@ class OwnerFacts:
             self._registrations[owner.broker] = reading
             asyncio.get_running_loop().call_soon(self._registrations.pop, owner.broker)
         entry = await asyncio.shield(reading)
-        if entry is not None and BrokerFact.decode(entry.value).incarnation == owner.incarnation:
+        if entry is not None and decode_fact(BrokerFact, entry).incarnation == owner.incarnation:
             raise NotOwner(f"broker {owner.broker}, its owner, lives: looking again")
 
     async def first_epoch(self, topic: Topic, number: int) -> int:

@@ -45,14 +45,13 @@ class Health:
         topics: Topics,
         ownership: Ownership,
         metadata: MetadataStore,
-        lost_facts: Mapping[str, str],
+        *losses: Mapping[str, str],
     ) -> None:
-        """`lost_facts`: the keys of facts that vanished while this broker knew them, with the
-        reason."""
+        """`losses`: what was lost while this broker knew it, with the reason."""
         self._metadata = metadata
         self._topics = topics
         self._ownership = ownership
-        self._lost_facts = lost_facts
+        self._losses = losses
 
     @property
     def damaged_facts(self) -> dict[str, str]:
@@ -61,8 +60,8 @@ class Health:
 
     def problems(self) -> list[Problem]:
         """Everything that this broker knows to be wrong, sorted."""
-        facts = {**self.damaged_facts, **self._lost_facts}
-        found = [Problem(key, reason) for key, reason in facts.items()]
+        known = (self.damaged_facts, *self._losses)
+        found = [Problem(what, reason) for each in known for what, reason in each.items()]
         for partition in self._logs():
             reason = _refusal(partition)
             if reason is not None:

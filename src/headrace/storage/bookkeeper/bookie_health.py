@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from headrace.storage.bookkeeper.wire import DISCONNECTED, OVERLOADED, TIMED_OUT
+from headrace.storage.bookkeeper.wire import TIMED_OUT, code_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,13 +75,9 @@ class BookieHealth:
         self._wait(bookie, trial)
 
     def _reason(self, code: int) -> str:
-        if code == DISCONNECTED:
-            return "the connection to it was lost or refused"
         if code == TIMED_OUT:
             return f"it did not answer within {self._timeout_ms / 1000:g} s"
-        if code == OVERLOADED:
-            return "it exceeded the limit of pending request bytes"
-        return f"it answered with BookKeeper code {code}"
+        return f"it {code_text(code)}"
 
     def registrations_changed(self) -> None:
         """Probe registered bookies in quarantine immediately: they may be back."""

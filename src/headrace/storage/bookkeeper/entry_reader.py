@@ -21,6 +21,7 @@ from headrace.storage.bookkeeper.wire import (
     MalformedFrame,
     batch_entries,
     check_entry,
+    code_text,
 )
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class _BatchRead:
     def _error(self) -> HeadraceError:
         codes = set(self._codes.values())
         what = f"entry {self._first} of ledger {self._ledger}"
-        said = ", ".join(f"{bookie}: {code}" for bookie, code in self._codes.items())
+        said = ", ".join(f"{bookie} {code_text(code)}" for bookie, code in self._codes.items())
         if codes == {NO_LEDGER}:
             return unknown(self._ledger)
         if codes <= {DAMAGED, NO_ENTRY, NO_LEDGER}:

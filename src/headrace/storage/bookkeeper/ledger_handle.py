@@ -29,7 +29,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
-from headrace.storage.bookkeeper.wire import FENCED, OK, UNAUTHORIZED
+from headrace.storage.bookkeeper.wire import FENCED, OK, UNAUTHORIZED, code_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,7 +198,7 @@ class LedgerHandle:
                 self._count_late(send, is_stored=True)
         elif code in {FENCED, UNAUTHORIZED}:
             if is_seated:
-                reason = f"bookie {send.bookie} refused entry {send.entry} ({code})"
+                reason = f"bookie {send.bookie} refused entry {send.entry}: it {code_text(code)}"
                 self._fail(is_fenced=True, reason=reason)
         else:
             if at < 0:

@@ -49,6 +49,28 @@ TIMED_OUT: Final = -1
 DISCONNECTED: Final = -2
 OVERLOADED: Final = -3
 DAMAGED: Final = -4
+_NAMES: Final = {
+    NO_LEDGER: "does not have the ledger",
+    NO_ENTRY: "does not have the entry",
+    BAD_REQUEST: "rejected the request as malformed",
+    IO_ERROR: "could not read or write its disk",
+    UNAUTHORIZED: "refused access to the ledger",
+    BAD_VERSION: "does not speak this version of the protocol",
+    FENCED: "refused because the ledger is fenced",
+    READ_ONLY: "is read-only: its disks are full or have failed",
+    TOO_MANY_REQUESTS: "has too many requests",
+    UNKNOWN_LEDGER_STATE: "does not know the state of the ledger until it is replicated",
+    TIMED_OUT: "did not answer in time",
+    DISCONNECTED: "is not reached: its connection was lost or refused",
+    OVERLOADED: "exceeded the limit of pending request bytes",
+    DAMAGED: "has a damaged copy",
+}
+
+
+def code_text(code: int) -> str:
+    """What a bookie's answer means, in words that follow its address."""
+    return _NAMES.get(code) or f"answered with the unknown code {code}"
+
 
 LAST_ADD_CONFIRMED: Final = -1
 """The entry id that requests a bookie's last entry."""

@@ -239,3 +239,12 @@ def test_a_garbled_trailer_is_reported(data):
             read_trailer([view])
         except HeadraceError:
             pass
+
+
+def test_every_answer_of_a_bookie_is_named_in_words():
+    own = [wire.TIMED_OUT, wire.DISCONNECTED, wire.OVERLOADED, wire.DAMAGED]
+    for code in [wire.NO_LEDGER, wire.NO_ENTRY, *range(100, 108), *own]:
+        assert "unknown code" not in wire.code_text(code)
+        assert str(code) not in wire.code_text(code)
+    assert wire.code_text(105) == "is read-only: its disks are full or have failed"
+    assert wire.code_text(99) == "answered with the unknown code 99"
