@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 from tests.integration.broker import Broker, wait_until
@@ -126,6 +127,7 @@ def test_each_worker_lists_all_groups_from_the_first_call_on(queue):
 
 
 def test_each_worker_administers_the_queue_of_the_whole_topic(workers, queue):
+    ask = partial(cli, "-b", workers.kafka)  # `--http` alone would be compared with the default
     every = list(range(PARTITIONS))
     config = {"set": {"headrace.share.key.order": "true"}}
     assert queue[0].ask("PATCH", f"/v1/groups/{GROUP}/config", config)[0] == 200
@@ -141,18 +143,79 @@ def test_each_worker_administers_the_queue_of_the_whole_topic(workers, queue):
         assert sum(one["lag"] for one in answer["partitions"]) == 60
         assert sum(one["in_flight"] for one in answer["partitions"]) == len(held) == 1
     watched = [
-        cli("queue", "watch", TOPIC, GROUP, "-n", "1", "--json", "--http", worker.address)
+        cli(
+            "-b",
+            workers.kafka,
+            "queue",
+            "watch",
+            TOPIC,
+            GROUP,
+            "-n",
+            "1",
+            "--json",
+            "--http",
+            worker.address,
+        )
         for worker in queue
     ]
     for done in watched:
+        assert done.returncode == 0, done.stderr
         assert [one["partition"] for one in json.loads(done.stdout)["partitions"]] == every
     address = "--http", queue[0].address
-    done = cli("backlog", "unpark", GROUP, TOPIC, "hot", *address)
+    done = ask("backlog", "unpark", GROUP, TOPIC, "hot", *address)
     assert "1 of 1 keys were released" in done.stdout + done.stderr
-    done = cli("backlog", "parked", GROUP, TOPIC, "--json", "--http", queue[1].address)
+    done = cli(
+        "-b", workers.kafka, "backlog", "parked", GROUP, TOPIC, "--json", "--http", queue[1].address
+    )
     assert json.loads(done.stdout) == []
     kill_worker(workers, 1)
-    wait_until(lambda: cli("backlog", "park", GROUP, TOPIC, "hot", *address).returncode == 0)
+    wait_until(lambda: ask("backlog", "park", GROUP, TOPIC, "hot", *address).returncode == 0)
     status, answer = queue[0].ask("GET", f"{QUEUE}/parked")
     assert (status, answer.get("failed")) == (200, None), answer
     assert [one["partition"] for one in answer["parked"]] == every, "success means everywhere"
+
+
+def test_a_setting_made_at_one_worker_holds_for_the_next_request_to_another(workers, queue):
+    """Also where the former setting would refuse nothing: what is given up goes to the dead letter
+    topic that was set a moment ago, and a setting read elsewhere is the new one."""
+    create_topic(workers.kafka, "dead", 1)
+    for turn in range(20):
+        here, there = queue[turn % 2], queue[1 - turn % 2]
+        group = f"group-{turn}"
+        path, config = f"/v1/queues/{TOPIC}/{group}", f"/v1/groups/{group}/config"
+        settings = {
+            "headrace.share.key.order": "true",
+            "share.auto.offset.reset": "earliest",
+            "errors.deadletterqueue.topic.name": "dead",
+        }
+        for name, value in settings.items():  # each change builds upon the other worker's
+            status, answer = here.ask("PATCH", config, {"set": {name: value}})
+            assert status == 200, answer
+            here, there = there, here
+            _, answer = here.ask("GET", config)
+            shown = {one["name"]: one["value"] for one in answer["settings"]}
+            assert shown[name] == value, (turn, name)
+        status, answer = here.ask("POST", f"{path}/park", {"keys": ["hot"]})
+        assert (status, answer.get("failed")) == (200, None), (turn, answer)
+        produce(workers.kafka, TOPIC, [b"%d" % turn])
+        status, answer = there.ask("POST", f"{path}/receive", {"max": 100, "wait_ms": 5_000})
+        assert status == 200, answer
+        assert answer["messages"], "the group begins at the earliest record"
+        off = {"set": {"headrace.share.key.order": "false"}}
+        assert here.ask("PATCH", config, off)[0] == 200
+        status, answer = there.ask("POST", f"{path}/park", {"keys": ["cold"]})
+        assert status != 200 or len(answer["failed"]) == PARTITIONS, (turn, answer)
+
+
+def test_a_queue_of_a_topic_that_was_just_made_serves_through_every_worker(workers):
+    both = [Worker(address) for address in workers.http.split(",")]
+    for turn in range(20):
+        maker = both[turn % 2]
+        name = f"fresh-{turn}"
+        status, answer = maker.ask("POST", "/v1/topics", {"name": name, "partitions": PARTITIONS})
+        assert status in {200, 201}, answer
+        for worker in both if turn % 3 else reversed(both):
+            path = f"/v1/queues/{name}/group-{turn}/receive"
+            status, answer = worker.ask("POST", path, {"max": 10})
+            assert status == 200, (turn, worker is maker, answer)
+            assert "failed" not in answer, (turn, worker is maker, answer)

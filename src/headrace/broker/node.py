@@ -166,7 +166,9 @@ class Node:
         self.topic_administration = TopicAdministration(
             self.topics, self.ownership, config.broker_id
         )
-        self.configurations = Configurations(self.topics, self.group_configs, config)
+        self.configurations = Configurations(
+            self.topics, self.group_configs, config, self.routed.announce_group
+        )
         self.settings.attach(self.topics.defaults_changed, self._advertised)
         self._prepare_housekeeping()
 

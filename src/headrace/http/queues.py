@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
+from headrace.broker.services.share_group_administration import once_coordinated
 from headrace.broker.shares.queue_peers import MemberSettlements
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.quotas.entities import CONSUMER
@@ -119,19 +120,22 @@ class Queues:
 
         The group's coordinator alone knows that; it is asked until the share group has begun.
         """
-        node = self._node
-        if node.share_groups.exists(group_id):
+        if self._node.share_groups.exists(group_id):
             return
         try:
-            try:
-                await node.groups.check_is_free_for_shares(group_id)
-            except NotCoordinator:
-                if node.topics.by_name.get(node.groups.shards.topic) is None:
-                    return  # no consumer group was ever stored
-                coordinator = node.coordinator_of(node.groups.shards, group_id)
-                await node.share_group_administration.check_is_free(group_id, coordinator)
+            await once_coordinated(group_id, lambda: self._check_free(group_id))
         except GroupUnknown as error:
             raise Contradiction(str(error)) from error
+
+    async def _check_free(self, group_id: str) -> None:
+        node = self._node
+        try:
+            await node.groups.check_is_free_for_shares(group_id)
+        except NotCoordinator:
+            if node.topics.by_name.get(node.groups.shards.topic) is None:
+                return  # no consumer group was ever stored
+            coordinator = node.coordinator_of(node.groups.shards, group_id)
+            await node.share_group_administration.check_is_free(group_id, coordinator)
 
     # --- settle ------------------------------------------------------------------------------
 

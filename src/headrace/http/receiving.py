@@ -79,7 +79,7 @@ class Receiving:
         others must reach the client, or it would lose a delivery.
         """
         try:
-            owners = self._owners.of(self._topic)
+            owners = await self._owners.found(self._topic)
             await self._begin(owners)
             is_gone = await self._receive_until(wait_s, owners, request)
         except BaseException:

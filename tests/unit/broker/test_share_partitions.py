@@ -474,6 +474,28 @@ async def test_a_topic_is_not_its_own_dead_letter_topic_nor_is_an_internal_one()
 
 
 @in_a_loop
+async def test_a_topic_that_takes_no_dead_letters_is_not_a_dead_letter_topic():
+    """KIP-1191's setting of the topic; what was given up waits for a usable topic."""
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1"))
+        enable = "errors.deadletterqueue.group.enable"
+        await make_topic(rig, "closed", {enable: "false"})
+        setting = {"errors.deadletterqueue.topic.name": "closed"}
+        with pytest.raises(ConfigInvalid, match=enable):
+            await rig.node.group_configs.change(GROUP, lambda _: setting)
+        closed = rig.node.topics.get("closed")
+        await rig.node.topics.change_configs(closed, lambda _: {enable: "true"})
+        start = {"share.auto.offset.reset": "earliest"}
+        await rig.node.group_configs.change(GROUP, lambda _: setting | start)
+        received = await rig.node.shares.receive(topic, 0, ask())
+        await rig.node.topics.change_configs(closed, lambda _: {enable: "false"})
+        await settle(rig, topic, everything(received, REJECT))
+        await asyncio.sleep(0.1)
+        (position,) = await rig.node.shares.describe(topic, 0, [GROUP])
+        assert (position.archiving_records, rig.node.dead_letters.copied_total) == (1, 0)
+
+
+@in_a_loop
 async def test_topics_that_are_each_others_dead_letter_topics_do_not_circulate_records():
     async with broker() as rig:
         first = await make_topic(rig, "first")

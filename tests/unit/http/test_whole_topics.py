@@ -180,7 +180,7 @@ async def test_any_broker_finds_and_traces_the_messages_of_all(cluster):
     await webs[0].node.topics.create("dead", COUNT, 1, READ)
     config = {"set": {"errors.deadletterqueue.topic.name": "dead"}}
     await webs[0].ok("PATCH", "/v1/groups/workers/config", config)
-    await until(lambda: all(web.node.group_configs.overrides("workers") for web in webs))
+    assert all(web.node.group_configs.overrides("workers") for web in webs), "at once"
     headers = [["headrace-message-id", "id"]]
     for number in range(COUNT):
         record = {"value": "v", "partition": number}
@@ -210,6 +210,19 @@ async def test_any_broker_finds_and_traces_the_messages_of_all(cluster):
     await until(lambda: set(cluster.owners()) == {1})
     whole = await webs[0].ok("GET", f"{PATH}/messages?message_id=id&time_ms=30000")
     assert len(whole["messages"]) == len(places)
+
+
+@with_brokers(2)
+async def test_messages_of_one_message_group_are_in_one_partition_whoever_is_asked(cluster):
+    webs = await webs_of(cluster)
+    for group in ("order-1", "order-2", "order-3"):
+        number = partition_of_key(group.encode(), COUNT)
+        grouped = {"value": "v", "headers": [["headrace-message-group", group]]}
+        for turn in range(6):
+            (sent,) = await webs[turn % 2].send(grouped)
+            assert (sent["ok"], sent["partition"]) == (True, number), sent
+        (keyed,) = await webs[0].send(grouped | {"key": "k"})
+        assert keyed["partition"] == partition_of_key(b"k", COUNT), "a key decides first"
 
 
 # --- one broker ------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ from headrace.broker.coordinators.group_config import (
     own_dead_letter_topic,
     share_config,
 )
+from headrace.broker.topics.overrides import accepts_dead_letters
 from headrace.errors import (
+    ConfigInvalid,
     DataCorrupt,
     FormatUnsupported,
     GroupIdInvalid,
@@ -175,20 +177,30 @@ class ConfiguredGroups:
         MetadataUnavailable."""
         _check_id(group_id)
         async with self._changing:
-            self.check_readable(group_id)
-            configs = dict(change(self.overrides(group_id)))
-            for name, value in configs.items():
-                check_group_config(name, value)
-            letters = self._topic(configs.get(DEAD_LETTER_TOPIC, ""))
-            if letters is not None and letters.id in self.share_topics(group_id):
-                raise own_dead_letter_topic(group_id, letters.name)
-            if is_validated_only:
-                return
-            fact = self._facts.get(group_id, GroupFact({}))
-            if not await self._put(group_id, replace(fact, configs=configs)):
-                raise MetadataUnavailable(
-                    f"the settings of group {group_id!r} were changed meanwhile: try again"
-                )
+            for _ in range(ATTEMPTS_MAX):
+                self.check_readable(group_id)
+                configs = dict(change(self.overrides(group_id)))
+                for name, value in configs.items():
+                    check_group_config(name, value)
+                letters = self._topic(configs.get(DEAD_LETTER_TOPIC, ""))
+                if letters is not None:
+                    self._check_letters(group_id, letters)
+                if is_validated_only:
+                    return
+                fact = self._facts.get(group_id, GroupFact({}))
+                if await self._put(group_id, replace(fact, configs=configs)):
+                    return
+        raise _contended(group_id)
+
+    def _check_letters(self, group_id: str, letters: Topic) -> None:
+        if letters.id in self.share_topics(group_id):
+            raise own_dead_letter_topic(group_id, letters.name)
+        if not accepts_dead_letters(letters.fact.configs):
+            raise ConfigInvalid(
+                f"{letters.name} cannot be a dead letter topic: its setting"
+                " errors.deadletterqueue.group.enable is false; set it to true, or name another"
+                " topic"
+            )
 
     # --- share groups ------------------------------------------------------------------------
 
@@ -201,15 +213,20 @@ class ConfiguredGroups:
         return self._topics.get(group_id, ())
 
     async def refresh(self, group_id: str) -> None:
-        """Read the group's settings again, before something is refused because of them: another
-        broker may just have changed them. Raises MetadataUnavailable."""
+        """Read the group's settings again: another broker has changed them, or may have where
+        something is about to be refused because of them. Raises MetadataUnavailable."""
         await self._read_again(group_id)
         self.check_readable(group_id)
 
     async def _read_again(self, group_id: str) -> None:
         key = group_key(group_id)
         try:
-            self.apply(key, await self._metadata.get(key))
+            for _ in range(ATTEMPTS_MAX):
+                before = self._facts.get(group_id)
+                entry = await self._metadata.get(key)
+                if self._facts.get(group_id) is before:  # else what was read may be the older one
+                    self.apply(key, entry)
+                    return
         except (DataCorrupt, FormatUnsupported) as error:
             log.debug("%s", error)  # `check_readable` refuses the group
 
@@ -260,9 +277,7 @@ class ConfiguredGroups:
                     return
                 if await self._put(group_id, fact.with_topics(topics, partitions)):
                     return
-        raise MetadataUnavailable(
-            f"group {group_id!r} is being changed by other brokers: try again in a moment"
-        )
+        raise _contended(group_id)
 
     async def _put(self, group_id: str, fact: GroupFact) -> bool:
         """Store the fact; False: another broker was faster."""
@@ -277,6 +292,12 @@ class ConfiguredGroups:
             return False
         self.apply(key, MetadataEntry(key, fact.encode(), version))
         return True
+
+
+def _contended(group_id: str) -> MetadataUnavailable:
+    return MetadataUnavailable(
+        f"group {group_id!r} is being changed by other brokers: try again in a moment"
+    )
 
 
 def _check_id(group_id: str) -> None:

@@ -26,7 +26,7 @@ from headrace.broker.topics.topic_config import (
 from headrace.errors import ConfigInvalid, PolicyViolation, Rejected, RequestInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
@@ -86,11 +86,18 @@ class Configurations:
     """See the module."""
 
     def __init__(
-        self, topics: Topics, group_configs: ConfiguredGroups, config: BrokerConfig
+        self,
+        topics: Topics,
+        group_configs: ConfiguredGroups,
+        config: BrokerConfig,
+        announce_group: Callable[[str], Awaitable[None]],
     ) -> None:
+        """`announce_group(group_id)` returns when the other brokers have read a group's new
+        settings, or cannot be asked."""
         self._topics = topics
         self._groups = group_configs
         self._config = config
+        self._announce_group = announce_group
 
     # --- topics ------------------------------------------------------------------------------
 
@@ -164,7 +171,7 @@ class Configurations:
         ConfigInvalid, RequestInvalid, VersionMismatch, MetadataUnavailable.
         """
         change = partial(changed, changes, definitions=GROUP_DEFINITIONS, check=check_group_config)
-        await self._groups.change(group_id, _guarded(version, change), is_validated_only=is_dry_run)
+        await self._change_group(group_id, _guarded(version, change), is_dry_run=is_dry_run)
 
     def version_of_group(self, group_id: str) -> str:
         """See `version_of`."""
@@ -174,9 +181,14 @@ class Configurations:
         self, group_id: str, configs: Mapping[str, str], *, is_dry_run: bool = False
     ) -> None:
         """Set exactly these overrides of a group. Raises what `change_group` raises."""
-        await self._groups.change(
-            group_id, lambda _overrides: dict(configs), is_validated_only=is_dry_run
-        )
+        await self._change_group(group_id, lambda _overrides: dict(configs), is_dry_run=is_dry_run)
+
+    async def _change_group(self, group_id: str, change: Change, *, is_dry_run: bool) -> None:
+        """Returns when every broker that can be asked knows the change, so that the client's next
+        request finds it wherever it is sent."""
+        await self._groups.change(group_id, change, is_validated_only=is_dry_run)
+        if not is_dry_run:
+            await self._announce_group(group_id)
 
 
 def version_of(overrides: Mapping[str, str]) -> str:

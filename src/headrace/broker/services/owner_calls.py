@@ -97,6 +97,16 @@ class OwnerCalls:
 
     async def ask_brokers(self, name: str, asked: Any, time_s: float = 0) -> dict[int, Any]:
         """The result of each live broker, or its HeadraceError."""
+        return await self._ask_each([broker.id for broker in self._brokers()], name, asked, time_s)
+
+    async def ask_others(self, name: str, asked: Any, time_s: float = 0) -> dict[int, Any]:
+        """The same, of all live brokers but this one."""
+        others = [broker.id for broker in self._brokers() if broker.id != self._broker_id]
+        return await self._ask_each(others, name, asked, time_s)
+
+    async def _ask_each(
+        self, brokers: Sequence[int], name: str, asked: Any, time_s: float
+    ) -> dict[int, Any]:
         found: dict[int, Any] = {}
 
         async def ask(broker_id: int) -> None:
@@ -105,7 +115,7 @@ class OwnerCalls:
             except HeadraceError as error:
                 found[broker_id] = error
 
-        await asyncio.gather(*(ask(broker.id) for broker in self._brokers()))
+        await asyncio.gather(*map(ask, brokers))
         return dict(sorted(found.items()))
 
     # --- being asked by another broker -------------------------------------------------------

@@ -109,6 +109,15 @@ class QueueOwners:
                 found.away.append(number)
         return found
 
+    async def found(self, topic: Topic) -> Owners:
+        """As `of`; waits, up to a limit, for the first owners of partitions that another broker has
+        just created."""
+        owners = self.of(topic)
+        if any(self._ownership.leader(topic, number).leader_epoch < 0 for number in owners.away):
+            await self._ownership.wait_served(topic)
+            owners = self.of(topic)
+        return owners
+
     # --- receive -----------------------------------------------------------------------------
 
     def unbegun(self, topic: Topic, group_id: str, numbers: Sequence[int]) -> bool:
@@ -335,6 +344,7 @@ class QueueOwners:
         All owners are called concurrently, and again while they change; the call must be
         idempotent.
         """
+        await self.found(topic)
         found: dict[int, _T | _U | HeadraceError] = {}
         left = set(range(len(topic.partitions)) if numbers is None else numbers)
         for moving in range(MOVING_ROUNDS):

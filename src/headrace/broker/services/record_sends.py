@@ -3,9 +3,10 @@ partitions.
 
 Invariants: knows no protocol. Each record gets its own result: one that is refused, or that makes
 its batch too large, costs its neighbours nothing. Records of one partition keep their order. The
-partition of a record depends on the record alone wherever it may be sent again (a key, or a named
-sequence), so that a repetition meets the first one. A record whose attributes the topic does not
-read is refused, because it would be stored as something else than was asked for.
+partition of a record depends on the record alone where that matters: its key, its message group,
+whose records are delivered in order, or its named sequence, so that a repetition meets the first
+one. A record whose attributes the topic does not read is refused, because it would be stored as
+something else than was asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headrace.errors import (
     RequestInvalid,
 )
 from headrace.log.appended import STORED, RecordPlace
-from headrace.records.attributes import PRODUCER, check_unread, find_header
+from headrace.records.attributes import MESSAGE_GROUP, PRODUCER, check_unread, find_header
 from headrace.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, check_batch, header_of
 from headrace.records.codec import encode_batch
 from headrace.records.partitioner import partition_of_key
@@ -34,14 +35,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.broker.services.appends import Appends
-    from headrace.broker.services.queue_owners import QueueOwners
+    from headrace.broker.services.queue_owners import Owners, QueueOwners
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.log.appended import Placed
     from headrace.records.codec import Record
 
 ANY: Final = -1
-"""Of `Outgoing.partition`: the record's key decides, or its named sequence, or nothing."""
+"""Of `Outgoing.partition`: the record's key decides, its message group, its named sequence, or
+nothing."""
 
 
 class Outgoing(NamedTuple):
@@ -85,7 +87,7 @@ class RecordSends:
         config = self._topics.log_config(topic.name, topic.fact.configs)
         found: dict[int, Sent | HeadraceError] = {}
         parts: dict[int, _Part] = {}
-        spread = self._spread(topic)
+        spread = self._spread(await self._owners.found(topic))
         now_ms = self._appends.clock.now_ms()
         for place, (record, partition) in enumerate(records):
             try:
@@ -104,10 +106,9 @@ class RecordSends:
         await asyncio.gather(*(send_part(*one) for one in parts.items()))
         return [found[place] for place in range(len(records))]
 
-    def _spread(self, topic: Topic) -> int:
+    def _spread(self, owners: Owners) -> int:
         """The partition of the records of one call for which nothing decides: one that is served,
         if possible here."""
-        owners = self._owners.of(topic)
         numbers = owners.here or sorted(n for part in owners.others.values() for n in part)
         numbers = numbers or owners.away
         return numbers[self._topics.randomness.below(len(numbers))]
@@ -119,6 +120,8 @@ class RecordSends:
             topic.check_partition(partition)
             return partition
         key = record.key
+        if key is None:
+            key = find_header(record.headers, MESSAGE_GROUP)  # its order is that of one partition
         if key is None:
             key = find_header(record.headers, PRODUCER)
         return spread if key is None else partition_of_key(key, len(topic.partitions))

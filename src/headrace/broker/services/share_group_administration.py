@@ -9,7 +9,8 @@ request.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.broker.coordinators.group_coordinator import consumer_group_error
 from headrace.broker.coordinators.peer_calls import (
@@ -21,6 +22,8 @@ from headrace.broker.coordinators.peer_calls import (
 from headrace.coordination.groups.commands import GroupListing
 from headrace.errors import (
     BrokerUnreachable,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
     GroupUnknown,
     HeadraceError,
     NotCoordinator,
@@ -41,9 +44,14 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.membership import ShareMembers
     from headrace.metadata.facts import BrokerFact, PartitionKey
 
+log = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 SHARE = "share"
 EMPTY, STABLE = "Empty", "Stable"
+COORDINATOR_S: Final = 5.0
+"""For which a request waits for a coordinator that moves or loads."""
+COORDINATOR_RETRY_S: Final = 0.1
 
 
 class SharePosition(NamedTuple):
@@ -331,6 +339,32 @@ class ShareGroupAdministration:
 
         await asyncio.gather(*(ask(one, part) for one, part in elsewhere.items()))
         return answers
+
+
+async def once_coordinated(group_id: str, ask: Callable[[], Awaitable[_T]]) -> _T:
+    """The result of `ask()`, which needs the group's coordinator, wherever it is: asked again while
+    the coordinator moves, loads or has no successor yet.
+
+    Raises BrokerUnreachable if that takes longer than COORDINATOR_S, and what else `ask` raises.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + COORDINATOR_S
+    while True:
+        try:
+            return await ask()
+        except (
+            NotCoordinator,
+            CoordinatorLoading,
+            CoordinatorUnavailable,
+            BrokerUnreachable,
+        ) as error:
+            if loop.time() >= until_s:
+                raise BrokerUnreachable(
+                    f"the coordinator of group {group_id[:100]!r} is moving to another broker or "
+                    "reading its state, so the kind of the group is unknown: try again"
+                ) from error
+            log.info("waiting for the coordinator of group %s: %s", group_id[:100], error)
+        await asyncio.sleep(COORDINATOR_RETRY_S)
 
 
 def _position(one: tuple[str, int], state: ShareState | HeadraceError) -> SharePosition:

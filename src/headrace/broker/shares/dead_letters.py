@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from headrace.broker.topics.overrides import accepts_dead_letters
 from headrace.coordination.shares.commands import DeadLetteredCommand
 from headrace.errors import (
     BatchCorrupt,
@@ -420,6 +421,11 @@ class DeadLetters:
             raise _Misconfigured(
                 f"{name} cannot be its own dead letter topic: name another one for the"
                 " group (errors.deadletterqueue.topic.name)"
+            )
+        if not accepts_dead_letters(topic.fact.configs):
+            raise _Misconfigured(
+                f"{name} has errors.deadletterqueue.group.enable=false: set it to true, or name"
+                " another dead letter topic for the group"
             )
         return Target(topic, origin.partition % len(topic.partitions))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.topics.topic_config import (
     ATTRIBUTES,
+    DEAD_LETTERS,
     DEFINITIONS,
     QUORUM,
     VALIDATION,
@@ -35,6 +36,11 @@ def copies_of(configs: Mapping[str, str]) -> Copies | None:
 def is_remote(configs: Mapping[str, str]) -> bool:
     """Whether closed ledgers of the topic are copied to object storage."""
     return configs.get("remote.storage.enable") == "true"
+
+
+def accepts_dead_letters(configs: Mapping[str, str]) -> bool:
+    """Whether the topic may be the dead letter topic of share groups."""
+    return configs.get(DEAD_LETTERS, DEFINITIONS[DEAD_LETTERS].default) == "true"
 
 
 def delay_max_ms(configs: Mapping[str, str]) -> int:

@@ -56,6 +56,7 @@ ENSEMBLE_MAX = 32
 """A sanity limit: each bookie of a ledger is a connection of every broker."""
 QUORUM = "headrace.quorum"
 ATTRIBUTES = "headrace.message.attributes"
+DEAD_LETTERS = "errors.deadletterqueue.group.enable"
 VALIDATION = "headrace.record.validation"
 ONE_COPY = "1,1,1"
 _CLEANUPS = 2
@@ -117,6 +118,14 @@ _USED = (
         "With compaction: how long tombstones and transaction markers are retained after "
         "the first round that retained them.",
         _integer(0, INT64_MAX),
+    ),
+    ConfigDefinition(
+        DEAD_LETTERS,
+        BOOLEAN,
+        "true",
+        "Whether share groups may use the topic as their dead letter topic (KIP-1191). Kafka's "
+        "default is false.",
+        _boolean,
     ),
     ConfigDefinition(
         "flush.ms",
