@@ -59,6 +59,21 @@ def test_messages_are_received_and_settled_by_hand(queue, headrace):
     assert sum(part["lag"] for part in watched["partitions"]) == 4 - len(found[1:])
 
 
+def test_a_group_without_a_dead_letter_topic_is_described_so(queue, headrace, broker, name):
+    _made, group = queue
+    user = User(broker.kafka)
+
+    def described():
+        shown = user.types("group", "describe", group)
+        (document,) = json.loads(headrace("group", "describe", group, "--json"))
+        return "no dead letter topic" in shown.out + shown.err, document["dead_letter_topic"]
+
+    assert described() == (True, None)
+    setting = f"errors.deadletterqueue.topic.name={name}.dead"
+    headrace("config", "set", setting, "--group", group)
+    assert described() == (False, f"{name}.dead")
+
+
 def test_a_backlog_is_counted_in_messages_and_seconds(queue, headrace):
     _made, group = queue
     rows = json.loads(headrace("backlog", "list", group, "--json"))

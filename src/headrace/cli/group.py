@@ -6,11 +6,13 @@ change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from headrace.cli.completion import complete_groups
+from headrace.cli.config_requests import GROUP, Resource
+from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, STREAMS, list_groups
 from headrace.cli.group_reset import reset
@@ -23,12 +25,15 @@ from headrace.cli.lag import (
     share_group_lag,
     state_of,
 )
-from headrace.cli.output import AS_JSON, Cell, print_json, print_table
-from headrace.cli.share_offsets import share_group
+from headrace.cli.output import AS_JSON, Cell, print_json, print_table, say
+from headrace.cli.share_offsets import share_group, without_dead_letters
 from headrace.cli.streams_groups import read_by, streams_group
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
+
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+DELIVERY_LIMIT: Final = "share.delivery.count.limit"
 
 
 @click.group()
@@ -132,12 +137,15 @@ def _describe_share_group(
         }
         for member in described.members
     ]
+    settings = {one.name: one.value for one in describe_settings(session, Resource(GROUP, name))}
     return {
         "group": name,
         "state": described.group_state,
         "protocol": described.assignor_name or None,
         "coordinator": None,
         "members": members,
+        "dead_letter_topic": settings.get(DEAD_LETTER_TOPIC) or None,
+        "delivery_count_limit": int(settings.get(DELIVERY_LIMIT) or -1),
     }, share_group_lag(session, name)
 
 
@@ -201,6 +209,8 @@ def _show(document: dict[str, Any], lags: list[PartitionLag]) -> None:
     ]
     columns = ["topic", "partition", "committed", "latest", "lag", "lag_s", "member"]
     print_table([_heading(column) for column in columns], rows)
+    if document.get("dead_letter_topic", "") is None:
+        say(without_dead_letters(document["delivery_count_limit"]))
 
 
 @group.command()

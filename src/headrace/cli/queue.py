@@ -17,6 +17,7 @@ from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import FAILED, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, print_json, print_table, say
 from headrace.cli.positions import parse_duration_ms
+from headrace.cli.share_offsets import without_dead_letters
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -199,10 +200,7 @@ def watch(session: CliSession, /, topic: str, group: str, **options: Any) -> Non
         else:
             _show(answer["partitions"])
             if looks == 0 and answer["dead_letter_topic"] is None:
-                say(
-                    f"The group has no dead letter topic: a message is dropped after"
-                    f" {answer['delivery_count_limit']} deliveries, without a copy"
-                )
+                say(without_dead_letters(answer["delivery_count_limit"]))
             if failed := answer.get("failed"):
                 numbers = ", ".join(str(one["partition"]) for one in failed)
                 say(f"Partitions {numbers} are missing: {failed[0]['error']['detail']}")

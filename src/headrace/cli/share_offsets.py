@@ -30,6 +30,15 @@ class ShareStart(NamedTuple):
     lag: int
 
 
+def without_dead_letters(limit: int) -> str:
+    """What it means that a share group has no dead letter topic. `limit`: deliveries of a
+    message."""
+    return (
+        f"The group has no dead letter topic: a message is dropped after {limit} deliveries,"
+        " without a copy"
+    )
+
+
 def share_group(session: CliSession, group: str) -> Any:
     """Return the group with its members, from ShareGroupDescribe. Raises CommandFailed."""
     address = group_coordinator(session, group)

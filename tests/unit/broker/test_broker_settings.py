@@ -245,3 +245,17 @@ def test_a_default_is_a_value_that_the_setting_accepts(setting):
     if setting.default is not None:
         value = setting.parse(setting.default, "the table")
         assert setting.kind.format(value) == setting.default
+
+
+def test_constants_that_kafka_has_as_settings_are_shown_and_refused_with_their_value() -> None:
+    async def scenario() -> None:
+        async with node() as one:
+            prefix = "errors.deadletterqueue.topic.name.prefix"
+            creation = "errors.deadletterqueue.auto.create.topics.enable"
+            assert (shown(one, prefix)[0], shown(one, creation)[0]) == ("", "true")
+            with pytest.raises(ConfigInvalid, match=r"always ''"):
+                await one.settings.change("3", [ConfigChange(prefix, SET, "dlq.")])
+            with pytest.raises(ConfigInvalid, match="always 'true'"):
+                await one.settings.replace("3", {creation: "false"})
+
+    asyncio.run(scenario())

@@ -253,6 +253,38 @@ def test_metrics_show_how_many_records_a_share_group_has_not_finished() -> None:
     asyncio.run(scenario())
 
 
+def test_metrics_show_the_age_of_the_first_unfinished_record_of_a_queue() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            metrics = Metrics(rig.node, rig.face, Counters())
+            sample = 'headrace_queue_oldest_seconds{group="workers",topic="t"} '
+
+            async def age_s() -> float | None:
+                text, _type = await metrics.render()
+                lines = text.decode().splitlines()
+                found = [line.removeprefix(sample) for line in lines if line.startswith(sample)]
+                return float(found[0]) if found else None
+
+            await rig.node.topics.create("t", 2)
+            topic = rig.node.topics.get("t")
+            for number in (0, 1):
+                await rig.node.shares.begin(topic, number, "workers")
+            assert await age_s() is None, "nothing waits"
+            now_ms = rig.node.clock.now_ms()
+            for number, old_ms in ((0, 60_000), (0, 20_000), (1, 40_000)):
+                record = Record(0, now_ms - old_ms, None, b"v", [])
+                data = encode_batch([record])
+                await rig.node.appends.append_own(topic.partitions[number], data)
+            assert 60 <= (await age_s() or 0) < 90, "of all partitions"
+            await rig.node.shares.move_start(topic, 0, "workers", 1)
+            assert 40 <= (await age_s() or 0) < 60
+            for number, end in ((0, 2), (1, 1)):
+                await rig.node.shares.move_start(topic, number, "workers", end)
+            assert await age_s() is None
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("batch_count", [1, 4])
 def test_the_largest_timestamp_is_that_of_a_record_that_is_left(batch_count: int) -> None:
     async def scenario() -> None:

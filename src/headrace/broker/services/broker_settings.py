@@ -25,7 +25,7 @@ from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.services.configurations import ConfigChange
@@ -44,6 +44,8 @@ NODE_ID: Final = "node.id"
 BROKER_ID: Final = "broker.id"
 FIXED: Final[Mapping[str, str]] = {
     "default.replication.factor": "1",
+    "errors.deadletterqueue.auto.create.topics.enable": "true",
+    "errors.deadletterqueue.topic.name.prefix": "",
     "log.cleanup.policy": "delete",
 }
 """Constant settings that Kafka's tools ask for."""
@@ -210,6 +212,7 @@ class BrokerSettings:
 
         Raises ConfigInvalid, RequestInvalid, MetadataUnavailable.
         """
+        _check_not_fixed(one.name for one in changes)
         change = partial(changed, changes, definitions=SETTINGS, check=_check)
         await self._change(broker, change, is_dry_run=is_dry_run)
 
@@ -217,6 +220,7 @@ class BrokerSettings:
         self, broker: str, configs: Mapping[str, str], *, is_dry_run: bool = False
     ) -> None:
         """Set exactly these overrides. Raises what `change` raises."""
+        _check_not_fixed(configs)
         await self._change(broker, lambda _: configs, is_dry_run=is_dry_run)
 
     async def _change(
@@ -277,6 +281,15 @@ def _broker_id(broker: str) -> int | None:
     if broker != str(int(broker)):
         raise RequestInvalid(f"{broker[:50]!r}: write the broker's id without leading zeros")
     return int(broker)
+
+
+def _check_not_fixed(changes: Iterable[str]) -> None:
+    for name in changes:
+        if name in FIXED:
+            raise ConfigInvalid(
+                f"{name} is always {FIXED[name]!r} in this broker and cannot be changed: nothing "
+                "was changed"
+            )
 
 
 def _check(name: str, value: str | None) -> None:
