@@ -166,9 +166,6 @@ class Node:
         self.topic_administration = TopicAdministration(
             self.topics, self.ownership, config.broker_id
         )
-        self.configurations = Configurations(
-            self.topics, self.group_configs, config, self.routed.announce_group
-        )
         self.settings.attach(self.topics.defaults_changed, self._advertised)
         self._prepare_housekeeping()
 
@@ -231,6 +228,9 @@ class Node:
         self.routed = Routed(
             *(self.queue_owners, self.topics, self.appends, self.shares, self.timers),
             *(self.group_configs, self.brokers, self.config.broker_id),
+        )
+        self.configurations = Configurations(
+            self.topics, self.group_configs, self.config, self.routed.announce_group
         )
 
     def _make_ownership(self, incarnation: str) -> Ownership:
