@@ -124,7 +124,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 def _decompress_snappy(data: Buffer, bytes_max: int) -> bytes:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _decompress_snappy_block(data, bytes_max)
+        return _decompress_snappy_block(data, bytes_max, bytes_max)
     size, position, left = len(data), len(_XERIAL_HEADER), bytes_max
     if size < position:
         raise _garbage(SNAPPY, "its header is truncated")
@@ -137,18 +137,19 @@ def _decompress_snappy(data: Buffer, bytes_max: int) -> bytes:
         position += _BLOCK_SIZE.size
         if not 0 < block_size <= size - position:
             raise _garbage(SNAPPY, f"a block of {block_size} bytes, {size - position} are left")
-        block = _decompress_snappy_block(view[position : position + block_size], left)
+        block = _decompress_snappy_block(view[position : position + block_size], left, bytes_max)
         parts.append(block)
         left -= len(block)
         position += block_size
     return b"".join(parts)
 
 
-def _decompress_snappy_block(data: Buffer, bytes_max: int) -> bytes:
+def _decompress_snappy_block(data: Buffer, left: int, bytes_max: int) -> bytes:
+    """`left`: what is left of `bytes_max` for this block."""
     import cramjam
 
     try:
-        if cramjam.snappy.decompress_raw_len(data) > bytes_max:
+        if cramjam.snappy.decompress_raw_len(data) > left:
             raise _too_large(SNAPPY, bytes_max)
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
@@ -173,6 +174,7 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytes:
 def _decompress_zstd(data: Buffer, bytes_max: int) -> bytes:
     import zstandard
 
+    claimed = -1
     try:
         claimed = zstandard.frame_content_size(data)  # -1 if the frame does not state it
         if claimed > bytes_max:
@@ -187,6 +189,12 @@ def _decompress_zstd(data: Buffer, bytes_max: int) -> bytes:
             raise _garbage(ZSTD, "it is truncated, or followed by other data")
         return plain
     except zstandard.ZstdError as error:
+        # A whole frame that states no size may just not fit: the library has one error for both.
+        is_cut_off = "did not decompress full frame" in str(error)
+        if is_cut_off and claimed < 0:
+            start = zstandard.frame_header_size(data)
+            if _zstd_frame_end(data, start) == len(data):
+                raise _too_large(ZSTD, bytes_max) from None
         raise _garbage(ZSTD, error) from error
 
 

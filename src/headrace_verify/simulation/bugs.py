@@ -174,7 +174,8 @@ def answer_before_the_session_is_looked_at(patch: Patch) -> None:
 
 
 def continue_with_former_logs_in_a_new_session(patch: Patch) -> None:
-    """Nor are the owners compared, whose changes a broker that was away has not seen yet."""
+    """Nor are the owners compared, whose changes a broker that was away has not seen yet, nor does
+    it care that its registration has disappeared."""
     step_up = SharedOwnership._step_up
 
     def careless(self: Any, topic: Any, number: int, served: Any) -> bool:
@@ -185,6 +186,7 @@ def continue_with_former_logs_in_a_new_session(patch: Patch) -> None:
         return True
 
     patch(SuspendedLogs, "reinstate", careless)
+    patch(SessionGuard, "renounce", lambda _self: None)
     patch(SharedOwnership, "_step_up", lambda self, _has_survived: step_up(self, True))
 
 

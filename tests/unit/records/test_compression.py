@@ -173,3 +173,27 @@ def test_a_bomb_takes_hardly_more_memory_than_the_bound(name):
         check=True,
     )
     assert int(done.stdout) * 1024 < 2 * bound + (4 << 20)
+
+
+def _as_streaming_clients_do(codec: int, data: bytes) -> bytes:
+    """Compressed without a size at the beginning of the frame, where the codec allows that."""
+    if codec == ZSTD:
+        stream = zstandard.ZstdCompressor().compressobj()
+        return stream.compress(data) + stream.flush()
+    if codec == LZ4:
+        return lz4.frame.compress(data, store_size=False)
+    return compress(codec, data)
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD], ids=CODEC_NAMES[1:])
+def test_what_only_exceeds_the_limit_is_told_from_what_is_damaged(codec):
+    data = TEXT * 10
+    compressed = _as_streaming_clients_do(codec, data)
+    assert decompress(codec, compressed, len(data)) == data
+    for limit in (len(data) - 1, len(data) // 2, 1_000):
+        with pytest.raises(BatchCorrupt) as caught:
+            decompress(codec, compressed, limit)
+        assert caught.value.fields["limit"] == limit
+    with pytest.raises(BatchCorrupt) as caught:
+        decompress(codec, compressed[:-6], len(data))
+    assert caught.value.fields.get("limit") is None
