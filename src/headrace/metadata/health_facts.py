@@ -17,6 +17,8 @@ HEALTH = "/health/"
 PROBLEMS_MAX = 200
 """The first so many are published: a key has at most 1 MiB."""
 TEXT_MAX = 1_000
+_PASSING = "passing"
+"""Do not change: stored."""
 
 
 class Problem(NamedTuple):
@@ -25,6 +27,9 @@ class Problem(NamedTuple):
     what: str
     reason: str
     """With the next step."""
+    is_passing: bool = False
+    """The last attempt failed, as while bookies cannot be reached; the next one may succeed, and is
+    made when a client asks."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}"
@@ -45,7 +50,9 @@ class HealthFact(StoredFact):
     def encode(self) -> bytes:
         """The stored bytes."""
         shown = [
-            {"what": one.what[:TEXT_MAX], "reason": one.reason[:TEXT_MAX]} for one in self.problems
+            {"what": one.what[:TEXT_MAX], "reason": one.reason[:TEXT_MAX]}
+            | ({"state": _PASSING} if one.is_passing else {})
+            for one in self.problems
         ]
         return encode_fact({"problems": shown, **self.unknown})
 
@@ -55,7 +62,11 @@ class HealthFact(StoredFact):
         reader = FactReader.parse("health", value)
         return cls(
             [
-                Problem(one.text("what"), one.text("reason"))
+                Problem(
+                    one.text("what"),
+                    one.text("reason"),
+                    one.text_or_none("state") == _PASSING,
+                )
                 for one in reader.objects("problems", "problem")
             ],
             reader.rest(),

@@ -37,7 +37,7 @@ from headrace.metadata.facts import (
     pin_key,
     topic_key,
 )
-from headrace.metadata.health_facts import HEALTH, HealthFact
+from headrace.metadata.health_facts import HEALTH, HealthFact, Problem
 from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
 from headrace.metadata.store import ABSENT, ANY
 from headrace.metadata.titles import log_title
@@ -89,7 +89,7 @@ class ClusterSnapshot:
     """Topics with chains but without a fact."""
     damaged_facts: list[str] = field(default_factory=list)
     """Facts that cannot be decoded, by key, with the reason."""
-    reported: dict[int, list[str]] = field(default_factory=dict)
+    reported: dict[int, list[Problem]] = field(default_factory=dict)
     """What each live broker says is wrong there."""
 
     @property
@@ -116,12 +116,22 @@ class ClusterSnapshot:
     @property
     def problems(self) -> list[str]:
         """What cannot be decoded, and what brokers report, as text."""
+        return self._problems(with_passing=True)
+
+    @property
+    def lasting_problems(self) -> list[str]:
+        """As `problems`, without attempts that failed and may succeed when they are repeated: what
+        they met, such as lost ledgers, `verify` examines itself."""
+        return self._problems(with_passing=False)
+
+    def _problems(self, *, with_passing: bool) -> list[str]:
         return [
             *self.damaged_facts,
             *(
-                f"broker {broker} reports: {text}"
+                f"broker {broker} reports: {one}"
                 for broker, found in sorted(self.reported.items())
-                for text in found
+                for one in found
+                if with_passing or not one.is_passing
             ),
         ]
 
@@ -215,7 +225,7 @@ class ClusterAdmin:
             sorted(lost.lost_topics, key=lambda topic_id: topic_id.hex),
             [str(fact) for fact in damaged],
             {
-                broker: [str(problem) for problem in fact.problems]
+                broker: fact.problems
                 for broker, fact in decode_all(
                     HealthFact, health, lambda key: int(key.removeprefix(HEALTH)), damaged
                 ).items()
@@ -316,7 +326,8 @@ class ClusterAdmin:
         snapshot = await self.snapshot()
         findings.lost_bookies = snapshot.lost_bookies
         if not snapshot.cluster_id:  # ledgers are known by it: all would seem to be missing
-            findings.problems = _lost_facts(snapshot, Repairs()) + snapshot.problems
+            findings.problems = _lost_facts(snapshot, Repairs())
+            findings.problems += snapshot.lasting_problems
             return findings
         async with self._store(snapshot) as store:
             listed = await store.records()
@@ -350,7 +361,7 @@ class ClusterAdmin:
         kept = audit(facts, unnamed, set(records)).kept
         findings.orphans = [Orphan.of(record) for record in unnamed if record.ledger not in kept]
         findings.problems += _lost_facts(snapshot, repairs)
-        findings.problems += snapshot.problems
+        findings.problems += snapshot.lasting_problems
         findings.under_replicated = list(under_replicated(snapshot, chains, records))
         findings.problems += [one.text for one in findings.under_replicated]
         findings.problems += self.unwritable(snapshot)

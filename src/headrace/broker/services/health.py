@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import DataCorrupt, HeadraceError
+from headrace.errors import DataCorrupt, HeadraceError, Retriable
 from headrace.metadata.health_facts import PROBLEMS_MAX, HealthFact, Problem, health_key
 from headrace.metadata.store import ANY
 from headrace.metadata.titles import log_title
@@ -65,7 +65,8 @@ class Health:
         for partition in self._logs():
             reason = _refusal(partition)
             if reason is not None:
-                found.append(Problem(log_title(partition.name), str(reason)))
+                is_passing = isinstance(reason, Retriable)
+                found.append(Problem(log_title(partition.name), str(reason), is_passing))
         return sorted(found)
 
     def opened(self) -> Opened:
