@@ -108,7 +108,6 @@ def test_a_receive_waits_for_what_comes(broker, name):
         ("/receive", {"max": "ten"}, 400),
         ("/receive", ["max"], 400),
         ("/settle", {}, 400),
-        ("/settle", {"ack": ["garbage"]}, 409),
         ("/settle", {"ack": "garbage"}, 400),
         ("/settle", {"acks": []}, 400),
     ],
@@ -119,6 +118,15 @@ def test_bad_requests_get_a_problem_that_says_what_to_do(broker, name, suffix, b
     assert (code, answer["status"], answer["retriable"]) == (status, status, False)
     assert answer["detail"]
     assert answer["next_step"]
+
+
+def test_a_malformed_receipt_is_refused_alone(broker, name):
+    queue = Queue(broker, name, name)
+    queue.send("1")
+    (message,) = queue.receive(max=1, wait_ms=20_000)
+    wrong, right = queue.settle(ack=["garbage", message["receipt"]])
+    assert (wrong["ok"], right["ok"]) == (False, True)
+    assert (wrong["retriable"], bool(wrong["error"])) == (False, True)
 
 
 def test_a_form_of_another_site_is_refused(broker, name):
