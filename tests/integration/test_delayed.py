@@ -272,9 +272,9 @@ def headrace(broker: Broker, *arguments: str) -> tuple[int, str]:
         sys.executable,
         "-m",
         "headrace.cli.main",
+        "-b",
+        broker.kafka,
         *arguments,
-        "--http",
-        broker.http.split(",")[0],
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     return done.returncode, done.stdout + done.stderr

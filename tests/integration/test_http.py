@@ -100,7 +100,7 @@ def test_http_answers_after_a_restart(own_broker, path):
 
 
 def test_a_damaged_partition_is_named_and_hides_nothing_else(own_broker):
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     for topic in ("damaged", "sound"):
         create_topic(own_broker.kafka, topic)
@@ -122,6 +122,15 @@ def test_a_damaged_partition_is_named_and_hides_nothing_else(own_broker):
         data[data.index(b"damageddamaged")] ^= 1
         path.write_bytes(data)
     own_broker.start()
+    # A scrape and a health check load nothing: they report what clients have asked for.
+    consumer = Consumer({"bootstrap.servers": own_broker.kafka, "group.id": "g"})
+    assert [one.offset for one in consumer.committed(offsets, 60)] == [10, 10]
+    for topic in ("damaged", "sound"):
+        try:
+            consumer.get_watermark_offsets(TopicPartition(topic, 0), 60, cached=False)
+        except KafkaException:
+            assert topic == "damaged"
+    consumer.close()
     found = figures(own_broker)
     assert found["headrace_group_lag_records", "g", "0", "sound"] == 40
     status, text = own_broker.get("/readyz")

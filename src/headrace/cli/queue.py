@@ -199,7 +199,7 @@ def watch(session: CliSession, /, topic: str, group: str, **options: Any) -> Non
             click.echo(json.dumps(answer, separators=(",", ":")))
         else:
             _show(answer["partitions"])
-            if looks == 0 and answer["dead_letter_topic"] is None:
+            if looks == 0 and answer.get("dead_letter_topic", "") is None:
                 say(without_dead_letters(answer["delivery_count_limit"]))
             if failed := answer.get("failed"):
                 numbers = ", ".join(str(one["partition"]) for one in failed)

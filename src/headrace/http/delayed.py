@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.message_timers import HalfOutcome, HalfReference
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED, Settled
-from headrace.errors import HeadraceError, RequestInvalid, Retriable
+from headrace.errors import HeadraceError, Retriable
 from headrace.http.operations import (
     GROUP,
     LIMIT_DEFAULT,
@@ -133,8 +133,6 @@ class DelayedOperations:
         message_ids = call.body.get("message_ids", [])
         results: list[Json] = [{"receipt": one} for one in call.body.get("receipts", ())]
         results += [{"message_id": one} for one in message_ids]
-        if not results:
-            raise RequestInvalid("nothing to cancel: name receipts or message_ids")
         known: dict[int, tuple[int, int, int]] = {}
         for place, receipt in enumerate(call.body.get("receipts", ())):
             try:
@@ -183,8 +181,6 @@ class DelayedOperations:
                 except HeadraceError as error:
                     result |= {"ok": False, **_problem(error)}
                 results.append(result)
-        if not results:
-            raise RequestInvalid("nothing to settle: name messages in commit or rollback")
         outcomes, failed = await self._timers.settle(topic, [*known.values()])
         for place, outcome in zip(known, outcomes, strict=True):
             results[place] |= _outcome_shown(outcome)

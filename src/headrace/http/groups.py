@@ -22,6 +22,7 @@ from headrace.http.operations import (
     OFFSET,
     PAGE,
     PARTITION,
+    SET_GROUP,
     TOPIC,
     Call,
     Json,
@@ -63,6 +64,7 @@ class GroupOperations:
         groups, group = "/v1/groups", "/v1/groups/{group}"
         named: dict[str, Schema] = {"group": GROUP}
         changing = named | {"dry_run": DRY_RUN}
+        with_settings: dict[str, Schema] = {"group": SET_GROUP}
         target = fields(
             ["topic", "partition"],
             topic=TOPIC,
@@ -87,10 +89,10 @@ class GroupOperations:
                       self._move, changing, fields(["offsets"], offsets=listing(
                           target, OFFSETS_MAX, 1))),
             Operation("GET", f"{group}/config", "getGroupConfig", "Get all settings of a group.",
-                      self._config, named),
+                      self._config, with_settings),
             Operation("PATCH", f"{group}/config", "changeGroupConfig",
                       "Set and reset settings of a group, in one change.",
-                      self._change_config, changing, headers=ETAG,
+                      self._change_config, changing | with_settings, headers=ETAG,
                       body=config_change([*GROUP_DEFINITIONS])),
         ]  # fmt: skip
 

@@ -128,7 +128,9 @@ def fields(required: Sequence[str] = (), **properties: Schema) -> Schema:
 
 
 TOPIC: Final = text(249, 1, pattern="^[a-zA-Z0-9._-]{1,249}$")
-GROUP: Final = text(32_767, 1)
+GROUP: Final = text(8_000, 1)
+SET_GROUP: Final = text(255, 1)
+"""A share group, or another group with settings."""
 SLASH: Final = "\udc2f"
 """Stands for an escaped slash within a part of a path, which no text contains otherwise."""
 PARTITION: Final = integer(0, 1_000_000)

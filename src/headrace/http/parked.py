@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.services.queue_administration import KEYS_MAX
 from headrace.http.operations import (
-    GROUP,
     PAGE,
+    SET_GROUP,
     TOPIC,
     Call,
     Json,
@@ -38,7 +38,7 @@ class ParkedOperations:
     def __init__(self, node: Node) -> None:
         self._node = node
         path = "/v1/queues/{topic}/{group}"
-        named: dict[str, Schema] = {"topic": TOPIC, "group": GROUP}
+        named: dict[str, Schema] = {"topic": TOPIC, "group": SET_GROUP}
         body = fields(
             ["keys"],
             keys=listing(text(4_096), KEYS_MAX, 1),

@@ -19,9 +19,9 @@ from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import GroupUnknown, NotCoordinator, Rejected
 from headrace.http import receipts
 from headrace.http.operations import (
-    GROUP,
     INT64_MAX,
     PARTITION,
+    SET_GROUP,
     TOPIC,
     Call,
     Json,
@@ -70,7 +70,7 @@ class Queues:
     def __init__(self, node: Node) -> None:
         self._node = node
         path = "/v1/queues/{topic}/{group}"
-        named: dict[str, Schema] = {"topic": TOPIC, "group": GROUP}
+        named: dict[str, Schema] = {"topic": TOPIC, "group": SET_GROUP}
         self.operations = [
             Operation("GET", path, "queue",
                       "Get a group's state on the partitions of a topic.",

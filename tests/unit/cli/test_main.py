@@ -91,7 +91,7 @@ def test_the_help_documents_the_exit_codes(capsys):
     _, out, _ = run("--help", capsys=capsys)
     codes = (
         failures.OK, failures.FAILED, failures.USAGE, failures.NOT_FOUND, failures.UNREACHABLE,
-        failures.CONFLICT, failures.INTERRUPTED,
+        failures.CONFLICT, failures.UNKNOWN, failures.INTERRUPTED,
     )  # fmt: skip
     documented = [line.split()[0] for line in out.partition("Exit codes:")[2].splitlines()[1:]]
     assert documented == [str(code) for code in codes]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SERVED_WAIT_S = 2.0
+SERVED_WAIT_S = 5.0
 
 
 class OwnershipWaiter:
