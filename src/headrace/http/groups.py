@@ -89,7 +89,7 @@ class GroupOperations:
                       self._move, changing, fields(["offsets"], offsets=listing(
                           target, OFFSETS_MAX, 1))),
             Operation("GET", f"{group}/config", "getGroupConfig", "Get all settings of a group.",
-                      self._config, with_settings),
+                      self._config, named),
             Operation("PATCH", f"{group}/config", "changeGroupConfig",
                       "Set and reset settings of a group, in one change.",
                       self._change_config, changing | with_settings, headers=ETAG,
