@@ -60,6 +60,9 @@ def read_pinned_table(spark: Any, table: TableName) -> PinnedTable:
     if main is not None:
         reader = reader.option("versionAsOf", main.snapshot_id)
     frame = reader.table(name)
+    # A snapshot is read with the columns that it was written with: leave out dropped ones.
+    shown = spark.table(name).columns
+    frame = frame.select(*(column for column in frame.columns if column in shown))
     current = spark.table(f"{name}.history").where("is_current_ancestor").select("snapshot_id")
     snapshots = spark.table(f"{name}.snapshots").join(current, "snapshot_id", "left_semi")
     summaries = snapshots.orderBy("committed_at").select("summary").collect()
