@@ -99,15 +99,13 @@ def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, 
     address = shared_cluster.zookeeper.address
 
     async def make() -> tuple[int, int]:
-        async with open_admin(ClusterSettings(address, root=f"/{tmp_path.name}")) as admin:
-            cluster = (await admin.snapshot()).cluster_id
         zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
-        settings = BookKeeperSettings(cluster=cluster)
+        metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
+        settings = BookKeeperSettings(cluster=await ensure_cluster_id(metadata, SystemRandomness()))
         store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
         labels = {"partition": b"orders-3", "epoch": b"4", "cluster": b"not believed"}
         made = await store.create(labels), await store.create({"partition": b"\x1b[2J", "x": b""})
         await store.close()
-        metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
         facts = {
             partition_key(DELETED, 0): PartitionFact(),
             owner_key(DELETED, 2): OwnerFact(1, "", 0),

@@ -28,6 +28,12 @@ SETTLEMENTS_MAX: Final = 10_000
 REASON_LENGTH_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 WAYS: Final = (("ack", ACCEPT), ("nack", RELEASE), ("extend", RENEW), ("dead_letter", REJECT))
+_ONE: Final[dict[str, Schema]] = {
+    "receipt": {"type": "string"},
+    "delay_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
+    "lock_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
+    "reason": text(REASON_LENGTH_MAX),
+}
 _KNOWN: Final = {
     ACCEPT: ("receipt",),
     RELEASE: ("receipt", "delay_ms", "reason"),
@@ -35,31 +41,28 @@ _KNOWN: Final = {
     REJECT: ("receipt", "reason"),
 }
 """The fields that have an effect, by kind."""
-_RECEIPTS: Final[Schema] = {
-    "type": "array",
-    "maxItems": SETTLEMENTS_MAX,
-    "items": {
-        "anyOf": [
-            {"type": "string"},
-            {
-                "type": "object",
-                "required": ["receipt"],
-                "additionalProperties": False,
-                "properties": {
-                    "receipt": {"type": "string"},
-                    "delay_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
-                    "lock_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
-                    "reason": text(REASON_LENGTH_MAX),
-                },
-            },
-        ]
-    },
-}
+
+
+def _receipts(kind: int) -> Schema:
+    """The schema of the items that are settled in one way."""
+    one: Schema = {
+        "type": "object",
+        "required": ["receipt"],
+        "additionalProperties": False,
+        "properties": {name: _ONE[name] for name in _KNOWN[kind]},
+    }
+    return {
+        "type": "array",
+        "maxItems": SETTLEMENTS_MAX,
+        "items": {"anyOf": [{"type": "string"}, one]},
+    }
+
+
 SETTLE: Final[Schema] = {
     "type": "object",
     "minProperties": 1,
     "additionalProperties": False,
-    "properties": dict.fromkeys((name for name, _kind in WAYS), _RECEIPTS),
+    "properties": {name: _receipts(kind) for name, kind in WAYS},
 }
 
 quoted: Final[Callable[[str], str]] = encode_basestring

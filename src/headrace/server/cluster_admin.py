@@ -54,6 +54,7 @@ from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from uuid import UUID
 
     from headrace.metadata.facts import PartitionKey
@@ -325,15 +326,25 @@ class ClusterAdmin:
         findings = Findings()
         snapshot = await self.snapshot()
         findings.lost_bookies = snapshot.lost_bookies
-        if not snapshot.cluster_id:  # ledgers are known by it: all would seem to be missing
-            findings.problems = _lost_facts(snapshot, Repairs())
-            findings.problems += snapshot.lasting_problems
-            return findings
+        if snapshot.cluster_id:
+            await self._compare(snapshot, findings)
+        else:  # ledgers are known by it: all would seem to be missing
+            findings.problems += _lost_facts(snapshot, Repairs())
+        findings.problems += snapshot.lasting_problems
+        findings.problems += self.unwritable(snapshot)
+        settings = self._settings
+        servers = await ask_servers(settings.zookeeper, settings.zookeeper_context())
+        findings.problems += [server.warning for server in servers if server.warning]
+        return findings
+
+    async def _compare(self, snapshot: ClusterSnapshot, findings: Findings) -> None:
+        """Compare chains, owners and ledgers."""
         async with self._store(snapshot) as store:
             listed = await store.records()
             repairs = await ChainRepairer(store, self._metadata, SystemClock()).plan(listed)
             records = {int(record.ledger): record for record in listed}
             chains = await self._chains()
+            told = {link.ledger for chain in repairs.chains for link in chain.lost_ledgers}
             for key in snapshot.partitions:
                 findings.partitions += 1
                 if snapshot.server_of(key) is None:
@@ -342,8 +353,8 @@ class ClusterAdmin:
                 if chain is None:
                     continue
                 _count(chain, findings)
-                if _contradictions(chain, snapshot.owners.get(key), records):
-                    name, found = snapshot.name_of(key), await self._look_again(key, store)
+                if _contradictions(chain, snapshot.owners.get(key), records, told):
+                    name, found = snapshot.name_of(key), await self._look_again(key, store, told)
                     findings.problems += [f"{name}: {one}" for one in found]
         known = sorted({*chains, *snapshot.owners, *snapshot.pins})
         findings.stale = [
@@ -361,16 +372,12 @@ class ClusterAdmin:
         kept = audit(facts, unnamed, set(records)).kept
         findings.orphans = [Orphan.of(record) for record in unnamed if record.ledger not in kept]
         findings.problems += _lost_facts(snapshot, repairs)
-        findings.problems += snapshot.lasting_problems
         findings.under_replicated = list(under_replicated(snapshot, chains, records))
         findings.problems += [one.text for one in findings.under_replicated]
-        findings.problems += self.unwritable(snapshot)
-        settings = self._settings
-        servers = await ask_servers(settings.zookeeper, settings.zookeeper_context())
-        findings.problems += [server.warning for server in servers if server.warning]
-        return findings
 
-    async def _look_again(self, key: PartitionKey, store: BookKeeperLedgerStore) -> list[str]:
+    async def _look_again(
+        self, key: PartitionKey, store: BookKeeperLedgerStore, told: AbstractSet[int]
+    ) -> list[str]:
         """The contradictions of one partition as of now. What `verify` read first is older than the
         rest: a ledger created or sealed in between, and a takeover, look like contradictions.
 
@@ -386,6 +393,7 @@ class ClusterAdmin:
             chain,
             None if owner is None else decode_fact(OwnerFact, owner),
             {int(record.ledger): record for record in records},
+            told,
         )
 
 
@@ -430,9 +438,15 @@ def _count(chain: PartitionFact, findings: Findings) -> None:
 
 
 def _contradictions(
-    chain: PartitionFact, owner: OwnerFact | None, records: Mapping[int, LedgerRecord]
+    chain: PartitionFact,
+    owner: OwnerFact | None,
+    records: Mapping[int, LedgerRecord],
+    told: AbstractSet[int],
 ) -> list[str]:
-    """Messages about one partition's chain that contradicts itself, its owner or BookKeeper."""
+    """Messages about one partition's chain that contradicts itself, its owner or BookKeeper.
+
+    Without the lost ledgers `told`, which a repair names.
+    """
     found = []
     if owner is not None and chain.leader_epoch > owner.leader_epoch:
         found.append("the chain has a later epoch than its owner")
@@ -440,8 +454,7 @@ def _contradictions(
         is_last = number >= len(chain.ledgers) - 2  # the next one may have been created ahead
         record = records.get(link.ledger)
         if record is None:
-            if link.local_deleted_ms is None and (not link.is_sealed or link.offloaded_ms):
-                # A repair names the others.
+            if link.local_deleted_ms is None and link.ledger not in told:
                 found.append(f"ledger {link.ledger} does not exist")
         elif link.is_sealed and not record.is_closed:
             found.append(
