@@ -20,14 +20,20 @@ SOURCES = ROOT / "src"
 SOURCE = SOURCES / "headrace"
 TREES = (SOURCE, SOURCES / "headrace_verify", SOURCES / "headrace_bench")
 
-MODULE_LINES, MODULE_LINES_MAX = 500, 700
+MODULE_LINES_MAX = 700  # where to cut below that is for readers to judge
+CLASS_LINES, CLASS_LINES_MAX = 400, 470
 FUNCTION_LINES, FUNCTION_LINES_MAX = 60, 70  # without the docstring
 
 # --- the ratchet: what is larger than it should be, and how large it may be until it shrinks ----
 
-LONG_MODULES: dict[str, int] = {
-    "headrace/broker/node.py": 504,
-    "headrace/coordination/shares/share_group.py": 515,
+LONG_CLASSES: dict[str, int] = {
+    "headrace/broker/coordinators/coordinator_shard.py:CoordinatorShard": 417,
+    "headrace/broker/node.py:Node": 420,
+    "headrace/broker/ownership/shared_ownership.py:SharedOwnership": 427,
+    "headrace/broker/topics/topics.py:Topics": 432,
+    "headrace/coordination/shares/share_group.py:ShareGroup": 437,
+    "headrace/log/lifecycle_host.py:LifecycleHost": 448,
+    "headrace/log/partition_log.py:PartitionLog": 436,
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 
@@ -77,7 +83,17 @@ def check_ratchet(sizes: dict[str, int], soft: int, hard: int, listed: dict[str,
 
 def test_modules_are_short():
     sizes = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
-    check_ratchet(sizes, MODULE_LINES, MODULE_LINES_MAX, LONG_MODULES)
+    check_ratchet(sizes, MODULE_LINES_MAX, MODULE_LINES_MAX, {})
+
+
+def test_classes_are_short():
+    sizes = {
+        f"{name_of(path)}:{node.name}": node.end_lineno - node.lineno + 1
+        for path in modules()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+    }
+    check_ratchet(sizes, CLASS_LINES, CLASS_LINES_MAX, LONG_CLASSES)
 
 
 def functions() -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:

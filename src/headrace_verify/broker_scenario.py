@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import coordinator_shard, producer_ids
-from headrace.broker.sessions import ANONYMOUS, ClientSession
+from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.security.sessions import ClientSession
 from headrace.coordination.groups.commands import (
     CommitCommand,
     JoinCommand,

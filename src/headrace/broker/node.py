@@ -34,6 +34,7 @@ from headrace.broker.ownership.cluster_view import adopt_partitions
 from headrace.broker.ownership.hand_over import Events
 from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
+from headrace.broker.security.authorizer import AllowAll
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
+    from headrace.broker.security.authorizer import Authorizer
     from headrace.broker.topics.topic import Topic
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import PartitionFact
@@ -112,6 +114,7 @@ class Node:
         self.config = config = replace(config, topic_defaults=dict(config.topic_defaults))
         self.settings = BrokerSettings(config, metadata, given or {})
         self.quotas = ClientQuotas(metadata, clock)
+        self.authorizer: Authorizer = AllowAll()
         self.store = store
         self.metadata = metadata
         self.clock = clock

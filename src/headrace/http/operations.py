@@ -19,7 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headrace.broker.sessions import ANONYMOUS, ClientSession
+from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.security.sessions import ClientSession
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
     HeadraceError,

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from headrace.broker.node import Node
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.record_sends import Sent
-    from headrace.broker.sessions import ClientSession
     from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
     from headrace.log.partition_log import PartitionLog

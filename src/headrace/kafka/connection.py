@@ -17,7 +17,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from headrace.broker.sessions import ClientSession
+from headrace.broker.security.sessions import ClientSession
 from headrace.kafka.response_memory import COUNTED_BYTES_MIN
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.metadata.endpoints import PLAINTEXT

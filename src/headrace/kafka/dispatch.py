@@ -15,7 +15,7 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from headrace.broker.sessions import Admission, Anonymous, Quotas
+from headrace.broker.security.sessions import Admission, Anonymous, Quotas
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
     ALTER_CLIENT_QUOTAS,

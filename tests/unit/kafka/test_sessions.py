@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from face_rig import ADDRESS, Client, batch, broker
 
-from headrace.broker.sessions import ANONYMOUS, ClientSession
+from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.broker.security.sessions import ClientSession
 from headrace.kafka import apis
 from headrace.kafka.connection import KafkaConnection, Reply
 from headrace.kafka.dispatch import KafkaFace
@@ -169,7 +170,7 @@ def test_an_authenticated_session_is_not_asked_about_again():
             face = KafkaFace(rig.node, admission=Strict())
             client = Client(face)
             await client.ask(apis.API_VERSIONS, 0, {})
-            client.connection.session.principal = "User:someone"
+            client.connection.session.principal = Principal("someone")
             answer = await client.ask(apis.METADATA, 1, {"topics": None})
             assert answer.topics == ()
             assert not client.connection.must_be_admitted

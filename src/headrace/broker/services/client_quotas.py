@@ -38,7 +38,7 @@ from headrace.metadata.store import ABSENT, MetadataEntry
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.broker.sessions import ClientSession
+    from headrace.broker.security.sessions import ClientSession
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
 
@@ -237,7 +237,7 @@ class ClientQuotas:
         return throttle_ms
 
     def _bucket(self, session: ClientSession, key: str) -> TokenBucket | None:
-        user = (session.principal or "").partition(":")[2]
+        user = "" if session.principal is None else session.principal.name
         client = user, session.client_id
         buckets = self._clients.get(client)
         if buckets is None:

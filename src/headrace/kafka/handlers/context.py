@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headrace.broker.sessions import ClientSession
+    from headrace.broker.security.sessions import ClientSession
     from headrace.kafka.wire.schema import Answer
 
     Handler = Callable[[Any, Any, "Context"], Awaitable[Answer]]

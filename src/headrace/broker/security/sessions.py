@@ -7,10 +7,12 @@ nowhere else. Services authorize what a principal may do with a topic or group.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-ANONYMOUS: Final = "User:ANONYMOUS"
-"""Kafka's principal for unauthenticated clients."""
+from headrace.broker.security.principal import ANONYMOUS
+
+if TYPE_CHECKING:
+    from headrace.broker.security.principal import Principal
 
 
 class ClientSession:
@@ -25,7 +27,7 @@ class ClientSession:
         "software_version",
     )
 
-    def __init__(self, listener: str, client_host: str, principal: str | None = None) -> None:
+    def __init__(self, listener: str, client_host: str, principal: Principal | None = None) -> None:
         self.listener = listener
         """the listener that accepted it, which metadata responses describe"""
         self.client_host = client_host
