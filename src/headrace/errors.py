@@ -252,6 +252,11 @@ class BrokerUnreachable(Retriable):
     """Another broker did not answer: it may or may not have carried out the request."""
 
 
+class AuthenticationFailed(Rejected):
+    """The client has not shown who it is. The message never says which part was wrong to whoever
+    is not authenticated."""
+
+
 class PolicyViolation(Rejected):
     """A broker policy forbids the request."""
 

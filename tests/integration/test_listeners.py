@@ -78,9 +78,15 @@ def test_a_listener_is_advertised_under_another_address(tmp_path) -> None:
     ("arguments", "message"),
     [
         (["--kafka", "A://127.0.0.1:0,A://127.0.0.1:0"], "distinct names"),
-        (["--kafka", "SSL://127.0.0.1:0"], "without TLS or SASL"),
+        (["--kafka", "SASL_SSL://127.0.0.1:0"], "does not support"),
+        (["--kafka", "HTTP://127.0.0.1:0"], "not HTTP"),
+        (
+            ["--kafka", "A://127.0.0.1:0", "--listener-security-protocol-map", "B:SSL"],
+            "does not name the listener A",
+        ),
+        (["--kafka", "127.0.0.1:0", "--listener-security-protocol-map", "A:TLS"], "NAME:PROTOCOL"),
         (["--kafka", "127.0.0.1:0", "--advertise", "B://h:1"], "which --kafka does not have"),
-        (["--kafka", "A://127.0.0.1:0,B://0.0.0.0:0"], "--open-to-network"),
+        (["--kafka", "A://127.0.0.1:0,B://0.0.0.0:0"], "--insecure"),
     ],
 )
 def test_listeners_that_cannot_be_are_refused(tmp_path, arguments, message) -> None:

@@ -6,7 +6,10 @@ Adding a face changes its own package and one line of `server/assemble`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from headrace.broker.security.listener import ListenerSecurity
 
 Address = tuple[str, int]
 
@@ -18,12 +21,16 @@ class Face(Protocol):
     """The name used in endpoints (`metadata.endpoints`)."""
 
     async def listen(
-        self, host: str, port: int, listener: str = ..., advertised: Address | None = None
+        self,
+        host: str,
+        port: int,
+        listener: ListenerSecurity = ...,
+        advertised: Address | None = None,
     ) -> Address:
         """Listen on an address, add it to the node's endpoints and return the bound address.
 
-        `advertised`: the address that clients get instead. May be called for several listeners.
-        Raises OSError.
+        `listener`: its name and security; by default the PLAINTEXT listener. `advertised`: the
+        address that clients get instead. May be called for several listeners. Raises OSError.
         """
         ...
 

@@ -34,6 +34,7 @@ from headrace.server.settings import (
     Settings,
     check_advertised,
     check_exposure,
+    is_authenticated,
     is_loopback,
     stored_worker_count,
 )
@@ -183,7 +184,7 @@ async def _serve(
     sys.stdout.flush()
     _tune_cycle_collector()
     for endpoint in broker.bound:
-        if not is_loopback(endpoint.host):
+        if not is_loopback(endpoint.host) and not is_authenticated(settings, endpoint):
             log.warning(
                 "%s is reachable from other machines, and clients are not authenticated",
                 show_address((endpoint.host, endpoint.port)),
@@ -376,7 +377,9 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         given,
         others,
         first.name,
-        values["open_to_network"],
+        values["listener_security_protocol_map"] or {},
+        values["http_security_protocol"],
+        values["insecure"],
     )
 
 

@@ -13,10 +13,12 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.security.listener import OPEN
 from headrace.metadata.endpoints import HTTP, PLAINTEXT, Endpoint
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
+    from headrace.broker.security.listener import ListenerSecurity
     from headrace.http.metrics import Counters, KafkaFigures
 
 CLOSE_TIMEOUT_S = 3
@@ -43,7 +45,7 @@ class HttpFace:
         self,
         host: str,
         port: int,
-        listener: str = PLAINTEXT,
+        listener: ListenerSecurity = OPEN,
         advertised: tuple[str, int] | None = None,
     ) -> tuple[str, int]:
         """Serve HTTP at one address; see Face. Raises OSError."""
@@ -61,7 +63,7 @@ class HttpFace:
         self.is_local = ipaddress.ip_address(address[0]).is_loopback
         host, port = advertised or address[:2]
         port = port or address[1]
-        self.node.endpoints.append(Endpoint(HTTP, listener, host, port))
+        self.node.endpoints.append(Endpoint(HTTP, PLAINTEXT, host, port, listener.protocol))
         return address[0], address[1]
 
     def serve_ready(self) -> None:

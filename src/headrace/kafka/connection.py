@@ -17,16 +17,21 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from headrace.broker.security.listener import OPEN
+from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
+from headrace.errors import AuthenticationFailed
 from headrace.kafka.response_memory import COUNTED_BYTES_MIN
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.metadata.endpoints import PLAINTEXT
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
+from headrace.runtime.tls import certificate_of
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from headrace.broker.security.listener import ListenerSecurity
     from headrace.kafka.response_memory import ResponseMemory
     from headrace.records.batch import Buffer
     from headrace.runtime.file_bytes import Sendable
@@ -140,6 +145,7 @@ class KafkaConnection:
         "_socket",
         "_uncut",
         "_unsent_bytes",
+        "certified",
         "last_request_ns",
         "listener",
         "must_be_admitted",
@@ -152,11 +158,16 @@ class KafkaConnection:
     )
 
     def __init__(
-        self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop, listener: str = PLAINTEXT
+        self,
+        dispatcher: Dispatcher,
+        loop: asyncio.AbstractEventLoop,
+        listener: ListenerSecurity = OPEN,
     ) -> None:
-        """`listener`: the name of the listener that accepted the client."""
+        """`listener`: the listener that accepted the client."""
         self._dispatcher = dispatcher
         self.listener = listener
+        self.certified = ANONYMOUS
+        """The principal of the client's certificate, if it has shown one."""
         self.session = _NOT_OPEN
         """The dispatcher opens a session when the client has connected."""
         self.must_be_admitted = True
@@ -196,6 +207,11 @@ class KafkaConnection:
         self.transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else ""
+        if self.listener.tls is not None:
+            try:
+                self.certified = self.listener.principal_of(certificate_of(transport))
+            except AuthenticationFailed as error:
+                self.abort(f"is refused by listener {self.listener.name}: {error}")
         self._dispatcher.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -277,7 +293,7 @@ class KafkaConnection:
         if not FRAME_BYTES_MIN <= length <= self._dispatcher.request_bytes_max:
             if length >> 8 in TLS_HELLOS:
                 raise FrameInvalid(
-                    f"it is the start of a TLS handshake, and listener {self.listener} is not"
+                    f"it is the start of a TLS handshake, and listener {self.listener.name} is not"
                     " encrypted: set security.protocol=PLAINTEXT in the client"
                 )
             raise FrameInvalid(

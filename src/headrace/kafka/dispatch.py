@@ -15,6 +15,7 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from headrace.broker.security.listener import OPEN, ListenerSecurity
 from headrace.broker.security.sessions import Admission, Anonymous, Quotas
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
@@ -70,9 +71,10 @@ from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import read_request, write_response
-from headrace.metadata.endpoints import KAFKA, PLAINTEXT, Endpoint
+from headrace.metadata.endpoints import KAFKA, Endpoint
 from headrace.runtime.metered import Metered
 from headrace.runtime.tasks import Tasks
+from headrace.runtime.tls import server_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -171,7 +173,7 @@ class KafkaFace:
         self,
         host: str,
         port: int,
-        listener: str = PLAINTEXT,
+        listener: ListenerSecurity = OPEN,
         advertised: tuple[str, int] | None = None,
     ) -> tuple[str, int]:
         """Listen for clients; see Face. Raises OSError."""
@@ -181,6 +183,7 @@ class KafkaFace:
             port,
             backlog=1024,
             start_serving=False,
+            **server_arguments(listener.tls),
         )
         if not self._servers:
             self._tasks.spawn(self._sweep(), "idle connections")
@@ -190,7 +193,9 @@ class KafkaFace:
         # Set before the first client connects: clients that waited for a restart send requests at
         # once, and must be led back to this broker.
         told_host, told_port = advertised or address
-        self._node.endpoints.append(Endpoint(KAFKA, listener, told_host, told_port))
+        self._node.endpoints.append(
+            Endpoint(KAFKA, listener.name, told_host, told_port, listener.protocol)
+        )
         if not self._node.kafka_address[0]:
             self._node.kafka_address = told_host, told_port
         await server.start_serving()
@@ -228,7 +233,7 @@ class KafkaFace:
         """See connection.Dispatcher."""
         self.connections[connection] = None
         connection.last_request_ns = self._now_ns()
-        session = self._admission.open(connection.listener, connection.peer)
+        session = self._admission.open(connection.listener, connection.peer, connection.certified)
         connection.session = session
         connection.must_be_admitted = not session.is_authenticated
         quotas = self._node.quotas

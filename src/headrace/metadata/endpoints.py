@@ -19,6 +19,8 @@ HTTP_ADVERTISED = "headrace.http.advertised"
 """The read-only setting by which a broker shows its HTTP address to Kafka clients."""
 PLAINTEXT = "PLAINTEXT"
 """No security. Also the default listener name, as in Kafka."""
+SSL, SASL_PLAINTEXT, SASL_SSL = "SSL", "SASL_PLAINTEXT", "SASL_SSL"
+"""TLS; SASL authentication without and with TLS. Kafka's names."""
 
 
 @dataclass(slots=True)

@@ -1,17 +1,18 @@
-"""TLS client contexts for ZooKeeper and the bookies.
+"""TLS contexts of servers and clients.
 
-Invariants: takes files, returns a context. Only the given CA bundle is trusted, never the
-system's trust store, whose CAs could issue a certificate for any host. Host names are verified.
+Invariants: takes files, returns a context. Clients trust only the given CA bundle, never the
+system's trust store, whose CAs could issue a certificate for any host, and verify host names.
 """
 
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import RequestInvalid
 
 if TYPE_CHECKING:
+    import asyncio
     from pathlib import Path
 
 
@@ -46,3 +47,21 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
                 f" with its key ({error}): name PEM files, the key without a password"
             ) from error
     return context
+
+
+HANDSHAKE_TIMEOUT_S = 10.0
+"""A client that has not finished its handshake by then is disconnected."""
+
+
+def server_arguments(context: ssl.SSLContext | None) -> dict[str, Any]:
+    """The arguments of `loop.create_server` for this context; none without one."""
+    if context is None:
+        return {}
+    return {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
+
+
+def certificate_of(transport: asyncio.BaseTransport) -> bytes | None:
+    """The verified certificate (DER) of the other end; None if it has shown none."""
+    found = transport.get_extra_info("ssl_object")
+    certificate: bytes | None = None if found is None else found.getpeercert(binary_form=True)
+    return certificate

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.node import Node
+from headrace.broker.security.listener import ListenerSecurity
 from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
-from headrace.metadata.endpoints import KAFKA
+from headrace.metadata.endpoints import KAFKA, PLAINTEXT
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import check_format
@@ -243,11 +244,14 @@ async def _open(broker: Broker, node: Node, settings: Settings, counters: Counte
         for endpoint in settings.endpoints:
             if endpoint.face == face.name:
                 name, advertised = endpoint.listener, None
+                if endpoint.security != PLAINTEXT:
+                    raise RequestInvalid("TLS listeners cannot be served yet")
+                listener = ListenerSecurity(name, endpoint.security)
                 if face.name == KAFKA:
                     advertised = settings.advertised.get(name)
                 elif is_wildcard(endpoint.host):  # reached under the name that Kafka clients use
                     advertised = node.endpoints[0].host, endpoint.port
-                address = await face.listen(endpoint.host, endpoint.port, name, advertised)
+                address = await face.listen(endpoint.host, endpoint.port, listener, advertised)
                 broker.bound.append(replace(endpoint, host=address[0], port=address[1]))
         broker.on_stop(face.close)
     await node.register()

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.settings.kinds import LOOPBACK, HostAndPort, Listener
+from headrace.broker.security.listener import PROTOCOLS, REQUIRED
+from headrace.broker.settings.kinds import HTTP_LISTENER, LOOPBACK, HostAndPort, Listener
+from headrace.broker.settings.table import SETTINGS
 from headrace.errors import RequestInvalid
-from headrace.metadata.endpoints import HTTP, KAFKA, PLAINTEXT, Endpoint
+from headrace.metadata.endpoints import HTTP, KAFKA, PLAINTEXT, SSL, Endpoint
 from headrace.runtime.tls import TlsFiles, client_context
 
 if TYPE_CHECKING:
@@ -79,7 +81,10 @@ class Settings:
     """Further Kafka listeners besides the first one at `kafka`."""
     kafka_listener: str = PLAINTEXT
     """The name of the first listener."""
-    is_open_to_network: bool = False
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    """Security protocols by Kafka listener."""
+    http_protocol: str = PLAINTEXT
+    is_insecure: bool = False
     """Whether the operator allows other machines to reach listeners without authentication."""
 
     @property
@@ -87,9 +92,31 @@ class Settings:
         """The endpoints to listen on, Kafka's first listener first."""
         kafka = (Listener(self.kafka_listener, *self.kafka), *self.more_listeners)
         return [
-            *(Endpoint(KAFKA, listener.name, listener.host, listener.port) for listener in kafka),
-            Endpoint(HTTP, PLAINTEXT, *self.http),
+            *(
+                Endpoint(KAFKA, one.name, one.host, one.port, self.protocol_of(one.name))
+                for one in kafka
+            ),
+            Endpoint(HTTP, HTTP_LISTENER, *self.http, self.http_protocol),
         ]
+
+    def protocol_of(self, listener: str) -> str:
+        """The security protocol of a Kafka listener. Raises RequestInvalid."""
+        if listener in self.protocols:
+            return self.protocols[listener]
+        if listener in PROTOCOLS:
+            return listener
+        if self.protocols:
+            raise RequestInvalid(
+                f"listener.security.protocol.map does not name the listener {listener}: add"
+                f" {listener}:SSL, or the protocol that it should have; nothing was started"
+            )
+        return PLAINTEXT
+
+    def of_listener(self, listener: str, name: str) -> str | None:
+        """The value of a setting for one listener: that of `listener.name.<listener>.<name>`, as in
+        Kafka, or else that of all."""
+        own = self.given.get(f"listener.name.{listener.lower()}.{name}")
+        return own if own is not None else self.given.get(name, SETTINGS[name].default)
 
     @property
     def ledger_dir(self) -> Path:
@@ -126,15 +153,37 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise RequestInvalid if other machines could reach a port without the operator's consent."""
+    """Raise RequestInvalid if other machines could reach a listener without authentication, and the
+    operator has not allowed that."""
     names = {KAFKA: "Kafka", HTTP: "HTTP"}
     for endpoint in settings.endpoints:
-        if not is_loopback(endpoint.host) and not settings.is_open_to_network:
+        if endpoint.security not in SUPPORTED:
             raise RequestInvalid(
-                f"{names[endpoint.face]} listener {endpoint.host}:{endpoint.port} is "
-                "reachable from other machines, but clients are not authenticated. Listen on "
-                "127.0.0.1, or set --open-to-network if the network restricts access"
+                f"{names[endpoint.face]} listener {endpoint.listener} has the protocol"
+                f" {endpoint.security}, which this version does not support; nothing was started."
+                f" Use {' or '.join(SUPPORTED)}"
             )
+        is_safe = is_loopback(endpoint.host) or is_authenticated(settings, endpoint)
+        if not is_safe and not settings.is_insecure:
+            raise RequestInvalid(
+                f"{names[endpoint.face]} listener {endpoint.host}:{endpoint.port}"
+                f" ({endpoint.security}) is reachable from other machines, but its clients are not"
+                " authenticated: whoever can connect could read, write and delete everything."
+                " Listen on 127.0.0.1, or require client certificates (protocol SSL with"
+                " ssl.client.auth=required), or set --insecure if the network keeps others out;"
+                " nothing was started"
+            )
+
+
+SUPPORTED = (PLAINTEXT, SSL)
+"""Protocols that listeners can have."""
+
+
+def is_authenticated(settings: Settings, endpoint: Endpoint) -> bool:
+    """Whether each client of a listener has a principal of its own. TLS without client certificates
+    authenticates the server only."""
+    client_auth = settings.of_listener(endpoint.listener, "ssl.client.auth")
+    return endpoint.security == SSL and client_auth == REQUIRED
 
 
 def check_advertised(settings: Settings) -> None:

@@ -142,7 +142,7 @@ class RealCluster:
             if self._fabric is None:
                 broker = self._behind_proxies(network, name, options)
             else:
-                options += ["--zookeeper", self._servers.zookeeper_addresses, "--open-to-network"]
+                options += ["--zookeeper", self._servers.zookeeper_addresses, "--insecure"]
                 host = self._fabric.add(name)
                 launch = self._launch or tuple(RealBroker.command())
                 enter = self._fabric.launch(name)

@@ -70,7 +70,7 @@ class Workers:
             https = [forwarder.address for forwarder in self._forwarders]
         self.http = ",".join(https)
         options = ["--workers", str(WORKERS), "--no-auto-create-topics"]
-        options += ["--open-to-network"] if fabric is not None else []
+        options += ["--insecure"] if fabric is not None else []
         broker = RealBroker(folder, options, launch)
         broker.listen(self._host, kafka, http, None if fabric is None else LOOPBACK)
         self._ports = [kafka + number for number in range(WORKERS)]

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from headrace_verify.wire.abuse import Abuse
 
 SUBJECT = "configured"
-_STAY = {"listeners", "advertised.listeners", "headrace.open.to.network", "log.dirs", "node.id"}
+_STAY = {
+    "listeners",
+    "advertised.listeners",
+    "headrace.insecure",
+    "ssl.client.auth",
+    "listener.security.protocol.map",
+    "headrace.http.security.protocol",
+    "log.dirs",
+    "node.id",
+}
 """Broker settings that decide who can connect, with which rights, and which files it writes."""
 APPEND, SUBTRACT = 2, 3
 ENTRIES = 10_000

@@ -105,7 +105,7 @@ def a_listener_beyond_loopback_wants_to_be_asked_for(abuse: Abuse) -> None:
             except subprocess.TimeoutExpired:
                 abuse.expect(False, f"{arguments}: it has started")
             else:
-                is_explained = b"--open-to-network" in done.stderr
+                is_explained = b"--insecure" in done.stderr
                 abuse.expect(done.returncode != 0 and is_explained, f"{arguments}: {done.stderr!r}")
 
 

@@ -119,7 +119,7 @@ THREATS = (
     Threat(MACHINE, files.nobody_beyond_this_machine_is_listened_to,
            "CVE-2023-47090, CVE-2026-57216", "loopback only"),
     Threat(MACHINE, files.a_listener_beyond_loopback_wants_to_be_asked_for, "CVE-2023-47090",
-           "rejected unless --open-to-network", 1),
+           "rejected unless --insecure", 1),
     Threat(MACHINE, source.data_is_never_run_as_code, "CVE-2024-27135",
            "no pickle, yaml, eval, exec"),
     Threat(MACHINE, source.no_shell_is_started_and_processes_by_tools_alone, "CVE-2023-33246",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from face_rig import ADDRESS, Client, batch, broker
 
+from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.kafka import apis
@@ -29,7 +30,9 @@ class ListenerClient(Client):
 
     def __init__(self, face: KafkaFace, listener: str) -> None:
         super().__init__(face)
-        self.connection = KafkaConnection(face, asyncio.get_running_loop(), listener)
+        self.connection = KafkaConnection(
+            face, asyncio.get_running_loop(), ListenerSecurity(listener)
+        )
         self.transport.connection = self.connection
         self.connection.connection_made(self.transport)
 
@@ -77,8 +80,8 @@ def test_two_listeners_of_one_broker_take_clients_and_tell_each_its_own_address(
     async def scenario() -> None:
         async with broker() as rig:
             rig.node.kafka_address = ("", 0)
-            first = await rig.face.listen("127.0.0.1", 0, "INSIDE")
-            second = await rig.face.listen("127.0.0.1", 0, "OUTSIDE", OUTSIDE)
+            first = await rig.face.listen("127.0.0.1", 0, ListenerSecurity("INSIDE"))
+            second = await rig.face.listen("127.0.0.1", 0, ListenerSecurity("OUTSIDE"), OUTSIDE)
             assert first != second
             assert rig.node.kafka_address == first
             assert [(one.listener, one.host, one.port) for one in rig.node.endpoints] == [
@@ -139,7 +142,7 @@ def test_a_client_that_expects_sasl_is_refused_at_once(version):
 class Strict:
     """Admits ApiVersions alone, until a test authenticates the session."""
 
-    def open(self, listener: str, client_host: str) -> ClientSession:
+    def open(self, listener: Any, client_host: str, certified: Any) -> ClientSession:
         return ClientSession(listener, client_host)
 
     def admits(self, session: ClientSession, api_key: int) -> bool:

@@ -35,10 +35,29 @@ def test_any_other_address_wants_somebody_to_have_said_so(host):
         Settings(Path(), kafka=(host, 1)),
         Settings(Path(), http=(host, 1)),
     ):
-        with pytest.raises(RequestInvalid, match="--open-to-network"):
+        with pytest.raises(RequestInvalid, match="--insecure"):
             check_exposure(settings)
-        settings.is_open_to_network = True
+        settings.is_insecure = True
         check_exposure(settings)
+
+
+def test_encryption_alone_is_no_authentication():
+    settings = Settings(Path(), kafka=("10.1.2.3", 1), kafka_listener="SSL")
+    for client_auth in ("none", "requested"):
+        settings.given = {"ssl.client.auth": client_auth}
+        with pytest.raises(RequestInvalid, match=r"ssl\.client\.auth=required"):
+            check_exposure(settings)
+    settings.given = {"ssl.client.auth": "required"}
+    check_exposure(settings)
+    settings.given["listener.name.ssl.ssl.client.auth"] = "none"
+    with pytest.raises(RequestInvalid, match="not authenticated"):
+        check_exposure(settings)
+    settings.given = {"ssl.client.auth": "required"}
+    settings.http = ("10.1.2.3", 2)
+    with pytest.raises(RequestInvalid, match="HTTP listener"):
+        check_exposure(settings)
+    settings.http_protocol = "SSL"
+    check_exposure(settings)
 
 
 def test_a_broker_does_not_start_open_to_the_network_unless_told_to(tmp_path):
@@ -59,7 +78,7 @@ def test_the_command_says_what_to_do(tmp_path, more):
         check=False,
     )
     assert done.returncode == 1
-    assert "--open-to-network" in done.stderr
+    assert "--insecure" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.broker.security.principal import ANONYMOUS
-
 if TYPE_CHECKING:
+    from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.security.principal import Principal
 
 
@@ -47,8 +46,14 @@ class ClientSession:
 class Admission(Protocol):
     """Decides about the requests of sessions that are not authenticated."""
 
-    def open(self, listener: str, client_host: str) -> ClientSession:
-        """Create the session of a new connection."""
+    def open(
+        self, listener: ListenerSecurity, client_host: str, certified: Principal
+    ) -> ClientSession:
+        """Create the session of a new connection.
+
+        `certified`: the principal of the client's certificate, verified by the TLS handshake;
+        anonymous without one.
+        """
         ...
 
     def admits(self, session: ClientSession, api_key: int) -> bool:
@@ -57,15 +62,17 @@ class Admission(Protocol):
 
 
 class Anonymous:
-    """Admits every client, under Kafka's anonymous principal.
+    """Admits every client whose connection was accepted, under the principal of its certificate.
 
-    Safe because listeners are on loopback unless an operator opens them to the network
-    (`headrace.open.to.network`).
+    Safe because a listener that other machines reach either requires client certificates, which the
+    TLS handshake verifies, or was opened to anybody by an operator (`headrace.insecure`).
     """
 
-    def open(self, listener: str, client_host: str) -> ClientSession:
+    def open(
+        self, listener: ListenerSecurity, client_host: str, certified: Principal
+    ) -> ClientSession:
         """See Admission."""
-        return ClientSession(listener, client_host, ANONYMOUS)
+        return ClientSession(listener.name, client_host, certified)
 
     def admits(self, session: ClientSession, api_key: int) -> bool:
         """See Admission."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from headrace.broker.security.listener import PROTOCOLS
 from headrace.broker.topics.topic_config import BOOLEAN, INT, INT32_MAX, LONG, STRING
 from headrace.metadata.endpoints import PLAINTEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from headrace.broker.topics.topic_config import ConfigDefinition
 
@@ -22,7 +23,8 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 LOOPBACK: Final = "127.0.0.1"
 _LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-_OF_OTHER_SECURITY: Final = ("SSL", "SASL_")
+HTTP_LISTENER: Final = "HTTP"
+"""The name of the HTTP listener in settings of one listener."""
 PORT_MAX: Final = 65_535
 TEXT_LENGTH_MAX: Final = 4_096
 """Characters: a setting may be stored, and is listed with all others."""
@@ -204,8 +206,8 @@ class Listeners:
 
     wire_type = STRING
     expected = (
-        "HOST:PORT, as in 127.0.0.1:9092, or NAME://HOST:PORT,... with distinct "
-        "names and without TLS or SASL"
+        "HOST:PORT, as in 127.0.0.1:9092, or NAME://HOST:PORT,... with distinct names of"
+        " capital letters, digits and _, not HTTP"
     )
 
     def parse(self, text: str) -> tuple[Listener, ...]:
@@ -214,8 +216,7 @@ class Listeners:
         for item in text.split(","):
             name, separator, address = item.strip().rpartition("://")
             name = name if separator else PLAINTEXT
-            # A listener named SSL would be mistaken for an encrypted one.
-            if not _LISTENER_NAME.fullmatch(name) or name.startswith(_OF_OTHER_SECURITY):
+            if not _LISTENER_NAME.fullmatch(name) or name == HTTP_LISTENER:
                 raise ValueError(self.expected)
             try:
                 listeners.append(Listener(name, *HostAndPort().parse(address)))
@@ -229,6 +230,28 @@ class Listeners:
         """See Kind."""
         addresses = HostAndPort()
         return ",".join(f"{name}://{addresses.format((host, port))}" for name, host, port in value)
+
+
+class ProtocolMap:
+    """Security protocols by listener name, as Kafka writes them."""
+
+    wire_type = STRING
+    expected = f"NAME:PROTOCOL,... with the protocols {', '.join(PROTOCOLS)}"
+
+    def parse(self, text: str) -> dict[str, str]:
+        """See Kind."""
+        protocols: dict[str, str] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            name, _, protocol = item.partition(":")
+            is_known = _LISTENER_NAME.fullmatch(name) and protocol in PROTOCOLS
+            if not is_known or name in protocols:
+                raise ValueError(self.expected)
+            protocols[name] = protocol
+        return protocols
+
+    def format(self, value: Mapping[str, str]) -> str:
+        """See Kind."""
+        return ",".join(f"{name}:{protocol}" for name, protocol in value.items())
 
 
 class QuorumSizes:

@@ -22,6 +22,7 @@ from headrace.broker.settings.kinds import (
     Whole,
 )
 from headrace.broker.settings.of_clusters import BALANCE, JOINING, TLS
+from headrace.broker.settings.of_listeners import SECURITY
 from headrace.broker.settings.setting import DURATION, INTERVAL, LIVE, BrokerSetting, of_config
 from headrace.broker.topics.topic_config import DEFINITIONS, INT64_MAX
 from headrace.errors import ConfigInvalid
@@ -44,8 +45,7 @@ _PLACES = (
         Listeners(),
         "Address for Kafka clients; port 0 selects a free port. Several"
         " listeners need names:"
-        " CLIENT://10.0.0.5:9092,INTERNAL://127.0.0.1:9093. Brokers connect to"
-        " each other's first listener.",
+        " CLIENT://10.0.0.5:9092,INTERNAL://127.0.0.1:9093.",
         "PLAINTEXT://127.0.0.1:9092",
         spelling="kafka",
         is_common=True,
@@ -64,13 +64,6 @@ _PLACES = (
         HostAndPort(),
         "Address of the HTTP API, /healthz, /readyz and /metrics; port 0 selects a free port.",
         "127.0.0.1:9180",
-        is_common=True,
-    ),
-    BrokerSetting(
-        "headrace.open.to.network",
-        Switch(),
-        "Required for non-loopback addresses, because clients are not authenticated.",
-        "false",
         is_common=True,
     ),
     BrokerSetting(
@@ -406,6 +399,7 @@ _CONNECTIONS = (
 
 SECTIONS: Mapping[str, tuple[BrokerSetting, ...]] = {
     "Listeners and files": _PLACES,
+    "Security of listeners": SECURITY,
     "Topics": _TOPICS,
     "Defaults of topic settings": _OF_TOPICS,
     "Groups": _GROUPS,
