@@ -27,7 +27,7 @@ FUNCTION_LINES, FUNCTION_LINES_MAX = 60, 70  # without the docstring
 # --- the ratchet: what is larger than it should be, and how large it may be until it shrinks ----
 
 LONG_CLASSES: dict[str, int] = {
-    "headrace/broker/coordinators/coordinator_shard.py:CoordinatorShard": 417,
+    "headrace/broker/coordinators/coordinator_shard.py:CoordinatorShard": 413,
     "headrace/broker/node.py:Node": 420,
     "headrace/broker/ownership/shared_ownership.py:SharedOwnership": 427,
     "headrace/broker/topics/topics.py:Topics": 432,

@@ -338,7 +338,7 @@ def _partition_violations(partition: Any, data: bytes, truth: PartitionTruth) ->
 
 async def _committed(node: Node, key: tuple[str, str, int]) -> int:
     group, topic, partition = key
-    reply = await node.groups.fetch_offsets(FetchOffsetsCommand(group, [(topic, partition)]))
+    reply = await node.groups.submit(FetchOffsetsCommand(group, [(topic, partition)]))
     if reply.error is not None:
         raise reply.error
     return reply.offsets[0].offset
@@ -361,12 +361,12 @@ async def _generation_violations(
     if not members:
         return wrong
     if not is_meeting:
-        beat = await node.groups.heartbeat(HeartbeatCommand(group, generation, members[0]))
+        beat = await node.groups.submit(HeartbeatCommand(group, generation, members[0]))
         if found.generation != generation or beat.error is not None:
             wrong.append(f"group {group} left generation {generation}: {beat.error}")
     old = CommitCommand(
         group, generation - 1, members[0], None, [OffsetToCommit(LASTING, 0, 1 << 40)]
     )
-    if (await node.groups.commit(old)).results[0].error is None:
+    if (await node.groups.submit(old)).results[0].error is None:
         wrong.append(f"group {group} accepts a commit of generation {generation - 1}")
     return wrong

@@ -178,7 +178,7 @@ class _TopicWorker:
         where = (SIMPLE_GROUP, self._name, partition, self._committed)
         self._note("committing", *where)
         offset = OffsetToCommit(self._name, partition, self._committed)
-        reply = await self._node.groups.commit(CommitCommand(SIMPLE_GROUP, -1, "", None, [offset]))
+        reply = await self._node.groups.submit(CommitCommand(SIMPLE_GROUP, -1, "", None, [offset]))
         assert reply.results[0].error is None, reply
         self._note("committed", *where)
 
@@ -265,14 +265,14 @@ class _TeamWorker:
         command = JoinCommand(
             self._group, member, None, "verify", "/", 60_000, 60_000, "consumer", [("range", name)]
         )
-        return await self._node.groups.join(command)
+        return await self._node.groups.submit(command)
 
     async def _sync(self, member: str, leader: str, generation: int) -> Any:
         assignments = []
         if member == leader:
             assignments = [(other, other.encode()[:20]) for other in self._members]
         command = SyncCommand(self._group, generation, member, assignments=assignments)
-        return await self._node.groups.sync(command)
+        return await self._node.groups.submit(command)
 
     async def _commit(self) -> None:
         self._committed += 1
@@ -281,7 +281,7 @@ class _TeamWorker:
         offset = OffsetToCommit(LASTING, 0, self._committed)
         member = self._members[0]
         command = CommitCommand(self._group, self._generation, member, None, [offset])
-        reply = await self._node.groups.commit(command)
+        reply = await self._node.groups.submit(command)
         assert reply.results[0].error is None, reply
         self._note("committed", *where)
 

@@ -181,7 +181,7 @@ async def build(
             built.batches.setdefault(partition.name, []).append(found)
         commit = OffsetToCommit("orders", 0, number)
         command = CommitCommand(_GROUP, -1, "", None, [commit])
-        reply = await node.groups.commit(command)
+        reply = await node.groups.submit(command)
         assert reply.results[0].error is None, reply
         built.committed = number
     # Whether a roll by size happens depends on timing, and every attack needs a sealed ledger.

@@ -203,7 +203,7 @@ def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no_progr
 
     async def committed(node):
         command = FetchOffsetsCommand("g", [("t", 0)])
-        return (await node.groups.fetch_offsets(command)).offsets[0].offset
+        return (await node.groups.submit(command)).offsets[0].offset
 
     async def main() -> None:
         disk, facts = ModelDisk(), MemoryMetadata()
@@ -213,7 +213,7 @@ def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no_progr
         await node.open()
         await node.topics.ensure_internal("__consumer_offsets")
         await node.topics.create("t")
-        await node.groups.commit(CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 7)]))
+        await node.groups.submit(CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 7)]))
         assert await committed(node) == 7
 
         async def crash(_name, _id):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record")
 Reply = TypeVar("Reply")
+Reply_co = TypeVar("Reply_co", covariant=True)
 Command_contra = TypeVar("Command_contra", contravariant=True)
 
 
@@ -86,18 +87,29 @@ class Decision(Generic[Record, Reply]):
     batch: InTransaction | EndsTransaction | None = None
 
 
-class Refusable(Protocol):
-    """A command that creates its own error reply."""
+class Command(Protocol[Reply_co]):
+    """A command names its reply: what `refused` returns is what a machine answers it with, and what
+    submitting it returns."""
 
-    def refused(self, error: HeadraceError) -> Any:
+    def refused(self, error: HeadraceError) -> Reply_co:
         """The reply that carries `error`."""
         ...
 
 
-class Parkable(Refusable, Protocol):
-    """A command that may be answered later, under its ticket."""
+class HasError(Protocol):
+    """A reply that fails as a whole or not at all."""
 
-    ticket: int
+    error: HeadraceError | None
+
+
+Answer = TypeVar("Answer", bound=HasError)
+
+
+@dataclass(slots=True)
+class Parkable:
+    """A command that may be answered later, under its ticket, which the host sets."""
+
+    ticket: int = field(default=0, kw_only=True)
 
 
 class Machine(Protocol[Command_contra, Record, Reply]):

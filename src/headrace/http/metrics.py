@@ -111,7 +111,7 @@ class Metrics(Collector):
         listing = await self._node.groups.list_groups(ListGroupsCommand())
         lags: list[tuple[str, str, int, int]] = []
         for group in listing.groups[:GROUPS_MAX]:
-            reply = await self._node.groups.fetch_offsets(FetchOffsetsCommand(group.group_id))
+            reply = await self._node.groups.submit(FetchOffsetsCommand(group.group_id))
             for offset in reply.offsets:
                 topic = self._node.topics.by_name.get(offset.topic)
                 partition = topic.log(offset.partition) if topic else None

@@ -111,7 +111,7 @@ class _Later:
 
     async def _commit(self, node: Node, topic: str, number: int, offset: int) -> None:
         commit = OffsetToCommit(topic, number, offset, 0, "later")
-        reply = await node.groups.commit(CommitCommand(LATER_GROUP, -1, "", None, [commit]))
+        reply = await node.groups.submit(CommitCommand(LATER_GROUP, -1, "", None, [commit]))
         if reply.results[0].error is not None:
             raise reply.results[0].error
         self._committed[f"{topic}-{number}"] = [offset, 0, "later"]

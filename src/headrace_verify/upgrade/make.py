@@ -162,7 +162,7 @@ async def _commit(
     node: Node, group: str, topic: str, partition: int, offset: int, text: str = ""
 ) -> None:
     commit = OffsetToCommit(topic, partition, offset, 0, text)
-    reply = await node.groups.commit(CommitCommand(group, -1, "", None, [commit]))
+    reply = await node.groups.submit(CommitCommand(group, -1, "", None, [commit]))
     if reply.results[0].error is not None:
         raise reply.results[0].error
 
@@ -175,16 +175,16 @@ async def _fill_groups(node: Node) -> None:
     join = JoinCommand(
         TEAM, "", None, "member", "/127.0.0.1", 60_000, 90_000, "consumer", [("range", b"topics")]
     )
-    joined = await node.groups.join(join)
+    joined = await node.groups.submit(join)
     sync = SyncCommand(TEAM, joined.generation, joined.member_id)
     sync.assignments = [(joined.member_id, b"everything")]
-    synced = await node.groups.sync(sync)
+    synced = await node.groups.submit(sync)
     for reply in (joined, synced):
         if reply.error is not None:
             raise reply.error
     commit = OffsetToCommit("orders", 1, 4, 0, "of a member")
     command = CommitCommand(TEAM, joined.generation, joined.member_id, None, [commit])
-    await node.groups.commit(command)
+    await node.groups.submit(command)
 
 
 async def _fill_tiers(found: Opened) -> _Writer:

@@ -141,7 +141,7 @@ async def _groups(node: Node) -> dict[str, Any]:
     if listing.error is not None:
         return {"error": str(listing.error)}
     for one in sorted(listing.groups):
-        reply = await node.groups.fetch_offsets(FetchOffsetsCommand(one.group_id))
+        reply = await node.groups.submit(FetchOffsetsCommand(one.group_id))
         machine: Any = node.groups.shards.shard(node.groups.partition_for(one.group_id)).machine
         found = machine.groups[one.group_id]
         groups[one.group_id] = {

@@ -15,7 +15,9 @@ from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.broker.coordinators.shard_log import BATCH_OVERHEAD_BYTES, size_of
 from headrace.coordination.groups.commands import (
     CommitCommand,
+    DeleteGroupsCommand,
     DeleteOffsetsCommand,
+    DescribeGroupsCommand,
     FetchOffsetsCommand,
     HeartbeatCommand,
     JoinCommand,
@@ -128,7 +130,7 @@ class World:
         return self.logs[self.coordinator.partition_for(group_id)]
 
     async def join(self, member_id: str = "", group_id: str = "g", session_ms: int = 10_000):
-        return await self.coordinator.join(
+        return await self.coordinator.submit(
             JoinCommand(
                 group_id, member_id, None, "c", "/h", session_ms, 20_000, "consumer", [("r", b"")]
             )
@@ -136,20 +138,20 @@ class World:
 
     async def sync(self, member_id: str, generation: int, shares: dict | None = None):
         pairs = list((shares or {}).items())
-        return await self.coordinator.sync(
+        return await self.coordinator.submit(
             SyncCommand("g", generation, member_id, assignments=pairs)
         )
 
     async def heartbeat(self, member_id: str, generation: int = 1):
-        reply = await self.coordinator.heartbeat(HeartbeatCommand("g", generation, member_id))
+        reply = await self.coordinator.submit(HeartbeatCommand("g", generation, member_id))
         return reply.error
 
     async def commit(self, offset: int, group_id: str = "g"):
         command = CommitCommand(group_id, -1, "", None, [OffsetToCommit("t", 0, offset)])
-        return (await self.coordinator.commit(command)).results[0].error
+        return (await self.coordinator.submit(command)).results[0].error
 
     async def fetch(self, group_id: str = "g"):
-        reply = await self.coordinator.fetch_offsets(FetchOffsetsCommand(group_id, [("t", 0)]))
+        reply = await self.coordinator.submit(FetchOffsetsCommand(group_id, [("t", 0)]))
         return reply.error or reply.offsets[0].offset
 
     async def settle(self) -> str:
@@ -316,7 +318,7 @@ async def test_a_decision_that_is_too_large_is_refused_alone():
         w.log().batch_bytes_max = 500
         wide = [OffsetToCommit("t", n, 7) for n in range(100)]
         before = w.log().replays
-        results = (await w.coordinator.commit(CommitCommand(other, -1, "", None, wide))).results
+        results = (await w.coordinator.submit(CommitCommand(other, -1, "", None, wide))).results
         assert all(isinstance(result.error, BatchTooLarge) for result in results)
         assert await small is None
         assert await w.fetch(other) == 2
@@ -483,7 +485,7 @@ async def test_the_timer_completes_the_initial_delay_and_sleeps_when_nothing_is_
         first, second = await asyncio.gather(w.join(), w.join())
         assert first.generation == second.generation == 1
         assert first.leader == second.leader
-        await w.coordinator.leave(
+        await w.coordinator.submit(
             LeaveCommand("g", [LeavingMember(first.member_id), LeavingMember(second.member_id)])
         )
         assert w.coordinator.counters().members == 0
@@ -523,7 +525,7 @@ async def test_a_log_is_as_long_to_who_wrote_it_as_to_who_reads_it():
 async def test_a_snapshot_is_written_in_batches_that_the_log_takes():
     async with world() as w:
         wide = [OffsetToCommit("t", n, n) for n in range(300)]
-        await w.coordinator.commit(CommitCommand("g", -1, "", None, wide))
+        await w.coordinator.submit(CommitCommand("g", -1, "", None, wide))
         w.log().batch_bytes_max = 2_000
         (shard,) = w.coordinator.shards.opened()
         shard.snapshot_bytes_min = shard._snapshot_at_bytes = 2_000
@@ -533,7 +535,7 @@ async def test_a_snapshot_is_written_in_batches_that_the_log_takes():
             await asyncio.sleep(0)
         assert len(w.log().batches[-1]) < 50
         w.restart()
-        fetched = await w.coordinator.fetch_offsets(FetchOffsetsCommand("g"))
+        fetched = await w.coordinator.submit(FetchOffsetsCommand("g"))
         assert [found.offset for found in fetched.offsets] == list(range(300))
 
 
@@ -551,9 +553,9 @@ async def test_groups_of_other_brokers_are_refused_and_not_listed():
         assert all(isinstance(e, NotCoordinator | None) for e in errors)
         listed = await w.coordinator.list_groups(ListGroupsCommand())
         assert [g.group_id for g in listed.groups] == sorted(set(names) - set(elsewhere))
-        described = await w.coordinator.describe_groups([*names, "x"])
+        described = await w.coordinator.submit_each(DescribeGroupsCommand([*names, "x"]))
         assert [g.group_id for g in described] == [*names, "x"]
-        results = await w.coordinator.delete_groups(names)
+        results = await w.coordinator.submit_each(DeleteGroupsCommand(names))
         assert [r.group_id for r in results] == names
         deleted = [r.group_id for r in results if r.error is None]
         assert sorted(deleted) == sorted(set(names) - set(elsewhere))
@@ -598,11 +600,11 @@ async def test_group_ids_are_checked():
     async with world() as w:
         assert isinstance((await w.join(group_id="")).error, GroupIdInvalid)
         assert isinstance((await w.join(group_id="x" * 8_001)).error, GroupIdInvalid)
-        reply = await w.coordinator.heartbeat(HeartbeatCommand("", 1, "m"))
+        reply = await w.coordinator.submit(HeartbeatCommand("", 1, "m"))
         assert isinstance(reply.error, GroupIdInvalid)
         assert await w.commit(1, "") is None
         assert isinstance(await w.commit(1, "\u00e9" * 8_001), GroupIdInvalid)
-        (described,) = await w.coordinator.describe_groups(["x" * 8_001])
+        (described,) = await w.coordinator.submit_each(DescribeGroupsCommand(["x" * 8_001]))
         assert isinstance(described.error, GroupIdInvalid)
 
 
@@ -615,7 +617,7 @@ async def test_a_deleted_topic_is_forgotten_in_every_shard():
         w.restart()
         await w.coordinator.topic_deleted("t", UUID(int=1))
         assert [await w.fetch(name) for name in names] == [-1] * 10
-        reply = await w.coordinator.delete_offsets(DeleteOffsetsCommand("g1", [("t", 0)]))
+        reply = await w.coordinator.submit(DeleteOffsetsCommand("g1", [("t", 0)]))
         assert isinstance(reply.error, GroupUnknown)
 
 

@@ -764,13 +764,13 @@ def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> 
 
     async def committed(node: Node) -> int:
         command = FetchOffsetsCommand("g", [("t", 0)])
-        reply = await node.groups.fetch_offsets(command)
+        reply = await node.groups.submit(command)
         assert reply.error is None
         return reply.offsets[0].offset
 
     async def commit(node: Node, offset: int) -> HeadraceError | None:
         command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, offset)])
-        return (await node.groups.commit(command)).results[0].error
+        return (await node.groups.submit(command)).results[0].error
 
     async def scenario(cluster: Cluster) -> None:
         one = await cluster.start(1)
@@ -811,7 +811,7 @@ def test_a_new_owner_of_groups_progress_reads_it_before_a_client_asks() -> None:
         await until(lambda: owner.ownership.is_mine(owner.topics.get(OFFSETS_TOPIC), number))
         await until(lambda: "t" in owner.topics.by_name)
         command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 7)])
-        assert (await owner.groups.commit(command)).results[0].error is None
+        assert (await owner.groups.submit(command)).results[0].error is None
         await cluster.kill(owner.config.broker_id)
         await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
 
@@ -839,7 +839,7 @@ def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(monk
         topic = owner.topics.get(OFFSETS_TOPIC)
         for offset in range(100):
             command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, offset)])
-            assert (await owner.groups.commit(command)).results[0].error is None
+            assert (await owner.groups.submit(command)).results[0].error is None
         to = other.config.broker_id
         await owner.metadata.put(pin_key(topic.id, number), PinFact(to).encode(), ANY)
         await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
@@ -847,7 +847,7 @@ def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(monk
         assert log.log_start_offset == 100, "what lies before the snapshot is not read"
         assert log.high_watermark - log.log_start_offset < 5
         fetch = FetchOffsetsCommand("g", [("t", 0)])
-        assert [row.offset for row in (await other.groups.fetch_offsets(fetch)).offsets] == [99]
+        assert [row.offset for row in (await other.groups.submit(fetch)).offsets] == [99]
 
     run(scenario)
 
@@ -860,7 +860,7 @@ def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) 
         number = owner.groups.partition_for("g")
         topic = owner.topics.get(OFFSETS_TOPIC)
         command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 1)])
-        assert (await owner.groups.commit(command)).results[0].error is None
+        assert (await owner.groups.submit(command)).results[0].error is None
         may_name, is_naming, name = asyncio.Event(), asyncio.Event(), HandOvers._name
 
         async def late(*arguments: Any) -> None:
@@ -872,7 +872,7 @@ def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) 
         to = other.config.broker_id
         await owner.metadata.put(pin_key(topic.id, number), PinFact(to).encode(), ANY)
         await is_naming.wait()
-        commit = asyncio.create_task(owner.groups.commit(command))
+        commit = asyncio.create_task(owner.groups.submit(command))
         found = asyncio.create_task(owner.groups.shards.wait_handed_over("g"))
         await asyncio.sleep(0.05)
         assert not commit.done()
@@ -894,14 +894,14 @@ def test_progress_that_is_newer_than_a_coordinators_picture_is_shown() -> None:
         await node.topics.ensure_internal(OFFSETS_TOPIC)
         await node.topics.create("t", 1)
         offset = OffsetToCommit("t", 0, 7)
-        await node.groups.commit(CommitCommand("g", -1, "", None, [offset]))
+        await node.groups.submit(CommitCommand("g", -1, "", None, [offset]))
         node.topics.ids["t"] = UUID(int=5)
 
         async def look(name: str) -> None:
             node.topics.ids[name] = node.topics.get(name).id
 
         node.topics.refresh = look  # type: ignore[method-assign]
-        reply = await node.groups.fetch_offsets(FetchOffsetsCommand("g"))
+        reply = await node.groups.submit(FetchOffsetsCommand("g"))
         assert [found.offset for found in reply.offsets] == [7]
 
     run(scenario)
@@ -914,7 +914,7 @@ def test_a_commit_for_a_topic_that_went_on_the_way_is_refused() -> None:
         await node.topics.create("t", 1)
         gone = UUID(int=5)
         offsets = [OffsetToCommit("t", 0, 7, -1, "", gone), OffsetToCommit("u", 0, 7)]
-        reply = await node.groups.commit(CommitCommand("g", -1, "", None, offsets))
+        reply = await node.groups.submit(CommitCommand("g", -1, "", None, offsets))
         assert [type(r.error) for r in reply.results] == [TopicUnknown, TopicUnknown]
 
     run(scenario)

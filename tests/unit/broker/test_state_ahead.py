@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 async def commit(node: Node, offset: int, name: str = "t") -> None:
     command = CommitCommand("g", -1, "", None, [OffsetToCommit(name, 0, offset)])
-    assert (await node.groups.commit(command)).results[0].error is None
+    assert (await node.groups.submit(command)).results[0].error is None
 
 
 async def committed(node: Node) -> dict[str, int]:
-    reply = await node.groups.fetch_offsets(FetchOffsetsCommand("g"))
+    reply = await node.groups.submit(FetchOffsetsCommand("g"))
     assert reply.error is None
     return {found.topic: found.offset for found in reply.offsets}
 
@@ -86,7 +86,7 @@ def test_only_what_came_after_the_announcement_is_read_after_the_hand_over(monke
         assert not other.groups.shards.opened(), "the former coordinator still serves"
         await commit(owner, 40)
         deleted = DeleteOffsetsCommand("g", [("gone", 0)])
-        assert (await owner.groups.delete_offsets(deleted)).error is None
+        assert (await owner.groups.submit(deleted)).error is None
         watched.may_move.set()
         await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
         assert watched.read == [(1, 41, 2)]

@@ -292,13 +292,13 @@ async def coordinator(cluster: Cluster) -> tuple[Node, Topic, int]:
 
 async def commit(node: Node, offset: int) -> HeadraceError | None:
     command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, offset)])
-    return (await node.groups.commit(command)).results[0].error
+    return (await node.groups.submit(command)).results[0].error
 
 
 async def committed(node: Node) -> int:
     """As a client asks, which tries again."""
     command = FetchOffsetsCommand("g", [("t", 0)])
-    while (reply := await node.groups.fetch_offsets(command)).error is not None:
+    while (reply := await node.groups.submit(command)).error is not None:
         assert isinstance(reply.error, CoordinatorUnavailable | CoordinatorLoading)
         await asyncio.sleep(0.005)
     return reply.offsets[0].offset
@@ -365,7 +365,7 @@ def test_a_coordinator_with_waiting_members_reads_its_log_again() -> None:
         shard = node.groups.shards.shard(number)
         protocols = [("range", b"")]
         command = JoinCommand("g", "", None, "c", "host", 9_000, 9_000, "consumer", protocols)
-        joining = asyncio.create_task(node.groups.join(command))
+        joining = asyncio.create_task(node.groups.submit(command))
         await until(lambda: shard._parked)
         step_down(node)
         assert isinstance((await joining).error, NotCoordinator)

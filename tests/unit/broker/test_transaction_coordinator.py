@@ -65,17 +65,17 @@ class World:
 
     async def init(self, timeout_ms: int = 60_000) -> tuple[int, int]:
         command = InitProducerIdCommand("t", timeout_ms)
-        reply = await self.node.transactions.init_producer_id(command)
+        reply = await self.node.transactions.submit(command)
         assert reply.error is None
         return reply.producer_id, reply.producer_epoch
 
     async def add(self, producer: tuple[int, int], *partitions: tuple[str, int]) -> None:
         command = AddPartitionsCommand("t", *producer, frozenset(partitions))
-        assert (await self.node.transactions.add_partitions(command)).error is None
+        assert (await self.node.transactions.submit(command)).error is None
 
     async def end(self, producer: tuple[int, int], *, commit: bool = True) -> None:
         command = EndTransactionCommand("t", *producer, commit)
-        assert (await self.node.transactions.end(command)).error is None
+        assert (await self.node.transactions.submit(command)).error is None
 
     async def state(self) -> str:
         reply = await self.node.transactions.list_transactions(ListTransactionsCommand())
@@ -165,7 +165,7 @@ def test_the_next_transaction_waits_a_moment_for_the_previous_one_to_be_complete
             producer = await ending(w, monkeypatch, held_s)
             started_s = loop.time()
             command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
-            error = (await w.node.transactions.add_partitions(command)).error
+            error = (await w.node.transactions.submit(command)).error
             waited_s = loop.time() - started_s
             if held_s < 0.1:
                 assert error is None
@@ -187,7 +187,7 @@ def test_the_next_transaction_begins_as_soon_as_the_previous_one_is_completed(mo
             producer = await ending(w, monkeypatch, 0.05)
             command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
             async with asyncio.timeout(30):
-                reply = await w.node.transactions.add_partitions(command)
+                reply = await w.node.transactions.submit(command)
             assert reply.error is None
 
     asyncio.run(scenario())
@@ -198,7 +198,7 @@ def test_the_next_transaction_waits_for_markers_that_are_reported_one_after_anot
         async with world() as w:
             producer = await ending(w, monkeypatch, 0.05, reports=20)
             command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
-            assert (await w.node.transactions.add_partitions(command)).error is None
+            assert (await w.node.transactions.submit(command)).error is None
 
     asyncio.run(scenario())
 
@@ -232,17 +232,17 @@ def test_offsets_count_after_the_marker_and_outlive_the_broker():
         commit = TransactionalCommitCommand(
             "g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)]
         )
-        reply = await made.node.groups.commit_in_transaction(commit)
+        reply = await made.node.groups.submit(commit)
         assert reply.results[0].error is None
         await made.node.close()
         await made.start()
         fetch = FetchOffsetsCommand("g", [("a", 0)], require_stable=True)
-        found = (await made.node.groups.fetch_offsets(fetch)).offsets[0]
+        found = (await made.node.groups.submit(fetch)).offsets[0]
         assert isinstance(found.error, OffsetCommitUnstable)
         await made.end(producer)
         await made.wait_for_state("CompleteCommit")
         for _ in range(2):
-            found = (await made.node.groups.fetch_offsets(fetch)).offsets[0]
+            found = (await made.node.groups.submit(fetch)).offsets[0]
             assert (found.error, found.offset) == (None, 7)
             await made.node.close()
             await made.start()
@@ -280,7 +280,7 @@ def test_offsets_that_come_after_their_transactions_marker_are_refused():
             partition = w.node.groups.partition_for("g")
             await w.add(producer, (OFFSETS_TOPIC, partition))
             fetch = FetchOffsetsCommand("g", [("a", 0)])
-            await w.node.groups.fetch_offsets(fetch)  # the group's shard is loaded
+            await w.node.groups.submit(fetch)  # the group's shard is loaded
             held = w.node.topics.get(OFFSETS_TOPIC).partitions[partition]
             held.begin_verification(producer[0])
             await w.end(producer)
@@ -288,9 +288,9 @@ def test_offsets_that_come_after_their_transactions_marker_are_refused():
             commit = TransactionalCommitCommand(
                 "g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)]
             )
-            reply = await w.node.groups.commit_in_transaction(commit)
+            reply = await w.node.groups.submit(commit)
             assert reply.results[0].error is not None
-            found = (await w.node.groups.fetch_offsets(fetch)).offsets[0]
+            found = (await w.node.groups.submit(fetch)).offsets[0]
             assert found.offset == -1
 
     asyncio.run(scenario())
@@ -306,14 +306,14 @@ def test_an_older_epoch_commits_no_offsets_and_harms_no_coordinator():
             commit = TransactionalCommitCommand(
                 "g", 5, 2, -1, "", None, [OffsetToCommit("a", 0, 7)]
             )
-            reply = await w.node.groups.commit_in_transaction(commit)
+            reply = await w.node.groups.submit(commit)
             assert isinstance(reply.results[0].error, ProducerFenced)
             newer = marker._replace(producer_epoch=4, coordinator_epoch=2)
             assert await w.node.groups.write_marker(partition, newer) is None
             older = newer._replace(producer_epoch=5, coordinator_epoch=1)
             error = await w.node.groups.write_marker(partition, older)
             assert isinstance(error, TransactionCoordinatorFenced)
-            found = await w.node.groups.fetch_offsets(FetchOffsetsCommand("g", [("a", 0)]))
+            found = await w.node.groups.submit(FetchOffsetsCommand("g", [("a", 0)]))
             assert found.error is None
             assert found.offsets[0].offset == -1
 

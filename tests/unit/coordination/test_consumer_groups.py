@@ -377,10 +377,10 @@ def test_a_tool_of_the_classic_protocol_sees_the_group(rig):
 def test_an_empty_group_is_deleted_with_all_its_records(rig):
     rig.join("a")
     assert commit(rig, 1, "a") is None
-    refused = rig.send(DeleteGroupsCommand([GROUP])).results[0].error
+    refused = rig.send(DeleteGroupsCommand([GROUP])).groups[0].error
     assert isinstance(refused, GroupNotEmpty)
     rig.beat("a", -1)
-    assert rig.send(DeleteGroupsCommand([GROUP])).results[0].error is None
+    assert rig.send(DeleteGroupsCommand([GROUP])).groups[0].error is None
     assert rig.durable() == {}
     rig.crash()
     assert rig.machine.groups == {}

@@ -317,7 +317,7 @@ def test_an_empty_group_can_be_deleted_with_its_offsets(is_stored):
     if is_stored:
         rig.leave(LeavingMember(rig.settle(1)[0]))
     rig.commit(1)
-    errors = [r.error for r in rig.send(DeleteGroupsCommand(["g", "g", "x"])).results]
+    errors = [r.error for r in rig.send(DeleteGroupsCommand(["g", "g", "x"])).groups]
     assert errors[0] is None
     assert isinstance(errors[1], GroupUnknown)
     assert isinstance(errors[2], GroupUnknown)
@@ -329,5 +329,5 @@ def test_an_empty_group_can_be_deleted_with_its_offsets(is_stored):
 def test_a_group_with_members_cannot_be_deleted():
     rig = Rig()
     rig.settle(1)
-    (result,) = rig.send(DeleteGroupsCommand(["g"])).results
+    (result,) = rig.send(DeleteGroupsCommand(["g"])).groups
     assert isinstance(result.error, GroupNotEmpty)

@@ -490,11 +490,11 @@ def test_a_streams_group_is_listed_described_and_deleted(rig):
     assert (member.stored.client_id, member.assigned) == ("app", active(s0=(0, 1, 2, 3)))
     (classic,) = rig.send(DescribeGroupsCommand([GROUP])).groups
     assert (classic.error, classic.group_type, len(classic.members)) == (None, "streams", 1)
-    (result,) = rig.send(DeleteGroupsCommand([GROUP])).results
+    (result,) = rig.send(DeleteGroupsCommand([GROUP])).groups
     assert isinstance(result.error, GroupNotEmpty)
     rig.beat("m1", -1)
     assert rig.describe().state == "Empty"
-    (result,) = rig.send(DeleteGroupsCommand([GROUP])).results
+    (result,) = rig.send(DeleteGroupsCommand([GROUP])).groups
     assert result.error is None
     assert isinstance(rig.describe().error, GroupUnknown)
     rig.crash()

@@ -402,7 +402,7 @@ async def test_the_id_of_a_consumer_group_is_refused(web):
     path = f"/v1/queues/jobs/{GROUP}/receive"
     await ensure_offsets_topic(web.node)
     committed = CommitCommand(GROUP, -1, "", None, [OffsetToCommit("jobs", 0, 1)])
-    (result,) = (await web.node.groups.commit(committed)).results
+    (result,) = (await web.node.groups.submit(committed)).results
     assert result.error is None
     status, problem = await web.ask("POST", path, {})
     assert (status, problem["retriable"]) == (409, False)

@@ -34,7 +34,7 @@ from headrace.broker.coordinators.shard_log import (
 from headrace.broker.coordinators.shard_replay import StateAhead, restore
 from headrace.broker.coordinators.shard_snapshot import batches_of, state_size
 from headrace.broker.coordinators.shard_time import ShardTime
-from headrace.coordination.machine import EndsTransaction, Refusable
+from headrace.coordination.machine import EndsTransaction, Parkable
 from headrace.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
@@ -48,7 +48,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.coordination.machine import Decision, Machine, Parkable
+    from headrace.coordination.machine import Command, Decision, Machine
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.tasks import Tasks
@@ -68,30 +68,32 @@ SHRINK_BYTES_MIN = 8 * 1024
 """A longer log is compacted before a hand-over: 512 KiB of single commits take 0.3 s to read."""
 SHRINK_RATIO = 1.5
 
-Command = TypeVar("Command", bound=Refusable)
+# A machine's closed unions, and the reply that one command names.
+Commands = TypeVar("Commands")
 Record = TypeVar("Record")
+Replies = TypeVar("Replies")
 Reply = TypeVar("Reply")
 
 
-class CoordinatorShard(Generic[Command, Record, Reply]):
+class CoordinatorShard(Generic[Commands, Record, Replies]):
     """Hosts one machine over one log. Loads itself on the first command."""
 
     def __init__(
         self,
         name: str,
         shard_log: ShardLog,
-        make_machine: Callable[[], Machine[Command, Record, Reply]],
-        host_commands: tuple[Command, Command],
+        make_machine: Callable[[], Machine[Commands, Record, Replies]],
+        host_commands: tuple[Commands, Commands],
         clock: Clock,
         tasks: Tasks,
-        perform: Callable[[Any, Callable[[Command], None]], None] | None = None,
+        perform: Callable[[Any, Callable[[Commands], None]], None] | None = None,
         ahead: StateAhead | None = None,
     ) -> None:
         """`host_commands`: the commands that report a load and an expired deadline to the machine.
         `perform(effect, report)` begins an effect; `report(command)` delivers its outcome, any
         number of times, never within the call. `ahead`: for the first load."""
-        self.machine: Machine[Command, Record, Reply] | None = None
-        self._suspended: Machine[Command, Record, Reply] | None = None
+        self.machine: Machine[Commands, Record, Replies] | None = None
+        self._suspended: Machine[Commands, Record, Replies] | None = None
         self.snapshot_bytes_min = SNAPSHOT_BYTES_MIN
         self._name = name
         self._log = shard_log
@@ -109,7 +111,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._first_load = asyncio.Event()
         self._closed_with: HeadraceError | None = None
         self._appends = ShardAppends(shard_log, self._append_settled)
-        self._parked: dict[int, tuple[asyncio.Future[Reply], Refusable]] = {}
+        self._parked: dict[int, tuple[asyncio.Future[Any], Command[Any]]] = {}
         self._last_ticket = 0
         self._log_bytes = 0
         self._snapshot_at_bytes = SNAPSHOT_BYTES_MIN
@@ -123,47 +125,43 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     # --- commands ----------------------------------------------------------------------------
 
-    async def submit(self, command: Command) -> Any:
-        """Answer a command that is never parked. Errors are part of the reply."""
+    async def submit(self, command: Command[Reply]) -> Reply:
+        """Answer a command. Errors are part of the reply."""
         if self.machine is None:
             error = await self._wait_loaded()
             if error is not None:
                 return command.refused(error)
+        if isinstance(command, Parkable):
+            return await self._submit_parkable(command, command)
         decision = self._run(command)
         if isinstance(decision, HeadraceError):
             return command.refused(decision)
-        if self._appends.tail is None:
-            return decision.reply
-        return await self._hold(command, decision.reply)
+        reply: Any = decision.reply
+        return reply if self._appends.tail is None else await self._hold(command, reply)
 
-    async def submit_parkable(self, command: Parkable) -> Any:
+    async def _submit_parkable(self, command: Command[Reply], parkable: Parkable) -> Reply:
         """Answer a command that may be parked. A cancelled caller leaves only a ticket behind,
         whose answer is dropped."""
-        if self.machine is None:
-            error = await self._wait_loaded()
-            if error is not None:
-                return command.refused(error)
-        self._last_ticket = command.ticket = self._last_ticket + 1
+        self._last_ticket = ticket = parkable.ticket = self._last_ticket + 1
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._parked[command.ticket] = (future, command)
+        self._parked[ticket] = (future, command)
         try:
-            decision = self._run(command)  # type: ignore[arg-type]  # a Parkable is a Command
+            decision = self._run(command)
             if isinstance(decision, HeadraceError):
                 return command.refused(decision)
             if decision.reply is not None:
-                del self._parked[command.ticket]
-                if self._appends.tail is None:
-                    return decision.reply
-                return await self._hold(command, decision.reply)
+                del self._parked[ticket]
+                reply: Any = decision.reply
+                return reply if self._appends.tail is None else await self._hold(command, reply)
             return await future
         finally:
-            self._parked.pop(command.ticket, None)
+            self._parked.pop(ticket, None)
 
-    async def _hold(self, command: Refusable, reply: Reply | None) -> Any:
+    async def _hold(self, command: Command[Reply], reply: Reply) -> Reply:
         """Return `reply` once everything appended so far is durable."""
         tail = self._appends.tail
         assert tail is not None
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         tail.then(self._release, (self._load_count, [(future, command, reply)]))
         return await future
 
@@ -174,11 +172,11 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             if not future.done():
                 future.set_result(command.refused(_unavailable()) if is_void else reply)
 
-    def _run(self, command: Command) -> Decision[Record, Reply] | HeadraceError:
+    def _run(self, command: Any) -> Decision[Record, Any] | HeadraceError:
         """Decide, append and apply in this turn; or return the error, with no effect."""
         machine = self.machine
         assert machine is not None
-        decision = machine.decide(command, self._time.now_ms())
+        decision: Decision[Record, Any] = machine.decide(command, self._time.now_ms())
         if decision.records:
             error = self._store(machine, decision)
             if error is not None:
@@ -197,14 +195,14 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._tasks.spawn(snapshot, f"{self._name} snapshot")
         return decision
 
-    def _run_own(self, command: Command) -> None:
+    def _run_own(self, command: Commands) -> None:
         """Run a command of the host. No caller repeats it; a reload makes up for it."""
         outcome = self._run(command)
         if isinstance(outcome, HeadraceError):
             self._drop(outcome)
 
     def _store(
-        self, machine: Machine[Command, Record, Reply], decision: Decision[Record, Reply]
+        self, machine: Machine[Commands, Record, Replies], decision: Decision[Record, Any]
     ) -> HeadraceError | None:
         """Append the durable records of `decision`; the error if the log refuses them."""
         batch = decision.batch
@@ -231,7 +229,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             return
         assert self._perform is not None, "a machine with effects needs a host that performs them"
 
-        def report(command: Command) -> None:
+        def report(command: Commands) -> None:
             if load_count == self._load_count and self.machine is not None:
                 try:
                     self._run_own(command)
@@ -241,7 +239,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         for effect in effects:
             self._perform(effect, report)
 
-    def _answer(self, answers: list[tuple[int, Reply]]) -> None:
+    def _answer(self, answers: list[tuple[int, Any]]) -> None:
         """Answer parked commands once the records behind the answers are durable."""
         replies = [
             (*parked, reply)
@@ -295,7 +293,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         await asyncio.wait([task], timeout=timeout_s)
 
     async def _snapshot(
-        self, machine: Machine[Command, Record, Reply], bytes_min: int, ratio: float
+        self, machine: Machine[Commands, Record, Replies], bytes_min: int, ratio: float
     ) -> None:
         """Append the whole state, part by part, and trim the log before it, if the log has more
         than `bytes_min` bytes and is more than `ratio` times as large as the state.

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.shard_replay import StateAhead, read_back
-from headrace.coordination.machine import Refusable
 from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from headrace.broker.coordinators.shard_log import Replayed, ShardLog
-    from headrace.coordination.machine import Machine, Parkable
+    from headrace.coordination.machine import Command, Machine
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
 
@@ -36,12 +35,13 @@ REMEMBERED_KEYS_MAX = 10_000
 HAND_OVER_WAIT_S = 0.5
 """For the next owner to be named; after that, clients look for it themselves."""
 
-Command = TypeVar("Command", bound=Refusable)
+Commands = TypeVar("Commands")
 Record = TypeVar("Record")
+Replies = TypeVar("Replies")
 Reply = TypeVar("Reply")
 
 
-class CoordinatorShards(Generic[Command, Record, Reply]):
+class CoordinatorShards(Generic[Commands, Record, Replies]):
     """See the module."""
 
     def __init__(
@@ -49,11 +49,11 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         topic: str,
         partition_count: int,
         shard_log: Callable[[int], ShardLog],
-        make_machine: Callable[[], Machine[Command, Record, Reply]],
-        host_commands: tuple[Command, Command],
+        make_machine: Callable[[], Machine[Commands, Record, Replies]],
+        host_commands: tuple[Commands, Commands],
         clock: Clock,
         tasks: Tasks,
-        perform: Callable[[ShardLog, Any, Callable[[Command], None]], None] | None = None,
+        perform: Callable[[ShardLog, Any, Callable[[Commands], None]], None] | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
         HeadraceError, which becomes the reply) if this broker does not own the partition.
@@ -67,8 +67,8 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         self._clock = clock
         self._tasks = tasks
         self._perform = perform
-        self._shards: dict[int, CoordinatorShard[Command, Record, Reply]] = {}
-        self._suspended: dict[int, CoordinatorShard[Command, Record, Reply]] = {}
+        self._shards: dict[int, CoordinatorShard[Commands, Record, Replies]] = {}
+        self._suspended: dict[int, CoordinatorShard[Commands, Record, Replies]] = {}
         """Of partitions whose logs refuse everything for now."""
         self._ahead: dict[int, StateAhead] = {}
         """Of partitions that other brokers are about to hand over."""
@@ -92,7 +92,7 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             self._partition_count = count
             self._partitions.clear()
 
-    def shard(self, partition: int) -> CoordinatorShard[Command, Record, Reply]:
+    def shard(self, partition: int) -> CoordinatorShard[Commands, Record, Replies]:
         """The shard of a partition. Raises what `shard_log` raises."""
         shard = self._shards.get(partition)
         if shard is None or (shard.is_closed and self._closed_with is None):
@@ -118,9 +118,9 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             )
         return shard
 
-    def owned(self) -> list[CoordinatorShard[Command, Record, Reply]]:
+    def owned(self) -> list[CoordinatorShard[Commands, Record, Replies]]:
         """Shards of all partitions whose log can be opened here."""
-        shards: list[CoordinatorShard[Command, Record, Reply]] = []
+        shards: list[CoordinatorShard[Commands, Record, Replies]] = []
         for partition in range(self._partition_count):
             try:
                 shards.append(self.shard(partition))
@@ -128,31 +128,23 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
                 continue
         return shards
 
-    def opened(self) -> list[CoordinatorShard[Command, Record, Reply]]:
+    def opened(self) -> list[CoordinatorShard[Commands, Record, Replies]]:
         """The shards that have been opened."""
         return list(self._shards.values())
 
-    def machines(self) -> Iterable[Machine[Command, Record, Reply]]:
+    def machines(self) -> Iterable[Machine[Commands, Record, Replies]]:
         """The machines that are loaded, for metrics."""
         return [shard.machine for shard in self._shards.values() if shard.machine is not None]
 
-    async def submit(self, key: str, command: Command) -> Any:
-        """Have the shard of `key` answer a command that is never parked."""
+    async def submit(self, key: str, command: Command[Reply]) -> Reply:
+        """Have the shard of `key` answer a command."""
         try:
             shard = await self._shard_of(key)
         except HeadraceError as error:
             return command.refused(error)
         return await shard.submit(command)
 
-    async def submit_parkable(self, key: str, command: Parkable) -> Any:
-        """Have the shard of `key` answer a command that may be parked."""
-        try:
-            shard = await self._shard_of(key)
-        except HeadraceError as error:
-            return command.refused(error)
-        return await shard.submit_parkable(command)
-
-    async def _shard_of(self, key: str) -> CoordinatorShard[Command, Record, Reply]:
+    async def _shard_of(self, key: str) -> CoordinatorShard[Commands, Record, Replies]:
         """The shard of `key`, once it is not being handed over. Raises what `shard` raises."""
         if self._handed_over:
             await self.wait_handed_over(key)

@@ -2,51 +2,39 @@
 
 Invariants: knows which partition of `__consumer_offsets` a group belongs to (Kafka's hash) and
 validates group ids; the rules of groups are in `coordination/groups`, appending and waiting in
-`coordinator_shard`. Faces call these methods with the dataclasses of
-`coordination.groups.commands`; errors are part of the replies, nothing is raised.
+`coordinator_shard`. A face submits a command of `coordination.groups` and gets the reply that it
+names; `_prepare` sets the fields that the host knows. Errors are part of the replies, nothing is
+raised.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
 from headrace.coordination.groups.commands import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
     CommitCommand,
-    CommitReply,
-    DeleteGroupsCommand,
-    DeleteGroupsReply,
     DeleteOffsetsCommand,
-    DeleteOffsetsReply,
     DescribeGroupsCommand,
-    DescribeGroupsReply,
     FetchedOffset,
     FetchOffsetsCommand,
     FetchOffsetsReply,
-    GroupDescription,
-    GroupResult,
-    HeartbeatCommand,
-    HeartbeatReply,
+    GroupsReply,
     JoinCommand,
-    JoinReply,
-    LeaveCommand,
-    LeaveReply,
     ListGroupsCommand,
     ListGroupsReply,
+    OfGroup,
     SyncCommand,
-    SyncReply,
     TransactionalCommitCommand,
 )
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.consumer_commands import (
-    ConsumerGroupDescription,
     ConsumerHeartbeatCommand,
-    ConsumerHeartbeatReply,
     DescribeConsumerGroupsCommand,
-    DescribeConsumerGroupsReply,
 )
 from headrace.coordination.groups.group import GroupRecord
 from headrace.coordination.groups.group_machine import GroupMachine
@@ -56,25 +44,21 @@ from headrace.coordination.groups.host_commands import (
     GroupReply,
     WriteMarkerCommand,
 )
-from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.host_commands import LoadedCommand, TickCommand
+from headrace.coordination.machine import Command, Reply_co
 from headrace.coordination.member_epochs import JOIN_EPOCH
 from headrace.coordination.streams.commands import (
-    DescribeStreamsGroupsCommand,
-    DescribeStreamsGroupsReply,
-    StreamsGroupDescription,
     StreamsHeartbeatCommand,
     StreamsHeartbeatReply,
 )
 from headrace.coordination.streams.internal_topics import with_problem
 from headrace.coordination.topic_view import NoTopics, TopicView
 from headrace.errors import (
-    CoordinatorLoading,
     CoordinatorUnavailable,
     GroupIdInvalid,
     GroupUnknown,
     HeadraceError,
     InconsistentProtocol,
-    RebalanceInProgress,
     RegularExpressionInvalid,
 )
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -152,6 +136,19 @@ class GroupCounters:
     skipped_records: int = 0
 
 
+class CommandOfGroup(Command[Reply_co], Protocol[Reply_co]):
+    """A command on one group."""
+
+    group_id: str
+
+
+class CommandOfGroups(Command[GroupsReply[OfGroup]], Protocol[OfGroup]):
+    """A command on several groups, which may belong to different shards."""
+
+    group_ids: list[str]
+
+
+Reply = TypeVar("Reply")
 GROUP_ID_LENGTH_MAX = 8_000
 """Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
 GroupShards = CoordinatorShards[GroupCommand, GroupRecord, GroupReply]
@@ -188,6 +185,7 @@ class GroupCoordinator:
         self._randomness = randomness
         self._topics = topics
         self._consumers = consumers
+        self._streams = None if consumers is None else consumers.streams
         self._view: TopicView = NoTopics() if consumers is None else consumers.topics
         self._commits_total = 0
 
@@ -195,30 +193,154 @@ class GroupCoordinator:
         """The partition of `__consumer_offsets` that holds the group (FindCoordinator)."""
         return self.shards.partition_for(group_id)
 
-    async def join(self, command: JoinCommand) -> JoinReply:
-        """JoinGroup: answered when all members have joined, or the rebalance timeout has
-        expired."""
-        if self._is_share_group(command.group_id):
-            return command.refused(
-                InconsistentProtocol(
-                    f"group {command.group_id[:60]!r} is a share group: choose another id for a"
-                    " consumer group"
-                )
-            )
-        command.fresh_id = str(self._randomness.uuid())
-        command.topics = self._view
-        return cast("JoinReply", await self._submit_parkable(command))
+    # --- commands ----------------------------------------------------------------------------
 
-    def _is_share_group(self, group_id: str) -> bool:
-        return self._consumers is not None and self._consumers.is_share_group(group_id)
+    async def submit(self, command: CommandOfGroup[Reply]) -> Reply:
+        """The reply to a command on one group, once what it decides is durable. A heartbeat of a
+        streams group also starts the creation of missing internal topics; fetched offsets of
+        deleted topics are omitted and dropped."""
+        try:
+            await self._prepare(command)
+            self._check_id(command.group_id, command)
+        except HeadraceError as error:
+            return command.refused(error)
+        reply = await self.shards.submit(command.group_id, command)
+        if isinstance(reply, StreamsHeartbeatReply):
+            self._create_missing(command.group_id, reply)
+        elif isinstance(reply, FetchOffsetsReply) and isinstance(command, FetchOffsetsCommand):
+            await self._drop_stale(command, reply)
+        return reply
+
+    async def submit_each(self, command: CommandOfGroups[OfGroup]) -> list[OfGroup]:
+        """The results of a command on several groups, in the order of its `group_ids`."""
+        await self._prepare(command)
+        results: dict[str, OfGroup] = {}
+        for ids in self._by_partition(command.group_ids):
+            part = copy(command)
+            part.group_ids = ids
+            if len(ids[0]) > GROUP_ID_LENGTH_MAX:
+                reply = part.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
+            else:
+                reply = await self.shards.submit(ids[0], part)
+            results.update(zip(ids, reply.groups, strict=True))
+        return [results[group_id] for group_id in command.group_ids]
+
+    async def _prepare(self, command: object) -> None:
+        """Set the fields that the host knows. Raises the error that refuses the command."""
+        match command:
+            case CommitCommand() | TransactionalCommitCommand():
+                self._commits_total += 1
+                if self._topics is not None:
+                    command.topic_ids = self._topics.ids
+            case JoinCommand():
+                self._check_is_no_share_group(command, InconsistentProtocol)
+                command.fresh_id = str(self._randomness.uuid())
+                command.topics = self._view
+            case ConsumerHeartbeatCommand():
+                await self._prepare_consumer_heartbeat(command)
+            case StreamsHeartbeatCommand():
+                if command.member_epoch == JOIN_EPOCH:
+                    self._check_is_no_share_group(command, GroupUnknown)
+                command.topics = self._view
+                if self._streams is not None:
+                    (
+                        command.session_timeout_ms,
+                        command.heartbeat_interval_ms,
+                        command.standby_count,
+                        command.initial_delay_ms,
+                    ) = self._streams.terms(command.group_id)
+            case (
+                SyncCommand()
+                | DeleteOffsetsCommand()
+                | DescribeGroupsCommand()
+                | DescribeConsumerGroupsCommand()
+            ):
+                command.topics = self._view
+            case _:
+                pass
+
+    async def _prepare_consumer_heartbeat(self, command: ConsumerHeartbeatCommand) -> None:
+        if command.member_epoch == JOIN_EPOCH:
+            self._check_is_no_share_group(command, GroupUnknown)
+        command.fresh_id = str(self._randomness.uuid())
+        if self._consumers is not None:
+            command.topics = self._consumers.topics
+            terms = self._consumers.terms(command.group_id)
+            command.session_timeout_ms, command.heartbeat_interval_ms = terms
+            if command.pattern:
+                try:
+                    await self._consumers.topics.prepare(command.pattern)
+                except RegularExpressionInvalid as error:
+                    command.pattern_error = error
+
+    def _check_is_no_share_group(
+        self,
+        command: JoinCommand | ConsumerHeartbeatCommand | StreamsHeartbeatCommand,
+        error: type[InconsistentProtocol | GroupUnknown],
+    ) -> None:
+        if self._consumers is not None and self._consumers.is_share_group(command.group_id):
+            kind = "streams" if isinstance(command, StreamsHeartbeatCommand) else "consumer"
+            raise error(
+                f"group {command.group_id[:60]!r} is a share group, not a {kind} group: choose"
+                " another id"
+            )
+
+    @staticmethod
+    def _check_id(group_id: str, command: object) -> None:
+        """Raise GroupIdInvalid. As in Kafka, offsets may have the empty group id: old simple
+        consumers commit under it."""
+        if len(group_id) > GROUP_ID_LENGTH_MAX:
+            raise GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX)
+        if not group_id and not isinstance(
+            command,
+            CommitCommand | TransactionalCommitCommand | FetchOffsetsCommand | DeleteOffsetsCommand,
+        ):
+            raise GroupIdInvalid("a group id must not be empty")
+
+    def _create_missing(self, group_id: str, reply: StreamsHeartbeatReply) -> None:
+        """Start to create the internal topics that a streams group lacks."""
+        if reply.missing and self._streams is not None:
+            topics = self._streams.internal_topics
+            reply.statuses = with_problem(reply.statuses, topics.problem(group_id))
+            topics.create(group_id, reply.missing)
+
+    async def _drop_stale(self, command: FetchOffsetsCommand, reply: FetchOffsetsReply) -> None:
+        """Remove the offsets of deleted topics from `reply` and from the group. The metadata store
+        decides: this broker's cached view may be older than the commit, which another coordinator
+        accepted."""
+        topics = self._topics
+        if topics is None or not any(_is_stale(one, topics) for one in reply.offsets):
+            return
+        try:
+            for name in dict.fromkeys(o.topic for o in reply.offsets if o.topic_id is not None):
+                await topics.refresh(name)
+        except HeadraceError as error:
+            reply.error = CoordinatorUnavailable(f"cannot look up topics: {error}")
+            reply.offsets = []
+            return
+        kept: list[FetchedOffset] = []
+        deleted: dict[tuple[str, UUID], None] = {}
+        for offset in reply.offsets:
+            topic, number, topic_id = offset.topic, offset.partition, offset.topic_id
+            if topic_id is None or not _is_stale(offset, topics):
+                kept.append(offset)
+                continue
+            deleted[topic, topic_id] = None
+            if command.partitions is not None:
+                kept.append(FetchedOffset(topic, number, NO_OFFSET, NO_LEADER_EPOCH, ""))
+        if deleted:
+            await self.shards.submit(command.group_id, ForgetTopicsCommand([*deleted]))
+        reply.offsets = kept
+
+    # --- all groups of this broker -----------------------------------------------------------
 
     async def has_group(self, group_id: str) -> bool:
         """Whether there is a consumer group of this id, including one with committed offsets only.
 
         Raises the error of a coordinator that cannot answer.
         """
-        (classic,) = await self.describe_groups([group_id])
-        (consumer,) = await self.describe_consumer_groups([group_id])
+        (classic,) = await self.submit_each(DescribeGroupsCommand([group_id]))
+        (consumer,) = await self.submit_each(DescribeConsumerGroupsCommand([group_id]))
         errors = classic.error, consumer.error
         for error in errors:
             if error is not None and not isinstance(error, GroupUnknown):
@@ -231,100 +353,6 @@ class GroupCoordinator:
         if await self.has_group(group_id):
             raise consumer_group_error(group_id)
 
-    async def sync(self, command: SyncCommand) -> SyncReply:
-        """SyncGroup: answered when the leader's assignment is durable."""
-        command.topics = self._view
-        reply = cast("SyncReply", await self._submit_parkable(command))
-        if isinstance(reply.error, CoordinatorLoading):
-            # As Kafka: a rebalance in progress is lost with the state, so the member has to join
-            # again.
-            reply.error = RebalanceInProgress(
-                "the coordinator has reloaded its state: rejoin the group"
-            )
-        return reply
-
-    async def heartbeat(self, command: HeartbeatCommand) -> HeartbeatReply:
-        """Heartbeat. While the coordinator loads, the member gets no error."""
-        reply = cast("HeartbeatReply", await self._submit(command))
-        if isinstance(reply.error, CoordinatorLoading):
-            reply.error = None
-        return reply
-
-    async def consumer_heartbeat(self, command: ConsumerHeartbeatCommand) -> ConsumerHeartbeatReply:
-        """ConsumerGroupHeartbeat: answered when its changes are durable."""
-        if command.member_epoch == JOIN_EPOCH and self._is_share_group(command.group_id):
-            return command.refused(
-                GroupUnknown(
-                    f"group {command.group_id[:60]!r} is a share group, not a consumer group:"
-                    " choose another id"
-                )
-            )
-        command.fresh_id = str(self._randomness.uuid())
-        if self._consumers is not None:
-            command.topics = self._consumers.topics
-            terms = self._consumers.terms(command.group_id)
-            command.session_timeout_ms, command.heartbeat_interval_ms = terms
-            if command.pattern:
-                try:
-                    await self._consumers.topics.prepare(command.pattern)
-                except RegularExpressionInvalid as error:
-                    command.pattern_error = error
-        return cast("ConsumerHeartbeatReply", await self._submit(command))
-
-    async def streams_heartbeat(self, command: StreamsHeartbeatCommand) -> StreamsHeartbeatReply:
-        """StreamsGroupHeartbeat: answered when its changes are durable. Starts the creation of
-        missing internal topics without waiting for it."""
-        if command.member_epoch == JOIN_EPOCH and self._is_share_group(command.group_id):
-            return command.refused(
-                GroupUnknown(
-                    f"group {command.group_id[:60]!r} is a share group, not a streams group:"
-                    " choose another id"
-                )
-            )
-        streams = None if self._consumers is None else self._consumers.streams
-        command.topics = self._view
-        if streams is not None:
-            (
-                command.session_timeout_ms,
-                command.heartbeat_interval_ms,
-                command.standby_count,
-                command.initial_delay_ms,
-            ) = streams.terms(command.group_id)
-        reply = cast("StreamsHeartbeatReply", await self._submit(command))
-        if reply.missing and streams is not None:
-            problem = streams.internal_topics.problem(command.group_id)
-            reply.statuses = with_problem(reply.statuses, problem)
-            streams.internal_topics.create(command.group_id, reply.missing)
-        return reply
-
-    async def describe_streams_groups(self, group_ids: list[str]) -> list[StreamsGroupDescription]:
-        """StreamsGroupDescribe, answered in the order of `group_ids`."""
-        described: dict[str, StreamsGroupDescription] = {}
-        for ids in self._by_partition(group_ids):
-            command = DescribeStreamsGroupsCommand(ids)
-            reply = cast("DescribeStreamsGroupsReply", await self._submit_to(ids[0], command))
-            described.update((group.group_id, group) for group in reply.groups)
-        return [described[group_id] for group_id in group_ids]
-
-    async def leave(self, command: LeaveCommand) -> LeaveReply:
-        """LeaveGroup."""
-        return cast("LeaveReply", await self._submit(command))
-
-    async def commit(self, command: CommitCommand) -> CommitReply:
-        """OffsetCommit: answered when the offsets are durable. Deleted topics are refused."""
-        self._commits_total += 1
-        if self._topics is not None:
-            command.topic_ids = self._topics.ids
-        return cast("CommitReply", await self._submit_offsets(command))
-
-    async def commit_in_transaction(self, command: TransactionalCommitCommand) -> CommitReply:
-        """TxnOffsetCommit: answered when the offsets are durable; they take effect with the
-        marker."""
-        self._commits_total += 1
-        if self._topics is not None:
-            command.topic_ids = self._topics.ids
-        return cast("CommitReply", await self._submit_offsets(command))
-
     async def write_marker(self, partition: int, marker: EndsTransaction) -> HeadraceError | None:
         """End a transaction in a partition of `__consumer_offsets`: answered when it is durable.
 
@@ -334,82 +362,13 @@ class GroupCoordinator:
             shard = self.shards.shard(partition)
         except HeadraceError as error:
             return error
-        return cast("DoneReply", await shard.submit(WriteMarkerCommand(marker))).error
-
-    async def fetch_offsets(self, command: FetchOffsetsCommand) -> FetchOffsetsReply:
-        """OffsetFetch. Offsets of deleted topics are omitted and dropped."""
-        reply = cast("FetchOffsetsReply", await self._submit_offsets(command))
-        topics = self._topics
-        if topics is not None and any(
-            o.topic_id is not None and o.topic_id != topics.ids.get(o.topic) for o in reply.offsets
-        ):
-            try:
-                return await self._without_stale(topics, command, reply)
-            except HeadraceError as error:
-                return command.refused(CoordinatorUnavailable(f"cannot look up topics: {error}"))
-        return reply
-
-    async def _without_stale(
-        self, topics: TopicIds, command: FetchOffsetsCommand, reply: FetchOffsetsReply
-    ) -> FetchOffsetsReply:
-        """`reply` without the offsets of deleted topics. The metadata store decides: this broker's
-        cached view may be older than the commit, which another coordinator accepted."""
-        for name in dict.fromkeys(o.topic for o in reply.offsets if o.topic_id is not None):
-            await topics.refresh(name)
-        kept: list[FetchedOffset] = []
-        deleted: dict[tuple[str, UUID], None] = {}
-        for offset in reply.offsets:
-            if offset.topic_id is None or offset.topic_id == topics.ids.get(offset.topic):
-                kept.append(offset)
-                continue
-            deleted[offset.topic, offset.topic_id] = None
-            if command.partitions is not None:
-                kept.append(
-                    FetchedOffset(offset.topic, offset.partition, NO_OFFSET, NO_LEADER_EPOCH, "")
-                )
-        if deleted:
-            await self._submit_to(command.group_id, ForgetTopicsCommand(list(deleted)))
-        return FetchOffsetsReply(None, kept)
-
-    async def delete_offsets(self, command: DeleteOffsetsCommand) -> DeleteOffsetsReply:
-        """OffsetDelete."""
-        command.topics = self._view
-        return cast("DeleteOffsetsReply", await self._submit_offsets(command))
-
-    async def delete_groups(self, group_ids: list[str]) -> list[GroupResult]:
-        """DeleteGroups, answered in the order of `group_ids`."""
-        results: dict[str, GroupResult] = {}
-        for ids in self._by_partition(group_ids):
-            command = DeleteGroupsCommand(ids)
-            reply = cast("DeleteGroupsReply", await self._submit_to(ids[0], command))
-            results.update((result.group_id, result) for result in reply.results)
-        return [results[group_id] for group_id in group_ids]
-
-    async def describe_groups(self, group_ids: list[str]) -> list[GroupDescription]:
-        """DescribeGroups, answered in the order of `group_ids`."""
-        described: dict[str, GroupDescription] = {}
-        for ids in self._by_partition(group_ids):
-            command = DescribeGroupsCommand(ids, self._view)
-            reply = cast("DescribeGroupsReply", await self._submit_to(ids[0], command))
-            described.update((group.group_id, group) for group in reply.groups)
-        return [described[group_id] for group_id in group_ids]
-
-    async def describe_consumer_groups(
-        self, group_ids: list[str]
-    ) -> list[ConsumerGroupDescription]:
-        """ConsumerGroupDescribe, answered in the order of `group_ids`."""
-        described: dict[str, ConsumerGroupDescription] = {}
-        for ids in self._by_partition(group_ids):
-            command = DescribeConsumerGroupsCommand(ids, self._view)
-            reply = cast("DescribeConsumerGroupsReply", await self._submit_to(ids[0], command))
-            described.update((group.group_id, group) for group in reply.groups)
-        return [described[group_id] for group_id in group_ids]
+        return (await shard.submit(WriteMarkerCommand(marker))).error
 
     async def list_groups(self, command: ListGroupsCommand) -> ListGroupsReply:
         """ListGroups over the partitions that this broker owns, sorted by group id."""
         reply = ListGroupsReply()
         for shard in self.shards.owned():
-            part = cast("ListGroupsReply", await shard.submit(command))
+            part = await shard.submit(command)
             reply.error = reply.error or part.error
             reply.groups += part.groups
         reply.groups.sort()
@@ -423,7 +382,7 @@ class GroupCoordinator:
         """
         command = ForgetTopicsCommand([(name, topic_id)])
         for shard in self.shards.owned():
-            reply = cast("DoneReply", await shard.submit(command))
+            reply = await shard.submit(command)
             if reply.error is not None:
                 raise reply.error
 
@@ -444,39 +403,6 @@ class GroupCoordinator:
                     counters.offsets += len(group.offsets)
         return counters
 
-    # --- routing -----------------------------------------------------------------------------
-
-    async def _submit(
-        self,
-        command: HeartbeatCommand
-        | LeaveCommand
-        | ConsumerHeartbeatCommand
-        | StreamsHeartbeatCommand,
-    ) -> object:
-        if not command.group_id:
-            return command.refused(GroupIdInvalid("a group id must not be empty"))
-        return await self._submit_to(command.group_id, command)
-
-    async def _submit_offsets(
-        self,
-        command: CommitCommand
-        | TransactionalCommitCommand
-        | FetchOffsetsCommand
-        | DeleteOffsetsCommand,
-    ) -> object:
-        """As in Kafka, accept the empty group id here: old simple consumers commit under it."""
-        return await self._submit_to(command.group_id, command)
-
-    async def _submit_to(self, group_id: str, command: GroupCommand) -> object:
-        if len(group_id) > GROUP_ID_LENGTH_MAX:
-            return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
-        return await self.shards.submit(group_id, command)
-
-    async def _submit_parkable(self, command: JoinCommand | SyncCommand) -> object:
-        if not 0 < len(command.group_id) <= GROUP_ID_LENGTH_MAX:
-            return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
-        return await self.shards.submit_parkable(command.group_id, command)
-
     def _by_partition(self, group_ids: list[str]) -> list[list[str]]:
         """Distinct group ids, grouped by partition; ids that are too long are alone."""
         parts: dict[int, list[str]] = {}
@@ -487,3 +413,8 @@ class GroupCoordinator:
             else:
                 parts.setdefault(self.partition_for(group_id), []).append(group_id)
         return [*parts.values(), *alone]
+
+
+def _is_stale(offset: FetchedOffset, topics: TopicIds) -> bool:
+    """Whether the offset belongs to a topic that is deleted, as far as is known."""
+    return offset.topic_id is not None and offset.topic_id != topics.ids.get(offset.topic)

@@ -86,7 +86,7 @@ class TransactionChecks:
         try:
             broker = self._coordinator_of(command.transactional_id)
             if broker.id == self._broker_id:
-                return await self._transactions().add_partitions(command)
+                return await self._transactions().submit(command)
             if self.peers is None:
                 raise BrokerUnreachable(f"no client is configured to call broker {broker.id}")
             return await self.peers.add_partitions(broker, command)

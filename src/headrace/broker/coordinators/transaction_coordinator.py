@@ -10,22 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
 from headrace.broker.coordinators.topic_patterns import matching_names
 from headrace.coordination.host_commands import LoadedCommand, TickCommand
+from headrace.coordination.machine import Command, Reply_co
 from headrace.coordination.transactions.commands import (
-    AddPartitionsCommand,
     AddPartitionsReply,
-    DescribeTransactionCommand,
     EndTransactionCommand,
     InitProducerIdCommand,
     ListTransactionsCommand,
     ListTransactionsReply,
     ProducerReply,
     TransactionCommand,
-    TransactionDescription,
     TransactionReply,
 )
 from headrace.coordination.transactions.config import TransactionConfig
@@ -63,7 +61,14 @@ COMPLETION_LOOK_S = 0.001
 LOOK_S: Final = 1.0
 """Interval between checks for newly served partitions of the internal topic."""
 
+Reply = TypeVar("Reply")
 TransactionShards = CoordinatorShards[TransactionCommand, TransactionRecord, TransactionReply]
+
+
+class CommandOfTransaction(Command[Reply_co], Protocol[Reply_co]):
+    """A command on one transactional id."""
+
+    transactional_id: str
 
 
 class TransactionCoordinator:
@@ -116,28 +121,41 @@ class TransactionCoordinator:
                 log.debug("cannot load transactions yet: %s", error)
             await asyncio.sleep(LOOK_S)
 
-    async def init_producer_id(self, command: InitProducerIdCommand) -> ProducerReply:
-        """InitProducerId of a transactional producer."""
-        return await self._submit_with_id(command)
+    async def submit(self, command: CommandOfTransaction[Reply]) -> Reply:
+        """The reply to a command on one transactional id, once what it decides is durable; the
+        markers of EndTxn follow.
 
-    async def end(self, command: EndTransactionCommand) -> ProducerReply:
-        """EndTxn: answered when the decision is durable; the markers follow."""
-        return await self._submit_with_id(command)
-
-    async def add_partitions(self, command: AddPartitionsCommand) -> AddPartitionsReply:
-        """AddPartitionsToTxn and AddOffsetsToTxn, adding or verifying.
-
-        While the previous transaction is being completed, which usually takes a millisecond, the
-        request waits: clients retry a ConcurrentTransactions only after 20 ms or more.
+        While the previous transaction is being completed, which usually takes a millisecond,
+        AddPartitionsToTxn waits: clients retry a ConcurrentTransactions only after 20 ms or more.
         """
-        reply = cast("AddPartitionsReply", await self._submit(command))
-        loop = asyncio.get_running_loop()
-        deadline_s, look_s = loop.time() + COMPLETION_WAIT_S, COMPLETION_LOOK_S
-        while isinstance(reply.error, ConcurrentTransactions) and loop.time() < deadline_s:
-            await self._wait_report(command.transactional_id, min(look_s, deadline_s - loop.time()))
-            look_s *= 2
-            reply = cast("AddPartitionsReply", await self._submit(command))
-        return reply
+        transactional_id = command.transactional_id
+        if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_LENGTH_MAX:
+            return command.refused(
+                RequestInvalid(
+                    "a transactional id must not be empty or longer than"
+                    f" {TRANSACTIONAL_ID_LENGTH_MAX} characters",
+                    limit=TRANSACTIONAL_ID_LENGTH_MAX,
+                )
+            )
+        now_s = asyncio.get_running_loop().time
+        deadline_s, look_s = now_s() + COMPLETION_WAIT_S, COMPLETION_LOOK_S
+        while True:
+            reply = await self.shards.submit(transactional_id, command)
+            if isinstance(reply, ProducerReply) and reply.wants_producer_id:
+                assert isinstance(command, InitProducerIdCommand | EndTransactionCommand)
+                try:
+                    command.fresh_producer_id = await self._producer_ids.take()
+                except HeadraceError as error:
+                    return command.refused(error)
+            elif (
+                isinstance(reply, AddPartitionsReply)
+                and isinstance(reply.error, ConcurrentTransactions)
+                and now_s() < deadline_s
+            ):
+                await self._wait_report(transactional_id, min(look_s, deadline_s - now_s()))
+                look_s *= 2
+            else:
+                return reply
 
     async def _wait_report(self, transactional_id: str, timeout_s: float) -> None:
         """Wait until markers of the id's previous transaction are reported as written. The report
@@ -151,11 +169,6 @@ class TransactionCoordinator:
             if self._reports.get(transactional_id) is reported:
                 del self._reports[transactional_id]
 
-    async def describe(self, transactional_id: str) -> TransactionDescription:
-        """DescribeTransactions, of one id."""
-        command = DescribeTransactionCommand(transactional_id)
-        return cast("TransactionDescription", await self._submit(command))
-
     async def list_transactions(
         self, command: ListTransactionsCommand, pattern: str = ""
     ) -> ListTransactionsReply:
@@ -165,7 +178,7 @@ class TransactionCoordinator:
         """
         reply = ListTransactionsReply()
         for shard in self.shards.owned():
-            part = cast("ListTransactionsReply", await shard.submit(command))
+            part = await shard.submit(command)
             reply.error = reply.error or part.error
             reply.transactions += part.transactions
         if pattern:
@@ -177,34 +190,3 @@ class TransactionCoordinator:
             reply.transactions = [t for t in reply.transactions if t.transactional_id in matching]
         reply.transactions.sort()
         return reply
-
-    async def _submit_with_id(
-        self, command: InitProducerIdCommand | EndTransactionCommand
-    ) -> ProducerReply:
-        """Submit, and again with a new producer id if the machine needs one."""
-        reply = cast("ProducerReply", await self._submit(command))
-        while reply.wants_producer_id:
-            try:
-                command.fresh_producer_id = await self._producer_ids.take()
-            except HeadraceError as error:
-                return command.refused(error)
-            reply = cast("ProducerReply", await self._submit(command))
-        return reply
-
-    async def _submit(
-        self,
-        command: InitProducerIdCommand
-        | EndTransactionCommand
-        | AddPartitionsCommand
-        | DescribeTransactionCommand,
-    ) -> object:
-        transactional_id = command.transactional_id
-        if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_LENGTH_MAX:
-            return command.refused(
-                RequestInvalid(
-                    "a transactional id must not be empty or longer than"
-                    f" {TRANSACTIONAL_ID_LENGTH_MAX} characters",
-                    limit=TRANSACTIONAL_ID_LENGTH_MAX,
-                )
-            )
-        return await self.shards.submit(transactional_id, command)

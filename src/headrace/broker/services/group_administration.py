@@ -13,8 +13,10 @@ from headrace.broker.services.share_group_administration import SHARE
 from headrace.coordination.groups.commands import (
     CommitCommand,
     CommitReply,
+    DeleteGroupsCommand,
     DeleteOffsetsCommand,
     DeleteOffsetsReply,
+    DescribeGroupsCommand,
     FetchOffsetsCommand,
     FetchOffsetsReply,
     GroupDescription,
@@ -73,7 +75,7 @@ class GroupAdministration:
     async def describe(self, group_ids: Sequence[str]) -> Sequence[GroupDescription]:
         """The groups, in the order of `group_ids`."""
         await self.ensure_offsets_topic()
-        return await self._coordinator.describe_groups([*group_ids])
+        return await self._coordinator.submit_each(DescribeGroupsCommand([*group_ids]))
 
     async def delete(self, group_ids: Sequence[str]) -> Sequence[GroupResult]:
         """Delete groups without members, with their offsets; in the order of `group_ids`."""
@@ -88,7 +90,7 @@ class GroupAdministration:
                     error = refused
                 outcomes[group_id] = GroupResult(group_id, error)
         others = [group_id for group_id in group_ids if group_id not in outcomes]
-        results = await self._coordinator.delete_groups(others)
+        results = await self._coordinator.submit_each(DeleteGroupsCommand(others))
         outcomes.update(zip(others, results, strict=True))
         return [outcomes[group_id] for group_id in group_ids]
 
@@ -111,7 +113,7 @@ class GroupAdministration:
         command = FetchOffsetsCommand(group_id, wanted, require_stable=require_stable)
         if member is not None:
             command.member_id, command.member_epoch = member
-        return await self._coordinator.fetch_offsets(command)
+        return await self._coordinator.submit(command)
 
     async def commit(self, command: CommitCommand) -> CommitReply:
         """Commit offsets of existing partitions; results in the order of the command.
@@ -130,7 +132,7 @@ class GroupAdministration:
                 continue
             accepted[place] = offset._replace(topic_id=topic.id)
         command.offsets = list(accepted.values())
-        reply = await self._coordinator.commit(command)
+        reply = await self._coordinator.submit(command)
         results.update(zip(accepted, reply.results, strict=True))
         return CommitReply([results[place] for place in sorted(results)])
 
@@ -139,4 +141,4 @@ class GroupAdministration:
     ) -> DeleteOffsetsReply:
         """Delete the group's committed offsets of these partitions."""
         await self.ensure_offsets_topic()
-        return await self._coordinator.delete_offsets(DeleteOffsetsCommand(group_id, [*partitions]))
+        return await self._coordinator.submit(DeleteOffsetsCommand(group_id, [*partitions]))

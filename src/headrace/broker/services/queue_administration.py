@@ -7,7 +7,7 @@ and releasing one that is not parked change nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from headrace.broker.shares.queue_peers import QueuePosition
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.queue_owners import QueueOwners
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.topics.topic import Topic
-    from headrace.coordination.shares.commands import ParkedKey, ParkedReply
+    from headrace.coordination.shares.commands import ParkedKey
     from headrace.errors import HeadraceError
 
 KEYS_MAX: Final = 100
@@ -114,7 +114,7 @@ class QueueAdministration:
             reply = await self._shares.ask_of_keys(topic, number, ListParkedCommand(group_id))
         except GroupUnknown:
             return []
-        return cast("ParkedReply", reply).keys
+        return reply.keys
 
     async def park_here(
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.coordination.shares.commands import AnyShareReply, ShareCommand
 from headrace.coordination.shares.share_machine import ShareRecord
-from headrace.errors import HeadraceError, NotCoordinator, NotOwner
+from headrace.errors import NotCoordinator, NotOwner
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.log.waiters import Waiters
 
 if TYPE_CHECKING:
     from headrace.broker.shares.share_reads import BatchesRead
+    from headrace.coordination.machine import Answer, Command
     from headrace.log.partition_log import PartitionLog
 
 READ_BYTES_MIN: Final = 16 * 1024
@@ -51,6 +52,15 @@ class Hosted:
         self.settled = 0
         self.waiters = Waiters()
 
+    async def ask(self, command: Command[Answer]) -> Answer:
+        """The reply to a command. Raises its error, in terms of partitions."""
+        reply = await self.shard.submit(command)
+        if isinstance(reply.error, NotCoordinator):  # its journal's term has ended
+            raise NotOwner("the partition is moving to another broker: refresh the metadata")
+        if reply.error is not None:
+            raise reply.error
+        return reply
+
     def wake(self) -> None:
         """Records may be available again, or the next ones of their keys."""
         self.settled += 1
@@ -74,11 +84,3 @@ class Hosted:
     def sources(self, pause: Pause) -> list[tuple[Waiters, int]]:
         """The sources that notify of a change, each with the isolation level to wait at."""
         return [(self.waiters, READ_UNCOMMITTED), (self.data.waiters, pause.isolation)]
-
-
-def check_reply(error: HeadraceError | None) -> None:
-    """Raise the error of a reply, if it has one."""
-    if isinstance(error, NotCoordinator):  # its journal's term has ended: the partition moves
-        raise NotOwner("the partition is moving to another broker: refresh the metadata")
-    if error is not None:
-        raise error

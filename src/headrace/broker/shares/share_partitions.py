@@ -12,9 +12,10 @@ within what was read; so only records that fit into the response are acquired.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import duration_ms, own_dead_letter_topic
@@ -22,7 +23,6 @@ from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.broker.shares.held_batches import HeldBatches
 from headrace.broker.shares.hosted_shares import Hosted, Pause
-from headrace.broker.shares.hosted_shares import check_reply as _check
 from headrace.broker.shares.queue_figures import QueueFigures
 from headrace.broker.shares.share_reads import BatchesRead, row_reader, rows_of
 from headrace.broker.topics.companions import open_companion
@@ -30,29 +30,20 @@ from headrace.coordination.shares.commands import (
     AcquireCommand,
     Acquired,
     AcquireReply,
-    AnyShareReply,
     ClaimCommand,
-    ClaimReply,
     DescribeCommand,
-    DescribeReply,
     LearnCommand,
-    ListParkedCommand,
     LocksExpired,
     LogStartCommand,
     MoveStartCommand,
     OpenShareGroupCommand,
-    ParkKeyCommand,
     PeekCommand,
-    PeekReply,
-    ReleaseKeyCommand,
     ReleaseMemberCommand,
     RemoveGroupCommand,
     SettleCommand,
     Settlement,
-    SettleReply,
     ShareCommand,
     ShareLoadedCommand,
-    ShareReply,
     ShareTickCommand,
     SkipCommand,
     StatesCommand,
@@ -70,11 +61,11 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_group_settings import ShareGroupSettings
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
+    from headrace.coordination.machine import Answer, Command
     from headrace.coordination.shares.commands import (
         DeadLetter,
         DeliveryState,
         ShareDescription,
-        StatesReply,
     )
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
@@ -84,7 +75,6 @@ ROUNDS_MAX = 64
 ROWS_BYTES = 256 * 1024
 """Batches whose keys are learned at a time."""
 OFFSET_MAX = 2**63 - 1
-KeyCommand = ParkKeyCommand | ReleaseKeyCommand | ListParkedCommand
 
 
 @dataclass(slots=True)
@@ -157,13 +147,11 @@ class SharePartitions:
             end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
             if terms.config.is_sticky:  # in each round: a read may take longer than a claim lasts
                 claim = ClaimCommand(group_id, request.owner or request.member_id, request.lock_ms)
-                claimed = cast("ClaimReply", await hosted.shard.submit(claim))
-                _check(claimed.error)
+                claimed = await hosted.ask(claim)
                 if not claimed.is_owner:
                     return Received(pause=Pause(isolation, end, settled, claimed.wait_ms))
             command = PeekCommand(group_id, min(end, request.end), request.records_max)
-            peeked = cast("PeekReply", await hosted.shard.submit(command))
-            _check(peeked.error)
+            peeked = await hosted.ask(command)
             pause = Pause(isolation, end, settled, peeked.wait_ms)
             if peeked.again_from >= 0 and not (has_read_again and peeked.ranges):
                 # Once, however many other records there are: these keys must not be left out.
@@ -179,7 +167,7 @@ class SharePartitions:
                     return Received(pause=pause)
             read_ = await self._read(hosted, sorted(peeked.ranges), request, isolation)
             if read_.skipped:
-                _check((await hosted.shard.submit(SkipCommand(group_id, read_.skipped))).error)
+                await hosted.ask(SkipCommand(group_id, read_.skipped))
             elif not read_.within:
                 return Received(pause=pause)
             reply = await self._acquire(hosted, request, read_.within)
@@ -202,9 +190,7 @@ class SharePartitions:
             request.lock_ms,
             request.owner or request.member_id,
         )
-        reply = cast("AcquireReply", await hosted.shard.submit(command))
-        _check(reply.error)
-        return reply
+        return await hosted.ask(command)
 
     async def watched(self, topic: Topic, number: int) -> Hosted:
         """The partition, for callers that wait. Raises what storage and ownership raise."""
@@ -226,8 +212,7 @@ class SharePartitions:
         """
         hosted = await self._host(topic, number)
         command = SettleCommand(group_id, member_id, settlements, is_atomic)
-        reply = cast("SettleReply", await hosted.shard.submit(command))
-        _check(reply.error)
+        reply = await hosted.ask(command)
         self.figures.note_settled(group_id, topic.name, settlements, reply.errors)
         hosted.wake()
         return reply.errors
@@ -243,7 +228,7 @@ class SharePartitions:
     async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
         """A member's session has ended."""
         hosted = await self._host(topic, number)
-        _check((await hosted.shard.submit(ReleaseMemberCommand(group_id, member_id))).error)
+        await hosted.ask(ReleaseMemberCommand(group_id, member_id))
         hosted.wake()
 
     async def describe(
@@ -256,9 +241,7 @@ class SharePartitions:
         hosted = await self._host_or_none(topic, number)
         if hosted is None:
             return []
-        reply = cast("DescribeReply", await hosted.shard.submit(DescribeCommand(group_ids)))
-        _check(reply.error)
-        return reply.groups
+        return (await hosted.ask(DescribeCommand(group_ids))).groups
 
     def describe_loaded(self, topic: Topic, number: int) -> Sequence[ShareDescription]:
         """As `describe`, of what is in memory."""
@@ -278,24 +261,23 @@ class SharePartitions:
         hosted = await self._host_or_none(topic, number)
         if hosted is None:
             return [[] for _ in offsets]
-        reply = cast("StatesReply", await hosted.shard.submit(StatesCommand(offsets)))
-        _check(reply.error)
-        return reply.states
+        return (await hosted.ask(StatesCommand(offsets))).states
 
-    async def ask_of_keys(self, topic: Topic, number: int, command: KeyCommand) -> AnyShareReply:
+    async def ask_of_keys(self, topic: Topic, number: int, command: Command[Answer]) -> Answer:
         """The reply to a command on parked keys. Raises RecordStateInvalid, GroupUnknown, NotOwner,
         StorageUnavailable."""
         hosted = await self._host_or_none(topic, number)
         if hosted is None:
             raise GroupUnknown(f"no share group has begun on {topic.name}-{number}")
-        reply: AnyShareReply = await hosted.shard.submit(command)
-        _check(reply.error)
+        reply = await hosted.ask(command)
         hosted.wake()
         return reply
 
     def check_parks(self, group_id: str) -> None:
         """Raise RecordStateInvalid if the group's settings do not support parked keys."""
-        _check(self._terms(group_id).config.parking_refusal())
+        refusal = self._terms(group_id).config.parking_refusal()
+        if refusal is not None:
+            raise refusal
 
     async def journal(self, topic: Topic, number: int) -> PartitionLog | None:
         """The journal of the partition's share groups; None if there never was one.
@@ -309,7 +291,7 @@ class SharePartitions:
         """Reset the group to `offset`; in-flight state is dropped."""
         hosted = await self._host(topic, number)
         await self._open_group(hosted, group_id, topic, number)
-        _check((await hosted.shard.submit(MoveStartCommand(group_id, offset))).error)
+        await hosted.ask(MoveStartCommand(group_id, offset))
         hosted.wake()
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
@@ -317,9 +299,8 @@ class SharePartitions:
         hosted = await self._host_or_none(topic, number)
         if hosted is None:
             return
-        reply = await hosted.shard.submit(RemoveGroupCommand(group_id))
-        if not isinstance(reply.error, GroupUnknown):
-            _check(reply.error)
+        with suppress(GroupUnknown):
+            await hosted.ask(RemoveGroupCommand(group_id))
         hosted.wake()
 
     def resign(self, topic: Topic, number: int) -> None:
@@ -422,7 +403,7 @@ class SharePartitions:
             if group is not None and group.config == config:
                 if group.window.start < hosted.data.log_start_offset:
                     start = LogStartCommand(hosted.data.log_start_offset)
-                    _check((await hosted.shard.submit(start)).error)
+                    await hosted.ask(start)
                 return
         if terms.dead_letter_topic == topic.name:
             raise own_dead_letter_topic(group_id, topic.name)
@@ -430,9 +411,7 @@ class SharePartitions:
         is_added = partitions_then is not None and number >= partitions_then
         reset = "earliest" if is_added else terms.offset_reset
         start_offset = await self._first_offset(hosted.data, reset)
-        command = OpenShareGroupCommand(group_id, start_offset, config)
-        reply = cast("ShareReply", await hosted.shard.submit(command))
-        _check(reply.error)
+        await hosted.ask(OpenShareGroupCommand(group_id, start_offset, config))
 
     async def _first_offset(self, data: PartitionLog, offset_reset: str) -> int:
         """The initial position of a group that is new to this partition."""
@@ -461,7 +440,7 @@ class SharePartitions:
         reader = row_reader(group.config)
         rows = [row for data in found.batches for row in rows_of(data, start, reader)]
         command = LearnCommand(group_id, rows_from, rows, rows_end)
-        _check((await hosted.shard.submit(command)).error)
+        await hosted.ask(command)
         return True
 
     async def _read(

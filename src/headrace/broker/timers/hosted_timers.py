@@ -7,7 +7,7 @@ deliveries start and end together.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.internal_topics import InternalPartition
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.timers.deliveries import DeliveryFigures
     from headrace.broker.topics.topic import Topic
+    from headrace.coordination.machine import Answer, Command
     from headrace.coordination.timers.timer_state import TimerState
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
@@ -128,7 +129,7 @@ class HostedTimers:
         state = self.state
         return state is None or state.producer_id >= 0
 
-    async def ask(self, command: TimerCommand) -> Any:
+    async def ask(self, command: Command[Answer]) -> Answer:
         """The reply to a command. Raises its error, translated to one that producers know."""
         reply = await self.shard.submit(command)
         if reply.error is not None:

@@ -430,7 +430,7 @@ class TimerPartitions:
             return None
         count = 0
         while True:
-            reply: SettleHalfReply = await hosted.shard.submit(command)
+            reply = await hosted.shard.submit(command)
             count += reply.count
             if reply.count < SETTLED_AT_ONCE or command.number >= 0:
                 break

@@ -10,9 +10,11 @@ the host itself are in `host_commands.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from headrace.coordination.machine import Parkable
 from headrace.coordination.topic_view import NoTopics, TopicView
+from headrace.errors import CoordinatorLoading, RebalanceInProgress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.errors import HeadraceError
 
+OfGroup = TypeVar("OfGroup")
 NO_GENERATION = -1
 NO_OFFSET = -1
 NO_LEADER_EPOCH = -1
@@ -127,7 +130,7 @@ class JoinReply:
 
 
 @dataclass(slots=True)
-class JoinCommand:
+class JoinCommand(Parkable):
     """JoinGroup. Protocols come in the member's order of preference, as (name, metadata).
 
     `is_member_id_required`: the client knows KIP-394 (JoinGroup v4 and later).
@@ -148,7 +151,6 @@ class JoinCommand:
     can_skip_assignment: bool = False
     reason: str = ""
     fresh_id: str = ""
-    ticket: int = 0
     topics: TopicView = field(default_factory=NoTopics)
 
     def refused(self, error: HeadraceError) -> JoinReply:
@@ -167,7 +169,7 @@ class SyncReply:
 
 
 @dataclass(slots=True)
-class SyncCommand:
+class SyncCommand(Parkable):
     """SyncGroup. The leader sends assignments as (member id, bytes); others send none.
 
     Protocol type and name are None for clients before v5.
@@ -180,11 +182,13 @@ class SyncCommand:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: list[tuple[str, bytes]] = field(default_factory=list)
-    ticket: int = 0
     topics: TopicView = field(default_factory=NoTopics)
 
     def refused(self, error: HeadraceError) -> SyncReply:
-        """The reply that carries `error`."""
+        """The reply that carries `error`; while the coordinator loads, one that makes the member
+        join again, as in Kafka: a rebalance in progress is lost with the state."""
+        if isinstance(error, CoordinatorLoading):
+            error = RebalanceInProgress("the coordinator has reloaded its state: rejoin the group")
         return SyncReply(error)
 
 
@@ -205,8 +209,8 @@ class HeartbeatCommand:
     group_instance_id: str | None = None
 
     def refused(self, error: HeadraceError) -> HeartbeatReply:
-        """The reply that carries `error`."""
-        return HeartbeatReply(error)
+        """The reply that carries `error`; while the coordinator loads, the member gets none."""
+        return HeartbeatReply(None if isinstance(error, CoordinatorLoading) else error)
 
 
 @dataclass(slots=True)
@@ -328,10 +332,10 @@ class DeleteOffsetsCommand:
 
 
 @dataclass(slots=True)
-class DeleteGroupsReply:
-    """Answers a DeleteGroupsCommand, in the order of the request."""
+class GroupsReply(Generic[OfGroup]):
+    """Answers a command on several groups: one result for each, in the order of the command."""
 
-    results: list[GroupResult] = field(default_factory=list)
+    groups: list[OfGroup]
 
 
 @dataclass(slots=True)
@@ -340,9 +344,9 @@ class DeleteGroupsCommand:
 
     group_ids: list[str]
 
-    def refused(self, error: HeadraceError) -> DeleteGroupsReply:
+    def refused(self, error: HeadraceError) -> GroupsReply[GroupResult]:
         """The reply that carries `error` for every group."""
-        return DeleteGroupsReply([GroupResult(g, error) for g in self.group_ids])
+        return GroupsReply([GroupResult(g, error) for g in self.group_ids])
 
 
 @dataclass(slots=True)
@@ -383,19 +387,12 @@ class GroupDescription:
 
 
 @dataclass(slots=True)
-class DescribeGroupsReply:
-    """Answers a DescribeGroupsCommand, in the order of the request."""
-
-    groups: list[GroupDescription] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class DescribeGroupsCommand:
     """DescribeGroups."""
 
     group_ids: list[str]
     topics: TopicView = field(default_factory=NoTopics)
 
-    def refused(self, error: HeadraceError) -> DescribeGroupsReply:
+    def refused(self, error: HeadraceError) -> GroupsReply[GroupDescription]:
         """The reply that carries `error` for every group."""
-        return DescribeGroupsReply([GroupDescription(g, error) for g in self.group_ids])
+        return GroupsReply([GroupDescription(g, error) for g in self.group_ids])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.coordination.groups.commands import GroupsReply
 from headrace.coordination.topic_view import NoTopics, TopicView
 
 if TYPE_CHECKING:
@@ -93,21 +94,12 @@ class ConsumerGroupDescription:
 
 
 @dataclass(slots=True)
-class DescribeConsumerGroupsReply:
-    """Answers a DescribeConsumerGroupsCommand, in the order of the request."""
-
-    groups: list[ConsumerGroupDescription] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class DescribeConsumerGroupsCommand:
     """ConsumerGroupDescribe."""
 
     group_ids: list[str]
     topics: TopicView = field(default_factory=NoTopics)
 
-    def refused(self, error: HeadraceError) -> DescribeConsumerGroupsReply:
+    def refused(self, error: HeadraceError) -> GroupsReply[ConsumerGroupDescription]:
         """The reply that carries `error` for every group."""
-        return DescribeConsumerGroupsReply(
-            [ConsumerGroupDescription(group_id, error) for group_id in self.group_ids]
-        )
+        return GroupsReply([ConsumerGroupDescription(g, error) for g in self.group_ids])

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.groups.commands import GroupDescription, MemberDescription
+from headrace.coordination.groups.commands import GroupDescription, GroupsReply, MemberDescription
 from headrace.coordination.groups.consumer_commands import (
     ConsumerGroupDescription,
     ConsumerMemberDescription,
     DescribeConsumerGroupsCommand,
-    DescribeConsumerGroupsReply,
 )
 from headrace.coordination.groups.consumer_draft import preferred_assignor
 from headrace.coordination.groups.consumer_group import (
@@ -52,7 +51,7 @@ def decide_describe(
             described.append(ConsumerGroupDescription(group_id, error))
         else:
             described.append(_describe(group.consumer, command.topics))
-    return Decision([], DescribeConsumerGroupsReply(described))
+    return Decision([], GroupsReply(described))
 
 
 def _describe(consumer: ConsumerGroup, topics: TopicView) -> ConsumerGroupDescription:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.groups.commands import (
     CommitCommand,
     CommitReply,
     DeleteGroupsCommand,
-    DeleteGroupsReply,
     DeleteOffsetsCommand,
     DeleteOffsetsReply,
     DescribeGroupsCommand,
-    DescribeGroupsReply,
     FetchOffsetsCommand,
     FetchOffsetsReply,
+    GroupsReply,
     HeartbeatCommand,
     HeartbeatReply,
     JoinCommand,
@@ -32,12 +31,10 @@ from headrace.coordination.groups.consumer_commands import (
     ConsumerHeartbeatCommand,
     ConsumerHeartbeatReply,
     DescribeConsumerGroupsCommand,
-    DescribeConsumerGroupsReply,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
-    DescribeStreamsGroupsReply,
     StreamsHeartbeatCommand,
     StreamsHeartbeatReply,
 )
@@ -100,12 +97,9 @@ GroupReply = (
     | CommitReply
     | FetchOffsetsReply
     | DeleteOffsetsReply
-    | DeleteGroupsReply
     | ListGroupsReply
-    | DescribeGroupsReply
+    | GroupsReply[Any]
     | ConsumerHeartbeatReply
-    | DescribeConsumerGroupsReply
     | StreamsHeartbeatReply
-    | DescribeStreamsGroupsReply
     | DoneReply
 )

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from headrace.coordination.groups.commands import (
     DeleteGroupsCommand,
-    DeleteGroupsReply,
     DescribeGroupsCommand,
-    DescribeGroupsReply,
     GroupDescription,
     GroupListing,
     GroupResult,
+    GroupsReply,
     ListGroupsCommand,
     ListGroupsReply,
     MemberDescription,
@@ -76,7 +75,7 @@ def decide_describe(groups: Mapping[str, Group], command: DescribeGroupsCommand)
     described = [
         _describe(group_id, groups.get(group_id), command.topics) for group_id in command.group_ids
     ]
-    return Decision([], DescribeGroupsReply(described))
+    return Decision([], GroupsReply(described))
 
 
 def _describe(group_id: str, group: Group | None, topics: TopicView) -> GroupDescription:
@@ -126,4 +125,4 @@ def decide_delete_groups(
             records += [OffsetRemoved(group_id, t, p) for t, p in places]
             records += removals(group)
             results.append(GroupResult(group_id, None))
-    return Decision(records, DeleteGroupsReply(results))
+    return Decision(records, GroupsReply(results))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.coordination.groups.commands import GroupsReply
 from headrace.coordination.streams.tasks import NO_TASKS, StreamTasks
 from headrace.coordination.topic_view import NoTopics, TopicView
 
@@ -105,20 +106,11 @@ class StreamsGroupDescription:
 
 
 @dataclass(slots=True)
-class DescribeStreamsGroupsReply:
-    """Answers a DescribeStreamsGroupsCommand, in the order of the request."""
-
-    groups: list[StreamsGroupDescription] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class DescribeStreamsGroupsCommand:
     """StreamsGroupDescribe."""
 
     group_ids: list[str]
 
-    def refused(self, error: HeadraceError) -> DescribeStreamsGroupsReply:
+    def refused(self, error: HeadraceError) -> GroupsReply[StreamsGroupDescription]:
         """The reply that carries `error` for every group."""
-        return DescribeStreamsGroupsReply(
-            [StreamsGroupDescription(group_id, error) for group_id in self.group_ids]
-        )
+        return GroupsReply([StreamsGroupDescription(g, error) for g in self.group_ids])

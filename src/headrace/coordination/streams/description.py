@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.groups.commands import GroupDescription, MemberDescription
+from headrace.coordination.groups.commands import GroupDescription, GroupsReply, MemberDescription
 from headrace.coordination.machine import Decision
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
-    DescribeStreamsGroupsReply,
     EndpointPartitions,
     StreamsGroupDescription,
     StreamsMemberDescription,
@@ -55,7 +54,7 @@ def decide_describe(
             described.append(StreamsGroupDescription(group_id, error))
         else:
             described.append(_describe(group.streams))
-    return Decision([], DescribeStreamsGroupsReply(described))
+    return Decision([], GroupsReply(described))
 
 
 def _describe(group: StreamsGroup) -> StreamsGroupDescription:

@@ -13,6 +13,7 @@ from headrace.coordination.groups.consumer_commands import (
     ConsumerHeartbeatCommand,
     ConsumerHeartbeatReply,
     ConsumerMemberDescription,
+    DescribeConsumerGroupsCommand,
 )
 from headrace.errors import RequestInvalid
 from headrace.kafka import apis
@@ -65,7 +66,7 @@ async def consumer_group_heartbeat(
     if context.version >= OWN_ID_SINCE and not command.member_id:
         reply = command.refused(RequestInvalid("a member of this version must send its own id"))
     else:
-        reply = await node.groups.consumer_heartbeat(command)
+        reply = await node.groups.submit(command)
     assignment = reply.assignment
     return {
         "error_code": code_of(reply.error),
@@ -127,7 +128,7 @@ async def consumer_group_describe(node: Node, request: Any, _context: Context) -
     """ConsumerGroupDescribe."""
     await node.group_administration.ensure_offsets_topic()
     group_ids = [str(group_id) for group_id in request.group_ids]
-    described = await node.groups.describe_consumer_groups(group_ids)
+    described = await node.groups.submit_each(DescribeConsumerGroupsCommand(group_ids))
     with_operations = request.include_authorized_operations
     return {"groups": [_group(group, with_operations=with_operations) for group in described]}
 

@@ -62,7 +62,7 @@ async def _init_transactional(
         request.producer_id,
         request.producer_epoch,
     )
-    reply = await node.transactions.init_producer_id(command)
+    reply = await node.transactions.submit(command)
     if reply.error is not None:
         raise reply.error
     return reply.producer_id, reply.producer_epoch

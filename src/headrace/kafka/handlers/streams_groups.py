@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.streams.commands import (
+    DescribeStreamsGroupsCommand,
     EndpointPartitions,
     StreamsGroupDescription,
     StreamsHeartbeatCommand,
@@ -116,7 +117,7 @@ async def streams_group_heartbeat(
         request.endpoint_information_epoch,
         request.shutdown_application,
     )
-    reply = await node.groups.streams_heartbeat(command)
+    reply = await node.groups.submit(command)
     tasks = reply.tasks
     return {
         "error_code": code_of(reply.error),
@@ -243,7 +244,7 @@ async def streams_group_describe(node: Node, request: Any, _context: Context) ->
     """StreamsGroupDescribe."""
     await node.group_administration.ensure_offsets_topic()
     group_ids = [str(group_id) for group_id in request.group_ids]
-    described = await node.groups.describe_streams_groups(group_ids)
+    described = await node.groups.submit_each(DescribeStreamsGroupsCommand(group_ids))
     with_operations = request.include_authorized_operations
     return {"groups": [_group(group, with_operations=with_operations) for group in described]}
 

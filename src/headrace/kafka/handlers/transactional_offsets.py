@@ -116,7 +116,7 @@ async def _commit_verified(
         is_adding=context.version >= ADDING_SINCE,
     )
     if refusal is None:
-        return await node.groups.commit_in_transaction(command)
+        return await node.groups.submit(command)
     held.end_verification(request.producer_id)
     return command.refused(refusal)
 

@@ -14,7 +14,7 @@ from headrace.coordination.transactions.commands import (
     TRANSACTION_VERSION_1,
     TRANSACTION_VERSION_2,
     AddPartitionsCommand,
-    AddPartitionsReply,
+    DescribeTransactionCommand,
     EndTransactionCommand,
     ListTransactionsCommand,
     TransactionDescription,
@@ -96,7 +96,7 @@ async def _add(node: Node, command: AddPartitionsCommand) -> tuple[int, dict[Par
                 codes[name, number] = UNKNOWN_TOPIC_OR_PARTITION
         if codes:
             return OPERATION_NOT_ATTEMPTED, codes
-    reply: AddPartitionsReply = await node.transactions.add_partitions(command)
+    reply = await node.transactions.submit(command)
     codes = dict.fromkeys(reply.absent, TRANSACTION_ABORTABLE)
     return code_of(reply.error), codes
 
@@ -140,7 +140,7 @@ async def add_offsets_to_txn(node: Node, request: Any, context: Context) -> Answ
             raise GroupIdInvalid("a group id must not be empty")
         await node.topics.ensure_internal(OFFSETS_TOPIC)
         place = OFFSETS_TOPIC, node.groups.partition_for(request.group_id)
-        reply = await node.transactions.add_partitions(
+        reply = await node.transactions.submit(
             AddPartitionsCommand(
                 request.transactional_id,
                 request.producer_id,
@@ -160,7 +160,7 @@ async def add_offsets_to_txn(node: Node, request: Any, context: Context) -> Answ
 async def end_txn(node: Node, request: Any, context: Context) -> Answer:
     """EndTxn: commit or abort; from v5 on returns the epoch to continue with."""
     is_bumping = context.version >= BUMPING_SINCE
-    reply = await node.transactions.end(
+    reply = await node.transactions.submit(
         EndTransactionCommand(
             request.transactional_id,
             request.producer_id,
@@ -223,7 +223,7 @@ async def describe_transactions(node: Node, request: Any, _context: Context) -> 
     ids = dict.fromkeys(request.transactional_ids)
     return {
         "transaction_states": [
-            _described(await node.transactions.describe(transactional_id))
+            _described(await node.transactions.submit(DescribeTransactionCommand(transactional_id)))
             for transactional_id in ids
         ]
     }
