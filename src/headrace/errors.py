@@ -363,6 +363,22 @@ class RecordStateInvalid(Rejected):
     """The member has not acquired these records: the lock expired, or they were acknowledged."""
 
 
+class DeliveryFinished(RecordStateInvalid):
+    """The records are finished in the group: settled before, by this delivery or another one."""
+
+
+class DeliveryLost(RecordStateInvalid):
+    """The member does not hold the records: its lock expired, or it never had them."""
+
+
+class ReceiptInvalid(Rejected):
+    """A receipt names no delivery, or is settled twice in one call."""
+
+
+class GroupKindMismatch(Rejected):
+    """The id belongs to a group of another kind."""
+
+
 class MemberEpochFenced(Rejected):
     """The member's epoch does not match the group's: rejoin."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
-from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.broker.coordinators.group_dependencies import group_dependencies
 from headrace.broker.coordinators.groups_configured import ConfiguredGroups
@@ -38,26 +38,34 @@ from headrace.broker.security.authorizer import AllowAll
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
+from headrace.broker.services.cluster import Cluster
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.copy_appends import CopyAppends
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
+from headrace.broker.services.group_announcements import GroupAnnouncements
 from headrace.broker.services.health import Health
-from headrace.broker.services.queue_administration import QueueAdministration
+from headrace.broker.services.message_search import MessageSearch
+from headrace.broker.services.message_timers import MessageTimers
+from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.broker.services.queue_owners import QueueOwners
-from headrace.broker.services.routed import Routed
+from headrace.broker.services.queue_service import QueueService
+from headrace.broker.services.record_sends import RecordSends
+from headrace.broker.services.search import Search
+from headrace.broker.services.services import Services
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
+from headrace.broker.services.trace import Tracer
 from headrace.broker.settings.kinds import HostAndPort
 from headrace.broker.shares.dead_letters import DeadLetters
-from headrace.broker.shares.share_group_settings import ShareGroupSettings
+from headrace.broker.shares.share_group_settings import share_terms
 from headrace.broker.shares.share_groups import ShareGroups
 from headrace.broker.shares.share_partitions import SharePartitions
 from headrace.broker.timers.timer_partitions import TimerPartitions
 from headrace.broker.topics.ownership import Ownership, SoleOwnership
 from headrace.broker.topics.topic_loading import load_topics
 from headrace.broker.topics.topics import Topics
-from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
+from headrace.errors import HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.sealed_view import show_sealed
@@ -73,7 +81,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
-    from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
     from headrace.broker.security.authorizer import Authorizer
@@ -139,6 +146,7 @@ class Node:
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
+        self.cluster = Cluster(config.broker_id, self.topics, self.ownership, self.brokers)
         groups = self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get)
         self.tiering: Tiering | None = None
         """None without object storage."""
@@ -166,9 +174,7 @@ class Node:
         self._prepare_coordinators()
         self.appends = Appends(clock, self.verifications)
         self._prepare_shares()
-        self.topic_administration = TopicAdministration(
-            self.topics, self.ownership, config.broker_id
-        )
+        self._prepare_services()
         self.settings.attach(self.topics.defaults_changed, self._advertised)
         self._prepare_housekeeping()
 
@@ -205,7 +211,7 @@ class Node:
         self.shares = SharePartitions(
             environment,
             self.ownership,
-            self.share_terms,
+            partial(share_terms, self.group_configs),
             self.dead_letters,
             self.group_configs.begin,
             is_standalone=self._is_standalone,
@@ -226,14 +232,34 @@ class Node:
             self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
         )
         self.copies.peer = self.queue_owners.peer
-        parts = self.queue_owners, self.shares, self.group_configs.refresh
-        self.queue_administration = QueueAdministration(*parts)
-        self.routed = Routed(
-            *(self.queue_owners, self.topics, self.appends, self.shares, self.timers),
-            *(self.group_configs, self.brokers, self.config.broker_id),
+
+    def _prepare_services(self) -> None:
+        """Put together what faces may use."""
+        owners, topics, groups = self.queue_owners, self.topics, self.group_configs
+        broker_id = self.config.broker_id
+        calls = OwnerCalls(owners, self.brokers, broker_id)
+        search = Search(
+            *(topics, self.shares, self.timers),
+            lambda: groups.values("errors.deadletterqueue.topic.name"),
         )
-        self.configurations = Configurations(
-            self.topics, self.group_configs, self.config, self.routed.announce_group
+        self.services = Services(
+            topics=TopicAdministration(topics, self.ownership, broker_id),
+            cluster=self.cluster,
+            appends=self.appends,
+            sends=RecordSends(topics, owners, self.appends),
+            queues=QueueService(
+                *(owners, self.shares, groups),
+                lambda: self.services.groups,
+                *(self.clock, self.randomness, self.tasks),
+            ),
+            timers=MessageTimers(calls, self.timers, self.brokers, broker_id),
+            search=MessageSearch(calls, search, Tracer(topics, search, self.shares, self.timers)),
+            share_groups=self.share_group_administration,
+            configurations=Configurations(
+                topics, groups, self.config, GroupAnnouncements(calls, groups).announce
+            ),
+            quotas=self.quotas,
+            calls=calls,
         )
 
     def _make_ownership(self, incarnation: str) -> Ownership:
@@ -262,7 +288,7 @@ class Node:
 
     async def open(self) -> None:
         """Read the metadata and collect what a crash left behind."""
-        self.cluster_id = await ensure_cluster_id(self.metadata, self.randomness)
+        self.cluster_id = self.cluster.id = await ensure_cluster_id(self.metadata, self.randomness)
         if self.evidence is not None:
             await self.evidence.check_ids()
         self._open_coordinators()
@@ -308,7 +334,6 @@ class Node:
         """Create what handlers and logs use before the metadata is read."""
         self.coordinators = CoordinatorRegistry()
         self.groups: GroupCoordinator
-        self.group_administration: GroupAdministration
         self.transactions: TransactionCoordinator
         self.markers = MarkerWriter(self.topics, lambda: self.groups)
         self.marker_sender = MarkerSender(
@@ -317,7 +342,7 @@ class Node:
         self.transaction_checks = TransactionChecks(
             self.config.broker_id,
             lambda: self.transactions,
-            lambda key: self.coordinator_of(self.transactions.shards, key),
+            lambda key: self.cluster.coordinator_of(self.transactions.shards, key),
         )
         self.verifications = Verifications(self.tasks)
         self.verifications.verifier = self.transaction_checks
@@ -350,8 +375,8 @@ class Node:
             self.tasks,
             config.transaction_config(),
         )
-        self.group_administration = GroupAdministration(
-            self.topics, self.groups, self.share_group_administration
+        self.services.groups = GroupAdministration(
+            self.topics, self.groups, self.share_group_administration, self.cluster
         )
         self.coordinators.add(self.groups.shards)
         self.coordinators.add(self.transactions.shards)
@@ -403,21 +428,6 @@ class Node:
             )
         ]
 
-    def coordinator_of(self, shards: CoordinatorShards[Any, Any, Any], key: str) -> BrokerFact:
-        """The broker that coordinates `key`. Raises CoordinatorUnavailable if there is none."""
-        topic = self.topics.by_name.get(shards.topic)
-        if topic is not None:
-            leader = self.ownership.leader(topic, shards.partition_for(key))
-            for broker in self.brokers():
-                if broker.id == leader.broker:
-                    return broker
-        raise CoordinatorUnavailable("no broker coordinates this key at the moment: try again")
-
-    def coordinated_for_s(self, shards: CoordinatorShards[Any, Any, Any], key: str) -> float:
-        """For how many seconds this broker has known the coordinator of `key`."""
-        topic = self.topics.by_name.get(shards.topic)
-        return 0.0 if topic is None else self.ownership.led_for_s(topic, shards.partition_for(key))
-
     def _topic_changed(self, key: str, entry: MetadataEntry | None) -> None:
         """Another broker may have created, changed or deleted a topic."""
         removed = self.topics.apply(key, entry)
@@ -461,16 +471,6 @@ class Node:
         self.shares.resign(topic, partition)
         self.timers.resign(topic, partition)
         self.coordinators.resign(topic.name, partition)
-
-    def share_terms(self, group_id: str) -> ShareGroupSettings:
-        """The settings under which a share group acquires records. Raises MetadataUnavailable."""
-        overrides = self.group_configs.overrides(group_id)
-        return ShareGroupSettings(
-            self.group_configs.share_config(group_id),
-            group_value(overrides, "share.auto.offset.reset"),
-            group_value(overrides, "share.isolation.level") == "read_committed",
-            group_value(overrides, "errors.deadletterqueue.topic.name"),
-        )
 
     def _rack_of(self, topic: Topic, partition: int) -> str | None:
         """The rack of the broker that serves a partition."""

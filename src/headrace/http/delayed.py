@@ -58,7 +58,7 @@ class DelayedOperations:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._timers = node.routed.timers
+        self._timers = node.services.timers
         topic, named = "/v1/topics/{topic}", {"topic": TOPIC}
         paged: dict[str, Schema] = {**named, **PAGE, "partition": PARTITION}
         states: Schema = {"type": "string", "enum": ["pending", "settled"]}

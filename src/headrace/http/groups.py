@@ -101,7 +101,7 @@ class GroupOperations:
         types = [call.query["type"]] if "type" in call.query else []
         node = self._node
         listings = GroupListings(
-            *(node.group_administration, node.share_group_administration),
+            *(node.services.groups, node.services.share_groups),
             *(node.brokers, node.config.broker_id),
         )
         listed = await listings.list(states, types)
@@ -115,12 +115,12 @@ class GroupOperations:
     # --- one group ---------------------------------------------------------------------------
 
     async def _is_share(self, group_id: str) -> bool:
-        await self._node.group_administration.ensure_offsets_topic()
-        return self._node.share_group_administration.has(group_id)
+        await self._node.services.groups.ensure_offsets_topic()
+        return self._node.services.share_groups.has(group_id)
 
     async def _described(self, group_id: str) -> GroupDescription:
         """Raises GroupUnknown, NotCoordinator."""
-        (described,) = await self._node.group_administration.describe([group_id])
+        (described,) = await self._node.services.groups.describe([group_id])
         if described.error is not None:
             raise described.error
         return described
@@ -128,7 +128,7 @@ class GroupOperations:
     async def _get(self, call: Call) -> Json:
         group_id = call.path["group"]
         if await self._is_share(group_id):
-            known = self._node.share_group_administration.members(group_id)
+            known = self._node.services.share_groups.members(group_id)
             return {
                 "group": group_id,
                 "type": SHARE,
@@ -162,11 +162,11 @@ class GroupOperations:
     async def _delete(self, call: Call) -> Json:
         group_id = call.path["group"]
         if call.is_dry_run and await self._is_share(group_id):
-            await self._node.share_group_administration.delete(group_id, is_dry_run=True)
+            await self._node.services.share_groups.delete(group_id, is_dry_run=True)
         elif call.is_dry_run:
             await self._require_empty(group_id)
         else:
-            (result,) = await self._node.group_administration.delete([group_id])
+            (result,) = await self._node.services.groups.delete([group_id])
             if result.error is not None:
                 raise result.error
         return {"group": group_id, "deleted": not call.is_dry_run, "dry_run": call.is_dry_run}
@@ -181,7 +181,7 @@ class GroupOperations:
     async def _offsets(self, call: Call) -> Json:
         group_id = call.path["group"]
         if await self._is_share(group_id):
-            positions = await self._node.share_group_administration.positions(group_id)
+            positions = await self._node.services.share_groups.positions(group_id)
             found = [
                 {
                     "topic": one.topic,
@@ -210,7 +210,7 @@ class GroupOperations:
         }
 
     async def _committed(self, group_id: str) -> dict[Partition, int]:
-        reply = await self._node.group_administration.offsets(group_id)
+        reply = await self._node.services.groups.offsets(group_id)
         if reply.error is not None:
             raise reply.error
         return {(one.topic, one.partition): one.offset for one in reply.offsets if one.offset >= 0}
@@ -238,7 +238,7 @@ class GroupOperations:
             except HeadraceError as error:
                 refused[place] = error
         if await self._is_share(group_id):
-            outcomes = await self._node.share_group_administration.move(
+            outcomes = await self._node.services.share_groups.move(
                 group_id, wanted, is_dry_run=call.is_dry_run
             )
         else:
@@ -277,14 +277,14 @@ class GroupOperations:
             return {}
         offsets = [OffsetToCommit(*place, offset) for place, offset in wanted.items()]
         command = CommitCommand(group_id, NO_GENERATION, "", None, offsets)
-        reply = await self._node.group_administration.commit(command)
+        reply = await self._node.services.groups.commit(command)
         return {(one.topic, one.partition): one.error for one in reply.results}
 
     # --- settings ----------------------------------------------------------------------------
 
     async def _config(self, call: Call) -> Response:
         group_id = call.path["group"]
-        configurations = self._node.configurations
+        configurations = self._node.services.configurations
         answer = {
             "group": group_id,
             "settings": shown_settings(configurations.of_group(group_id)),
@@ -292,7 +292,7 @@ class GroupOperations:
         return tagged(answer, configurations.version_of_group(group_id))
 
     async def _change_config(self, call: Call) -> Response:
-        group_id, configurations = call.path["group"], self._node.configurations
+        group_id, configurations = call.path["group"], self._node.services.configurations
         changes, version = config_changes(call.body), expected_version(call)
         await configurations.change_group(
             group_id, changes, is_dry_run=call.is_dry_run, version=version

@@ -306,7 +306,7 @@ def _broker_to_ask(node: Node, error: HeadraceError, request: Request) -> Broker
     try:
         if isinstance(error, NotCoordinator) and "group" in request.path_params:
             group_id = request.path_params["group"].replace(SLASH, "/")
-            return node.coordinator_of(node.groups.shards, group_id)
+            return node.services.cluster.coordinator_of(node.groups.shards, group_id)
         if isinstance(error, NotOwner) and "topic" in request.path_params:
             topic = node.topics.get(request.path_params["topic"])
             given = request.query_params.get("partition", "0")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from headrace.broker.services.queue_administration import KEYS_MAX
+from headrace.broker.services.queue_service import KEYS_MAX
 from headrace.http.operations import (
     PAGE,
     SET_GROUP,
@@ -57,7 +57,7 @@ class ParkedOperations:
 
     async def _list(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
-        answer = await self._node.queue_administration.list_parked(topic, group_id)
+        answer = await self._node.services.queues.list_parked(topic, group_id)
         found, failed = of_partitions(answer)
         items: list[Json] = [
             {"place": f"{number:010d} {one.key.hex()}", "key": (number, one)}
@@ -72,14 +72,14 @@ class ParkedOperations:
     async def _park(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
         keys = _keys(call.body)
-        answer = await self._node.queue_administration.park(topic, group_id, keys)
+        answer = await self._node.services.queues.park(topic, group_id, keys)
         _found, failed = of_partitions(answer)
         return {"topic": topic.name, "group": group_id, "parked": len(keys), **failed}
 
     async def _unpark(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
         keys = _keys(call.body)
-        answer = await self._node.queue_administration.unpark(topic, group_id, keys)
+        answer = await self._node.services.queues.unpark(topic, group_id, keys)
         found, failed = of_partitions(answer)
         released = {key for part in found.values() for key in part}
         names = {

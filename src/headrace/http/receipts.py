@@ -1,29 +1,26 @@
-"""Receipts, and the body of a settlement: which deliveries, and what to do with each.
+"""The body of a settlement: which receipts, and what to do with each.
 
-Invariants: pure; nothing here is a record or a broker. A receipt names one delivery: who got which
-record; it is opaque to clients. Bodies are checked here, not by the schema that is published:
-thousands of receipts come in one.
+Invariants: pure. Bodies are checked here, not by the schema that is published: thousands of
+receipts come in one.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, RENEW, Settlement
+from headrace.broker.services.queue_receipts import ReceiptSettlements
+from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, RENEW
 from headrace.errors import RequestInvalid
 from headrace.http.operations import Json, text
-from headrace.http.problems import Contradiction, status_of
+from headrace.http.problems import status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from headrace.errors import HeadraceError
     from headrace.http.schemas import Schema
 
-RECEIPT_LENGTH_MAX: Final = 200
 SETTLEMENTS_MAX: Final = 10_000
 REASON_LENGTH_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
@@ -65,102 +62,24 @@ SETTLE: Final[Schema] = {
     "properties": {name: _receipts(kind) for name, kind in WAYS},
 }
 
-quoted: Final[Callable[[str], str]] = encode_basestring
-"""A text as JSON: what a JSONEncoder(ensure_ascii=False) calls, without its own call."""
 
-
-def receipt_text(partition: int, offset: int, member: str) -> str:
-    """The receipt of a delivery. Nothing in it is escaped in JSON."""
-    return f"{partition}.{offset}.{member}"
-
-
-class Item(NamedTuple):
-    """One receipt of a body."""
-
-    offset: int
-    place: int
-    """Among the receipts of the body."""
-    kind: int
-    delay_ms: int
-    reason: str
-
-
-class Asked:
-    """What a body asks for."""
-
-    __slots__ = ("deliveries", "receipts", "refused")
-
-    def __init__(self) -> None:
-        self.receipts: list[str] = []
-        """As they came."""
-        self.refused: dict[int, HeadraceError] = {}
-        """By place among the receipts: those that name no delivery, or are settled twice."""
-        self.deliveries: dict[tuple[int, str], list[Item]] = {}
-        """By partition and member; ascending by offset."""
-
-
-def parse(body: Json) -> Asked:
+def parse(body: Json) -> ReceiptSettlements:
     """Raises RequestInvalid."""
     if not body:
         raise RequestInvalid("nothing to settle: name receipts in ack, nack, extend or dead_letter")
     unknown = sorted(set(body) - {name for name, _kind in WAYS})
     if unknown:
         raise RequestInvalid(f"unknown field {unknown[0][:50]!r}")
-    asked = Asked()
-    receipts = asked.receipts
-    by_names: dict[tuple[str, str], list[Item]] = {}
+    asked = ReceiptSettlements()
     for name, kind in WAYS:
         for item in _items(body, name):
-            delay_ms, reason = -1, ""
             if isinstance(item, str):
-                receipt = item
+                asked.add(item, kind)
             else:
                 receipt, delay_ms, reason = _fields(item, kind)
-            try:
-                partition, offset, member = receipt.split(".")
-                if not offset.isdigit() or len(offset) > 18 or len(receipt) > RECEIPT_LENGTH_MAX:
-                    raise ValueError
-                items = by_names.get((partition, member))
-                if items is None:
-                    items = by_names[partition, member] = _begun(asked, partition, member)
-                items.append(_item((int(offset), len(receipts), kind, delay_ms, reason)))
-            except ValueError:
-                asked.refused[len(receipts)] = Contradiction(
-                    "this receipt is not one that `receive` gave: settle with receipts as they came"
-                )
-            receipts.append(receipt)
-    for items in asked.deliveries.values():
-        items.sort()
-        if len({item.offset for item in items}) < len(items):
-            items[:] = _once(asked, items)
+                asked.add(receipt, kind, delay_ms, reason)
+    asked.finish()
     return asked
-
-
-def _begun(asked: Asked, partition: str, member: str) -> list[Item]:
-    """The items of one member on one partition. Raises ValueError."""
-    if not (
-        partition.isdigit()
-        and len(partition) < 10
-        and member.isalnum()
-        and (partition + member).isascii()
-    ):
-        raise ValueError
-    return asked.deliveries.setdefault((int(partition), member), [])
-
-
-def _item(fields: tuple[int, int, int, int, str]) -> Item:
-    return tuple.__new__(Item, fields)  # a third of the time of Item()
-
-
-def _once(asked: Asked, items: Sequence[Item]) -> list[Item]:
-    """Without the receipts that are settled twice: nothing says which of both is meant."""
-    counts = Counter(item.offset for item in items)
-    for item in items:
-        if counts[item.offset] > 1:
-            asked.refused[item.place] = Contradiction(
-                "this receipt is settled twice in one request, so none of it was done: send it once"
-            )
-    return [item for item in items if counts[item.offset] == 1]
 
 
 def _items(body: Json, name: str) -> list[str | Json]:
@@ -196,28 +115,6 @@ def _integer(body: Json, name: str, default: int, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise RequestInvalid(f"{name!r} is an integer from {low} to {high}")
     return value
-
-
-def ranges(items: Sequence[Item]) -> list[Settlement]:
-    """The settlements of the items; neighbours that are settled alike are one."""
-    found: list[Settlement] = []
-    offset, _place, kind, delay_ms, reason = items[0]
-    first = last = offset
-    alike = (kind, delay_ms, reason)
-    for offset, _place, kind, delay_ms, reason in items[1:]:
-        if offset == last + 1 and (kind, delay_ms, reason) == alike:
-            last = offset
-            continue
-        found.append(Settlement(first, last, *alike))
-        first = last = offset
-        alike = (kind, delay_ms, reason)
-    found.append(Settlement(first, last, *alike))
-    return found
-
-
-def one_by_one(items: Sequence[Item]) -> list[Settlement]:
-    """The settlements of the items, each by itself."""
-    return [Settlement(one.offset, one.offset, *one[2:]) for one in items]
 
 
 def results(receipts: Sequence[str], errors: Sequence[HeadraceError | None]) -> bytes:

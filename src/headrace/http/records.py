@@ -138,7 +138,7 @@ class RecordOperations:
                 outgoing[place] = Outgoing(_record(item, now_ms), int(item.get("partition", ANY)))
             except HeadraceError as error:
                 results[place] = {"ok": False, "error": details(error)}
-        outcomes = await self._node.routed.sends.send(topic, [*outgoing.values()])
+        outcomes = await self._node.services.sends.send(topic, [*outgoing.values()])
         for place, outcome in zip(outgoing, outcomes, strict=True):
             results[place] = _sent(outcome)
         if wants_lines(call.request):

@@ -56,7 +56,7 @@ class SearchOperations:
 
     def __init__(self, node: Node, tasks: BackgroundTasks) -> None:
         self._node = node
-        self._search = node.routed.search
+        self._search = node.services.search
         self._tasks = tasks
         conditions: dict[str, Schema] = dict.fromkeys(_MEASURES, _WORD)
         conditions |= dict.fromkeys(("since_ms", "until_ms"), integer(0, INT64_MAX))

@@ -160,7 +160,7 @@ class TopicOperations:
             int(body.get("replication_factor", -1)),
             body.get("config", {}),
         )
-        fact = await self._node.topic_administration.create(new, is_dry_run=call.is_dry_run)
+        fact = await self._node.services.topics.create(new, is_dry_run=call.is_dry_run)
         call.charge = 0 if call.is_dry_run else fact.partition_count
         return JSONResponse(
             {
@@ -203,29 +203,27 @@ class TopicOperations:
         name, count = call.path["topic"], int(call.body["partitions"])
         known = self._node.topics.by_name.get(name)
         before = 0 if known is None else len(known.partitions)
-        await self._node.topic_administration.add_partitions(
-            name, count, is_dry_run=call.is_dry_run
-        )
+        await self._node.services.topics.add_partitions(name, count, is_dry_run=call.is_dry_run)
         call.charge = 0 if call.is_dry_run else max(0, count - before)
         return {"name": name, "partitions": count, "dry_run": call.is_dry_run}
 
     async def _delete(self, call: Call) -> Json:
         name = call.path["topic"]
         known = self._node.topics.by_name.get(name)
-        await self._node.topic_administration.delete(name, is_dry_run=call.is_dry_run)
+        await self._node.services.topics.delete(name, is_dry_run=call.is_dry_run)
         call.charge = 0 if known is None or call.is_dry_run else len(known.partitions)
         return {"name": name, "deleted": not call.is_dry_run, "dry_run": call.is_dry_run}
 
     async def _config(self, call: Call) -> Response:
         name = call.path["topic"]
-        settings = self._node.configurations.of_topic(name)
+        settings = self._node.services.configurations.of_topic(name)
         version = version_of(self._node.topics.get(name).fact.configs)
         return tagged({"topic": name, "settings": shown_settings(settings)}, version)
 
     async def _change_config(self, call: Call) -> Response:
         name = call.path["topic"]
         changes = config_changes(call.body)
-        configurations = self._node.configurations
+        configurations = self._node.services.configurations
         version = expected_version(call)
         await configurations.change_topic(
             name, changes, is_dry_run=call.is_dry_run, version=version

@@ -45,7 +45,7 @@ class TraceOperations:
 
     def __init__(self, node: Node, tasks: BackgroundTasks) -> None:
         self._node = node
-        self._search = node.routed.search
+        self._search = node.services.search
         self._tasks = tasks
         of_message: dict[str, Schema] = {
             "message_id": text(255, 1),

@@ -51,7 +51,7 @@ async def node() -> AsyncIterator[Node]:
 def test_a_dry_run_checks_what_the_change_checks_and_changes_nothing() -> None:
     async def scenario() -> None:
         async with node() as one:
-            admin = one.topic_administration
+            admin = one.services.topics
             await admin.create(NewTopic("t", 2), is_dry_run=True)
             assert one.topics.names() == []
             with pytest.raises(PartitionsInvalid):
@@ -67,7 +67,7 @@ def test_a_dry_run_checks_what_the_change_checks_and_changes_nothing() -> None:
             assert one.topics.names() == ["t"]
             with pytest.raises(TopicUnknown):
                 await admin.delete("u", is_dry_run=True)
-            await one.group_administration.ensure_offsets_topic()
+            await one.services.groups.ensure_offsets_topic()
             with pytest.raises(PolicyViolation):
                 await admin.delete("__consumer_offsets", is_dry_run=True)
             await admin.delete(topic_id=one.topics.get("t").id)
@@ -79,7 +79,7 @@ def test_a_dry_run_checks_what_the_change_checks_and_changes_nothing() -> None:
 def test_an_assignment_names_each_partition_once_and_live_brokers_alone() -> None:
     async def scenario() -> None:
         async with node() as one:
-            admin = one.topic_administration
+            admin = one.services.topics
             made = await admin.create(NewTopic("t", assignments=[(1, (3,)), (0, (3,))]))
             assert made.partition_count == 2
             for wrong in ([(1, (3,))], [(0, (4,))], [(0, (3, 4))], [(0, (3,)), (0, (3,))]):
@@ -96,8 +96,8 @@ def test_an_assignment_names_each_partition_once_and_live_brokers_alone() -> Non
 def test_settings_are_changed_as_a_whole_or_not_at_all() -> None:
     async def scenario() -> None:
         async with node() as one:
-            await one.topic_administration.create(NewTopic("t"))
-            configurations = one.configurations
+            await one.services.topics.create(NewTopic("t"))
+            configurations = one.services.configurations
             changes = [
                 ConfigChange("retention.ms", SET, "1000"),
                 ConfigChange("cleanup.policy", APPEND, "compact"),
@@ -130,8 +130,8 @@ def test_settings_are_changed_as_a_whole_or_not_at_all() -> None:
 def test_offsets_are_committed_for_partitions_that_exist_and_results_keep_their_order() -> None:
     async def scenario() -> None:
         async with node() as one:
-            await one.topic_administration.create(NewTopic("t", 2))
-            admin = one.group_administration
+            await one.services.topics.create(NewTopic("t", 2))
+            admin = one.services.groups
             offsets = [
                 OffsetToCommit("gone", 0, 1),
                 OffsetToCommit("t", 1, 7),
@@ -159,7 +159,7 @@ def test_groups_have_the_brokers_session_and_heartbeat_unless_they_say_otherwise
             group_consumer_session_timeout_ms=30_000, group_consumer_heartbeat_interval_ms=700
         )
         async with node() as one:
-            configs = one.configurations
+            configs = one.services.configurations
             name = "consumer.session.timeout.ms"
             await configs.change_group("g", [ConfigChange(name, SET, "20000")])
             overrides = one.group_configs.overrides("g")

@@ -133,7 +133,9 @@ def test_topics_follow_a_new_default_unless_they_override_it_or_are_internal():
             await one.topics.create("later")
             assert one.topics.get("later").partitions[0].config.retention_ms == 99_000
             (setting,) = (
-                s for s in one.configurations.of_topic("t") if s.definition.name == "retention.ms"
+                s
+                for s in one.services.configurations.of_topic("t")
+                if s.definition.name == "retention.ms"
             )
             assert (setting.value, setting.is_broker_default) == ("99000", True)
 

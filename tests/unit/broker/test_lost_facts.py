@@ -774,7 +774,7 @@ def test_a_group_whose_settings_cannot_be_decoded_is_refused_until_they_can(is_r
         await node.topics.ensure_internal(OFFSETS_TOPIC)
         key = group_key("workers")
         settings = {"headrace.share.key.order": "true", "share.auto.offset.reset": "earliest"}
-        await node.configurations.replace_group("workers", settings)
+        await node.services.configurations.replace_group("workers", settings)
         before = (await node.metadata.get(key)).value
         await node.metadata.put(key, b"{", ANY)
         if is_restarted:
@@ -791,7 +791,7 @@ def test_a_group_whose_settings_cannot_be_decoded_is_refused_until_they_can(is_r
         with pytest.raises(MetadataUnavailable, match=f"restore or delete {key}"):
             await node.shares.receive(topic, 0, request)
         with pytest.raises(MetadataUnavailable, match=f"restore or delete {key}"):
-            await node.configurations.replace_group("workers", {})
+            await node.services.configurations.replace_group("workers", {})
         await node.shares.receive(topic, 0, ReceiveRequest("others", "a", 1, 1_000))
         await node.metadata.put(key, before, ANY)
         await until(lambda: not node.health.problems())
@@ -806,7 +806,9 @@ def test_group_settings_that_are_deleted_by_hand_are_reported_and_a_reset_is_not
     async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.start(1), await cluster.start(2)
         key = group_key("workers")
-        await first.configurations.replace_group("workers", {"share.session.timeout.ms": "50000"})
+        await first.services.configurations.replace_group(
+            "workers", {"share.session.timeout.ms": "50000"}
+        )
         await until(lambda: bool(second.group_configs.overrides("workers")))
         await lose(cluster, key)
         await until(lambda: bool(first.health.problems() and second.health.problems()))
@@ -814,9 +816,11 @@ def test_group_settings_that_are_deleted_by_hand_are_reported_and_a_reset_is_not
             (problem,) = node.health.problems()
             assert problem.what == key
             assert "share.session.timeout.ms=50000" in str(problem)
-        await second.configurations.replace_group("workers", {"share.session.timeout.ms": "50000"})
+        await second.services.configurations.replace_group(
+            "workers", {"share.session.timeout.ms": "50000"}
+        )
         await until(lambda: not first.health.problems() and not second.health.problems())
-        await first.configurations.replace_group("workers", {})
+        await first.services.configurations.replace_group("workers", {})
         await until(lambda: not second.group_configs.overrides("workers"))
         assert not first.health.problems()
         assert not second.health.problems()
@@ -830,8 +834,10 @@ def test_settings_that_stay_empty_are_deleted(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)
         key = group_key("workers")
-        await node.configurations.replace_group("workers", {"share.session.timeout.ms": "50000"})
-        await node.configurations.replace_group("workers", {})
+        await node.services.configurations.replace_group(
+            "workers", {"share.session.timeout.ms": "50000"}
+        )
+        await node.services.configurations.replace_group("workers", {})
         assert key in cluster.metadata.entries
         await until(lambda: key not in cluster.metadata.entries)
         assert not node.health.problems()

@@ -416,7 +416,7 @@ def test_an_assignment_is_a_placement_on_any_live_brokers() -> None:
     async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2, 3):
             await cluster.start(broker_id)
-        admin = cluster.nodes[2].topic_administration
+        admin = cluster.nodes[2].services.topics
         wanted = [3, 3, 3, 1]
         assignments = [(number, (broker,)) for number, broker in enumerate(wanted)]
         await admin.create(NewTopic("t", assignments=assignments))
@@ -879,7 +879,7 @@ def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) 
         assert not found.done()
         may_name.set()
         await found
-        assert owner.coordinator_of(owner.groups.shards, "g").id == to
+        assert owner.cluster.coordinator_of(owner.groups.shards, "g").id == to
         assert isinstance((await commit).results[0].error, NotCoordinator)
         await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
 

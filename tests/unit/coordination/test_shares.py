@@ -27,7 +27,7 @@ from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembers
 from headrace.coordination.shares.parking import PARKED_KEYS_MAX
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.coordination.topic_view import TopicShape
-from headrace.errors import RecordStateInvalid, RequestInvalid
+from headrace.errors import DeliveryFinished, DeliveryLost, RecordStateInvalid, RequestInvalid
 
 SESSION_MS = 45_000
 
@@ -185,3 +185,20 @@ def test_groups_without_members_leave_nothing():
     beat(membership, "b", 0, group="silent")
     assert membership.expire(TOPICS, SESSION_MS) == [("silent", "b")]
     assert not membership.groups
+
+
+def test_a_refused_settlement_tells_a_finished_record_from_one_of_another_member():
+    machine = opened()
+    ask(machine, AcquireCommand("g", "a", [(100, 103)], 4))
+
+    def refusal(member, first, last):
+        settlements = [Settlement(first, last, ACCEPT)]
+        return ask(machine, SettleCommand("g", member, settlements, is_atomic=False)).errors[0]
+
+    assert type(refusal("b", 100, 100)) is DeliveryLost
+    assert refusal("a", 102, 102) is None
+    assert type(refusal("a", 102, 102)) is DeliveryFinished
+    assert refusal("a", 100, 101) is None
+    assert type(refusal("a", 100, 100)) is DeliveryFinished, "it lies before the start by now"
+    assert type(refusal("a", 101, 103)) is DeliveryFinished
+    assert refusal("a", 103, 103) is None

@@ -31,9 +31,9 @@ class BareFace:
         unused = dict.fromkeys(
             ("clock", "group_configs", "randomness", "replication", "shares", "space", "store")
         )
-        routed = SimpleNamespace(timers=None, search=None, sends=None)
+        services = SimpleNamespace(timers=None, search=None, sends=None, queues=None)
         self.node = SimpleNamespace(
-            topics=topics, tasks=Tasks(), timers=None, health=health, routed=routed, **unused
+            topics=topics, tasks=Tasks(), timers=None, health=health, services=services, **unused
         )
 
 

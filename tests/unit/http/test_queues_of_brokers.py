@@ -15,7 +15,7 @@ from tests.unit.http.http_rig import Web, scope
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
-from headrace.broker.services import queue_owners
+from headrace.broker.services import queue_owners, queue_receive
 from headrace.errors import (
     BrokerUnreachable,
     GroupIdInvalid,
@@ -25,7 +25,6 @@ from headrace.errors import (
     TopicIdUnknown,
     TopicUnknown,
 )
-from headrace.http import receiving
 from headrace.http.groups import GroupOperations
 from headrace.http.operations import routes
 from headrace.http.parked import ParkedOperations
@@ -373,7 +372,7 @@ async def test_an_answer_that_never_came_is_followed_by_a_release(cluster):
 
 @with_brokers(2)
 async def test_while_an_owner_is_away_the_messages_of_the_others_come(cluster):
-    cluster.patch.setattr(receiving, "RETRY_S", 0.05)
+    cluster.patch.setattr(queue_receive, "RETRY_S", 0.05)
     await cluster.make_queue()
     owners = cluster.owners()
     for number in range(PARTITIONS):
@@ -646,7 +645,7 @@ async def test_groups_are_listed_without_those_of_a_broker_that_cannot_be_asked(
     async def silent(*_asked):
         raise BrokerUnreachable("broker at 127.0.0.1:1 gave no answer")
 
-    peers = cluster.brokers[1].node.share_group_administration.peers
+    peers = cluster.brokers[1].node.services.share_groups.peers
     cluster.patch.setattr(peers, "_call", silent)
     status, answer = await cluster.brokers[1].ask("GET", "/v1/groups")
     assert (status, [one["group"] for one in answer["groups"]]) == (200, [GROUP])

@@ -7,12 +7,13 @@ import json
 
 import pytest
 
+from headrace.broker.services.queue_deliveries import PartitionDeliveries
+from headrace.broker.services.queue_receipts import ranges
 from headrace.broker.shares.share_partitions import Received
 from headrace.coordination.shares.commands import ACCEPT, RELEASE, Acquired, Settlement
-from headrace.errors import RecordStateInvalid, RequestInvalid
+from headrace.errors import ReceiptInvalid, RecordStateInvalid, RequestInvalid
 from headrace.http import receipts
-from headrace.http.deliveries import PartitionDeliveries
-from headrace.http.problems import Contradiction
+from headrace.http.messages import messages_for
 from headrace.http.records import shown
 from headrace.records.codec import Record, encode_batch
 
@@ -34,7 +35,7 @@ def test_a_message_is_the_json_of_its_record():
         for headers in ([], [("name", b"v"), ("n", None), ("b", b"\xff")])
     ]
     records = [Record(n, r.timestamp_ms, r.key, r.value, r.headers) for n, r in enumerate(records)]
-    deliveries = PartitionDeliveries(3, "abc", 1 << 20)
+    deliveries = PartitionDeliveries(3, messages_for("abc"), 1 << 20)
     last = len(records) - 1
     received = Received([Acquired(0, last, 2)], [encode_batch(records)])
     asyncio.run(deliveries.add(received))
@@ -52,7 +53,7 @@ def test_neighbours_that_are_settled_alike_are_one_range():
     }
     asked = receipts.parse(body)
     assert asked.receipts == [*body["ack"], "0.8.m"]
-    assert {key: receipts.ranges(items) for key, items in asked.deliveries.items()} == {
+    assert {key: ranges(items) for key, items in asked.deliveries.items()} == {
         (0, "m"): [
             Settlement(5, 7, ACCEPT),
             Settlement(8, 8, RELEASE, 5),
@@ -79,7 +80,7 @@ def test_a_receipt_that_receive_never_gave_is_refused(text):
         assert {key: len(items) for key, items in asked.deliveries.items() if items} == {
             (1, "m"): 2
         }
-        assert {place: type(one) for place, one in asked.refused.items()} == {1: Contradiction}
+        assert {place: type(one) for place, one in asked.refused.items()} == {1: ReceiptInvalid}
         assert json.loads(receipts.results(asked.receipts, [None, asked.refused[1], None]))
 
 

@@ -194,7 +194,7 @@ async def test_a_deleted_topic_leaves_no_share_group_that_only_read_it(rig: Rig)
     await topic_with(rig, "jobs", b"1")
     await consume(rig, "jobs", 1)
     assert await listed(rig) == [(GROUP, "Empty", "share")]
-    await rig.node.topic_administration.delete("jobs")
+    await rig.node.services.topics.delete("jobs")
     for _ in range(100):
         await asyncio.sleep(0)
     assert await listed(rig) == []

@@ -34,6 +34,7 @@ from headrace.records.batch import (
     TRANSACTIONAL,
     BatchHeader,
     Fields,
+    check_batch,
     read_header,
 )
 from headrace.records.validation import validate_small
@@ -181,18 +182,17 @@ class Appends:
         """
         await partition.wait_loaded()
         stored: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-
-        def then(outcome: Placed | BaseException) -> None:
-            if stored.done():
-                return
-            if isinstance(outcome, BaseException):
-                stored.set_exception(outcome)
-            else:
-                stored.set_result(outcome)
-
-        header = read_header(batch)
+        header, then = read_header(batch), _setter(stored)
         write = _Write(partition, memoryview(batch), header, then, None, list(enumerate(named)))
         self._enqueue(write)
+        return await stored
+
+    async def append_and_wait(self, partition: PartitionLog, batch: bytes) -> Placed:
+        """As `append`; returns once the batch is durable. Raises HeadraceError."""
+        await partition.wait_loaded()
+        stored: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        view = memoryview(batch)
+        self.append(partition, view, check_batch(view), _setter(stored))
         return await stored
 
     def close(self) -> None:
@@ -465,6 +465,20 @@ def _refusal(write: _Write, fault: Exception) -> HeadraceError:
     if isinstance(fault, MemoryError):
         return StorageUnavailable("not enough memory to open the batch: send it again later")
     return RecordInvalid("the batch could not be opened and is not stored: see the broker's log")
+
+
+def _setter(stored: asyncio.Future[Placed]) -> Callable[[Placed | BaseException], None]:
+    """Sets the outcome of an append, unless its caller was cancelled."""
+
+    def then(outcome: Placed | BaseException) -> None:
+        if stored.done():
+            return
+        if isinstance(outcome, BaseException):
+            stored.set_exception(outcome)
+        else:
+            stored.set_result(outcome)
+
+    return then
 
 
 def _stored(error: BaseException | None, context: tuple[_Write, Placed]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.services.share_group_administration import SHARE
+from headrace.broker.services.share_group_administration import SHARE, once_coordinated
 from headrace.coordination.groups.commands import (
     CommitCommand,
     CommitReply,
@@ -26,13 +26,14 @@ from headrace.coordination.groups.commands import (
     OffsetToCommit,
     PartitionResult,
 )
-from headrace.errors import HeadraceError
+from headrace.errors import GroupKindMismatch, GroupUnknown, HeadraceError, NotCoordinator
 from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+    from headrace.broker.services.cluster import Cluster
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
     from headrace.broker.topics.topics import Topics
 
@@ -45,9 +46,14 @@ class GroupAdministration:
     """See the module."""
 
     def __init__(
-        self, topics: Topics, coordinator: GroupCoordinator, shares: ShareGroupAdministration
+        self,
+        topics: Topics,
+        coordinator: GroupCoordinator,
+        shares: ShareGroupAdministration,
+        cluster: Cluster,
     ) -> None:
         self._topics = topics
+        self._cluster = cluster
         self._coordinator = coordinator
         self._shares = shares
 
@@ -93,6 +99,28 @@ class GroupAdministration:
         results = await self._coordinator.submit_each(DeleteGroupsCommand(others))
         outcomes.update(zip(others, results, strict=True))
         return [outcomes[group_id] for group_id in group_ids]
+
+    async def check_is_free_for_shares(self, group_id: str) -> None:
+        """Raise GroupKindMismatch if the id is that of a consumer group.
+
+        Only the group's coordinator knows; it is asked until the share group has begun.
+        """
+        if self._shares.has(group_id):
+            return
+        try:
+            await once_coordinated(group_id, lambda: self._check_is_free(group_id))
+        except GroupUnknown as error:
+            raise GroupKindMismatch(str(error)) from error
+
+    async def _check_is_free(self, group_id: str) -> None:
+        """Raises GroupUnknown, BrokerUnreachable, and the coordinator's error."""
+        try:
+            await self._coordinator.check_is_free_for_shares(group_id)
+        except NotCoordinator:
+            shards = self._coordinator.shards
+            if shards.topic in self._topics.by_name:  # otherwise no consumer group was ever stored
+                coordinator = self._cluster.coordinator_of(shards, group_id)
+                await self._shares.check_is_free(group_id, coordinator)
 
     # --- offsets -----------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from headrace.errors import (
 )
 from headrace.log.appended import STORED, RecordPlace
 from headrace.records.attributes import MESSAGE_GROUP, PRODUCER, check_unread, find_header
-from headrace.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, check_batch, header_of
+from headrace.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, header_of
 from headrace.records.codec import encode_batch
 from headrace.records.partitioner import partition_of_key
 from headrace.records.validation import check_single
@@ -189,21 +189,7 @@ class RecordSends:
     async def _append_here(self, topic: Topic, number: int, batch: bytes) -> Placed:
         if not self._ownership.is_mine(topic, number):
             raise NotOwner(f"{topic.name}-{number} is not served by this broker")
-        log = topic.require_log(number)
-        await log.wait_loaded()
-        stored: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-
-        def then(outcome: Placed | BaseException) -> None:
-            if stored.done():
-                return
-            if isinstance(outcome, BaseException):
-                stored.set_exception(outcome)
-            else:
-                stored.set_result(outcome)
-
-        view = memoryview(batch)
-        self._appends.append(log, view, check_batch(view), then)
-        return await stored
+        return await self._appends.append_and_wait(topic.require_log(number), batch)
 
 
 def _check_public(topic: Topic) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.coordinators.group_config import group_value
+
 if TYPE_CHECKING:
+    from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.coordination.shares.config import ShareConfig
 
 
@@ -18,3 +21,14 @@ class ShareGroupSettings(NamedTuple):
     """share.isolation.level"""
     dead_letter_topic: str
     """errors.deadletterqueue.topic.name"""
+
+
+def share_terms(groups: ConfiguredGroups, group_id: str) -> ShareGroupSettings:
+    """The settings under which a share group acquires records. Raises MetadataUnavailable."""
+    overrides = groups.overrides(group_id)
+    return ShareGroupSettings(
+        groups.share_config(group_id),
+        group_value(overrides, "share.auto.offset.reset"),
+        group_value(overrides, "share.isolation.level") == "read_committed",
+        group_value(overrides, "errors.deadletterqueue.topic.name"),
+    )

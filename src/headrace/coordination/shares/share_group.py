@@ -47,7 +47,13 @@ from headrace.coordination.shares.window import (
     OffsetRun,
     Window,
 )
-from headrace.errors import HeadraceError, RecordStateInvalid, RequestInvalid
+from headrace.errors import (
+    DeliveryFinished,
+    DeliveryLost,
+    HeadraceError,
+    RecordStateInvalid,
+    RequestInvalid,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -370,7 +376,7 @@ class ShareGroup:
                 "locks of this group cannot be renewed (share.renew.acknowledge.enable=false)"
             )
         if first < window.start and not command.is_atomic:
-            return RecordStateInvalid(
+            return DeliveryFinished(
                 f"record {first} is finished in this group already: it was settled before, by this "
                 "delivery or another one, or deleted; nothing was changed"
             )
@@ -382,10 +388,7 @@ class ShareGroup:
             )
         for low, high, run in window.between(first, last):
             if run.state != ACQUIRED or run.owner != command.member_id or run.at_ms <= now_ms:
-                return RecordStateInvalid(
-                    f"this member does not hold records {low} to {high}, because its lock has "
-                    "expired or they were already settled: unsettled records are redelivered"
-                )
+                return _not_held(low, high, run.state)
         return None
 
     def _settled(
@@ -506,3 +509,11 @@ class ShareGroup:
 def _lock_ms(settlement: Settlement, config: ShareConfig) -> int:
     lock_ms = settlement.delay_ms if settlement.delay_ms > 0 else config.lock_ms
     return min(lock_ms, LOCK_MS_MAX)
+
+
+def _not_held(first: int, last: int, state: int) -> RecordStateInvalid:
+    is_finished = state in {ACKNOWLEDGED, ARCHIVING, ARCHIVED}
+    return (DeliveryFinished if is_finished else DeliveryLost)(
+        f"this member does not hold records {first} to {last}, because its lock has expired or "
+        "they were already settled: unsettled records are redelivered"
+    )

@@ -54,7 +54,7 @@ def _described(
 
 def described_topic_configs(node: Node, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
     """All settings of a topic, as CreateTopics returns them."""
-    settings = node.configurations.of_overrides(overrides)
+    settings = node.services.configurations.of_overrides(overrides)
     return [_described(setting, TOPIC_SOURCE) for setting in settings]
 
 
@@ -88,9 +88,9 @@ def _resource_configs(node: Node, resource: Any, request: Any) -> list[dict[str,
     if resource.resource_type == BROKER_RESOURCE:
         return [_described_broker(shown, **details) for shown in node.settings.of_broker(name)]
     if resource.resource_type == TOPIC_RESOURCE:
-        settings, source = node.configurations.of_topic(name), TOPIC_SOURCE
+        settings, source = node.services.configurations.of_topic(name), TOPIC_SOURCE
     elif resource.resource_type == GROUP_RESOURCE:
-        settings, source = node.configurations.of_group(name), GROUP_SOURCE
+        settings, source = node.services.configurations.of_group(name), GROUP_SOURCE
     else:
         raise _not_configurable(resource)
     return [_described(setting, source, **details) for setting in settings]
@@ -129,9 +129,9 @@ def _result(resource: Any, error: HeadraceError | None) -> dict[str, Any]:
 async def _replace(node: Node, resource: Any, *, is_dry_run: bool) -> None:
     configs = {item.name: item.value for item in resource.configs}
     services = {
-        TOPIC_RESOURCE: node.configurations.replace_topic,
+        TOPIC_RESOURCE: node.services.configurations.replace_topic,
         BROKER_RESOURCE: node.settings.replace,
-        GROUP_RESOURCE: node.configurations.replace_group,
+        GROUP_RESOURCE: node.services.configurations.replace_group,
     }
     if resource.resource_type not in services:
         raise _not_configurable(resource)
@@ -143,9 +143,9 @@ async def _change(node: Node, resource: Any, *, is_dry_run: bool) -> None:
         ConfigChange(item.name, item.config_operation, item.value) for item in resource.configs
     ]
     services: dict[int, Callable[..., Awaitable[None]]] = {
-        TOPIC_RESOURCE: node.configurations.change_topic,
+        TOPIC_RESOURCE: node.services.configurations.change_topic,
         BROKER_RESOURCE: node.settings.change,
-        GROUP_RESOURCE: node.configurations.change_group,
+        GROUP_RESOURCE: node.services.configurations.change_group,
     }
     if resource.resource_type not in services:
         raise _not_configurable(resource)

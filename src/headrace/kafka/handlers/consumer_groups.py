@@ -46,7 +46,7 @@ async def consumer_group_heartbeat(
     node: Node, request: ConsumerGroupHeartbeatRequest, context: Context
 ) -> Answer:
     """ConsumerGroupHeartbeat: join (epoch 0), stay, or leave (-1, -2)."""
-    await node.group_administration.ensure_offsets_topic()
+    await node.services.groups.ensure_offsets_topic()
     names = request.subscribed_topic_names
     command = ConsumerHeartbeatCommand(
         request.group_id,
@@ -126,7 +126,7 @@ def _group(group: ConsumerGroupDescription, *, with_operations: bool) -> dict[st
 
 async def consumer_group_describe(node: Node, request: Any, _context: Context) -> Answer:
     """ConsumerGroupDescribe."""
-    await node.group_administration.ensure_offsets_topic()
+    await node.services.groups.ensure_offsets_topic()
     group_ids = [str(group_id) for group_id in request.group_ids]
     described = await node.groups.submit_each(DescribeConsumerGroupsCommand(group_ids))
     with_operations = request.include_authorized_operations

@@ -67,7 +67,7 @@ async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
         request.group_instance_id,
         offsets,
     )
-    reply = await node.group_administration.commit(command)
+    reply = await node.services.groups.commit(command)
     for place, result in zip(named, reply.results, strict=True):
         errors[place] = result.error
     return {
@@ -108,7 +108,7 @@ async def _fetch_offsets(
                 unknown.append(_no_offsets(topic, code_of(error)))
                 continue
             wanted.extend((name, number) for number in topic.partition_indexes)
-    reply = await node.group_administration.offsets(
+    reply = await node.services.groups.offsets(
         request.group_id, wanted, require_stable=require_stable, member=member
     )
     by_topic: dict[str, list[FetchedOffset]] = {}
@@ -175,7 +175,7 @@ async def offset_delete(node: Node, request: Any, _context: Context) -> Answer:
     wanted = [
         (topic.name, item.partition_index) for topic in request.topics for item in topic.partitions
     ]
-    reply = await node.group_administration.delete_offsets(request.group_id, wanted)
+    reply = await node.services.groups.delete_offsets(request.group_id, wanted)
     codes = {(r.topic, r.partition): code_of(r.error) for r in reply.results}
     return {
         "error_code": code_of(reply.error),

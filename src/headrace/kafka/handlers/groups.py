@@ -44,7 +44,7 @@ NOT_ASKED = -(2**31)
 
 async def ensure_offsets_topic(node: Node) -> None:
     """Create the internal topic that holds all groups if it does not exist."""
-    await node.group_administration.ensure_offsets_topic()
+    await node.services.groups.ensure_offsets_topic()
 
 
 async def join_group(node: Node, request: JoinGroupRequest, context: Context) -> Answer:
@@ -151,7 +151,7 @@ async def leave_group(node: Node, request: LeaveGroupRequest, context: Context) 
 
 async def list_groups(node: Node, request: ListGroupsRequest, _context: Context) -> Answer:
     """ListGroups."""
-    reply = await node.group_administration.list_groups(request.states_filter, request.types_filter)
+    reply = await node.services.groups.list_groups(request.states_filter, request.types_filter)
     return {
         "error_code": code_of(reply.error),
         "groups": [
@@ -194,7 +194,7 @@ def _described(group: GroupDescription, context: Context, *, with_operations: bo
 
 async def describe_groups(node: Node, request: DescribeGroupsRequest, context: Context) -> Answer:
     """DescribeGroups."""
-    groups = await node.group_administration.describe([str(group) for group in request.groups])
+    groups = await node.services.groups.describe([str(group) for group in request.groups])
     with_operations = request.include_authorized_operations
     return {
         "groups": [_described(group, context, with_operations=with_operations) for group in groups]
@@ -204,7 +204,7 @@ async def describe_groups(node: Node, request: DescribeGroupsRequest, context: C
 async def delete_groups(node: Node, request: DeleteGroupsRequest, _context: Context) -> Answer:
     """DeleteGroups."""
     group_ids = [str(group) for group in request.groups_names]
-    results = await node.group_administration.delete(group_ids)
+    results = await node.services.groups.delete(group_ids)
     return {
         "results": [
             {

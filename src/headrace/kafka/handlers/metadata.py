@@ -286,10 +286,10 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
                 raise RequestInvalid("unsupported coordinator type: use group or transaction")
             await node.topics.ensure_internal(shards.topic)
             await shards.wait_handed_over(key)
-            if not has_paused and node.coordinated_for_s(shards, key) < MOVED_S:
+            if not has_paused and node.services.cluster.coordinated_for_s(shards, key) < MOVED_S:
                 has_paused = True
                 await asyncio.sleep(MOVED_PAUSE_S)
-            broker = node.coordinator_of(shards, key)
+            broker = node.services.cluster.coordinator_of(shards, key)
         except HeadraceError as refused:
             error = refused
         host, port = broker.kafka_address(context.session.listener) if broker else ("", -1)

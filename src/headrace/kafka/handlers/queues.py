@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
 from headrace.broker.services.long_poll import wait_for_records
-from headrace.broker.services.queue_administration import KEY_BYTES_MAX, KEYS_MAX
+from headrace.broker.services.queue_service import KEY_BYTES_MAX, KEYS_MAX
 from headrace.broker.shares.hosted_shares import Pause
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
@@ -258,7 +258,7 @@ async def queue_describe(node: Node, request: Any, _context: Context) -> Answer:
     """QueueDescribe: a group's positions."""
 
     async def one(topic: Topic, number: int) -> dict[str, Any]:
-        found = await node.queue_administration.describe_here(topic, number, request.group_id)
+        found = await node.services.queues.describe_here(topic, number, request.group_id)
         return {"position": None if found is None else found._asdict()}
 
     return await _each(node, request, one, {})
@@ -273,7 +273,7 @@ async def queue_list_parked(node: Node, request: Any, _context: Context) -> Answ
         nonlocal bytes_left
         if bytes_left <= 0:
             return {}
-        found = await node.queue_administration.list_parked_here(topic, number, request.group_id)
+        found = await node.services.queues.list_parked_here(topic, number, request.group_id)
         bytes_left -= sum(len(item.key) for item in found)
         return {
             "keys": [
@@ -301,7 +301,7 @@ async def queue_park(node: Node, request: Any, _context: Context) -> Answer:
     async def one(topic: Topic, number: int) -> dict[str, Any]:
         _check_keys(request)
         keys = [bytes(key) for key in request.keys]
-        await node.queue_administration.park_here(topic, number, request.group_id, keys)
+        await node.services.queues.park_here(topic, number, request.group_id, keys)
         return {}
 
     return await _each(node, request, one, {})
@@ -313,9 +313,7 @@ async def queue_unpark(node: Node, request: Any, _context: Context) -> Answer:
     async def one(topic: Topic, number: int) -> dict[str, Any]:
         _check_keys(request)
         keys = [bytes(key) for key in request.keys]
-        released = {
-            *await node.queue_administration.unpark_here(topic, number, request.group_id, keys)
-        }
+        released = {*await node.services.queues.unpark_here(topic, number, request.group_id, keys)}
         return {"released": [place for place, key in enumerate(keys) if key in released]}
 
     return await _each(node, request, one, {"released": []})
@@ -349,7 +347,7 @@ async def queue_append(node: Node, request: Any, _context: Context) -> Answer:
     try:
         topic = await _checked_topic(node, request, [request.partition_index])
         batch = bytes(request.batch or b"")
-        placed = await node.routed.sends.append_here(topic, request.partition_index, batch)
+        placed = await node.services.sends.append_here(topic, request.partition_index, batch)
     except HeadraceError as error:
         refused = error.fields.get("record_errors", ())
         errors = [{"index": index, "message": message} for index, message in refused]
@@ -375,7 +373,7 @@ async def queue_ask(node: Node, request: Any, _context: Context) -> Answer:
 
     async def one(number: int) -> dict[str, Any]:
         try:
-            answer = await node.routed.calls.carry_out(name, topic, number, body)
+            answer = await node.services.calls.carry_out(name, topic, number, body)
         except HeadraceError as error:
             return {"partition_index": number, **_error(error)}
         return {"partition_index": number, "body": answer}

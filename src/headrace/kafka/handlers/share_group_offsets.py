@@ -57,7 +57,7 @@ async def describe_share_group_offsets(node: Node, request: Any, _context: Conte
         error: HeadraceError | None = None
         try:
             _check_group(group.group_id)
-            positions = await node.share_group_administration.positions(group.group_id, wanted)
+            positions = await node.services.share_groups.positions(group.group_id, wanted)
         except HeadraceError as refused:
             error = refused
         groups.append(
@@ -99,7 +99,7 @@ async def alter_share_group_offsets(node: Node, request: Any, _context: Context)
                 if (topic.topic_name, item.partition_index) in starts:
                     raise RequestInvalid("a partition is named twice")
                 starts[topic.topic_name, item.partition_index] = item.start_offset
-        outcomes = await node.share_group_administration.move(request.group_id, starts)
+        outcomes = await node.services.share_groups.move(request.group_id, starts)
         responses = [
             {
                 "topic_name": topic.topic_name,
@@ -127,7 +127,7 @@ async def delete_share_group_offsets(node: Node, request: Any, _context: Context
     try:
         _check_group(request.group_id)
         names = [topic.topic_name for topic in request.topics]
-        results = await node.share_group_administration.delete_positions(request.group_id, names)
+        results = await node.services.share_groups.delete_positions(request.group_id, names)
     except HeadraceError as refused:
         error = refused
     return {
@@ -166,7 +166,7 @@ async def read_share_group_state_summary(node: Node, request: Any, _context: Con
     """ReadShareGroupStateSummary."""
 
     async def read(key: tuple[UUID, int], _item: Any) -> dict[str, Any]:
-        state = await node.share_group_administration.state_here(request.group_id, key)
+        state = await node.services.share_groups.state_here(request.group_id, key)
         return {
             "state_epoch": 0,
             "leader_epoch": state.leader_epoch,
@@ -186,7 +186,7 @@ async def initialize_share_group_state(node: Node, request: Any, _context: Conte
     """InitializeShareGroupState: reset a group to an offset."""
 
     async def start(key: tuple[UUID, int], item: Any) -> dict[str, Any]:
-        await node.share_group_administration.move_here(request.group_id, key, item.start_offset)
+        await node.services.share_groups.move_here(request.group_id, key, item.start_offset)
         return {}
 
     return await _each(request, start)
@@ -196,7 +196,7 @@ async def delete_share_group_state(node: Node, request: Any, _context: Context) 
     """DeleteShareGroupState: delete a group's state."""
 
     async def forget(key: tuple[UUID, int], _item: Any) -> dict[str, Any]:
-        await node.share_group_administration.forget_here(request.group_id, key)
+        await node.services.share_groups.forget_here(request.group_id, key)
         return {}
 
     return await _each(request, forget)

@@ -102,7 +102,7 @@ async def share_group_describe(node: Node, request: Any, _context: Context) -> A
         error: HeadraceError | None = None
         described: dict[str, Any] = {"group_epoch": 0, "members": [], "group_state": "Dead"}
         try:
-            known = node.share_group_administration.members(group_id)
+            known = node.services.share_groups.members(group_id)
             described["group_epoch"] = known.epoch
             described["group_state"] = "Stable" if known.members else "Empty"
             described["members"] = [_member(node, member) for member in known.members.values()]

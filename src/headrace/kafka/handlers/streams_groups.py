@@ -98,7 +98,7 @@ async def streams_group_heartbeat(
     node: Node, request: StreamsGroupHeartbeatRequest, context: Context
 ) -> Answer:
     """StreamsGroupHeartbeat: join (epoch 0), stay, or leave (-1, -2)."""
-    await node.group_administration.ensure_offsets_topic()
+    await node.services.groups.ensure_offsets_topic()
     endpoint, tags = request.user_endpoint, request.client_tags
     command = StreamsHeartbeatCommand(
         request.group_id,
@@ -242,7 +242,7 @@ def _group(group: StreamsGroupDescription, *, with_operations: bool) -> dict[str
 
 async def streams_group_describe(node: Node, request: Any, _context: Context) -> Answer:
     """StreamsGroupDescribe."""
-    await node.group_administration.ensure_offsets_topic()
+    await node.services.groups.ensure_offsets_topic()
     group_ids = [str(group_id) for group_id in request.group_ids]
     described = await node.groups.submit_each(DescribeStreamsGroupsCommand(group_ids))
     with_operations = request.include_authorized_operations

@@ -77,9 +77,7 @@ async def create_topics(node: Node, request: Any, context: Context) -> Answer:
             if counts[topic.name] > 1:
                 raise RequestInvalid(f"topic {topic.name[:249]!r} is named twice in one request")
             mutations.check()
-            fact = await node.topic_administration.create(
-                _new(topic), is_dry_run=request.validate_only
-            )
+            fact = await node.services.topics.create(_new(topic), is_dry_run=request.validate_only)
             if not request.validate_only:
                 mutations.charge(fact.partition_count)
         except HeadraceError as refused:
@@ -118,7 +116,7 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
         try:
             mutations.check()
             count = 0 if known is None else len(known.partitions)
-            await node.topic_administration.delete(name, topic_id)
+            await node.services.topics.delete(name, topic_id)
             mutations.charge(count)
         except HeadraceError as refused:
             error = refused
@@ -141,7 +139,7 @@ async def create_partitions(node: Node, request: Any, context: Context) -> Answe
             mutations.check()
             known = node.topics.by_name.get(item.name)
             count = 0 if known is None else len(known.partitions)
-            await node.topic_administration.add_partitions(
+            await node.services.topics.add_partitions(
                 item.name, item.count, assignments, is_dry_run=request.validate_only
             )
             if not request.validate_only:

@@ -1,16 +1,15 @@
-"""What one receive delivers: messages with receipts, and how the rest of it is settled.
+"""What one receive delivers of a partition: messages, and how the rest of it is settled.
 
-Invariants: pure but for the thread of large batches. Messages are made as JSON text at once: an
-object for each of them, and the encoder's walk over it, took half of a receive's time.
+Invariants: pure but for the thread of large batches; the caller makes messages of records.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.coordination.shares.commands import (
@@ -26,35 +25,34 @@ from headrace.errors import (
     RecordInvalid,
     UnsupportedForMessageFormat,
 )
-from headrace.http.receipts import quoted, receipt_text
-from headrace.http.records import shown
 from headrace.records.batch import read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from headrace.broker.shares.share_partitions import Received
-    from headrace.http.operations import Json
     from headrace.records.codec import Record
 
 log = logging.getLogger(__name__)
 
+_M = TypeVar("_M")
+Show = Callable[[int, int, "Sequence[Record]"], "list[_M]"]
+"""(partition, count of deliveries, records in order) -> a message for each record."""
 UNDECODABLE: Final = "cannot be decoded"
 
 
-class PartitionDeliveries:
+class PartitionDeliveries(Generic[_M]):
     """The messages of one partition, and how to settle the rest of what was acquired.
 
     The rest: offsets without a message, records that cannot be decoded, and what would make the
     response larger than `bytes_left`, which is given back without counting as a delivery.
     """
 
-    def __init__(self, partition: int, member: str, bytes_left: int) -> None:
+    def __init__(self, partition: int, show: Show[_M], bytes_left: int) -> None:
         self._partition = partition
-        self._member = member
+        self._show = show
         self.bytes_left = bytes_left
-        self.messages: list[str] = []
-        """JSON texts."""
+        self.messages: list[_M] = []
         self.settlements: list[Settlement] = []
 
     async def add(self, received: Received) -> None:
@@ -87,33 +85,18 @@ class PartitionDeliveries:
 
     def _add_records(self, held: list[Acquired], records: list[Record], upto: int) -> None:
         offsets = [record.offset for record in records]
-        append, partition, member = self.messages.append, self._partition, self._member
         for first, range_last, deliveries in held:
-            reached, last = first, min(range_last, upto)
-            middle = f'.{member}","partition":{partition},"deliveries":{deliveries},"offset":'
-            for record in records[bisect_left(offsets, first) : bisect_right(offsets, last)]:
-                offset = record.offset
+            last = min(range_last, upto)
+            begin, end = bisect_left(offsets, first), bisect_right(offsets, last)
+            if begin < end:
+                self.messages += self._show(self._partition, deliveries, records[begin:end])
+            if end - begin == last - first + 1:
+                continue
+            reached = first
+            for offset in [*offsets[begin:end], last + 1]:
                 if offset > reached:
                     self.settlements.append(Settlement(reached, offset - 1, GAP))
                 reached = offset + 1
-                if not record.headers:
-                    # Without a call for each message, which took a fifth of the time.
-                    key, value = record.key, record.value
-                    try:
-                        shown_key = "null" if key is None else quoted(key.decode())
-                        shown_value = "null" if value is None else quoted(value.decode())
-                    except UnicodeDecodeError:
-                        pass
-                    else:
-                        append(
-                            f'{{"receipt":"{partition}.{offset}{middle}{offset},'
-                            f'"timestamp_ms":{record.timestamp_ms},"headers":[],'
-                            f'"key":{shown_key},"value":{shown_value}}}'
-                        )
-                        continue
-                append(_message(record, partition, member, deliveries))
-            if reached <= last:
-                self.settlements.append(Settlement(reached, last, GAP))
 
     def _give_back(self, held: list[Acquired], first: int) -> None:
         self.settlements += [
@@ -148,13 +131,3 @@ def _by_batch(received: Received) -> Iterator[tuple[bytes, list[Acquired]]]:
                 break
             held.append(Acquired(max(first, low), min(last, high), deliveries))
         yield batch, held
-
-
-def _message(record: Record, partition: int, member: str, deliveries: int) -> str:
-    """The JSON text of a message with headers, or with bytes that are no text."""
-    message: Json = {
-        "receipt": receipt_text(partition, record.offset, member),
-        "partition": partition,
-        "deliveries": deliveries,
-    }
-    return json.dumps(message | shown(record), ensure_ascii=False, separators=(",", ":"))

@@ -1,8 +1,9 @@
-"""One receive over HTTP: messages of a topic's partitions, from whichever brokers own them.
+"""One receive of a queue: messages of a topic's partitions, from whichever brokers own them.
 
-Invariants: what is acquired reaches the client or is given back, without counting as a delivery:
-also where the client goes away while brokers are asked. Batches become messages here, whoever owns
-them. A partition that cannot be asked keeps nothing from the messages of the others.
+Invariants: knows no protocol; the caller makes messages of records. What is acquired reaches the
+client, or is given back without counting as a delivery, also if the client disconnects while
+brokers are asked. Batches are decoded here, whichever broker owns them. A partition that cannot be
+asked does not hold back the messages of the others.
 """
 
 from __future__ import annotations
@@ -10,26 +11,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from headrace.broker.services.queue_deliveries import PartitionDeliveries
 from headrace.broker.services.queue_owners import away
 from headrace.broker.shares.queue_peers import MemberSettlements, SeenPause
 from headrace.broker.shares.share_partitions import OFFSET_MAX
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.errors import BrokerUnreachable, HeadraceError, NotOwner
-from headrace.http.deliveries import PartitionDeliveries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from starlette.requests import Request
-
-    from headrace.broker.node import Node
-    from headrace.broker.services.queue_owners import Owners
+    from headrace.broker.services.queue_deliveries import Show
+    from headrace.broker.services.queue_owners import Owners, QueueOwners
     from headrace.broker.shares.hosted_shares import Pause
-    from headrace.broker.shares.share_partitions import Received, ReceiveRequest
+    from headrace.broker.shares.share_partitions import (
+        Received,
+        ReceiveRequest,
+        SharePartitions,
+    )
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import Acquired
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+    from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -39,31 +45,59 @@ SETTLED_ROUNDS_MAX: Final = 64
 """Of one receive after its time is up: each has finished offsets that hold no message."""
 
 
-class Receiving:
-    """See the module. `asked.member_id` is of this receive alone."""
+M = TypeVar("M")
+"""A message, as the caller makes it."""
+
+
+class Client(Protocol):
+    """The client of a receive, which may disconnect before it gets the messages."""
+
+    def has_gone(self) -> bool:
+        """Whether it has disconnected."""
+        ...
+
+    async def wait_gone(self) -> None:
+        """Return when it has disconnected."""
+        ...
+
+
+class ReceiveParts(NamedTuple):
+    """What a receive uses of its broker."""
+
+    owners: QueueOwners
+    shares: SharePartitions
+    clock: Clock
+    randomness: Randomness
+    tasks: Tasks
+
+
+class QueueReceive(Generic[M]):
+    """See the module. `asked.member_id` belongs to this receive alone."""
 
     def __init__(
         self,
-        node: Node,
+        parts: ReceiveParts,
         topic: Topic,
         asked: ReceiveRequest,
-        member: str,
-        ends: Mapping[int, int] | None,
+        show: Show[M],
+        ends: Mapping[int, int] | None = None,
     ) -> None:
-        """`member`: what receipts call `asked.member_id`. `ends`: partition -> the offset from
-        which on it has nothing for this request; a partition that is not among them has nothing at
-        all. None: no bound."""
-        self.messages: list[str] = []
-        """JSON texts."""
+        """`show(partition, deliveries, records)` makes messages. `ends`: partition -> the offset
+        from which on it has nothing for this request; a partition that is not among them has
+        nothing at all. None: no bound."""
+        self.messages: list[M] = []
         self.failed: dict[int, HeadraceError] = {}
         """Partitions that could not be asked in the last round."""
         self.asked_at_ms = 0
         """When the last round began: no lock began before."""
-        self._node = node
-        self._owners = node.queue_owners
+        self._owners = parts.owners
+        self._shares = parts.shares
+        self._clock = parts.clock
+        self._below = parts.randomness.below
+        self._tasks = parts.tasks
         self._topic = topic
         self._asked = asked
-        self._member = member
+        self._show = show
         self._ends = ends
         self._bytes_left = asked.bytes_max
         self._held: list[tuple[int, Sequence[Acquired]]] = []
@@ -72,7 +106,7 @@ class Receiving:
         self._waiting: list[tuple[Topic, int, Pause]] = []
         self._waiting_there: dict[int, tuple[Topic, dict[int, SeenPause]]] = {}
 
-    async def receive(self, wait_s: float, request: Request) -> None:
+    async def receive(self, wait_s: float, client: Client) -> None:
         """Ask until there are messages, or the time is over, or the client has gone.
 
         Raises what a partition said only where there are no messages at all: what was acquired from
@@ -81,19 +115,19 @@ class Receiving:
         try:
             owners = await self._owners.found(self._topic)
             await self._begin(owners)
-            is_gone = await self._receive_until(wait_s, owners, request)
+            is_gone = await self._receive_until(wait_s, owners, client)
         except BaseException:
             self._give_back_later()
             raise
-        if is_gone or _has_gone(request):
+        if is_gone or client.has_gone():
             self._give_back_later()
 
-    async def _receive_until(self, wait_s: float, owners: Owners, request: Request) -> bool:
+    async def _receive_until(self, wait_s: float, owners: Owners, client: Client) -> bool:
         """Whether the client has gone meanwhile."""
         await self._round(owners)
         if self.messages and not owners.others:
             return False  # nothing was waited for
-        gone = self._node.tasks.start(_client_gone(request), "a client that receives")
+        gone = self._tasks.start(client.wait_gone(), "a client that receives")
         try:
             await self._continue(wait_s, gone)
             return gone.done()
@@ -137,7 +171,7 @@ class Receiving:
         topic, group_id = self._topic, self._asked.group_id
         for number in owners.here:
             try:
-                await self._node.shares.begin(topic, number, group_id)
+                await self._shares.begin(topic, number, group_id)
             except HeadraceError as error:  # the receive itself reports it, unless others have some
                 log.info("%s-%d: %s cannot begin yet: %s", topic.name, number, group_id, error)
         unbegun = {
@@ -160,19 +194,18 @@ class Receiving:
 
     async def _round(self, owners: Owners) -> None:
         """Ask each owner, each time beginning with another, for what is left of the limits."""
-        self.asked_at_ms = self._node.clock.now_ms()
+        self.asked_at_ms = self._clock.now_ms()
         self.failed.clear()
         self._waiting.clear()
         self._waiting_there.clear()
         self._has_settled = False
-        chance = self._node.randomness.below
         brokers: list[int | None] = [*owners.others]
         if owners.here:
             brokers.append(None)
-        first = chance(len(brokers)) if len(brokers) > 1 else 0
+        first = self._below(len(brokers)) if len(brokers) > 1 else 0
         for broker in brokers[first:] + brokers[:first]:
             numbers = owners.here if broker is None else owners.others[broker]
-            start = chance(len(numbers)) if len(numbers) > 1 else 0
+            start = self._below(len(numbers)) if len(numbers) > 1 else 0
             numbers = self._wanted(numbers[start:] + numbers[:start])
             if not numbers:
                 continue
@@ -207,7 +240,7 @@ class Receiving:
             if ends is not None:
                 part.end = ends[number]
             try:
-                received = await self._node.shares.receive(topic, number, part)
+                received = await self._shares.receive(topic, number, part)
             except HeadraceError as error:
                 self._note_failure(number, error)
                 continue
@@ -248,7 +281,7 @@ class Receiving:
         """Make messages of what was acquired, and settle the rest of it."""
         if not is_held:
             self._held.append((number, received.acquired))
-        deliveries = PartitionDeliveries(number, self._member, self._bytes_left)
+        deliveries = PartitionDeliveries(number, self._show, self._bytes_left)
         await deliveries.add(received)
         self._bytes_left = deliveries.bytes_left
         self.messages += deliveries.messages
@@ -269,7 +302,7 @@ class Receiving:
             return
         group_id = self._asked.group_id
         waiting = self._owners.wait(group_id, self._waiting, self._waiting_there, timeout_s)
-        task = self._node.tasks.start(waiting, "wait for messages")
+        task = self._tasks.start(waiting, "wait for messages")
         try:
             await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -282,7 +315,7 @@ class Receiving:
         self.messages.clear()
         held, self._held = self._held, []
         if held:
-            self._node.tasks.spawn(self._give_back(held), f"give back of {self._asked.member_id}")
+            self._tasks.spawn(self._give_back(held), f"give back of {self._asked.member_id}")
 
     async def _give_back(self, held: Sequence[tuple[int, Sequence[Acquired]]]) -> None:
         deliveries: list[MemberSettlements] = []
@@ -295,22 +328,3 @@ class Receiving:
             ]
             deliveries.append(MemberSettlements(number, self._asked.member_id, settlements))
         await self._owners.settle(self._topic, self._asked.group_id, deliveries)
-
-
-def _has_gone(request: Request) -> bool:
-    """Whether the client's connection has ended; in a hundredth of the time of the request's own
-    `is_disconnected`, which starts a wait and cancels it."""
-    receiving: Any = request.receive()
-    try:
-        receiving.send(None)  # one step: it waits unless there is something to say
-    except StopIteration as ended:
-        return bool(ended.value["type"] == "http.disconnect")
-    receiving.close()
-    return False
-
-
-async def _client_gone(request: Request) -> None:
-    """Return when the client's connection has ended. The body has been read."""
-    message = await request.receive()
-    if message["type"] != "http.disconnect":
-        await asyncio.Event().wait()  # a server that does not say

@@ -1,16 +1,19 @@
-"""Administers a queue as a whole: a group's positions in a topic, and its parked keys.
+"""Queues of whole topics: receive messages, settle them, describe a group, park keys.
 
 Invariants: knows no protocol. Any broker accepts requests and calls the owners of all partitions
-(`QueueOwners`); the owner decides for its partition. Every call is idempotent: parking a parked key
-and releasing one that is not parked change nothing.
+(`QueueOwners`); the owner decides for its partition. Administration is idempotent: parking a parked
+key and releasing one that is not parked change nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
+from headrace.broker.services.queue_receipts import settle_receipts
+from headrace.broker.services.queue_receive import QueueReceive, ReceiveParts
 from headrace.broker.shares.queue_peers import QueuePosition
+from headrace.broker.shares.share_group_settings import share_terms
 from headrace.coordination.shares.commands import (
     ListParkedCommand,
     ParkKeyCommand,
@@ -19,33 +22,84 @@ from headrace.coordination.shares.commands import (
 from headrace.errors import GroupUnknown, RecordStateInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+    from headrace.broker.services.group_administration import GroupAdministration
+    from headrace.broker.services.queue_deliveries import Show
     from headrace.broker.services.queue_owners import QueueOwners
-    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.services.queue_receipts import ReceiptSettlements
+    from headrace.broker.services.queue_receive import Client
+    from headrace.broker.shares.share_group_settings import ShareGroupSettings
+    from headrace.broker.shares.share_partitions import ReceiveRequest, SharePartitions
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import ParkedKey
     from headrace.errors import HeadraceError
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+    from headrace.runtime.tasks import Tasks
 
+_M = TypeVar("_M")
 KEYS_MAX: Final = 100
 """Per call that parks or releases keys."""
 KEY_BYTES_MAX: Final = 16 * 1024
 """Per key: as many characters as HTTP accepts, in UTF-8."""
 
 
-class QueueAdministration:
+class QueueService:
     """See the module. Results are by partition; an error applies to one partition."""
 
     def __init__(
         self,
         owners: QueueOwners,
         shares: SharePartitions,
-        refresh: Callable[[str], Awaitable[None]],
+        groups: ConfiguredGroups,
+        administration: Callable[[], GroupAdministration],
+        clock: Clock,
+        randomness: Randomness,
+        tasks: Tasks,
     ) -> None:
-        """`refresh(group_id)` reads the group's settings again."""
+        """`administration()`: that of groups, which is there once the broker has opened."""
         self._owners = owners
         self._shares = shares
-        self._refresh = refresh
+        self._groups = groups
+        self._administration = administration
+        self._parts = ReceiveParts(owners, shares, clock, randomness, tasks)
+
+    # --- messages ----------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        topic: Topic,
+        asked: ReceiveRequest,
+        show: Show[_M],
+        client: Client,
+        wait_s: float,
+        ends: Mapping[int, int] | None = None,
+    ) -> QueueReceive[_M]:
+        """Acquire messages of all partitions; waits up to `wait_s` for the first one.
+
+        See QueueReceive. Raises GroupKindMismatch, and the error of a partition if there are no
+        messages at all.
+        """
+        await self._administration().check_is_free_for_shares(asked.group_id)
+        receive = QueueReceive(self._parts, topic, asked, show, ends)
+        await receive.receive(wait_s, client)
+        return receive
+
+    async def settle(
+        self,
+        topic: Topic,
+        group_id: str,
+        asked: ReceiptSettlements,
+        member_id: Callable[[str], str],
+    ) -> list[HeadraceError | None]:
+        """See `settle_receipts`."""
+        return await settle_receipts(self._owners, topic, group_id, asked, member_id)
+
+    def terms(self, group_id: str) -> ShareGroupSettings:
+        """The group's settings. Raises MetadataUnavailable."""
+        return share_terms(self._groups, group_id)
 
     # --- the whole topic ---------------------------------------------------------------------
 
@@ -123,7 +177,7 @@ class QueueAdministration:
         try:
             self._shares.check_parks(group_id)  # before the group begins on the topic
         except RecordStateInvalid:  # unless another broker has just changed the settings
-            await self._refresh(group_id)
+            await self._groups.refresh(group_id)
             self._shares.check_parks(group_id)
         await self._shares.begin(topic, number, group_id)
         for key in keys:

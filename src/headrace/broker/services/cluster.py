@@ -1,0 +1,60 @@
+"""The brokers of the cluster, and which of them is responsible for what.
+
+Invariants: knows no protocol; answers from what this broker knows now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import CoordinatorUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.metadata.facts import BrokerFact
+
+    Shards = CoordinatorShards[Any, Any, Any]
+
+
+class Cluster:
+    """See the module."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        topics: Topics,
+        ownership: Ownership,
+        brokers: Callable[[], Sequence[BrokerFact]],
+    ) -> None:
+        self.broker_id = broker_id
+        self.id = ""
+        """Set when the broker has opened."""
+        self.brokers = brokers
+        """The live brokers, including this one before it has registered."""
+        self._topics = topics
+        self._ownership = ownership
+
+    def leader_of(self, topic: Topic, number: int) -> BrokerFact | None:
+        """The live broker that serves the partition; None if there is none."""
+        broker_id = self._ownership.leader(topic, number).broker
+        return next((one for one in self.brokers() if one.id == broker_id), None)
+
+    def coordinator_of(self, shards: Shards, key: str) -> BrokerFact:
+        """The broker that coordinates `key`. Raises CoordinatorUnavailable if there is none."""
+        topic = self._topics.by_name.get(shards.topic)
+        leader = None if topic is None else self.leader_of(topic, shards.partition_for(key))
+        if leader is None:
+            raise CoordinatorUnavailable("no broker coordinates this key at the moment: try again")
+        return leader
+
+    def coordinated_for_s(self, shards: Shards, key: str) -> float:
+        """For how many seconds this broker has known the coordinator of `key`."""
+        topic = self._topics.by_name.get(shards.topic)
+        if topic is None:
+            return 0.0
+        return self._ownership.led_for_s(topic, shards.partition_for(key))

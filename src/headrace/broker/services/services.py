@@ -1,0 +1,46 @@
+"""What a protocol's face may use of a broker: a small, named set of services.
+
+Invariants: knows no protocol, and does nothing itself. A face reaches nothing of a node beyond
+these; `tests/test_tidy.py` counts the exceptions, which may only become fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.broker.services.appends import Appends
+    from headrace.broker.services.client_quotas import ClientQuotas
+    from headrace.broker.services.cluster import Cluster
+    from headrace.broker.services.configurations import Configurations
+    from headrace.broker.services.group_administration import GroupAdministration
+    from headrace.broker.services.message_search import MessageSearch
+    from headrace.broker.services.message_timers import MessageTimers
+    from headrace.broker.services.owner_calls import OwnerCalls
+    from headrace.broker.services.queue_service import QueueService
+    from headrace.broker.services.record_sends import RecordSends
+    from headrace.broker.services.share_group_administration import ShareGroupAdministration
+    from headrace.broker.services.topic_administration import TopicAdministration
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """See the module."""
+
+    topics: TopicAdministration
+    cluster: Cluster
+    appends: Appends
+    """Batches of this broker's partitions."""
+    sends: RecordSends
+    """Records of any partition."""
+    queues: QueueService
+    timers: MessageTimers
+    """Delayed and half messages."""
+    search: MessageSearch
+    share_groups: ShareGroupAdministration
+    configurations: Configurations
+    quotas: ClientQuotas
+    calls: OwnerCalls
+    """What other brokers ask of this one."""
+    groups: GroupAdministration = None  # type: ignore[assignment]  # set when the broker opens
