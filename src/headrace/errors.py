@@ -170,6 +170,34 @@ class TransactionalIdRefused(Rejected):
     """The broker does not allow this use of the transactional id."""
 
 
+class Unauthorized(Rejected):
+    """The client's principal has no right to do this."""
+
+
+class TopicUnauthorized(Unauthorized):
+    """No right to do this with the topic."""
+
+
+class GroupUnauthorized(Unauthorized):
+    """No right to do this with the group."""
+
+
+class ClusterUnauthorized(Unauthorized):
+    """No right to do this with the cluster."""
+
+
+class TransactionalIdUnauthorized(Unauthorized):
+    """No right to use the transactional id."""
+
+
+class DelegationTokenUnauthorized(Unauthorized):
+    """No right to do this with the delegation token, or with tokens of the user."""
+
+
+class SecurityDisabled(Rejected):
+    """The broker has no authorizer, so it stores no access control lists."""
+
+
 class OffsetCommitUnstable(Retriable):
     """A transaction with a pending offset commit for this partition is still open."""
 

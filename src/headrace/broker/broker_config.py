@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.transactions.config import TransactionConfig
+
+ACL: Final = "acl"
+"""The authorizer with access control lists."""
 
 
 @dataclass(slots=True)
@@ -118,6 +122,13 @@ class BrokerConfig:
     """How often one of the brokers that share storage looks for orphaned ledgers and facts."""
     sweep_grace_ms: int = 3_600_000
     """How long a ledger or fact must have been orphaned before it is deleted."""
+
+    authorizer: str = "auto"
+    """headrace.authorizer; the server replaces `auto`, which is like `none` here"""
+    super_users: str = ""
+    """super.users"""
+    allow_everyone_if_no_acl: bool = False
+    """allow.everyone.if.no.acl.found"""
 
     def group_config(self) -> GroupConfig:
         """The part that group coordinators read."""

@@ -35,7 +35,9 @@ from headrace.broker.ownership.hand_over import Events
 from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.security.authorizer import AllowAll
+from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
+from headrace.broker.services.audit import Audit
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.cluster import Cluster
@@ -69,6 +71,7 @@ from headrace.errors import HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.sealed_view import show_sealed
+from headrace.metadata.acl_facts import ACLS
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, HTTP_ADVERTISED, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
@@ -121,7 +124,8 @@ class Node:
         self.config = config = replace(config, topic_defaults=dict(config.topic_defaults))
         self.settings = BrokerSettings(config, metadata, given or {})
         self.quotas = ClientQuotas(metadata, clock)
-        self.authorizer: Authorizer = AllowAll()
+        self.audit, self.access = Audit(clock), access_of(config, metadata)
+        self.authorizer: Authorizer = self.access or AllowAll()
         self.store = store
         self.metadata = metadata
         self.clock = clock
@@ -297,6 +301,7 @@ class Node:
             (BROKER_CONFIGS, self.settings.apply),
             (GROUPS, self.group_configs.apply),
             (QUOTAS, self.quotas.apply),
+            *(() if self.access is None else ((ACLS, self.access.apply),)),
         ):
             await MetadataCache(self.metadata, prefix, apply, lambda: None, *followed).start()
         if self._is_standalone:

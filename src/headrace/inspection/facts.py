@@ -20,6 +20,7 @@ from headrace.inspection.findings import (
 )
 from headrace.inspection.folder import METADATA
 from headrace.log.fencing import EPOCH_OF_DELETED
+from headrace.metadata.acl_facts import ACLS, AclFact
 from headrace.metadata.config_facts import BROKER_CONFIG, BROKER_CONFIGS, BrokerConfigFact
 from headrace.metadata.facts import (
     BROKERS,
@@ -64,6 +65,7 @@ _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     (LOADS, LoadFact.decode),
     (MOVES, MovesFact.decode),
     (QUOTAS, QuotaFact.decode),
+    (ACLS, AclFact.decode),
 )
 _STEP = f"restore {METADATA} from a backup"
 _LOST = "the partition is not served: its records would be lost and their offsets reused"

@@ -8,6 +8,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.kafka.access import (
+    BETWEEN_BROKERS,
+    Access,
+    How,
+    Need,
+    cluster,
+    group,
+    needs,
+    public,
+    topics,
+    transaction,
+)
+
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
@@ -17,6 +31,7 @@ CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
 OFFSET_FOR_LEADER_EPOCH = 23
 ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, WRITE_TXN_MARKERS = 24, 25, 26, 27
 TXN_OFFSET_COMMIT = 28
+DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 DESCRIBE_CONFIGS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 32, 33, 35
 SASL_AUTHENTICATE, CREATE_PARTITIONS, DELETE_GROUPS = 36, 37, 42
 INCREMENTAL_ALTER_CONFIGS, OFFSET_DELETE = 44, 47
@@ -31,70 +46,369 @@ DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS, DELETE_SHARE_GROUP_OFFS
 
 
 class Api(NamedTuple):
-    """One API: the supported versions, and the first with a flexible request header."""
+    """One API: the supported versions, the first with a flexible request header, and who may send
+    it."""
 
     key: int
     name: str
     version_min: int
     version_max: int
     flexible_from: int
+    access: Access
+    """What its client must be allowed to do."""
+
+
+def _configs(operation: Operation) -> Access:
+    """A right to each topic and group; those of brokers are the cluster's."""
+    kinds = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+    each = [Need(operation, kind, "resources.resource_name", How.EACH) for kind in kinds]
+    return needs(*each).by("configs")
 
 
 _APIS = (
-    Api(PRODUCE, "Produce", 3, 13, 9),
-    Api(FETCH, "Fetch", 4, 18, 12),
-    Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6),
-    Api(METADATA, "Metadata", 0, 13, 9),
-    Api(OFFSET_COMMIT, "OffsetCommit", 2, 10, 8),
-    Api(OFFSET_FETCH, "OffsetFetch", 1, 10, 6),
-    Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
-    Api(JOIN_GROUP, "JoinGroup", 0, 9, 6),
-    Api(HEARTBEAT, "Heartbeat", 0, 4, 4),
-    Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
-    Api(SYNC_GROUP, "SyncGroup", 0, 5, 4),
-    Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
-    Api(LIST_GROUPS, "ListGroups", 0, 5, 3),
-    Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, 99),
-    Api(API_VERSIONS, "ApiVersions", 0, 5, 3),
-    Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
-    Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
-    Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
-    Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
-    Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
-    Api(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
-    Api(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
-    Api(END_TXN, "EndTxn", 0, 5, 3),
-    Api(WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
-    Api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 6, 3),
-    Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
-    Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
-    Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
-    Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
-    Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
-    Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
-    Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
-    Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 99),
-    Api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1),
-    Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1),
-    Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
-    Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
-    Api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
-    Api(LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
-    Api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
-    Api(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
-    Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
-    Api(SHARE_GROUP_HEARTBEAT, "ShareGroupHeartbeat", 1, 1, 0),
-    Api(SHARE_GROUP_DESCRIBE, "ShareGroupDescribe", 1, 1, 0),
-    Api(SHARE_FETCH, "ShareFetch", 1, 2, 0),
-    Api(SHARE_ACKNOWLEDGE, "ShareAcknowledge", 1, 2, 0),
-    Api(INITIALIZE_SHARE_GROUP_STATE, "InitializeShareGroupState", 0, 0, 0),
-    Api(DELETE_SHARE_GROUP_STATE, "DeleteShareGroupState", 0, 0, 0),
-    Api(READ_SHARE_GROUP_STATE_SUMMARY, "ReadShareGroupStateSummary", 0, 1, 0),
-    Api(STREAMS_GROUP_HEARTBEAT, "StreamsGroupHeartbeat", 0, 0, 0),
-    Api(STREAMS_GROUP_DESCRIBE, "StreamsGroupDescribe", 0, 0, 0),
-    Api(DESCRIBE_SHARE_GROUP_OFFSETS, "DescribeShareGroupOffsets", 0, 1, 0),
-    Api(ALTER_SHARE_GROUP_OFFSETS, "AlterShareGroupOffsets", 0, 0, 0),
-    Api(DELETE_SHARE_GROUP_OFFSETS, "DeleteShareGroupOffsets", 0, 0, 0),
+    Api(
+        PRODUCE,
+        "Produce",
+        3,
+        13,
+        9,
+        needs(topics(Operation.WRITE), transaction(Operation.WRITE)).by("produce"),
+    ),
+    Api(FETCH, "Fetch", 4, 18, 12, needs(topics(Operation.READ)).by("fetch")),
+    Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6, needs(topics(Operation.DESCRIBE))),
+    Api(
+        METADATA,
+        "Metadata",
+        0,
+        13,
+        9,
+        needs(topics(Operation.DESCRIBE), topics(Operation.CREATE, unless=Operation.CREATE)).by(
+            "metadata"
+        ),
+    ),
+    Api(
+        OFFSET_COMMIT,
+        "OffsetCommit",
+        2,
+        10,
+        8,
+        needs(group(Operation.READ), topics(Operation.READ)),
+    ),
+    Api(
+        OFFSET_FETCH,
+        "OffsetFetch",
+        1,
+        10,
+        6,
+        needs(
+            group(Operation.DESCRIBE, "groups.group_id", How.EACH),
+            topics(Operation.DESCRIBE, "groups.topics.name"),
+        ).by("offset_fetch"),
+    ),
+    Api(
+        FIND_COORDINATOR,
+        "FindCoordinator",
+        0,
+        6,
+        3,
+        needs(
+            group(Operation.DESCRIBE, "coordinator_keys", How.EACH),
+            transaction(Operation.DESCRIBE, "coordinator_keys", How.EACH),
+        ).by("find_coordinator"),
+    ),
+    Api(JOIN_GROUP, "JoinGroup", 0, 9, 6, needs(group(Operation.READ))),
+    Api(HEARTBEAT, "Heartbeat", 0, 4, 4, needs(group(Operation.READ))),
+    Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4, needs(group(Operation.READ))),
+    Api(SYNC_GROUP, "SyncGroup", 0, 5, 4, needs(group(Operation.READ))),
+    Api(
+        DESCRIBE_GROUPS,
+        "DescribeGroups",
+        0,
+        6,
+        5,
+        needs(group(Operation.DESCRIBE, "groups", How.EACH)),
+    ),
+    Api(
+        LIST_GROUPS,
+        "ListGroups",
+        0,
+        5,
+        3,
+        needs(
+            Need(
+                Operation.DESCRIBE,
+                ResourceType.GROUP,
+                "groups.group_id",
+                How.SHOWN,
+                unless=Operation.DESCRIBE,
+            )
+        ),
+    ),
+    Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, 99, public("how a client begins to log in")),
+    Api(API_VERSIONS, "ApiVersions", 0, 5, 3, public("what a client asks before it logs in")),
+    Api(
+        CREATE_TOPICS,
+        "CreateTopics",
+        2,
+        7,
+        5,
+        needs(
+            topics(Operation.CREATE, unless=Operation.CREATE),
+            topics(Operation.DESCRIBE_CONFIGS, "topics.name", How.SHOWN),
+        ).by("create_topics"),
+    ),
+    Api(
+        DELETE_TOPICS,
+        "DeleteTopics",
+        1,
+        6,
+        4,
+        needs(topics(Operation.DELETE), topics(Operation.DESCRIBE)).by("delete_topics"),
+    ),
+    Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2, needs(topics(Operation.DELETE))),
+    Api(
+        INIT_PRODUCER_ID,
+        "InitProducerId",
+        0,
+        5,
+        2,
+        needs(
+            transaction(Operation.WRITE),
+            Need(
+                Operation.WRITE, ResourceType.TOPIC, how=How.ANY, unless=Operation.IDEMPOTENT_WRITE
+            ),
+        ).by("init_producer_id"),
+    ),
+    Api(
+        OFFSET_FOR_LEADER_EPOCH,
+        "OffsetForLeaderEpoch",
+        2,
+        4,
+        4,
+        needs(topics(Operation.DESCRIBE, "topics.topic", unless=Operation.CLUSTER_ACTION)),
+    ),
+    Api(
+        ADD_PARTITIONS_TO_TXN,
+        "AddPartitionsToTxn",
+        0,
+        5,
+        3,
+        needs(
+            transaction(Operation.WRITE, "v3_and_below_transactional_id"),
+            topics(Operation.WRITE, "v3_and_below_topics.name"),
+        ).by("add_partitions"),
+    ),
+    Api(
+        ADD_OFFSETS_TO_TXN,
+        "AddOffsetsToTxn",
+        0,
+        4,
+        3,
+        needs(transaction(Operation.WRITE), group(Operation.READ)),
+    ),
+    Api(END_TXN, "EndTxn", 0, 5, 3, needs(transaction(Operation.WRITE))),
+    Api(
+        WRITE_TXN_MARKERS,
+        "WriteTxnMarkers",
+        1,
+        2,
+        1,
+        needs(cluster(Operation.CLUSTER_ACTION, unless=Operation.ALTER)),
+    ),
+    Api(
+        TXN_OFFSET_COMMIT,
+        "TxnOffsetCommit",
+        0,
+        6,
+        3,
+        needs(transaction(Operation.WRITE), group(Operation.READ), topics(Operation.READ)),
+    ),
+    Api(DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2, needs(cluster(Operation.DESCRIBE))),
+    Api(CREATE_ACLS, "CreateAcls", 1, 3, 2, needs(cluster(Operation.ALTER))),
+    Api(DELETE_ACLS, "DeleteAcls", 1, 3, 2, needs(cluster(Operation.ALTER))),
+    Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, _configs(Operation.DESCRIBE_CONFIGS)),
+    Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, _configs(Operation.ALTER_CONFIGS)),
+    Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, needs(cluster(Operation.DESCRIBE))),
+    Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, public("how a client logs in")),
+    Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, needs(topics(Operation.ALTER))),
+    Api(
+        DELETE_GROUPS,
+        "DeleteGroups",
+        0,
+        2,
+        2,
+        needs(group(Operation.DELETE, "groups_names", How.EACH)),
+    ),
+    Api(
+        INCREMENTAL_ALTER_CONFIGS,
+        "IncrementalAlterConfigs",
+        0,
+        1,
+        1,
+        _configs(Operation.ALTER_CONFIGS),
+    ),
+    Api(
+        OFFSET_DELETE,
+        "OffsetDelete",
+        0,
+        0,
+        99,
+        needs(group(Operation.DELETE), topics(Operation.READ)),
+    ),
+    Api(
+        DESCRIBE_CLIENT_QUOTAS,
+        "DescribeClientQuotas",
+        0,
+        1,
+        1,
+        needs(cluster(Operation.DESCRIBE_CONFIGS)),
+    ),
+    Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, needs(cluster(Operation.ALTER_CONFIGS))),
+    Api(
+        DESCRIBE_CLUSTER,
+        "DescribeCluster",
+        0,
+        2,
+        0,
+        public("the brokers, which every client must reach"),
+    ),
+    Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, needs(topics(Operation.READ))),
+    Api(
+        DESCRIBE_TRANSACTIONS,
+        "DescribeTransactions",
+        0,
+        0,
+        0,
+        needs(
+            transaction(Operation.DESCRIBE, "transactional_ids", How.EACH),
+            topics(Operation.DESCRIBE, "transaction_states.topics.topic", How.SHOWN),
+        ).by("describe_transactions"),
+    ),
+    Api(
+        LIST_TRANSACTIONS,
+        "ListTransactions",
+        0,
+        2,
+        0,
+        needs(transaction(Operation.DESCRIBE, "transaction_states.transactional_id", How.SHOWN)),
+    ),
+    Api(
+        CONSUMER_GROUP_HEARTBEAT,
+        "ConsumerGroupHeartbeat",
+        0,
+        1,
+        0,
+        needs(
+            group(Operation.READ), topics(Operation.DESCRIBE, "subscribed_topic_names", How.WHOLE)
+        ).by("subscribe"),
+    ),
+    Api(
+        CONSUMER_GROUP_DESCRIBE,
+        "ConsumerGroupDescribe",
+        0,
+        1,
+        0,
+        needs(
+            group(Operation.DESCRIBE, "group_ids", How.EACH),
+            topics(Operation.DESCRIBE, "groups.members"),
+        ).by("describe_members"),
+    ),
+    Api(
+        DESCRIBE_TOPIC_PARTITIONS,
+        "DescribeTopicPartitions",
+        0,
+        0,
+        0,
+        needs(topics(Operation.DESCRIBE)).by("describe_topic_partitions"),
+    ),
+    Api(
+        SHARE_GROUP_HEARTBEAT,
+        "ShareGroupHeartbeat",
+        1,
+        1,
+        0,
+        needs(
+            group(Operation.READ), topics(Operation.DESCRIBE, "subscribed_topic_names", How.WHOLE)
+        ).by("subscribe"),
+    ),
+    Api(
+        SHARE_GROUP_DESCRIBE,
+        "ShareGroupDescribe",
+        1,
+        1,
+        0,
+        needs(
+            group(Operation.DESCRIBE, "group_ids", How.EACH),
+            topics(Operation.DESCRIBE, "groups.members"),
+        ).by("describe_members"),
+    ),
+    Api(
+        SHARE_FETCH,
+        "ShareFetch",
+        1,
+        2,
+        0,
+        needs(group(Operation.READ), topics(Operation.READ)).by("share"),
+    ),
+    Api(
+        SHARE_ACKNOWLEDGE,
+        "ShareAcknowledge",
+        1,
+        2,
+        0,
+        needs(group(Operation.READ), topics(Operation.READ)).by("share"),
+    ),
+    Api(INITIALIZE_SHARE_GROUP_STATE, "InitializeShareGroupState", 0, 0, 0, BETWEEN_BROKERS),
+    Api(DELETE_SHARE_GROUP_STATE, "DeleteShareGroupState", 0, 0, 0, BETWEEN_BROKERS),
+    Api(READ_SHARE_GROUP_STATE_SUMMARY, "ReadShareGroupStateSummary", 0, 1, 0, BETWEEN_BROKERS),
+    Api(
+        STREAMS_GROUP_HEARTBEAT,
+        "StreamsGroupHeartbeat",
+        0,
+        0,
+        0,
+        needs(group(Operation.READ), topics(Operation.DESCRIBE, "topology", How.WHOLE)).by(
+            "streams_heartbeat"
+        ),
+    ),
+    Api(
+        STREAMS_GROUP_DESCRIBE,
+        "StreamsGroupDescribe",
+        0,
+        0,
+        0,
+        needs(
+            group(Operation.DESCRIBE, "group_ids", How.EACH),
+            topics(Operation.DESCRIBE, "groups.topology"),
+        ).by("describe_members"),
+    ),
+    Api(
+        DESCRIBE_SHARE_GROUP_OFFSETS,
+        "DescribeShareGroupOffsets",
+        0,
+        1,
+        0,
+        needs(
+            group(Operation.DESCRIBE, "groups.group_id", How.EACH),
+            topics(Operation.DESCRIBE, "groups.topics.topic_name"),
+        ).by("offset_fetch"),
+    ),
+    Api(
+        ALTER_SHARE_GROUP_OFFSETS,
+        "AlterShareGroupOffsets",
+        0,
+        0,
+        0,
+        needs(group(Operation.READ), topics(Operation.READ, "topics.topic_name")),
+    ),
+    Api(
+        DELETE_SHARE_GROUP_OFFSETS,
+        "DeleteShareGroupOffsets",
+        0,
+        0,
+        0,
+        needs(group(Operation.DELETE), topics(Operation.READ, "topics.topic_name")),
+    ),
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}
 
@@ -104,17 +418,17 @@ QUEUE_APPEND_COPIES, QUEUE_APPEND, QUEUE_ASK = 20_008, 20_009, 20_010
 OWN_APIS: dict[int, Api] = {
     api.key: api
     for api in (
-        Api(QUEUE_RECEIVE, "QueueReceive", 0, 0, 0),
-        Api(QUEUE_WAIT, "QueueWait", 0, 0, 0),
-        Api(QUEUE_SETTLE, "QueueSettle", 0, 0, 0),
-        Api(QUEUE_RELEASE, "QueueRelease", 0, 0, 0),
-        Api(QUEUE_DESCRIBE, "QueueDescribe", 0, 0, 0),
-        Api(QUEUE_LIST_PARKED, "QueueListParked", 0, 0, 0),
-        Api(QUEUE_PARK, "QueuePark", 0, 0, 0),
-        Api(QUEUE_UNPARK, "QueueUnpark", 0, 0, 0),
-        Api(QUEUE_APPEND_COPIES, "QueueAppendCopies", 0, 0, 0),
-        Api(QUEUE_APPEND, "QueueAppend", 0, 0, 0),
-        Api(QUEUE_ASK, "QueueAsk", 0, 0, 0),
+        Api(QUEUE_RECEIVE, "QueueReceive", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_WAIT, "QueueWait", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_SETTLE, "QueueSettle", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_RELEASE, "QueueRelease", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_DESCRIBE, "QueueDescribe", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_LIST_PARKED, "QueueListParked", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_PARK, "QueuePark", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_UNPARK, "QueueUnpark", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_APPEND_COPIES, "QueueAppendCopies", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_APPEND, "QueueAppend", 0, 0, 0, BETWEEN_BROKERS),
+        Api(QUEUE_ASK, "QueueAsk", 0, 0, 0, BETWEEN_BROKERS),
     )
 }
 """Requests between Headrace brokers for which Kafka has no API. Not advertised: clients do not use

@@ -23,9 +23,12 @@ from headrace.kafka.apis import (
     ALTER_CONFIGS,
     API_VERSIONS,
     APIS,
+    CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
+    DELETE_ACLS,
     DELETE_TOPICS,
+    DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
     FETCH,
@@ -37,9 +40,12 @@ from headrace.kafka.apis import (
     Api,
     advertised,
 )
+from headrace.kafka.authorization import failures_in, is_change, resources_of
+from headrace.kafka.authorization_rules import authorized
 from headrace.kafka.connection import ANY_TERM, Gate, KafkaConnection, Reply
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION
 from headrace.kafka.handlers import (
+    acls,
     client_quotas,
     configs,
     consumer_groups,
@@ -103,6 +109,9 @@ _NOT_OF_OWNERS: Final = frozenset(
         DELETE_TOPICS,
         CREATE_PARTITIONS,
         DESCRIBE_CONFIGS,
+        DESCRIBE_ACLS,
+        CREATE_ACLS,
+        DELETE_ACLS,
         DESCRIBE_CLIENT_QUOTAS,
         ALTER_CLIENT_QUOTAS,
         ALTER_CONFIGS,
@@ -119,6 +128,7 @@ _HANDLERS: dict[int, Handler] = {
     **sasl.HANDLERS,
     **topics.HANDLERS,
     **configs.HANDLERS,
+    **acls.HANDLERS,
     **client_quotas.HANDLERS,
     **log_dirs.HANDLERS,
     **offsets.HANDLERS,
@@ -136,6 +146,7 @@ _HANDLERS: dict[int, Handler] = {
     **queues.HANDLERS,
 }
 _SERVED: Final = {**APIS, **OWN_APIS}
+_CHANGES: Final = frozenset(api.key for api in APIS.values() if is_change(api))
 
 
 class KafkaFace:
@@ -368,12 +379,24 @@ class KafkaFace:
         )
         return {**answer, "throttle_time_ms": reply.throttle_ms} if reply.throttle_ms else answer
 
+    async def _handle(self, api: Api, request: Any, context: Context) -> Answer:
+        """The answer to a request, as far as its client may have it."""
+        node, handler = self._node, _HANDLERS[api.key]
+        resources = resources_of(request) if api.key in _CHANGES else ()
+        if node.authorizer.is_open:
+            answer = await handler(node, request, context)
+        else:
+            answer = await authorized(node, api, handler, request, context)
+        if api.key in _CHANGES and not getattr(request, "validate_only", False):
+            node.audit.changed(context.session, api.name, resources, failures_in(answer))
+        return answer
+
     async def _answer(
         self, reply: Reply, request: Any, context: Context, correlation_id: int
     ) -> None:
         api = _SERVED[context.api_key]
         try:
-            handling = _HANDLERS[context.api_key](self._node, request, context)
+            handling = self._handle(api, request, context)
             if self._quotas.is_active:
                 answer = await self._metered(handling, reply, context)
             else:

@@ -9,6 +9,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.broker_config import ACL
 from headrace.broker.node import Node
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.errors import FactMissing, RequestInvalid
@@ -23,7 +24,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.lifecycle import Broker
-from headrace.server.settings import check_exposure, is_wildcard
+from headrace.server.settings import authenticates, check_exposure, is_wildcard
 from headrace.storage.files.store import FileLedgerStore
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOG_LEVEL = "headrace.log.level"
+AUTO, NONE = "auto", "none"
+"""Values of headrace.authorizer."""
 METADATA = "metadata.sqlite"
 WORKERS_POLL_MS = 50
 """How soon a worker sees another worker's metadata writes; one check costs about 10 us."""
@@ -54,9 +57,21 @@ def follow_log_level(name: str, value: Any) -> None:
 async def start(settings: Settings) -> Broker:
     """Start a broker with these settings. Raises the errors of its parts, and OSError."""
     check_exposure(settings)
+    settings = replace(
+        settings, broker=replace(settings.broker, authorizer=authorizer_of(settings))
+    )
     if settings.cluster is not None:
         return await start_clustered(settings, settings.cluster)
     return await start_embedded(settings)
+
+
+def authorizer_of(settings: Settings) -> str:
+    """The authorizer that the settings ask for. Clients that log in are authorized by default: a
+    login alone would let each of them do everything."""
+    chosen = settings.broker.authorizer
+    if chosen != AUTO:
+        return chosen
+    return ACL if any(map(authenticates, settings.endpoints)) else NONE
 
 
 async def start_embedded(settings: Settings) -> Broker:

@@ -47,6 +47,10 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """The only resource of the type CLUSTER."""
 
 
+ALL_OPERATIONS: Final = sum(1 << one for one in Operation if one != Operation.ALL)
+"""As bits, numbered as in Kafka's `authorized_operations`."""
+
+
 class Authorizer(Protocol):
     """Decides what principals may do."""
 
@@ -61,6 +65,14 @@ class Authorizer(Protocol):
         """Whether the session's principal may do this. Never blocks."""
         ...
 
+    def operations(self, session: ClientSession, kind: ResourceType, name: str) -> int:
+        """All that the session's principal may do with a resource, as bits."""
+        ...
+
+    def allows_any(self, session: ClientSession, operation: Operation, kind: ResourceType) -> bool:
+        """Whether the session's principal may do this with any resource of a kind."""
+        ...
+
 
 class AllowAll:
     """The authorizer of a broker without one."""
@@ -71,5 +83,13 @@ class AllowAll:
     def allows(
         self, session: ClientSession, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
+        """See Authorizer."""
+        return True
+
+    def operations(self, session: ClientSession, kind: ResourceType, name: str) -> int:
+        """See Authorizer."""
+        return ALL_OPERATIONS
+
+    def allows_any(self, session: ClientSession, operation: Operation, kind: ResourceType) -> bool:
         """See Authorizer."""
         return True

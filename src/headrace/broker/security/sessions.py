@@ -7,11 +7,14 @@ nowhere else. Services authorize what a principal may do with a topic or group.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.security.principal import Principal
+
+GRANTED_MAX: Final = 10_000
+"""Keys that a session remembers as allowed; then it starts over."""
 
 
 class ClientSession:
@@ -20,8 +23,12 @@ class ClientSession:
     __slots__ = (
         "client_host",
         "client_id",
+        "granted",
         "listener",
         "principal",
+        "rights",
+        "rights_principal",
+        "rights_version",
         "software_name",
         "software_version",
     )
@@ -36,6 +43,18 @@ class ClientSession:
         self.software_name = ""
         self.software_version = ""
         """As reported by the client (KIP-511): for display, never for decisions."""
+        self.rights: dict[tuple[int, str], int] = {}
+        """What the authorizer has decided, by resource, and `granted`, which of their own keys
+        handlers have found allowed: both as of a version of the rules, and for one principal."""
+        self.granted: set[Any] = set()
+        self.rights_version = -1
+        self.rights_principal: Principal | None = None
+
+    def grant(self, key: Any) -> None:
+        """Remember that a handler's key was found allowed."""
+        if len(self.granted) >= GRANTED_MAX:
+            self.granted.clear()
+        self.granted.add(key)
 
     @property
     def is_authenticated(self) -> bool:

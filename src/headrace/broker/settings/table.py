@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.broker_config import ACL
 from headrace.broker.settings.kinds import (
     HostAndPort,
     Listeners,
@@ -397,6 +398,31 @@ _CONNECTIONS = (
     ),
 )
 
+_ACCESS = (
+    of_config(
+        "headrace.authorizer",
+        "authorizer",
+        OneOf(("auto", ACL, "none")),
+        "Who decides what clients may do: acl (access control lists, as Kafka's"
+        " StandardAuthorizer), none (everybody may do everything), or auto: acl if a listener"
+        " authenticates its clients, otherwise none.",
+        is_common=True,
+    ),
+    of_config(
+        "super.users",
+        "super_users",
+        Text("PRINCIPALS"),
+        "Principals that may do everything, separated by semicolons: User:admin;User:ops.",
+        is_common=True,
+    ),
+    of_config(
+        "allow.everyone.if.no.acl.found",
+        "allow_everyone_if_no_acl",
+        Switch(),
+        "Whether everybody may use a resource that no access control list names.",
+    ),
+)
+
 SECTIONS: Mapping[str, tuple[BrokerSetting, ...]] = {
     "Listeners and files": _PLACES,
     "Security of listeners": SECURITY,
@@ -407,6 +433,7 @@ SECTIONS: Mapping[str, tuple[BrokerSetting, ...]] = {
     "Retention and compaction": _HOUSEKEEPING,
     "Object storage": _TIERS,
     "Connections and requests": _CONNECTIONS,
+    "Authorization": _ACCESS,
     "Cluster": JOINING,
     "TLS within a cluster": TLS,
     "Balance and housekeeping of a cluster": BALANCE,

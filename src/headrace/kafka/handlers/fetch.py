@@ -15,6 +15,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from headrace.broker.security.authorizer import Operation
 from headrace.broker.services.long_poll import LongPoll
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import (
@@ -29,6 +30,7 @@ from headrace.kafka.error_codes import code_of
 from headrace.kafka.handlers.cold_reads import WAIT_MS, WAIT_WITH_DATA_MS, ColdReads
 from headrace.kafka.handlers.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions
 from headrace.kafka.handlers.leaders import leader_hint
+from headrace.kafka.topic_rights import TopicRights
 from headrace.kafka.wire.fetch import (
     FLEXIBLE,
     TOPIC_IDS,
@@ -79,6 +81,7 @@ class _Fetch:
         "poll",
         "reply",
         "request",
+        "rights_version",
         "session",
         "version",
         "wanted",
@@ -97,6 +100,8 @@ class _Fetch:
         self.wanted: list[FetchPartition] = []
         self.partitions: list[PartitionLog | HeadraceError] = []
         self.bytes_max = 0
+        self.rights_version = 0
+        """Of the rules by which its partitions were found."""
         self.poll: LongPoll | None = None
         """While it waits."""
         self.is_done = False
@@ -121,6 +126,7 @@ class FetchHandler:
         self._cold = ColdReads(tasks)
         self._warnings = RateLimitedWarnings(log, node.clock)
         self._quotas = node.quotas
+        self._rights = TopicRights(node, Operation.READ, "Fetch")
         self._gate: Gate | None = node.ownership.guard
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
         self.bytes_total = 0
@@ -165,8 +171,24 @@ class FetchHandler:
             fetch.wanted = request.partitions
         else:
             fetch.wanted = [cached.wanted for cached in session.partitions.values()]
-        fetch.partitions = [self._find(wanted, version) for wanted in fetch.wanted]
+        self._find_all(fetch)
         self._look(fetch, is_first=True)
+
+    def _find_all(self, fetch: _Fetch) -> None:
+        """Find the partitions, as far as the client may read them."""
+        version, authorizer = fetch.version, self._node.authorizer
+        if authorizer.is_open:
+            fetch.partitions = [self._find(wanted, version) for wanted in fetch.wanted]
+            return
+        session, is_id = fetch.reply.connection.session, version >= TOPIC_IDS
+        fetch.rights_version = authorizer.version
+        granted = self._rights.granted(session)
+        fetch.partitions = []
+        for wanted in fetch.wanted:
+            key, error = (wanted.topic, is_id), None
+            if key not in granted:
+                error = self._rights.refusal(session, wanted.topic, is_id=is_id, grant=key)
+            fetch.partitions.append(error or self._find(wanted, version))
 
     def _limit(self, fetch: _Fetch) -> None:
         """Throttle a client that is in debt, and limit others to their remaining quota."""
@@ -239,6 +261,8 @@ class FetchHandler:
         """Read what is available; respond if that is enough, else wait."""
         if self._gate is not None:
             self._begin_reading(fetch)
+        if not is_first and fetch.rights_version != self._node.authorizer.version:
+            self._find_all(fetch)  # rights have changed while it waited
         results: list[FetchResult] = []
         size, has_error = 0, False
         granted = self._responses.grant(fetch.bytes_max)

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
+from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.appends import Transaction
 from headrace.errors import (
     AcksInvalid,
@@ -24,6 +25,7 @@ from headrace.errors import (
 from headrace.kafka.connection import ANY_TERM
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
+from headrace.kafka.topic_rights import TopicRights
 from headrace.kafka.wire.primitives import INT32
 from headrace.kafka.wire.produce import (
     FLEXIBLE,
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from headrace.runtime.completion import Completion
 
 log = logging.getLogger(__name__)
+
+TRANSACTIONAL_ID: Final = ResourceType.TRANSACTIONAL_ID
 
 ONE_VERSION_MIN: Final = 5
 """From here on a response has the log start offset; older ones take the general path."""
@@ -137,6 +141,7 @@ class ProduceHandler:
         self._topics = node.topics
         self._clock = node.clock
         self._appends: Appends = node.appends
+        self._rights = TopicRights(node, Operation.WRITE, "Produce")
         self._gate: Gate | None = node.ownership.guard
         self.errors_total = 0
         self.latency = Histogram()
@@ -178,19 +183,26 @@ class ProduceHandler:
         refusal: HeadraceError | None = None
         if request.acks not in {-1, 0, 1}:
             refusal = AcksInvalid(f"acks={request.acks} is not valid: use -1, 0 or 1")
+        is_open, session = self._node.authorizer.is_open, connection.session
+        if not is_open and pending.transactional_id is not None and refusal is None:
+            transactional_id = pending.transactional_id
+            refusal = self._rights.refusal_of(session, TRANSACTIONAL_ID, transactional_id)
         if not request.partitions:
             pending.open_count = 1
             pending.close_one()
             return
         for index, part in enumerate(request.partitions):
-            if refusal is not None:
-                self._fail(pending, index, part, refusal)
+            error = refusal
+            if error is None and not is_open:
+                error = self._rights.refusal(session, part.topic, is_id=version >= TOPIC_IDS)
+            if error is not None:
+                self._fail(pending, index, part, error)
                 continue
             try:
                 partition = self._partition(part.topic, part.partition, version)
                 self._take(pending, index, part, partition)
-            except HeadraceError as error:
-                self._fail(pending, index, part, error)
+            except HeadraceError as failed:
+                self._fail(pending, index, part, failed)
 
     def _handle_one(
         self,
@@ -223,6 +235,12 @@ class ProduceHandler:
                     return False  # before its CRC is computed, so that this happens once
                 route = self._routes[key] = (found, frame_around_one(version, topic, number))
             partition, around = route
+            if not self._node.authorizer.is_open:
+                session = connection.session
+                if key not in self._rights.granted(session) and self._rights.refusal(
+                    session, topic, is_id=version >= TOPIC_IDS, grant=key
+                ):
+                    return False
             header = check_single(records)
             if version < ZSTD_SINCE:
                 _check_codec(header, version)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
+from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import Received, ReceiveRequest
 from headrace.broker.shares.share_sessions import (
@@ -35,6 +36,7 @@ from headrace.errors import (
     ShareSessionUnknown,
 )
 from headrace.kafka import apis
+from headrace.kafka.authorization import unauthorized
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.broker.node import Node
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.shares.hosted_shares import Pause
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.handlers.context import Context, Handler
@@ -173,7 +176,7 @@ async def _acknowledge(
 
 
 async def _receive_all(
-    node: Node, session: ShareSession, request: Any, *, is_strict: bool
+    node: Node, session: ShareSession, request: Any, client: ClientSession, *, is_strict: bool
 ) -> tuple[dict[PartitionKey, _Outcome], list[tuple[PartitionKey, Pause]]]:
     """(the records of each partition, (partition, pause) of those without records)."""
     outcomes: dict[PartitionKey, _Outcome] = {}
@@ -188,6 +191,9 @@ async def _receive_all(
         )
         try:
             topic, number = _partition(node, key)
+            # A session outlives the rights with which its partitions were added.
+            if not node.authorizer.allows(client, Operation.READ, ResourceType.TOPIC, topic.name):
+                raise unauthorized(client, Operation.READ, ResourceType.TOPIC, topic.name)
             received = await node.shares.receive(topic, number, asked)
         except HeadraceError as error:
             outcomes[key] = _Outcome(error)
@@ -217,14 +223,16 @@ async def _wait_for_any(
 
 
 async def _fetch(
-    node: Node, session: ShareSession, request: Any, version: int
+    node: Node, session: ShareSession, request: Any, context: Context
 ) -> dict[PartitionKey, _Outcome]:
     """Available records, or those that arrive before the request's time is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _wait_s(request)
-    is_strict = version >= 2 and request.share_acquire_mode == STRICT_MODE
+    is_strict = context.version >= 2 and request.share_acquire_mode == STRICT_MODE
     while True:
-        outcomes, waiting = await _receive_all(node, session, request, is_strict=is_strict)
+        outcomes, waiting = await _receive_all(
+            node, session, request, context.session, is_strict=is_strict
+        )
         if session.has_ended:
             # Its records were released when it ended; release those acquired since.
             await node.share_groups.release(session)
@@ -299,7 +307,7 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
         groups.sessions.close(request.group_id, request.member_id)
         await groups.release(session)
     elif not is_renewing and not node.quotas.take(context.session, CONSUMER, 0):
-        outcomes = await _fetch(node, session, request, context.version)
+        outcomes = await _fetch(node, session, request, context)
     for key, error in errors.items():
         outcomes[key] = outcomes.get(key, _Outcome())._replace(acknowledge_error=error)
     return outcomes

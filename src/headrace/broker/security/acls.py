@@ -1,0 +1,383 @@
+"""Access control lists: the rules, the filters that select them, and what they allow.
+
+Invariants: pure, no I/O. The semantics are those of Kafka's StandardAuthorizer: an operation is
+denied if any matching rule denies it, otherwise allowed if any matching rule allows it, otherwise
+denied. READ, WRITE, DELETE and ALTER allow DESCRIBE as well, ALTER_CONFIGS allows DESCRIBE_CONFIGS;
+a rule that denies an operation denies no other.
+
+Rules are indexed by principal and resource name, so a decision costs the same whatever the number
+of other principals is: one lookup for the name, one for the wildcard, and one for each length that
+a prefix of this principal has.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.errors import RequestInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+UNKNOWN: Final = 0
+ANY: Final = 1
+"""Kafka's values of each enumeration that no stored rule has: ANY is for filters alone."""
+NAME_LENGTH_MAX: Final = 1_000
+"""Of resources, principals and hosts. Kafka has no limit; a topic has at most 249 characters."""
+WILDCARD: Final = "*"
+ANY_PRINCIPAL: Final = "User:*"
+"""Stands for every principal, whatever its type."""
+
+
+class PatternType(IntEnum):
+    """Kafka's `PatternType`. Do not change: on the wire."""
+
+    MATCH = 2
+    """For filters alone: whatever pattern applies to a resource of this name."""
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    """Kafka's `AclPermissionType`. Do not change: on the wire."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+class Pattern(NamedTuple):
+    """The resources that a rule applies to."""
+
+    kind: ResourceType
+    name: str
+    type: PatternType = PatternType.LITERAL
+
+    def matches(self, name: str) -> bool:
+        """Whether a resource of this kind with this name is among them."""
+        if self.type == PatternType.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in {name, WILDCARD}
+
+    def __str__(self) -> str:
+        """`topic orders`, `topic orders*` for a prefix."""
+        kind = self.kind.name.lower().replace("_", "-")
+        return f"{kind} {self.name}{' (prefix)' if self.type == PatternType.PREFIXED else ''}"
+
+
+class Entry(NamedTuple):
+    """Who may, or may not, do what from where."""
+
+    principal: str
+    """`User:alice`, or `User:*` for everybody."""
+    host: str
+    """An address as text, or `*`."""
+    operation: Operation
+    permission: Permission
+
+    def __str__(self) -> str:
+        """`allow User:alice READ from *`."""
+        permission = self.permission.name.lower()
+        return f"{permission} {self.principal} {self.operation.name} from {self.host}"
+
+
+class Acl(NamedTuple):
+    """One rule."""
+
+    pattern: Pattern
+    entry: Entry
+
+    def __str__(self) -> str:
+        """`allow User:alice READ from * on topic orders`."""
+        return f"{self.entry} on {self.pattern}"
+
+
+class AclFilter(NamedTuple):
+    """Selects rules; None and ANY match everything."""
+
+    kind: int = ANY
+    name: str | None = None
+    pattern_type: int = ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = ANY
+    permission: int = ANY
+
+    def check(self) -> None:
+        """Raise RequestInvalid if a value has no meaning."""
+        known = (
+            (self.kind, ResourceType, "resource type"),
+            (self.pattern_type, PatternType, "pattern type"),
+            (self.operation, Operation, "operation"),
+            (self.permission, Permission, "permission"),
+        )
+        for value, kind, what in known:
+            if value != ANY and value not in {int(one) for one in kind}:
+                raise RequestInvalid(f"{value} is not a known {what}: the filter matches nothing")
+
+    def matches(self, acl: Acl) -> bool:
+        """Whether the rule is selected."""
+        entry = acl.entry
+        return (
+            self.matches_pattern(acl.pattern)
+            and self.principal in {None, entry.principal}
+            and self.host in {None, entry.host}
+            and self.operation in {ANY, entry.operation}
+            and self.permission in {ANY, entry.permission}
+        )
+
+    def matches_pattern(self, pattern: Pattern) -> bool:
+        """Whether rules of this pattern may be selected (KIP-290)."""
+        if self.kind not in {ANY, pattern.kind}:
+            return False
+        if self.name is None:
+            return self.pattern_type in {ANY, PatternType.MATCH, pattern.type}
+        if self.pattern_type == PatternType.MATCH:
+            return pattern.matches(self.name)
+        return self.name == pattern.name and self.pattern_type in {ANY, pattern.type}
+
+
+def check_acl(acl: Acl) -> None:
+    """Raise RequestInvalid if the rule cannot be stored."""
+    pattern, entry = acl
+    if pattern.type == PatternType.MATCH:
+        raise RequestInvalid("a rule is literal or prefixed: MATCH is for filters")
+    for name, what in (
+        (pattern.name, "resource name"),
+        (entry.principal, "principal"),
+        (entry.host, "host"),
+    ):
+        if not 0 < len(name) <= NAME_LENGTH_MAX:
+            raise RequestInvalid(f"a {what} must have 1 to {NAME_LENGTH_MAX} characters")
+    kind, colon, name = entry.principal.partition(":")
+    if not (kind and colon and name):
+        raise RequestInvalid("a principal must have the form Type:name, such as User:alice")
+    if pattern.kind == ResourceType.CLUSTER and pattern.name not in {CLUSTER_NAME, WILDCARD}:
+        raise RequestInvalid(f"the only resource of type CLUSTER is {CLUSTER_NAME}")
+
+
+# --- decisions -------------------------------------------------------------------------------
+
+_ALL_BITS: Final = sum(1 << one for one in Operation if one != Operation.ALL)
+_DESCRIBE: Final = 1 << Operation.DESCRIBE
+_IMPLIED: Final[Mapping[Operation, int]] = {
+    Operation.READ: _DESCRIBE,
+    Operation.WRITE: _DESCRIBE,
+    Operation.DELETE: _DESCRIBE,
+    Operation.ALTER: _DESCRIBE,
+    Operation.ALTER_CONFIGS: 1 << Operation.DESCRIBE_CONFIGS,
+}
+
+
+def bits_of(entry: Entry) -> int:
+    """The operations that a rule decides, as bits."""
+    if entry.operation == Operation.ALL:
+        return _ALL_BITS
+    bits = 1 << entry.operation
+    if entry.permission == Permission.ALLOW:
+        bits |= _IMPLIED.get(entry.operation, 0)
+    return bits
+
+
+class _Rules(NamedTuple):
+    """What the rules of one principal for one pattern say; by host where they name one."""
+
+    denied: int
+    allowed: int
+    of_hosts: Mapping[str, tuple[int, int]]
+
+
+def _rules(entries: Iterable[Entry]) -> _Rules:
+    denied = allowed = 0
+    of_hosts: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        bits, is_denial = bits_of(entry), entry.permission == Permission.DENY
+        if entry.host == WILDCARD:
+            denied |= bits * is_denial
+            allowed |= bits * (not is_denial)
+        else:
+            known = of_hosts.get(entry.host, (0, 0))
+            of_hosts[entry.host] = (
+                (known[0] | bits, known[1]) if is_denial else (known[0], known[1] | bits)
+            )
+    return _Rules(denied, allowed, of_hosts)
+
+
+class _Held:
+    """The rules of one principal for one kind of resource."""
+
+    __slots__ = ("lengths", "literal", "prefixed")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Rules] = {}
+        self.prefixed: dict[str, _Rules] = {}
+        self.lengths: dict[int, int] = {}
+        """How many prefixes have each length."""
+
+    def put(self, pattern: Pattern, rules: _Rules | None) -> None:
+        if pattern.type == PatternType.PREFIXED:
+            length = len(pattern.name)
+            had = pattern.name in self.prefixed
+            if rules is None:
+                del self.prefixed[pattern.name]
+                self.lengths[length] -= 1
+                if not self.lengths[length]:
+                    del self.lengths[length]
+                return
+            self.prefixed[pattern.name] = rules
+            self.lengths[length] = self.lengths.get(length, 0) + (not had)
+        elif rules is None:
+            del self.literal[pattern.name]
+        else:
+            self.literal[pattern.name] = rules
+
+    def find(self, name: str) -> Iterator[_Rules]:
+        """The rules that apply to a name."""
+        rules = self.literal.get(name)
+        if rules is not None:
+            yield rules
+        if name != WILDCARD:
+            rules = self.literal.get(WILDCARD)
+            if rules is not None:
+                yield rules
+        if self.lengths:
+            size, prefixed = len(name), self.prefixed
+            for length in self.lengths:
+                if length <= size:
+                    rules = prefixed.get(name[:length])
+                    if rules is not None:
+                        yield rules
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.literal and not self.prefixed
+
+
+class AclIndex:
+    """All rules, and what they decide."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Pattern, tuple[Entry, ...]] = {}
+        self._held: dict[tuple[ResourceType, str], _Held] = {}
+        """By kind of resource and principal."""
+        self._patterns: dict[ResourceType, _Held] = {}
+        """Which patterns have any rule: for `allow.everyone.if.no.acl.found`."""
+        self.count = 0
+
+    def put(self, pattern: Pattern, entries: Iterable[Entry]) -> None:
+        """Replace the rules of a pattern; without entries it has none."""
+        by_principal: dict[str, list[Entry]] = {}
+        before = self._entries.pop(pattern, ())
+        for entry in before:
+            by_principal[entry.principal] = []
+        kept = tuple(dict.fromkeys(entries))
+        for entry in kept:
+            by_principal.setdefault(entry.principal, []).append(entry)
+        for principal, own in by_principal.items():
+            key = pattern.kind, principal
+            held = self._held.setdefault(key, _Held())
+            held.put(pattern, _rules(own) if own else None)
+            if held.is_empty:
+                del self._held[key]
+        self.count += len(kept) - len(before)
+        known = self._patterns.setdefault(pattern.kind, _Held())
+        if kept:
+            self._entries[pattern] = kept
+            known.put(pattern, _Rules(0, 0, {}))
+        elif before:
+            known.put(pattern, None)
+
+    def entries(self, pattern: Pattern) -> tuple[Entry, ...]:
+        """The rules of a pattern."""
+        return self._entries.get(pattern, ())
+
+    def find(self, wanted: AclFilter) -> list[Acl]:
+        """The selected rules, sorted."""
+        return sorted(
+            acl
+            for pattern in self.patterns(wanted)
+            for entry in self._entries[pattern]
+            if wanted.matches(acl := Acl(pattern, entry))
+        )
+
+    def patterns(self, wanted: AclFilter) -> list[Pattern]:
+        """The patterns whose rules may be selected."""
+        return [pattern for pattern in self._entries if wanted.matches_pattern(pattern)]
+
+    def touches(self, kind: ResourceType, name: str) -> bool:
+        """Whether any rule, of any principal, applies to a resource."""
+        known = self._patterns.get(kind)
+        return known is not None and next(known.find(name), None) is not None
+
+    def decide(self, principal: str, host: str, kind: ResourceType, name: str) -> tuple[int, int]:
+        """(operations that rules deny, operations that rules allow), as bits."""
+        denied = allowed = 0
+        for holder in (principal, ANY_PRINCIPAL):
+            held = self._held.get((kind, holder))
+            if held is None:
+                continue
+            for rules in held.find(name):
+                denied |= rules.denied
+                allowed |= rules.allowed
+                if rules.of_hosts:
+                    of_host = rules.of_hosts.get(host)
+                    if of_host is not None:
+                        denied |= of_host[0]
+                        allowed |= of_host[1]
+        return denied, allowed
+
+    def matching(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+    ) -> list[Acl]:
+        """The rules that decide about an operation, denials first."""
+        bit = 1 << operation
+        found = [
+            Acl(pattern, entry)
+            for pattern, entries in self._entries.items()
+            if pattern.kind == kind and pattern.matches(name)
+            for entry in entries
+            if entry.principal in {principal, ANY_PRINCIPAL}
+            and entry.host in {host, WILDCARD}
+            and bits_of(entry) & bit
+        ]
+        return sorted(found, key=lambda acl: (acl.entry.permission, acl))
+
+    def allows_any(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType
+    ) -> bool:
+        """Whether rules allow an operation on any resource of a kind (Kafka's
+        `authorizeByResourceType`): an allowing rule that no denying one covers."""
+        bit = 1 << operation
+        allowed: list[Pattern] = []
+        denied: list[Pattern] = []
+        for holder in (principal, ANY_PRINCIPAL):
+            held = self._held.get((kind, holder))
+            if held is None:
+                continue
+            for pattern_type, known in (
+                (PatternType.LITERAL, held.literal),
+                (PatternType.PREFIXED, held.prefixed),
+            ):
+                for name, rules in known.items():
+                    of_host = rules.of_hosts.get(host, (0, 0))
+                    if (rules.denied | of_host[0]) & bit:
+                        denied.append(Pattern(kind, name, pattern_type))
+                    if (rules.allowed | of_host[1]) & bit:
+                        allowed.append(Pattern(kind, name, pattern_type))
+        return _is_any_uncovered(allowed, denied)
+
+
+def _is_any_uncovered(allowed: list[Pattern], denied: list[Pattern]) -> bool:
+    literals = {one.name for one in denied if one.type == PatternType.LITERAL}
+    if WILDCARD in literals:
+        return False
+    prefixes = {one.name for one in denied if one.type == PatternType.PREFIXED}
+    for one in allowed:
+        if one.type == PatternType.LITERAL and one.name == WILDCARD:
+            return True
+        if one.type == PatternType.LITERAL and one.name in literals:
+            continue
+        if not any(one.name[:length] in prefixes for length in range(len(one.name) + 1)):
+            return True
+    return False

@@ -1,0 +1,336 @@
+"""The broker's authorizer: the stored access control lists, changes to them, and decisions.
+
+Invariants: every broker follows the facts in the metadata store, so a change reaches each of them
+within a second, and requests of open connections at once. Decisions never wait: they use memory
+only. A fact that cannot be read denies everything on its resources until it is repaired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.broker_config import ACL
+from headrace.broker.security.acls import (
+    ANY_PRINCIPAL,
+    WILDCARD,
+    Acl,
+    AclFilter,
+    AclIndex,
+    Entry,
+    Pattern,
+    PatternType,
+    Permission,
+    check_acl,
+)
+from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
+from headrace.errors import (
+    DataCorrupt,
+    FormatUnsupported,
+    HeadraceError,
+    MetadataUnavailable,
+    PolicyViolation,
+    RequestInvalid,
+    VersionConflict,
+)
+from headrace.metadata.acl_facts import AclFact, AclRule, acl_key, pattern_of_key
+from headrace.metadata.decoding import decode_fact
+from headrace.metadata.store import ABSENT, MetadataEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.security.sessions import ClientSession
+    from headrace.metadata.store import MetadataStore
+
+BROKER: Final = "Broker"
+"""The type of the principals of brokers, which may do everything."""
+ACLS_MAX: Final = 200_000
+"""In all: about 500 bytes of memory each."""
+ACLS_OF_PATTERN_MAX: Final = 5_000
+"""They are one fact, and a ZooKeeper node has at most 1 MB."""
+RIGHTS_MAX: Final = 10_000
+"""Decisions that one session remembers."""
+_ATTEMPTS_MAX: Final = 10
+_HARDCODED: Final = "hardcode"
+"""As in Kafka: a topic of this name stands for any topic without rules."""
+_CLOSED: Final = Entry(ANY_PRINCIPAL, WILDCARD, Operation.ALL, Permission.DENY)
+
+
+class Explanation(NamedTuple):
+    """Why an operation is allowed or not."""
+
+    is_allowed: bool
+    reason: str
+    rules: Sequence[Acl]
+    """Those that match, denials first."""
+
+
+def super_users_of(text: str) -> frozenset[str]:
+    """The principals of Kafka's `super.users`: `User:alice;User:bob`. Raises RequestInvalid."""
+    found = frozenset(part.strip() for part in text.split(";") if part.strip())
+    for one in found:
+        kind, colon, name = one.partition(":")
+        if not (kind and colon and name):
+            raise RequestInvalid(
+                f"{one!r} in super.users is not a principal: write Type:name, such as User:alice,"
+                " and separate several by semicolons"
+            )
+    return found
+
+
+def access_of(config: BrokerConfig, metadata: MetadataStore) -> AccessControl | None:
+    """The access control of a broker; None if everybody may do everything."""
+    if config.authorizer != ACL:
+        return None
+    return AccessControl(
+        metadata,
+        super_users_of(config.super_users),
+        is_open_without_acl=config.allow_everyone_if_no_acl,
+    )
+
+
+class AccessControl:
+    """See the module. Implements `security.authorizer.Authorizer`."""
+
+    is_open = False
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        super_users: frozenset[str] = frozenset(),
+        *,
+        is_open_without_acl: bool = False,
+    ) -> None:
+        """`is_open_without_acl`: resources without any rule are open to everybody (Kafka's
+        `allow.everyone.if.no.acl.found`)."""
+        self._metadata = metadata
+        self._super_users = super_users
+        self._is_open_without_acl = is_open_without_acl
+        self._index = AclIndex()
+        self._versions: dict[str, int] = {}
+        self._changing = asyncio.Lock()
+        self.version = 0
+
+    # --- stored state ------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many rules there are."""
+        return self._index.count
+
+    def apply(self, key: str, entry: MetadataEntry | None) -> None:
+        """Apply the fact stored under a key. Raises DataCorrupt, FormatUnsupported."""
+        kind, pattern_type, name = pattern_of_key(key)
+        try:
+            pattern = Pattern(ResourceType(kind), name, PatternType(pattern_type))
+        except ValueError:
+            return  # of a newer version: no resource here can match it
+        if entry is None:
+            self._versions.pop(key, None)
+            self._put(pattern, ())
+        elif key not in self._versions or self._versions[key] < entry.version:
+            self._versions[key] = entry.version
+            try:
+                fact = decode_fact(AclFact, entry)
+            except (DataCorrupt, FormatUnsupported):
+                self._put(pattern, (_CLOSED,))
+                raise
+            self._put(pattern, _entries(fact))
+
+    def _put(self, pattern: Pattern, entries: Sequence[Entry]) -> None:
+        self._index.put(pattern, entries)
+        self.version += 1
+
+    def find(self, wanted: AclFilter) -> list[Acl]:
+        """The rules that a filter selects, sorted. Raises RequestInvalid."""
+        wanted.check()
+        return self._index.find(wanted)
+
+    async def create(self, acls: Sequence[Acl]) -> list[HeadraceError | None]:
+        """Store rules; returns an error or None for each. A rule that exists is no error."""
+        results: list[HeadraceError | None] = [None] * len(acls)
+        by_pattern: dict[Pattern, list[int]] = {}
+        for at, acl in enumerate(acls):
+            try:
+                check_acl(acl)
+            except HeadraceError as error:
+                results[at] = error
+            else:
+                by_pattern.setdefault(acl.pattern, []).append(at)
+        for pattern, places in by_pattern.items():
+            added = [acls[at].entry for at in places]
+            try:
+                await self._change(pattern, partial(_joined, added))
+            except HeadraceError as error:
+                for at in places:
+                    results[at] = error
+        return results
+
+    async def delete(self, wanted: AclFilter) -> list[Acl]:
+        """Delete the rules that a filter selects; returns them.
+
+        Raises RequestInvalid, MetadataUnavailable.
+        """
+        wanted.check()
+        deleted: list[Acl] = []
+        for pattern in self._index.patterns(wanted):
+            removed: list[Acl] = []
+
+            def keep(
+                rules: list[AclRule], pattern: Pattern = pattern, removed: list[Acl] = removed
+            ) -> list[AclRule]:
+                removed.clear()
+                kept: list[AclRule] = []
+                for rule in rules:
+                    entry = _entry(rule)
+                    if entry is not None and wanted.matches(acl := Acl(pattern, entry)):
+                        removed.append(acl)
+                    else:
+                        kept.append(rule)
+                return kept
+
+            await self._change(pattern, keep)
+            deleted += removed
+        return sorted(deleted)
+
+    async def _change(
+        self, pattern: Pattern, change: Callable[[list[AclRule]], list[AclRule]]
+    ) -> None:
+        """Compare and set the rules of a pattern. An empty fact is stored rather than deleted, so
+        that its version still orders changes."""
+        key = acl_key(pattern.kind, pattern.type, pattern.name)
+        async with self._changing:
+            for _ in range(_ATTEMPTS_MAX):
+                entry = await self._metadata.get(key)
+                before = AclFact([]) if entry is None else decode_fact(AclFact, entry)
+                rules = change(list(before.rules))
+                if rules == before.rules:
+                    return
+                self._check_count(len(rules), len(before.rules))
+                value = AclFact(rules, before.unknown).encode()
+                expected = ABSENT if entry is None else entry.version
+                try:
+                    version = await self._metadata.put(key, value, expected)
+                except VersionConflict:  # another broker was faster: retry on top of its change
+                    continue
+                self.apply(key, MetadataEntry(key, value, version))
+                return
+        raise MetadataUnavailable(
+            "the access control list is being changed concurrently: nothing was changed by this"
+            " request, try again"
+        )
+
+    def _check_count(self, count: int, before: int) -> None:
+        if count <= before:
+            return
+        if count > ACLS_OF_PATTERN_MAX:
+            raise PolicyViolation(
+                f"a resource can have at most {ACLS_OF_PATTERN_MAX} rules; nothing was changed for"
+                " it: use a prefix, a wildcard, or fewer principals"
+            )
+        if self.count + count - before > ACLS_MAX:
+            raise PolicyViolation(
+                f"there can be at most {ACLS_MAX} rules; nothing was changed: delete some, or use"
+                " prefixes"
+            )
+
+    # --- decisions ---------------------------------------------------------------------------
+
+    def allows(
+        self, session: ClientSession, operation: Operation, kind: ResourceType, name: str
+    ) -> bool:
+        """See Authorizer. A remembered decision takes 0.2 us, another 1 to 2 us."""
+        if (
+            session.rights_version != self.version
+            or session.rights_principal is not session.principal
+        ):
+            self.renew(session)
+        bits = session.rights.get((kind, name))
+        if bits is None:
+            bits = self._decide(session, kind, name)
+        return bits >> operation & 1 == 1
+
+    def operations(self, session: ClientSession, kind: ResourceType, name: str) -> int:
+        """See Authorizer."""
+        self.allows(session, Operation.DESCRIBE, kind, name)
+        return session.rights[kind, name]
+
+    def renew(self, session: ClientSession) -> None:
+        """Forget what the session remembers: rules, or its principal, have changed."""
+        session.rights.clear()
+        session.granted.clear()
+        session.rights_version = self.version
+        session.rights_principal = session.principal
+
+    def _decide(self, session: ClientSession, kind: ResourceType, name: str) -> int:
+        principal = session.principal
+        if principal is None:
+            bits = 0
+        else:
+            bits = self._bits(str(principal), principal.type, session.client_host, kind, name)
+        if len(session.rights) >= RIGHTS_MAX:
+            session.rights.clear()
+        session.rights[kind, name] = bits
+        return bits
+
+    def _bits(
+        self, principal: str, principal_type: str, host: str, kind: ResourceType, name: str
+    ) -> int:
+        if principal_type == BROKER or principal in self._super_users:
+            return ALL_OPERATIONS
+        denied, allowed = self._index.decide(principal, host, kind, name)
+        if self._is_open_without_acl and not self._index.touches(kind, name):
+            return ALL_OPERATIONS
+        return allowed & ~denied
+
+    def allows_any(self, session: ClientSession, operation: Operation, kind: ResourceType) -> bool:
+        """See Authorizer."""
+        principal = session.principal
+        if principal is None:
+            return False
+        if self.allows(session, operation, kind, _HARDCODED):
+            return True
+        return self._index.allows_any(str(principal), session.client_host, operation, kind)
+
+    def explain(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+    ) -> Explanation:
+        """Why a principal may or may not do this; an operator's question."""
+        rules = self._index.matching(principal, host, operation, kind, name)
+        if principal.partition(":")[0] == BROKER:
+            return Explanation(True, "brokers may do everything", ())
+        if principal in self._super_users:
+            return Explanation(True, f"{principal} is listed in super.users", ())
+        if rules:
+            is_allowed = rules[0].entry.permission == Permission.ALLOW
+            return Explanation(is_allowed, f"{rules[0]} decides", rules)
+        if self._index.touches(kind, name):
+            reason = "rules apply to this resource, but none to this principal, host and operation"
+            return Explanation(False, reason, ())
+        value = "true" if self._is_open_without_acl else "false"
+        reason = f"no rule applies to it, and allow.everyone.if.no.acl.found is {value}"
+        return Explanation(self._is_open_without_acl, reason, ())
+
+
+def _entry(rule: AclRule) -> Entry | None:
+    """None for a rule of a newer version, about an operation that is not known here."""
+    try:
+        operation, permission = Operation(rule.operation), Permission(rule.permission)
+    except ValueError:
+        return None
+    return Entry(rule.principal, rule.host, operation, permission)
+
+
+def _entries(fact: AclFact) -> list[Entry]:
+    return [entry for entry in map(_entry, fact.rules) if entry is not None]
+
+
+def _joined(entries: Sequence[Entry], rules: list[AclRule]) -> list[AclRule]:
+    for entry in entries:
+        rule = AclRule(entry.principal, entry.host, int(entry.operation), int(entry.permission))
+        if rule not in rules:
+            rules.append(rule)
+    return rules

@@ -1,0 +1,92 @@
+"""The audit log: denials and administrative changes, as lines of JSON.
+
+Invariants: logger `headrace.audit`, one JSON object a line. It names who, from where, what and on
+which resource, never contents: no records, no values of settings, no secrets. Bounded: names are
+cut, and beyond a rate only the number of lines is logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.coordination.quotas.token_bucket import TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.security.authorizer import Operation, ResourceType
+    from headrace.broker.security.sessions import ClientSession
+    from headrace.runtime.clock import Clock
+
+log = logging.getLogger("headrace.audit")
+
+DENIALS_PER_S: Final = 100
+CHANGES_PER_S: Final = 1_000
+BURST_S: Final = 10
+"""Denials have a limit of their own, so that a flood of them hides no change."""
+NAME_LENGTH_MAX: Final = 300
+RESOURCES_MAX: Final = 20
+"""Named in one line; of further ones the number."""
+
+
+class Audit:
+    """See the module."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        now_ns = clock.now_ns()
+        self._buckets = {
+            event: TokenBucket(rate, rate * BURST_S, now_ns)
+            for event, rate in (("denied", DENIALS_PER_S), ("changed", CHANGES_PER_S))
+        }
+        self._omitted = dict.fromkeys(self._buckets, 0)
+        self.denied_total = 0
+        self.changed_total = 0
+
+    def denied(
+        self,
+        session: ClientSession,
+        operation: Operation,
+        kind: ResourceType,
+        name: str,
+        request: str,
+    ) -> None:
+        """A request lacked a right."""
+        self.denied_total += 1
+        resource = f"{kind.name}:{name[:NAME_LENGTH_MAX]}"
+        self._write(session, request, event="denied", operation=operation.name, resource=resource)
+
+    def changed(
+        self, session: ClientSession, request: str, resources: Sequence[str], failed_count: int
+    ) -> None:
+        """A client has changed topics, groups, settings, rights or the like."""
+        self.changed_total += 1
+        named = [name[:NAME_LENGTH_MAX] for name in resources[:RESOURCES_MAX]]
+        more: dict[str, Any] = {"failed": failed_count} if failed_count else {}
+        if len(resources) > RESOURCES_MAX:
+            more["further"] = len(resources) - RESOURCES_MAX
+        self._write(session, request, event="changed", resources=named, **more)
+
+    def _write(self, session: ClientSession, request: str, event: str, **fields: Any) -> None:
+        now_ns = self._clock.now_ns()
+        bucket = self._buckets[event]
+        if bucket.wait_ms(now_ns):
+            self._omitted[event] += 1
+            return
+        bucket.charge(1, now_ns)
+        if self._omitted[event]:
+            fields["omitted_before"] = self._omitted[event]
+            self._omitted[event] = 0
+        line = {
+            "timestamp_ms": self._clock.now_ms(),
+            "event": event,
+            "principal": str(session.principal)[:NAME_LENGTH_MAX],
+            "host": session.client_host,
+            "listener": session.listener,
+            "client_id": session.client_id[:NAME_LENGTH_MAX],
+            "request": request,
+            **fields,
+        }
+        log.info("%s", json.dumps(line, separators=(",", ":")))

@@ -1,0 +1,91 @@
+"""What each API needs: the column `access` of the table of APIs.
+
+Invariants: values; `authorization` enforces them. A row is PUBLIC with its reason, or names every
+operation that it needs on which resource. `how` says what a missing right means: the whole request
+is refused, one item of a list is refused (the others are handled), or one item of the answer is
+left out. Operations and errors are those of Kafka's KafkaApis and ControllerApis.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from headrace.broker.security.authorizer import Operation, ResourceType
+
+
+class How(Enum):
+    """What a missing right means."""
+
+    WHOLE = "the request is refused"
+    EACH = "the item is refused"
+    SHOWN = "the item is left out"
+    ANY = "the request is refused unless one such resource is allowed"
+
+
+class Need(NamedTuple):
+    """One operation on one kind of resource."""
+
+    operation: Operation
+    kind: ResourceType
+    of: str = ""
+    """Where the resource's name is: a field of the request (`group_id`), a list of names
+    (`group_ids`), or a field of a list's items (`topics.name`); with SHOWN, of the answer. Empty:
+    the cluster."""
+    how: How = How.WHOLE
+    unless: Operation | None = None
+    """An operation on the cluster that suffices instead."""
+
+
+class Access(NamedTuple):
+    """What one API needs."""
+
+    needs: tuple[Need, ...] = ()
+    public: str = ""
+    """Why everybody may send it; empty: not everybody may."""
+    rule: str = ""
+    """The rule of `authorization_rules`, or the handler, that enforces the needs; empty: they are
+    enforced as written."""
+
+    def by(self, rule: str) -> Access:
+        """These needs, enforced by a rule of their own."""
+        return self._replace(rule=rule)
+
+
+def public(reason: str) -> Access:
+    """An API for everybody."""
+    return Access(public=reason)
+
+
+def needs(*all_of: Need) -> Access:
+    """An API that needs all of these."""
+    return Access(all_of)
+
+
+def cluster(operation: Operation, unless: Operation | None = None) -> Need:
+    """A right to the cluster; `unless`: or this one."""
+    return Need(operation, ResourceType.CLUSTER, unless=unless)
+
+
+def group(operation: Operation, of: str = "group_id", how: How = How.WHOLE) -> Need:
+    """A right to a group."""
+    return Need(operation, ResourceType.GROUP, of, how)
+
+
+def transaction(operation: Operation, of: str = "transactional_id", how: How = How.WHOLE) -> Need:
+    """A right to a transactional id."""
+    return Need(operation, ResourceType.TRANSACTIONAL_ID, of, how)
+
+
+def topics(
+    operation: Operation,
+    of: str = "topics.name",
+    how: How = How.EACH,
+    unless: Operation | None = None,
+) -> Need:
+    """A right to each topic."""
+    return Need(operation, ResourceType.TOPIC, of, how, unless)
+
+
+BETWEEN_BROKERS = needs(cluster(Operation.CLUSTER_ACTION))
+"""Requests that brokers send to each other."""

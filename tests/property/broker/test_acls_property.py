@@ -1,0 +1,151 @@
+"""Decisions against a model that looks at every rule, as Kafka's StandardAuthorizer does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.broker.security.acls import (
+    ANY,
+    Acl,
+    AclFilter,
+    AclIndex,
+    Entry,
+    Pattern,
+    PatternType,
+    Permission,
+)
+from headrace.broker.security.authorizer import Operation, ResourceType
+
+NAMES = ["a", "ab", "abc", "b", "*", "a*", ".", "a.b"]
+PRINCIPALS = ["User:x", "User:y", "User:*", "Other:x"]
+HOSTS = ["*", "10.0.0.1", "10.0.0.2"]
+KINDS = [ResourceType.TOPIC, ResourceType.GROUP]
+IMPLIED = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+STORED = st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED])
+
+acls = st.builds(
+    Acl,
+    st.builds(Pattern, st.sampled_from(KINDS), st.sampled_from(NAMES), STORED),
+    st.builds(
+        Entry,
+        st.sampled_from(PRINCIPALS),
+        st.sampled_from(HOSTS),
+        st.sampled_from(list(Operation)),
+        st.sampled_from(list(Permission)),
+    ),
+)
+
+
+def _applies(acl: Acl, kind: ResourceType, name: str) -> bool:
+    pattern = acl.pattern
+    if pattern.kind != kind:
+        return False
+    if pattern.type == PatternType.LITERAL:
+        return pattern.name in ("*", name)
+    return name.startswith(pattern.name)
+
+
+def _model(rules: set[Acl], principal: str, host: str, operation: Operation, kind: Any, name: str):
+    def fits(acl: Acl, permission: Permission) -> bool:
+        entry = acl.entry
+        operations = {Operation.ALL, operation}
+        if permission == Permission.ALLOW:
+            operations |= IMPLIED.get(operation, set())
+        return (
+            _applies(acl, kind, name)
+            and entry.permission == permission
+            and entry.principal in (principal, "User:*")
+            and entry.host in (host, "*")
+            and entry.operation in operations
+        )
+
+    if any(fits(acl, Permission.DENY) for acl in rules):
+        return False
+    return any(fits(acl, Permission.ALLOW) for acl in rules)
+
+
+def _index(rules: set[Acl]) -> AclIndex:
+    index = AclIndex()
+    for pattern in {acl.pattern for acl in rules}:
+        index.put(pattern, [acl.entry for acl in rules if acl.pattern == pattern])
+    return index
+
+
+QUESTION = (
+    st.sampled_from(["User:x", "User:y", "Other:x"]),
+    st.sampled_from(["10.0.0.1", "10.0.0.3"]),
+    st.sampled_from(KINDS),
+    st.sampled_from([*NAMES, "abcd", "c"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sets(acls, max_size=12), st.sets(acls, max_size=6), *QUESTION)
+def test_a_decision_is_that_of_a_search_through_all_rules(first, second, who, host, kind, name):
+    index = _index(first)
+    for rules in (second, first | second):  # rules are replaced, removed and added
+        for pattern in {acl.pattern for acl in first | second}:
+            index.put(pattern, [acl.entry for acl in rules if acl.pattern == pattern])
+        assert index.count == len(rules)
+        denied, allowed = index.decide(who, host, kind, name)
+        for operation in Operation:
+            if operation == Operation.ALL:
+                continue
+            decided = (allowed & ~denied) >> operation & 1 == 1
+            assert decided == _model(rules, who, host, operation, kind, name), operation
+            found = index.matching(who, host, operation, kind, name)
+            assert decided == bool(found and found[0].entry.permission == Permission.ALLOW)
+        assert index.touches(kind, name) == any(_applies(acl, kind, name) for acl in rules)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sets(acls, max_size=10), QUESTION[0], QUESTION[1], QUESTION[2])
+def test_a_right_to_any_resource_is_a_right_to_some_name(rules, who, host, kind):
+    index = _index(rules)
+    prefixes = [acl.pattern.name for acl in rules if acl.pattern.type == PatternType.PREFIXED]
+    names = {*NAMES, "zz", *(prefix + "~" for prefix in prefixes)}
+    some = any(_model(rules, who, host, Operation.WRITE, kind, name) for name in names if name)
+    assert index.allows_any(who, host, Operation.WRITE, kind) == some
+
+
+filters = st.builds(
+    AclFilter,
+    st.sampled_from([ANY, *KINDS]),
+    st.sampled_from([None, *NAMES]),
+    st.sampled_from([ANY, *PatternType]),
+    st.sampled_from([None, *PRINCIPALS]),
+    st.sampled_from([None, *HOSTS]),
+    st.sampled_from([ANY, *Operation]),
+    st.sampled_from([ANY, *Permission]),
+)
+
+
+def _selected(wanted: AclFilter, acl: Acl) -> bool:
+    pattern, entry = acl
+    name = wanted.name
+    if wanted.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED):
+        fits = pattern.type == wanted.pattern_type and name in (None, pattern.name)
+    elif wanted.pattern_type == ANY:
+        fits = name in (None, pattern.name)
+    else:
+        fits = name is None or _applies(acl, pattern.kind, name)
+    return (
+        fits
+        and wanted.kind in (ANY, pattern.kind)
+        and wanted.principal in (None, entry.principal)
+        and wanted.host in (None, entry.host)
+        and wanted.operation in (ANY, entry.operation)
+        and wanted.permission in (ANY, entry.permission)
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sets(acls, max_size=12), filters)
+def test_a_filter_selects_what_kafka_selects(rules, wanted):
+    assert _index(rules).find(wanted) == sorted(acl for acl in rules if _selected(wanted, acl))

@@ -1,0 +1,317 @@
+"""Every API, with a client without rights, one with just those of its row, and a super user.
+
+The requests are made from Kafka's definitions, so an API that is added is tested without a line
+here; one whose row names too little or too much fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+from face_rig import Client, batch, broker
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.security.principal import Principal
+from headrace.kafka import apis
+from headrace.kafka.access import How
+from headrace.kafka.authorization_rules import RULES
+from headrace.kafka.wire.definitions import REQUEST, load
+from headrace.kafka.wire.schema import read_response, write_request
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from face_rig import Rig
+
+    from headrace.kafka.apis import Api
+
+TOPIC, GROUP, TRANSACTION = "secret-topic", "secret-group", "secret-txn"
+ABSENT = {TOPIC: "absent-topic", GROUP: "absent-group", TRANSACTION: "absent-txn"}
+NAMES = {
+    ResourceType.TOPIC: TOPIC,
+    ResourceType.GROUP: GROUP,
+    ResourceType.TRANSACTIONAL_ID: TRANSACTION,
+    ResourceType.CLUSTER: CLUSTER_NAME,
+}
+DENIALS = {29, 30, 31, 53, 65}
+ROOT, NOBODY, SOMEBODY = Principal("root"), Principal("nobody"), Principal("somebody")
+CONFIG = {"offsets_partition_count": 2, "authorizer": "acl", "super_users": "User:root"}
+ALL = [*apis.APIS.values(), *apis.OWN_APIS.values()]
+GUARDED = [api for api in apis.APIS.values() if not api.access.public]
+
+
+class NamedClient(Client):
+    """A client with a principal, whose answers are read by the broker's own codecs."""
+
+    def __init__(self, rig: Rig, principal: Principal) -> None:
+        super().__init__(rig.face)
+        self.connection.session.principal = principal
+
+    def send(self, api_key: int, version: int, request: dict[str, Any]) -> None:
+        header = b"".join(
+            number.to_bytes(size, "big")
+            for number, size in ((api_key, 2), (version, 2), (len(self.asked), 4))
+        )
+        api = apis.APIS.get(api_key) or apis.OWN_APIS[api_key]
+        tags = b"\x00" if version >= api.flexible_from else b""
+        frame = header + b"\x00\x01t" + tags + write_request(api_key, version, request)
+        self.asked.append((api_key, version))
+        self.connection.data_received(len(frame).to_bytes(4, "big") + frame)
+
+    def answers(self) -> list[Any]:
+        found, at, out = [], 0, bytes(self.transport.out)
+        while at < len(out):
+            end = at + 4 + int.from_bytes(out[at : at + 4], "big")
+            api_key, version = self.asked[len(found)]
+            api = apis.APIS.get(api_key) or apis.OWN_APIS[api_key]
+            begin = at + 8 + (version >= api.flexible_from and api_key != apis.API_VERSIONS)
+            found.append(read_response(api_key, version, out[:end], begin))
+            at = end
+        return found
+
+
+@asynccontextmanager
+async def guarded(**more: Any) -> AsyncIterator[Rig]:
+    async with broker(BrokerConfig(**{**CONFIG, **more})) as rig:
+        await rig.node.topics.create(TOPIC)
+        root = NamedClient(rig, ROOT)
+        commit = {
+            "group_id": GROUP,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": [
+                {
+                    "name": TOPIC,
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": 0,
+                            "committed_leader_epoch": -1,
+                            "committed_metadata": "",
+                        }
+                    ],
+                }
+            ],
+        }
+        answer = await root.ask(apis.OFFSET_COMMIT, 8, commit)
+        assert answer.topics[0].partitions[0].error_code == 0
+        init = {"transactional_id": TRANSACTION, "transaction_timeout_ms": 60_000}
+        init |= {"producer_id": -1, "producer_epoch": -1}
+        assert (await root.ask(apis.INIT_PRODUCER_ID, 4, init)).error_code == 0
+        yield rig
+
+
+def allow(operation: Operation, kind: ResourceType, name: str, who: Principal = SOMEBODY) -> Acl:
+    return Acl(Pattern(kind, name), Entry(str(who), "*", operation, Permission.ALLOW))
+
+
+# --- requests ----------------------------------------------------------------------------------
+
+TEXTS = {
+    **dict.fromkeys(
+        ("name", "topic", "topic_name", "topic_names", "subscribed_topic_names"), TOPIC
+    ),
+    **dict.fromkeys(("source_topics", "repartition_sink_topics", "resource_name"), TOPIC),
+    **dict.fromkeys(("group_id", "groups", "group_ids", "groups_names"), GROUP),
+    **dict.fromkeys(("key", "coordinator_keys"), GROUP),
+    **dict.fromkeys(("transactional_id", "transactional_ids"), TRANSACTION),
+    "v3_and_below_transactional_id": TRANSACTION,
+    "member_id": "m",
+}
+VALUES = {
+    "resource_type": 2,
+    "producer_id": -1,
+    "producer_epoch": -1,
+    "replica_id": -1,
+    "session_epoch": -1,
+    "share_session_epoch": 0,
+    "forgotten_topics_data": [],
+    "acknowledgement_batches": [],
+    "topics_filter": [],
+    "cursor": None,
+    "assignments": [],
+    "members": [],
+    "max_wait_ms": 0,
+    "acks": -1,
+}
+SINGLES = ("int8", "int16", "int32", "int64", "uint16", "uint32", "float64")
+
+
+def made(api: Api, version: int, topic_id: UUID) -> dict[str, Any]:
+    """A request of the API that names every resource it can."""
+    definition = load(api.key, version, REQUEST)
+
+    def struct(name: str) -> dict[str, Any]:
+        fields = [field for field in definition.structs[name] if field.is_present]
+        found: dict[str, Any] = {}
+        for field in fields:
+            if field.name in VALUES:
+                found[field.name] = VALUES[field.name]
+            elif field.kind in definition.structs:
+                found[field.name] = [struct(field.kind)] if field.is_array else struct(field.kind)
+            elif field.kind == "string" and field.name in TEXTS:
+                text = TEXTS[field.name]
+                found[field.name] = [text] if field.is_array else text
+            elif field.is_array:
+                found[field.name] = [0] if field.kind in SINGLES else []
+            elif field.kind == "uuid":
+                named = {one.name for one in fields} & {"name", "topic", "topic_name"}
+                found[field.name] = None if named else topic_id
+            elif field.is_required:
+                empty = {"bytes": b"", "string": "", "bool": False, "records": b""}
+                found[field.name] = empty.get(field.kind, 0)
+                if field.is_nullable:
+                    found[field.name] = None
+            if field.kind == "records":
+                found[field.name] = batch(b"v")
+        return found
+
+    return struct(definition.name)
+
+
+def codes_in(answer: Any) -> set[int]:
+    found: set[int] = set()
+    if isinstance(answer, tuple | list):
+        for item in answer:
+            found |= codes_in(item)
+    elif hasattr(answer, "_values"):
+        for name in answer.__slots__:
+            value = getattr(answer, name)
+            if name.endswith("error_code") and isinstance(value, int):
+                found.add(value)
+            found |= codes_in(value)
+    return found
+
+
+def shown(api: Api) -> bool:
+    return any(need.how is How.SHOWN for need in api.access.needs)
+
+
+def versions(api: Api) -> range:
+    return range(api.version_min, api.version_max + 1)
+
+
+# --- the table ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
+def test_each_row_says_who_may_send_it(api):
+    access = api.access
+    assert bool(access.needs) != bool(access.public)
+    assert access.rule in {"", "produce", "fetch", *RULES}
+    if not access.rule:
+        assert all(need.how is not How.ANY for need in access.needs)
+
+
+def test_only_these_are_for_everybody():
+    assert [api.name for api in ALL if api.access.public] == [
+        "SaslHandshake",
+        "ApiVersions",
+        "SaslAuthenticate",
+        "DescribeCluster",
+    ]
+
+
+@pytest.mark.parametrize("api", GUARDED, ids=lambda api: api.name)
+def test_a_client_without_rights_gets_kafkas_error_and_learns_nothing(api):
+    """In every version; an absent name is answered as an existing one, and nothing changes."""
+
+    async def scenario() -> None:
+        async with guarded() as rig:
+            topic = rig.node.topics.get(TOPIC)
+            client = NamedClient(rig, NOBODY)
+            for version in versions(api):
+                request = made(api, version, topic.id)
+                answer = await client.ask(api.key, version, request)
+                codes = codes_in(answer)
+                assert codes & DENIALS or (shown(api) and codes <= {0}), (version, answer)
+                assert codes <= DENIALS | {0, 55}, (version, answer)
+                if shown(api):
+                    assert "secret" not in repr(answer) or codes & DENIALS
+                other = await client.ask(api.key, version, _renamed(request))
+                if "topic_id" not in repr(request) or "None" in repr(request):
+                    assert _texts(other) == _texts(answer), version
+            assert rig.node.topics.names() == sorted(
+                [TOPIC, "__consumer_offsets", "__transaction_state"]
+            )
+            assert rig.node.topics.get(TOPIC) is topic
+            assert topic.fact.configs == {}
+            assert topic.fact.partition_count == 1
+            assert rig.node.access is not None
+            assert rig.node.access.count == 0
+            assert topic.require_log(0).high_watermark == 0
+            assert rig.node.audit.denied_total > 0 or shown(api)
+
+    asyncio.run(scenario())
+
+
+def _renamed(request: Any) -> Any:
+    if isinstance(request, dict):
+        return {name: _renamed(value) for name, value in request.items()}
+    if isinstance(request, list):
+        return [_renamed(item) for item in request]
+    return ABSENT.get(request, request) if isinstance(request, str) else request
+
+
+def _texts(answer: Any) -> str:
+    text = repr(answer)
+    for name, absent in ABSENT.items():
+        text = text.replace(absent, name)
+    return text
+
+
+@pytest.mark.parametrize("api", GUARDED, ids=lambda api: api.name)
+def test_the_rights_of_a_row_suffice(api):
+    async def scenario() -> None:
+        async with guarded() as rig:
+            access = rig.node.access
+            assert access is not None
+            rules = [
+                allow(need.operation, need.kind, NAMES[need.kind]) for need in api.access.needs
+            ]
+            if api.key == apis.ADD_PARTITIONS_TO_TXN:  # of its later versions
+                rules.append(allow(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME))
+            assert await access.create(rules) == [None] * len(rules)
+            topic = rig.node.topics.get(TOPIC)
+            for version in versions(api):
+                for principal in (SOMEBODY, ROOT):
+                    client = NamedClient(rig, principal)
+                    if TOPIC not in rig.node.topics.by_name:
+                        await rig.node.topics.finish_deletions()
+                        topic = await _again(rig)
+                    request = made(api, version, topic.id)
+                    answer = await client.ask(api.key, version, request)
+                    assert not codes_in(answer) & DENIALS, (version, principal, answer)
+
+    asyncio.run(scenario())
+
+
+async def _again(rig: Rig) -> Any:
+    for _ in range(200):
+        try:
+            await rig.node.topics.create(TOPIC)
+        except Exception:  # its deletion is not complete
+            await asyncio.sleep(0.01)
+        else:
+            break
+    return rig.node.topics.get(TOPIC)
+
+
+@pytest.mark.parametrize("api", apis.OWN_APIS.values(), ids=lambda api: api.name)
+def test_only_brokers_send_what_brokers_send(api):
+    async def scenario() -> None:
+        async with guarded() as rig:
+            client = NamedClient(rig, NOBODY)
+            answer = await client.ask(api.key, 0, made(api, 0, uuid4()))
+            assert "ClusterUnauthorized" in repr(answer)
+            client = NamedClient(rig, Principal("1", "Broker"))
+            answer = await client.ask(api.key, 0, made(api, 0, uuid4()))
+            assert "ClusterUnauthorized" not in repr(answer)
+
+    asyncio.run(scenario())
