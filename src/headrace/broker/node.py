@@ -46,12 +46,14 @@ from headrace.broker.services.copy_appends import CopyAppends
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.group_announcements import GroupAnnouncements
+from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
 from headrace.broker.services.message_search import MessageSearch
 from headrace.broker.services.message_timers import MessageTimers
 from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.queue_service import QueueService
+from headrace.broker.services.reads import Reads
 from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.search import Search
 from headrace.broker.services.services import Services
@@ -251,6 +253,7 @@ class Node:
             cluster=self.cluster,
             appends=self.appends,
             sends=RecordSends(topics, owners, self.appends),
+            reads=Reads(calls),
             queues=QueueService(
                 *(owners, self.shares, groups),
                 lambda: self.services.groups,
@@ -380,8 +383,11 @@ class Node:
             self.tasks,
             config.transaction_config(),
         )
-        self.services.groups = GroupAdministration(
-            self.topics, self.groups, self.share_group_administration, self.cluster
+        services, shares = self.services, self.share_group_administration
+        services.groups = GroupAdministration(self.topics, self.groups, shares, self.cluster)
+        services.all_groups = GroupService(
+            *(services.calls, self.topics, services.groups, shares),
+            *(services.reads, self.cluster),
         )
         self.coordinators.add(self.groups.shards)
         self.coordinators.add(self.transactions.shards)

@@ -1,8 +1,7 @@
 """Groups, their offsets and settings over HTTP: consumer groups and share groups alike.
 
-Invariants: parses and encodes; the rules are in `broker/services`. A broker answers for the groups
-that it coordinates, and lists those of all brokers. The start of a share group on a partition is
-called its offset, as that of a consumer group is: what is before it is finished.
+Invariants: parses and encodes; what is done, on whichever broker coordinates a group, is in
+`broker/services/group_service`.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS
-from headrace.broker.services.group_listing import GroupListings
-from headrace.broker.services.share_group_administration import SHARE
-from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
-from headrace.errors import GroupNotEmpty, HeadraceError, NotOwner
+from headrace.broker.services.reads import AT_END, AT_START, AT_TIME, Start
+from headrace.errors import HeadraceError
 from headrace.http.operations import (
     DRY_RUN,
     ETAG,
@@ -42,18 +39,16 @@ from headrace.http.topics import (
     shown_settings,
     tagged,
 )
+from headrace.log.visibility import READ_UNCOMMITTED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.responses import Response
 
     from headrace.broker.node import Node
-    from headrace.coordination.groups.commands import GroupDescription
+    from headrace.broker.services.group_service import Partition
     from headrace.http.schemas import Schema
 
 OFFSETS_MAX: Final = 1_000
-Partition = tuple[str, int]
 
 
 class GroupOperations:
@@ -61,6 +56,7 @@ class GroupOperations:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._groups = node.services.all_groups
         groups, group = "/v1/groups", "/v1/groups/{group}"
         named: dict[str, Schema] = {"group": GROUP}
         changing = named | {"dry_run": DRY_RUN}
@@ -99,12 +95,7 @@ class GroupOperations:
     async def _list(self, call: Call) -> Json:
         states = [call.query["state"]] if "state" in call.query else []
         types = [call.query["type"]] if "type" in call.query else []
-        node = self._node
-        listings = GroupListings(
-            *(node.services.groups, node.services.share_groups),
-            *(node.brokers, node.config.broker_id),
-        )
-        listed = await listings.list(states, types)
+        listed = await self._groups.list(states, types)
         found = [
             {"group": one.group_id, "state": one.state, "type": one.group_type}
             for one in listed.groups
@@ -114,114 +105,48 @@ class GroupOperations:
 
     # --- one group ---------------------------------------------------------------------------
 
-    async def _is_share(self, group_id: str) -> bool:
-        await self._node.services.groups.ensure_offsets_topic()
-        return self._node.services.share_groups.has(group_id)
-
-    async def _described(self, group_id: str) -> GroupDescription:
-        """Raises GroupUnknown, NotCoordinator."""
-        (described,) = await self._node.services.groups.describe([group_id])
-        if described.error is not None:
-            raise described.error
-        return described
-
     async def _get(self, call: Call) -> Json:
         group_id = call.path["group"]
-        if await self._is_share(group_id):
-            known = self._node.services.share_groups.members(group_id)
-            return {
-                "group": group_id,
-                "type": SHARE,
-                "state": "Stable" if known.members else "Empty",
-                "members": [
-                    {
-                        "id": one.member_id,
-                        "client_id": one.client_id,
-                        "host": one.client_host,
-                        "topics": [*one.subscribed],
-                    }
-                    for one in known.members.values()
-                ],
-            }
-        described = await self._described(group_id)
+        found = await self._groups.describe(group_id)
         return {
             "group": group_id,
-            "type": described.group_type,
-            "state": described.state,
+            "type": found.group_type,
+            "state": found.state,
             "members": [
                 {
                     "id": one.member_id,
                     "client_id": one.client_id,
                     "host": one.client_host,
-                    "instance_id": one.group_instance_id,
+                    **(
+                        {"instance_id": one.instance_id}
+                        if one.topics is None
+                        else {"topics": one.topics}
+                    ),
                 }
-                for one in described.members
+                for one in found.members
             ],
         }
 
     async def _delete(self, call: Call) -> Json:
         group_id = call.path["group"]
-        if call.is_dry_run and await self._is_share(group_id):
-            await self._node.services.share_groups.delete(group_id, is_dry_run=True)
-        elif call.is_dry_run:
-            await self._require_empty(group_id)
-        else:
-            (result,) = await self._node.services.groups.delete([group_id])
-            if result.error is not None:
-                raise result.error
+        await self._groups.delete(group_id, is_dry_run=call.is_dry_run)
         return {"group": group_id, "deleted": not call.is_dry_run, "dry_run": call.is_dry_run}
-
-    async def _require_empty(self, group_id: str) -> None:
-        """Raises GroupUnknown, GroupNotEmpty, NotCoordinator."""
-        if (await self._described(group_id)).members:
-            raise GroupNotEmpty(f"group {group_id!r} has members: stop its consumers first")
 
     # --- offsets -----------------------------------------------------------------------------
 
     async def _offsets(self, call: Call) -> Json:
         group_id = call.path["group"]
-        if await self._is_share(group_id):
-            positions = await self._node.services.share_groups.positions(group_id)
-            found = [
-                {
-                    "topic": one.topic,
-                    "partition": one.partition,
-                    "offset": one.start_offset if one.start_offset >= 0 else None,
-                    "lag": one.lag if one.lag >= 0 else None,
-                    **({} if one.error is None else {"error": details(one.error)}),
-                }
-                for one in positions
-            ]
-            return {"group": group_id, "offsets": found}
-        committed = await self._committed(group_id)
-        if not committed:
-            await self._described(group_id)
-        return {
-            "group": group_id,
-            "offsets": [
-                {
-                    "topic": topic,
-                    "partition": number,
-                    "offset": offset,
-                    "lag": self._lag(topic, number, offset),
-                }
-                for (topic, number), offset in sorted(committed.items())
-            ],
-        }
-
-    async def _committed(self, group_id: str) -> dict[Partition, int]:
-        reply = await self._node.services.groups.offsets(group_id)
-        if reply.error is not None:
-            raise reply.error
-        return {(one.topic, one.partition): one.offset for one in reply.offsets if one.offset >= 0}
-
-    def _lag(self, name: str, number: int, offset: int) -> int | None:
-        """None where another broker serves the partition."""
-        topic = self._node.topics.by_name.get(name)
-        log = topic.log(number) if topic else None
-        if topic is None or log is None or not self._node.ownership.is_mine(topic, number):
-            return None
-        return max(log.high_watermark - max(offset, log.log_start_offset), 0)
+        found = [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "offset": one.offset if one.offset >= 0 else None,
+                "lag": one.lag if one.lag >= 0 else None,
+                **({} if one.error is None else {"error": details(one.error)}),
+            }
+            for one in await self._groups.offsets(group_id)
+        ]
+        return {"group": group_id, "offsets": found}
 
     async def _move(self, call: Call) -> Json:
         group_id = call.path["group"]
@@ -237,12 +162,7 @@ class GroupOperations:
                 wanted[place] = await self._target(item)
             except HeadraceError as error:
                 refused[place] = error
-        if await self._is_share(group_id):
-            outcomes = await self._node.services.share_groups.move(
-                group_id, wanted, is_dry_run=call.is_dry_run
-            )
-        else:
-            outcomes = await self._commit(group_id, wanted, is_dry_run=call.is_dry_run)
+        outcomes = await self._groups.move(group_id, wanted, is_dry_run=call.is_dry_run)
         refused.update((place, error) for place, error in outcomes.items() if error is not None)
         return {
             "group": group_id,
@@ -257,28 +177,11 @@ class GroupOperations:
         topic.check_partition(number)
         if "offset" in item:
             return int(item["offset"])
-        if not self._node.ownership.is_mine(topic, number):
-            raise NotOwner(
-                f"{topic.name}-{number} is served by another broker, which alone knows its"
-                " times and its end: name an offset, or ask a Kafka client"
-            )
-        log = topic.require_log(number)
-        await self._node.partition_ready(log)
+        start = Start(AT_START if item.get("position") == "earliest" else AT_END)
         if "timestamp_ms" in item:
-            found = await log.reader.offset_of_time(int(item["timestamp_ms"]))
-            return log.high_watermark if found.offset < 0 else found.offset
-        return log.log_start_offset if item["position"] == "earliest" else log.high_watermark
-
-    async def _commit(
-        self, group_id: str, wanted: Mapping[Partition, int], *, is_dry_run: bool
-    ) -> Mapping[Partition, HeadraceError | None]:
-        await self._require_empty(group_id)
-        if is_dry_run:
-            return {}
-        offsets = [OffsetToCommit(*place, offset) for place, offset in wanted.items()]
-        command = CommitCommand(group_id, NO_GENERATION, "", None, offsets)
-        reply = await self._node.services.groups.commit(command)
-        return {(one.topic, one.partition): one.error for one in reply.results}
+            start = Start(AT_TIME, int(item["timestamp_ms"]))
+        found = await self._node.services.reads.read(topic, number, start, 0, READ_UNCOMMITTED)
+        return found.next_offset
 
     # --- settings ----------------------------------------------------------------------------
 

@@ -67,8 +67,7 @@ _DOCUMENT: dict[str, Any] = {
     "info": {
         "title": "Headrace: topics, records, queues, groups, health and metrics of a broker",
         "version": "1",
-        "description": "Each broker serves the partitions that it owns and the groups that it"
-        " coordinates; a problem with status 421 names the responsible broker.",
+        "description": "Any broker serves all partitions and groups: it forwards what others own.",
         "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     },
     "paths": {

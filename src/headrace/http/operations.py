@@ -25,8 +25,6 @@ from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
     HeadraceError,
     MetadataUnavailable,
-    NotCoordinator,
-    NotOwner,
     RequestInvalid,
     Retriable,
 )
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.http.schemas import Schema
-    from headrace.metadata.facts import BrokerFact
 
 CLIENT_ID, CLIENT_ID_DEFAULT = "x-client-id", "http"
 """The header that names whose quotas a call is charged to; clients are not authenticated."""
@@ -301,24 +298,6 @@ def _session(request: Request) -> ClientSession:
     return session
 
 
-def _broker_to_ask(node: Node, error: HeadraceError, request: Request) -> BrokerFact | None:
-    """The one that serves what this broker does not, if that is known."""
-    try:
-        if isinstance(error, NotCoordinator) and "group" in request.path_params:
-            group_id = request.path_params["group"].replace(SLASH, "/")
-            return node.services.cluster.coordinator_of(node.groups.shards, group_id)
-        if isinstance(error, NotOwner) and "topic" in request.path_params:
-            topic = node.topics.get(request.path_params["topic"])
-            given = request.query_params.get("partition", "0")
-            number = int(given) if given.isdigit() else 0
-            topic.check_partition(number)
-            leader = node.ownership.leader(topic, number).broker
-            return next((broker for broker in node.brokers() if broker.id == leader), None)
-    except HeadraceError:
-        return None
-    return None
-
-
 def routes(node: Node, operations: Sequence[Operation], *, is_local: bool) -> list[Route]:
     """The routes of `operations`, one for each path."""
     by_path: dict[str, dict[str, Operation]] = {}
@@ -388,7 +367,7 @@ class _Resource:
             await self._look_up(call)
             found = await operation.handle(call)
         except HeadraceError as error:
-            return refused(error, _broker_to_ask(self._node, error, request))
+            return refused(error)
         response = found if isinstance(found, Response) else JSONResponse(found)
         if is_charged:
             amount = call.charge
@@ -421,7 +400,6 @@ _PROBLEM_SCHEMA: Final[Json] = {
         "detail": {"type": "string"},
         "retriable": {"type": "boolean"},
         "next_step": {"type": "string"},
-        "broker": {"type": "object", "description": "The responsible broker."},
     },
 }
 _ERRORS: Final = {
@@ -450,7 +428,7 @@ def _described(operation: Operation) -> Json:
     for status, meaning in _ERRORS.items():
         answers[status] = {"description": meaning, "content": problem_content}
     answers["405"] = {"description": "Method not allowed."}
-    answers["421"] = {"description": "Another broker serves this, or the host name is wrong."}
+    answers["421"] = {"description": "The host name is wrong."}
     found: Json = {
         "operationId": operation.name,
         "summary": operation.summary,

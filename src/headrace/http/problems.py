@@ -1,7 +1,6 @@
 """Errors over HTTP: problem details (RFC 9457) that say whether to retry, and what to do next.
 
-Invariants: the one table from errors to status codes. Where another broker has to be asked, the
-problem names it (`broker`), if this one knows.
+Invariants: the one table from errors to status codes.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from headrace.errors import HeadraceError, Retriable
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from headrace.metadata.facts import BrokerFact
-
 
 class Contradiction(errors.Rejected):
     """The request fits its schema, and contradicts itself."""
@@ -34,7 +31,6 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((TaskUnknown,), 404, "start it again"),
     ((VersionMismatch,), 412, "read the settings and their ETag again, then decide anew"),
     ((errors.GroupUnknown,), 404, "check the group's id"),
-    ((errors.NotOwner, errors.NotCoordinator), 421, "ask the broker that serves it"),
     ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),
     ((errors.GroupNotEmpty,), 409, "stop the group's consumers, then try again"),
     ((errors.AuthenticationFailed,), 401, "send valid credentials"),
@@ -55,28 +51,21 @@ def status_of(error: HeadraceError) -> tuple[int, str]:
     return 409, _SAME
 
 
-def details(error: HeadraceError, broker: BrokerFact | None = None) -> dict[str, Any]:
+def details(error: HeadraceError) -> dict[str, Any]:
     """The problem's members. Where files lie on the broker's machine is for its log alone."""
     status, next_step = status_of(error)
-    found: dict[str, Any] = {
+    return {
         "type": "about:blank",
         "status": status,
         "detail": _PATH.sub("(a path)", str(error)),
         "retriable": isinstance(error, Retriable) and status in {429, 503},
         "next_step": next_step,
     }
-    if broker is not None:
-        found["broker"] = {
-            "id": broker.id,
-            "http": f"{broker.http_host}:{broker.http_port}",
-            "kafka": f"{broker.kafka_host}:{broker.kafka_port}",
-        }
-    return found
 
 
-def refused(error: HeadraceError, broker: BrokerFact | None = None) -> Response:
+def refused(error: HeadraceError) -> Response:
     """The response for an error."""
-    body = details(error, broker)
+    body = details(error)
     headers: dict[str, str] = {}
     if isinstance(error, errors.QuotaExceeded):
         headers["Retry-After"] = str(ceil(error.fields["throttle_ms"] / 1_000))

@@ -1,9 +1,8 @@
 """Records over HTTP: write them, read them by offset or time, follow a topic as it grows.
 
-Invariants: written through the same admission as Kafka's produce (`broker/services/appends`), read
-up to the same bounds; `read_committed` unless asked otherwise. A broker writes and reads the
-partitions that it serves. What one request reads, and how many follow at once, is bounded; a
-follower that reads slowly is sent less, never buffered.
+Invariants: parses and encodes; `broker/services/record_sends` and `reads` do the rest, of whichever
+brokers own the partitions. `read_committed` unless asked otherwise. What one request reads, and how
+many follow at once, is bounded; a follower that reads slowly is sent less, never buffered.
 """
 
 from __future__ import annotations
@@ -11,23 +10,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse, StreamingResponse
 
-from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
+from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME, Start
 from headrace.broker.services.record_sends import ANY, Outgoing
-from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
-from headrace.errors import (
-    BatchCorrupt,
-    HeadraceError,
-    NotOwner,
-    RecordInvalid,
-    RequestInvalid,
-    StorageUnavailable,
-    UnsupportedForMessageFormat,
-)
+from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
 from headrace.http.operations import (
     INT64_MAX,
     OFFSET,
@@ -45,50 +35,32 @@ from headrace.http.operations import (
 )
 from headrace.http.problems import Contradiction, details
 from headrace.log.appended import STORED
-from headrace.log.reading import check_offset
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.records.batch import read_header
 from headrace.records.codec import Record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from headrace.broker.node import Node
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.reads import Follower
     from headrace.broker.services.record_sends import Sent
-    from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
-    from headrace.log.partition_log import PartitionLog
 
 RECORDS_MAX: Final = 1_000
 HEADERS_MAX: Final = 100
 TEXT_LENGTH_MAX: Final = 4 * 1024 * 1024
-READ_BYTES: Final = 1024 * 1024
-READ_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of the records that one request reads; the last one may go beyond."""
 WAIT_MS_MAX: Final = 60_000
-UNREADABLE_MAX: Final = 100
-"""Batches that one request reports."""
 FOLLOWERS_MAX: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 FOLLOWED_RECORDS: Final = 100
 """Of one partition before the next one has its turn."""
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999."""
-OFFSET_LAST: Final = 2**63 - 1
 ISOLATION: Final = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
-
-
-class _Read(NamedTuple):
-    """What was read from one partition."""
-
-    records: list[Record]
-    next_offset: int
-    unreadable: list[Json]
-    """Batches that cannot be decoded."""
 
 
 class RecordOperations:
@@ -96,6 +68,7 @@ class RecordOperations:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._reads = node.services.reads
         self._followers = 0
         path = "/v1/topics/{topic}"
         named: dict[str, Schema] = {"topic": TOPIC}
@@ -145,15 +118,6 @@ class RecordOperations:
             return as_lines(results)
         return JSONResponse({"topic": topic.name, "results": results})
 
-    def _served(self, topic: Topic, number: int) -> PartitionLog:
-        """Raises TopicUnknown, NotOwner."""
-        topic.check_partition(number)
-        if not self._node.ownership.is_mine(topic, number):
-            raise NotOwner(
-                f"{topic.name}-{number} is not served by this broker: ask the one that serves it"
-            )
-        return topic.require_log(number)
-
     # --- read --------------------------------------------------------------------------------
 
     async def _read_records(self, call: Call) -> Json | Response:
@@ -162,132 +126,72 @@ class RecordOperations:
             raise Contradiction("give an offset or a time, not both")
         topic = self._node.topics.get(call.path["topic"])
         number = query.get("partition", 0)
-        log = self._served(topic, number)
-        await self._node.partition_ready(log)
+        start = Start(AT_START)
+        if "timestamp_ms" in query:
+            start = Start(AT_TIME, query["timestamp_ms"])
+        elif "offset" in query:
+            start = Start(AT_OFFSET, query["offset"])
         isolation = ISOLATION[query.get("isolation", "read_committed")]
-        offset = await self._start(log, query, isolation)
-        check_offset(log, offset)
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + query.get("wait_ms", 0) / 1000
-        while True:
-            found = await self._read(log, offset, query.get("max", 100), isolation)
-            left_s = deadline_s - loop.time()
-            offset = found.next_offset
-            if found.records or found.unreadable or left_s <= 0:
-                break
-            await _wait([log], {log: offset}, isolation, left_s)
+        found = await self._reads.read(
+            *(topic, number, start, query.get("max", 100), isolation),
+            query.get("wait_ms", 0) / 1000,
+        )
         records = [shown(record) for record in found.records]
         if wants_lines(call.request):
-            extra = {"Headrace-Next-Offset": str(offset)}
+            extra = {"Headrace-Next-Offset": str(found.next_offset)}
             if found.unreadable:
-                ranges = (f"{one['offset']}-{one['last_offset']}" for one in found.unreadable)
+                ranges = (f"{first}-{last}" for first, last, _ in found.unreadable)
                 extra["Headrace-Unreadable"] = ",".join(ranges)
             return as_lines(records, **extra)
-        return {
+        answer: Json = {
             "topic": topic.name,
             "partition": number,
             "records": records,
-            "next_offset": offset,
-            "start_offset": log.log_start_offset,
-            "end_offset": log.visibility.bound(isolation).offset,
-            **({"unreadable": found.unreadable} if found.unreadable else {}),
+            "next_offset": found.next_offset,
+            "start_offset": found.start_offset,
+            "end_offset": found.end_offset,
         }
-
-    async def _start(self, log: PartitionLog, query: Json, isolation: int) -> int:
-        if "timestamp_ms" in query:
-            at = await log.reader.offset_of_time(query["timestamp_ms"], isolation)
-            return at.offset if at.offset >= 0 else log.visibility.bound(isolation).offset
-        return int(query.get("offset", log.log_start_offset))
-
-    async def _read(
-        self, log: PartitionLog, offset: int, records_max: int, isolation: int
-    ) -> _Read:
-        """Records from `offset` on that are there now, past batches that cannot be decoded.
-
-        Raises HeadraceError.
-        """
-        records: list[Record] = []
-        unreadable: list[Json] = []
-        bytes_left = READ_BYTES_MAX
-        while len(records) < records_max and bytes_left > 0:
-            offset, data = await log.reader.fetch_from(offset, READ_BYTES, isolation)
-            if not data.data:
-                break
-            read = BatchesRead()
-            reached = read.add(bytes(data.data), offset, OFFSET_LAST, data.aborted or ())
-            bytes_left -= len(data.data) - read.size  # what holds no records for clients
-            for batch in read.batches:
-                wanted = Wanted(offset, OFFSET_LAST, records_max - len(records), bytes_left)
-                try:
-                    found = await wanted_records(batch, wanted)
-                except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat) as error:
-                    unreadable.append(_unreadable(batch, offset, error))
-                    if len(unreadable) >= UNREADABLE_MAX:
-                        return _Read(records, read_header(batch).last_offset + 1, unreadable)
-                    continue
-                records += found
-                bytes_left -= sum(map(record_bytes, found))
-                if len(records) >= records_max or bytes_left <= 0:
-                    return _Read(records, records[-1].offset + 1, unreadable)
-            offset = reached
-        return _Read(records, offset, unreadable)
+        if found.unreadable:
+            answer["unreadable"] = [_unreadable(*one) for one in found.unreadable]
+        return answer
 
     # --- follow ------------------------------------------------------------------------------
 
     async def _follow(self, call: Call) -> Response:
         topic = self._node.topics.get(call.path["topic"])
         isolation = ISOLATION[call.query.get("isolation", "read_committed")]
-        numbers = [call.query["partition"]] if "partition" in call.query else []
-        if not numbers:
-            count = range(len(topic.partitions))
-            numbers = [n for n in count if self._node.ownership.is_mine(topic, n)]
-        logs = {self._served(topic, number): number for number in numbers}
-        if not logs:
-            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
+        numbers = [call.query["partition"]] if "partition" in call.query else None
         if self._followers >= FOLLOWERS_MAX:
             raise StorageUnavailable(f"{FOLLOWERS_MAX} clients follow topics already: try later")
         self._followers += 1  # before anything is waited for: requests come in bursts
-        offsets: dict[PartitionLog, int] = {}
         try:
-            for log in logs:
-                await self._node.partition_ready(log)
-                is_latest = call.query.get("from", "latest") == "latest"
-                end = log.visibility.bound(isolation).offset
-                offsets[log] = end if is_latest else log.log_start_offset
+            kind = AT_END if call.query.get("from", "latest") == "latest" else AT_START
+            follower = await self._reads.follow(topic, kind, isolation, numbers)
         except BaseException:
             self._end_following()
             raise
-        events = self._events(logs, offsets, isolation, call.session)
-        return _Following(events, self._end_following)
+        return _Following(self._events(follower, call.session), self._end_following)
 
     def _end_following(self) -> None:
         self._followers -= 1
 
-    async def _events(
-        self,
-        logs: dict[PartitionLog, int],
-        offsets: dict[PartitionLog, int],
-        isolation: int,
-        session: ClientSession,
-    ) -> AsyncIterator[bytes]:
+    async def _events(self, follower: Follower, session: ClientSession) -> AsyncIterator[bytes]:
         quotas = self._node.quotas
         try:
             yield b": follows\n\n"
             while True:
                 is_quiet = True
-                for log, number in logs.items():
-                    found = await self._read(log, offsets[log], FOLLOWED_RECORDS, isolation)
-                    offsets[log] = found.next_offset
+                for number, found in (await follower.next(FOLLOWED_RECORDS, KEEP_ALIVE_S)).items():
                     for batch in found.unreadable:
                         is_quiet = False
-                        yield _event("unreadable", {"partition": number, **batch})
+                        yield _event("unreadable", {"partition": number, **_unreadable(*batch)})
                     for record in found.records:
                         is_quiet = False
                         event = _event("record", {"partition": number, **shown(record)})
                         yield event
                         if throttle_ms := quotas.take(session, CONSUMER, len(event)):
                             await asyncio.sleep(throttle_ms / 1000)
-                if is_quiet and not await _wait([*logs], offsets, isolation, KEEP_ALIVE_S):
+                if is_quiet:
                     yield b": still there\n\n"
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
             yield _event("problem", details(error))
@@ -308,54 +212,13 @@ class _Following(StreamingResponse):
             self._ended()
 
 
-async def _wait(
-    logs: Sequence[PartitionLog],
-    offsets: dict[PartitionLog, int],
-    isolation: int,
-    timeout_s: float,
-) -> bool:
-    """Whether one of the logs may have more than was read, before the time is over."""
-    waiter = _Waiter()
-    for log in logs:
-        log.waiters.add(waiter, isolation)
-    try:
-        if any(log.visibility.bound(isolation).offset > offsets[log] for log in logs):
-            return True
-        async with asyncio.timeout(timeout_s):
-            await waiter.event.wait()
-    except TimeoutError:
-        return False
-    finally:
-        for log in logs:
-            log.waiters.discard(waiter)
-    return True
-
-
-class _Waiter:
-    """See log.waiters.Waiter."""
-
-    __slots__ = ("event",)
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-
-    def notify(self) -> None:
-        """See Waiter."""
-        self.event.set()
-
-
 def _event(name: str, data: Json) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-def _unreadable(batch: bytes, offset: int, error: HeadraceError) -> Json:
+def _unreadable(first: int, last: int, reason: str) -> Json:
     """A stored batch that cannot be decoded, as clients see it."""
-    header = read_header(batch)
-    return {
-        "offset": max(header.base_offset, offset),
-        "last_offset": header.last_offset,
-        "reason": str(error),
-    }
+    return {"offset": first, "last_offset": last, "reason": reason}
 
 
 # --- records as JSON -------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from headrace import errors
+from headrace.broker.services.owner_calls import error_named
 from headrace.broker.shares.hosted_shares import Pause
 from headrace.broker.shares.queue_peers import QueuePosition, SeenPause
 from headrace.broker.shares.share_partitions import Received
@@ -318,9 +319,7 @@ def _error(answer: Any) -> HeadraceError | None:
     """The error that a response names by its class; unknown classes become retriable."""
     if answer.error_kind is None:
         return None
-    kind = getattr(errors, answer.error_kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
-        kind = errors.Retriable
+    kind = error_named(answer.error_kind)
     message = answer.error_message or "another broker returned an error"
     refused = getattr(answer, "record_errors", ())
     if refused and issubclass(kind, errors.RecordInvalid):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 PARTS = (
     TopicOperations,
@@ -82,6 +83,31 @@ class Web:
         await asyncio.wait_for(self.app(asked, receive, send), 30)
         self.answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+@contextlib.asynccontextmanager
+async def followed(web: Web, target: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    """Follows a topic; yields what returns the next record."""
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+    ended = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await ended.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        got.put_nowait(message.get("body", b""))
+
+    async def next_record() -> Any:
+        while True:
+            event = (await asyncio.wait_for(got.get(), 10)).decode()
+            if event.startswith("event: record"):
+                return json.loads(event.partition("data: ")[2])
+
+    following = asyncio.create_task(web.app(scope("GET", target), receive, send))
+    yield next_record
+    ended.set()
+    await asyncio.wait_for(following, 10)
 
 
 def scope(method: str, target: str, content_type: str = "application/json") -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from headrace.broker.services.health import Health
+from headrace.broker.services.services import Services
 from headrace.http import app
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.tasks import Tasks
@@ -31,7 +33,7 @@ class BareFace:
         unused = dict.fromkeys(
             ("clock", "group_configs", "randomness", "replication", "shares", "space", "store")
         )
-        services = SimpleNamespace(timers=None, search=None, sends=None, queues=None)
+        services = SimpleNamespace(**dict.fromkeys(field.name for field in fields(Services)))
         self.node = SimpleNamespace(
             topics=topics, tasks=Tasks(), timers=None, health=health, services=services, **unused
         )

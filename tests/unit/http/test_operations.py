@@ -9,7 +9,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.http.http_rig import Web, on_the_web, scope
+from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.kafka.face_rig import broker
 
 from headrace.records.batch import check_batch, read_header
@@ -154,32 +154,12 @@ async def test_a_read_waits_for_what_comes(web: Web) -> None:
 async def test_a_follower_sees_each_record_as_it_comes(web: Web) -> None:
     await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 2})
     await web.ask("POST", "/v1/topics/t/records", {"records": [{"value": "old", "partition": 1}]})
-    got: asyncio.Queue[bytes] = asyncio.Queue()
-    ended = asyncio.Event()
-
-    async def receive() -> dict:
-        await ended.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: dict) -> None:
-        got.put_nowait(message.get("body", b""))
-
-    request = web.app(scope("GET", "/v1/topics/t/tail?from=earliest"), receive, send)
-    following = asyncio.create_task(request)
-
-    async def next_value() -> str:
-        while True:
-            event = (await asyncio.wait_for(got.get(), 10)).decode()
-            if event.startswith("event: record"):
-                return json.loads(event.partition("data: ")[2])["value"]
-
-    assert await next_value() == "old"
-    for number in range(3):
-        records = [{"value": f"new {number}", "partition": number % 2}]
-        await web.ask("POST", "/v1/topics/t/records", {"records": records})
-        assert await next_value() == f"new {number}"
-    ended.set()
-    await asyncio.wait_for(following, 10)
+    async with followed(web, "/v1/topics/t/tail?from=earliest") as next_record:
+        assert (await next_record())["value"] == "old"
+        for number in range(3):
+            records = [{"value": f"new {number}", "partition": number % 2}]
+            await web.ask("POST", "/v1/topics/t/records", {"records": records})
+            assert (await next_record())["value"] == f"new {number}"
 
 
 @on_the_web

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import quote, urlencode
 
-from tests.unit.http.http_rig import Web, on_the_web
+from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.http.test_queues_of_brokers import TOPIC, until, with_brokers
 
 from headrace.broker.shares.dead_letters import H_TOPIC
+from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
+from headrace.errors import CoordinatorUnavailable
 from headrace.http.app import path_of_parts
 from headrace.records.partitioner import partition_of_key
 
@@ -361,3 +363,71 @@ async def test_a_group_may_have_any_name(web):
         path = path_of_parts(f"/v1/groups/{quote(group, safe='')}/config".encode())
         status, answer = await web.ask("GET", path)
         assert (status, answer["group"]) == (200, group)
+
+
+@with_brokers(3)
+async def test_any_broker_reads_and_follows_all_partitions(cluster):
+    webs = await webs_of(cluster)
+    headers = [["name", "v"], ["none", None]]
+    for number in range(COUNT):
+        record = {"value": f"v{number}", "headers": headers, "timestamp_ms": 1_000}
+        await webs[0].send(record | {"partition": number}, {"value": "2", "partition": number})
+    for web in webs:
+        for number in range(COUNT):
+            read = await web.ok("GET", f"{PATH}/records?partition={number}")
+            assert [one["value"] for one in read["records"]] == [f"v{number}", "2"]
+            assert read["records"][0]["headers"] == headers
+            assert (read["next_offset"], read["start_offset"], read["end_offset"]) == (2, 0, 2)
+            read = await web.ok("GET", f"{PATH}/records?partition={number}&timestamp_ms=1001")
+            assert [one["offset"] for one in read["records"]] == [1]
+            status, problem = await web.ask("GET", f"{PATH}/records?partition={number}&offset=9")
+            assert (status, problem["retriable"]) == (409, False)
+    elsewhere = cluster.owners().index(2)
+    path = f"{PATH}/records?partition={elsewhere}&offset=2&wait_ms=20000"
+    waiting = asyncio.create_task(webs[0].ok("GET", path))
+    async with followed(webs[0], f"{PATH}/tail") as next_record:
+        await asyncio.sleep(0.05)
+        for number in range(COUNT):
+            await webs[2].send({"value": f"late {number}", "partition": number})
+        late = [await next_record() for _ in range(COUNT)]
+        assert sorted(one["value"] for one in late) == [f"late {n}" for n in range(COUNT)]
+        assert all(one["value"] == f"late {one['partition']}" for one in late)
+    assert [one["value"] for one in (await waiting)["records"]] == [f"late {elsewhere}"]
+
+
+@with_brokers(3)
+async def test_any_broker_shows_moves_and_deletes_groups(cluster):
+    webs = await webs_of(cluster)
+    for number in range(COUNT):
+        await webs[0].send(*({"value": "v", "partition": number} for _ in range(5)))
+    places = [{"topic": TOPIC, "partition": number, "offset": number} for number in range(COUNT)]
+    places[4] = {"topic": TOPIC, "partition": 4, "position": "latest"}
+    places[5] = {"topic": TOPIC, "partition": 5, "timestamp_ms": 1}
+    for web in webs:
+        group = f"group-{webs.index(web)}"  # with different coordinators, most likely
+        consumer = OffsetToCommit(TOPIC, 0, 1)
+        commit = CommitCommand(group, NO_GENERATION, "", None, [consumer])
+        await web.node.services.groups.ensure_offsets_topic()
+        await until(lambda group=group: coordinator_of(cluster, group) is not None)
+        await coordinator_of(cluster, group).services.groups.commit(commit)
+        for asked in webs:
+            shown = await asked.ok("GET", f"/v1/groups/{group}")
+            assert (shown["state"], shown["members"]) == ("Empty", [])
+            moved = await asked.ok("PUT", f"/v1/groups/{group}/offsets", {"offsets": places})
+            assert [one["ok"] for one in moved["results"]] == [True] * COUNT
+            found = (await asked.ok("GET", f"/v1/groups/{group}/offsets"))["offsets"]
+            expected = [(0, 5), (1, 4), (2, 3), (3, 2), (5, 0), (0, 5)]
+            assert [(one["offset"], one["lag"]) for one in found] == expected
+        await asked.ok("DELETE", f"/v1/groups/{group}")
+        assert (await web.ask("GET", f"/v1/groups/{group}"))[0] == 404
+
+
+def coordinator_of(cluster, group):
+    """The node that coordinates the group; None if the brokers do not agree on one yet."""
+    found = set()
+    for one in cluster.brokers.values():
+        try:
+            found.add(one.node.cluster.coordinator_of(one.node.groups.shards, group).id)
+        except CoordinatorUnavailable:
+            return None
+    return cluster.brokers[found.pop()].node if len(found) == 1 else None

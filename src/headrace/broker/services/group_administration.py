@@ -57,6 +57,10 @@ class GroupAdministration:
         self._coordinator = coordinator
         self._shares = shares
 
+    def partition_for(self, group_id: str) -> int:
+        """The partition of the internal topic that holds the group."""
+        return self._coordinator.partition_for(group_id)
+
     async def ensure_offsets_topic(self) -> None:
         """Create the internal topic that holds all groups if it does not exist."""
         if OFFSETS_TOPIC not in self._topics.by_name:

@@ -88,11 +88,29 @@ async def wait_for_records(
     Also when one of them cannot be watched, for example after a change of its owner: the next
     receive returns the error. `session`: notifies when the waiting session has ended.
     """
-    loop = asyncio.get_running_loop()
     try:
         watched = [(await shares.watched(topic, number), pause) for topic, number, pause in waiting]
     except HeadraceError:
         return
+    sources = [one for partition, pause in watched for one in partition.sources(pause)]
+    if session is not None:
+        sources.append((session, 0))
+    for _partition, pause in watched:
+        if pause.wait_ms >= 0:
+            timeout_s = min(timeout_s, (pause.wait_ms + WAKE_LATE_MS) / 1000)
+    await wait_for_change(
+        sources, lambda: any(one.has_changed(pause) for one, pause in watched), timeout_s
+    )
+
+
+async def wait_for_change(
+    sources: Sequence[tuple[Waiters, int]], has_changed: Callable[[], bool], timeout_s: float
+) -> None:
+    """Return at once if `has_changed()`, when a source notifies, or after `timeout_s`.
+
+    `sources`: each with the isolation level to wait at.
+    """
+    loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
     def look(_is_over: bool) -> None:  # a callback
@@ -102,15 +120,10 @@ async def wait_for_records(
     poll = LongPoll(loop, look)
     try:
         # No await between here and the wait, so that nothing is missed.
-        for partition, pause in watched:
-            if partition.has_changed(pause):
-                return
-            for source, isolation in partition.sources(pause):
-                poll.watch(source, isolation)
-            if pause.wait_ms >= 0:
-                timeout_s = min(timeout_s, (pause.wait_ms + WAKE_LATE_MS) / 1000)
-        if session is not None:
-            poll.watch(session, 0)
+        if has_changed():
+            return
+        for source, isolation in sources:
+            poll.watch(source, isolation)
         poll.begin(timeout_s)
         await done
     finally:

@@ -125,9 +125,8 @@ class MessageSearch:
             topic, number, _condition(row),
             SearchPosition(*checked(start, int, str, int, int, int, int)), bounds, origin,
         )  # fmt: skip
-        rows = [_message_row(one) for one in page.found]
         figures = page.records, page.size_bytes, page.unreadable, page.up_to_ms
-        return rows, None if page.next is None else list(page.next), *figures
+        return page.found, None if page.next is None else list(page.next), *figures
 
     # --- traces ------------------------------------------------------------------------------
 
@@ -191,29 +190,16 @@ def _condition(row: Any) -> Condition:
     return Condition(message_id, key, tag, pairs, since_ms, until_ms)
 
 
-def _message_row(found: FoundMessage) -> list[Any]:
-    record = found.record
-    return [
-        found.state,
-        found.topic,
-        found.partition,
-        [record.offset, record.timestamp_ms, record.key, record.value, record.headers],
-        found.due_ms,
-        [list(one) for one in found.groups],
-    ]
-
-
 def _message(row: Any) -> FoundMessage:
-    state, topic, partition, (offset, timestamp_ms, key, value, headers), due_ms, groups = row
-    pairs = [(name, content) for name, content in headers]
-    record = Record(offset, timestamp_ms, key, value, pairs)
+    kinds = str, str, int, Record, int, list | tuple
+    state, topic, partition, record, due_ms, groups = checked(row, *kinds)
     states = [DeliveryState(*one) for one in groups]
     return FoundMessage(state, topic, partition, record, due_ms, states)
 
 
 def _trace_row(trace: Trace) -> list[Any]:
     return [
-        [_message_row(one) for one in trace.messages],
+        trace.messages,
         [
             [one.at_ms, one.event, one.topic, one.partition, one.offset, one.details]
             for one in trace.events

@@ -2,9 +2,9 @@
 broker for what it hosts.
 
 Invariants: knows no protocol; what an operation does is registered by the service that offers it.
-What it is asked and what it returns are JSON values, bytes, tuples and lists. Here it is called as
-it is; for another broker it is encoded, and checked where it arrives. Every operation is
-idempotent, or safe to lose: a call is repeated while owners change.
+What it is asked and what it returns are JSON values, bytes, tuples, lists, records and errors. Here
+it is called as it is; for another broker it is encoded, and checked where it arrives. Every
+operation is idempotent, or safe to lose: a call is repeated while owners change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace import errors
 from headrace.errors import BrokerUnreachable, HeadraceError, RequestInvalid
+from headrace.records.codec import Record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     OfBroker = Callable[[Any], Awaitable[Any]]
 
 _BYTES: Final = "b64"
+_RECORD: Final = "record"
+_ERROR: Final = "error"
+"""The only key of an object that stands for such a value."""
 
 
 class OwnerCalls:
@@ -140,10 +145,15 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), default=_as_text).encode()
 
 
-def _as_text(value: Any) -> dict[str, str]:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"{type(value).__name__} cannot be sent to another broker")
-    return {_BYTES: base64.b64encode(value).decode()}
+def _as_text(value: Any) -> dict[str, Any]:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {_BYTES: base64.b64encode(value).decode()}
+    if isinstance(value, Record):
+        one = value
+        return {_RECORD: [one.offset, one.timestamp_ms, one.key, one.value, one.headers]}
+    if isinstance(value, HeadraceError):
+        return {_ERROR: [type(value).__name__, str(value)]}
+    raise TypeError(f"{type(value).__name__} cannot be sent to another broker")
 
 
 def decoded(data: bytes | HeadraceError) -> Any:
@@ -158,9 +168,26 @@ def decoded(data: bytes | HeadraceError) -> Any:
 
 
 def _from_text(found: dict[str, Any]) -> Any:
-    if found.keys() == {_BYTES}:
-        return base64.b64decode(found[_BYTES])
+    if len(found) != 1:
+        return found
+    ((kind, value),) = found.items()
+    if kind == _BYTES:
+        return base64.b64decode(value)
+    if kind == _RECORD:
+        offset, timestamp_ms, key, content, headers = value
+        return Record(offset, timestamp_ms, key, content, [(one, other) for one, other in headers])
+    if kind == _ERROR:
+        name, message = value
+        return error_named(name)(message)
     return found
+
+
+def error_named(name: str) -> type[HeadraceError]:
+    """The class of another broker's error; unknown ones are retriable."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, HeadraceError):
+        return kind
+    return errors.Retriable
 
 
 def checked(values: Any, *kinds: type | UnionType) -> Any:

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from headrace.broker.services.cluster import Cluster
     from headrace.broker.services.configurations import Configurations
     from headrace.broker.services.group_administration import GroupAdministration
+    from headrace.broker.services.group_service import GroupService
     from headrace.broker.services.message_search import MessageSearch
     from headrace.broker.services.message_timers import MessageTimers
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.services.queue_service import QueueService
+    from headrace.broker.services.reads import Reads
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
     from headrace.broker.services.topic_administration import TopicAdministration
@@ -34,6 +36,7 @@ class Services:
     """Batches of this broker's partitions."""
     sends: RecordSends
     """Records of any partition."""
+    reads: Reads
     queues: QueueService
     timers: MessageTimers
     """Delayed and half messages."""
@@ -44,3 +47,5 @@ class Services:
     calls: OwnerCalls
     """What other brokers ask of this one."""
     groups: GroupAdministration = None  # type: ignore[assignment]  # set when the broker opens
+    """Those that this broker coordinates."""
+    all_groups: GroupService = None  # type: ignore[assignment]  # set when the broker opens
