@@ -95,6 +95,11 @@ class BatchCorrupt(Rejected):
     """A record batch with an invalid length, layout or CRC."""
 
 
+class BatchExpandsTooFar(BatchCorrupt):
+    """The batch decompresses to more than the limit. As BatchCorrupt it is passed over where
+    batches are read; a producer learns that smaller ones can be stored."""
+
+
 class BatchTooLarge(Rejected):
     """A record batch larger than `max.message.bytes`."""
 
@@ -238,6 +243,18 @@ class PartitionsInvalid(Rejected):
 
 class AssignmentInvalid(Rejected):
     """Invalid assignment of partitions to brokers."""
+
+
+class NoReassignment(Rejected):
+    """The partition is not being reassigned: there is nothing to cancel."""
+
+
+class SubscriptionUnknown(Rejected):
+    """The client metrics subscription has changed: the client must get it again."""
+
+
+class TelemetryTooLarge(Rejected):
+    """The metrics that a client pushes exceed the limit."""
 
 
 class ReplicationFactorInvalid(Rejected):

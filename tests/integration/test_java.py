@@ -20,6 +20,7 @@ TOOLS = "org.apache.kafka.tools"
         "configs",
         "quotas",
         "cluster",
+        "administration",
         "disk",
         "offsets",
         "groups",
@@ -39,6 +40,17 @@ def test_java_client(broker, name, scenario):
 )
 def test_java_group_rebalances_with(broker, name, assignor):
     session().run("Scenarios", broker.kafka, "assignor", name, assignor)
+
+
+def test_what_a_java_producer_pushes_is_shown(broker, name):
+    instance = session().run("Scenarios", broker.kafka, "telemetry", name).split()[-1]
+    _status, text = broker.get("/metrics")
+    lines = [line for line in text.splitlines() if f'client_id="{name}"' in line]
+    shown = [line for line in lines if line.startswith("headrace_client_metric{")]
+    assert shown
+    assert all(f'instance="{instance}"' in line for line in shown)
+    assert all('metric="org.apache.kafka.producer.' in line for line in shown)
+    assert any("apache-kafka-java" in line for line in shown)
 
 
 class Tool:
@@ -150,3 +162,34 @@ def test_cluster_and_versions_tools(tool):
     assert "Produce(0): 0 to 13 [usable: 13]" in told
     assert "(id: 0 rack: null" in told
     assert "UNSUPPORTED" in told  # what this broker does not have, said as such
+
+
+def test_tools_about_leaders_replicas_and_features(tool, name, tmp_path):
+    tool("TopicCommand", "--create", "--topic", name, "--partitions", "2")
+    plan = tmp_path / "plan.json"
+    moves = [{"topic": name, "partition": number, "replicas": [0]} for number in range(2)]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    file = ("--reassignment-json-file", str(plan))
+    command = "reassign.ReassignPartitionsCommand"
+    assert "Successfully started" in tool(command, *file, "--execute")
+    assert "is completed" in tool(command, *file, "--verify")
+    assert "No partition reassignments found" in tool(command, "--list")
+    elect = ("--election-type", "preferred", "--topic", name, "--partition", "0")
+    assert "Valid replica already elected" in tool("LeaderElectionCommand", *elect)
+    assert "no metadata quorum" in tool("MetadataQuorumCommand", "describe", "--status", ok=False)
+    told = tool("FeatureCommand", "describe")
+    assert "Feature: share.version" in told
+    told = tool("FeatureCommand", "upgrade", "--feature", "share.version=1", ok=False)
+    assert "Could not upgrade share.version to 1" in told
+
+
+def test_client_metrics_tool(tool, name):
+    command = "ClientMetricsCommand"
+    settings = ("--metrics", "org.apache.kafka.", "--interval", "1000", "--match", "client_id=x")
+    tool(command, "--alter", "--name", name, *settings)
+    assert name in tool(command, "--list").split()
+    told = tool(command, "--describe", "--name", name)
+    assert "interval.ms=1000" in told
+    assert "match=client_id=x" in told
+    tool(command, "--delete", "--name", name)
+    assert name not in tool(command, "--list").split()

@@ -40,6 +40,7 @@ from headrace.broker.services.appends import Appends
 from headrace.broker.services.audit import Audit
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
+from headrace.broker.services.client_telemetry import ClientTelemetry
 from headrace.broker.services.cluster import Cluster
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.copy_appends import CopyAppends
@@ -54,6 +55,7 @@ from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.queue_service import QueueService
 from headrace.broker.services.reads import Reads
+from headrace.broker.services.reassignments import Reassignments
 from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.search import Search
 from headrace.broker.services.services import Services
@@ -74,6 +76,7 @@ from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.sealed_view import show_sealed
 from headrace.metadata.acl_facts import ACLS
+from headrace.metadata.client_metrics_facts import CLIENT_METRICS
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, HTTP_ADVERTISED, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
@@ -266,6 +269,8 @@ class Node:
                 topics, groups, self.config, GroupAnnouncements(calls, groups).announce
             ),
             quotas=self.quotas,
+            reassignments=Reassignments(topics, self.metadata, broker_id),
+            telemetry=ClientTelemetry(self.metadata, self.clock, self.randomness),
             calls=calls,
         )
 
@@ -304,6 +309,7 @@ class Node:
             (BROKER_CONFIGS, self.settings.apply),
             (GROUPS, self.group_configs.apply),
             (QUOTAS, self.quotas.apply),
+            (CLIENT_METRICS, self.services.telemetry.subscriptions.apply),
             *(() if self.access is None else ((ACLS, self.access.apply),)),
         ):
             await MetadataCache(self.metadata, prefix, apply, lambda: None, *followed).start()

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from headrace.broker.housekeeping.replication import count_partitions
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
 from headrace.errors import HeadraceError
+from headrace.http.client_figures import client_figures
 from headrace.log.reading import Miss
 from headrace.log.tiering import local_size_bytes
 from headrace.records.batch import read_header
@@ -157,6 +158,7 @@ class Metrics(Collector):
         yield from self._tiering()
         yield from self._compaction()
         yield from self._cluster()
+        yield from client_figures(self._node.services.telemetry)
         yield _gauge("headrace_tasks", "Tasks on the broker's loop.", len(asyncio.all_tasks()))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime

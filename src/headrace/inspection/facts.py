@@ -21,6 +21,7 @@ from headrace.inspection.findings import (
 from headrace.inspection.folder import METADATA
 from headrace.log.fencing import EPOCH_OF_DELETED
 from headrace.metadata.acl_facts import ACLS, AclFact
+from headrace.metadata.client_metrics_facts import CLIENT_METRICS, SubscriptionFact
 from headrace.metadata.config_facts import BROKER_CONFIG, BROKER_CONFIGS, BrokerConfigFact
 from headrace.metadata.facts import (
     BROKERS,
@@ -66,6 +67,7 @@ _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     (MOVES, MovesFact.decode),
     (QUOTAS, QuotaFact.decode),
     (ACLS, AclFact.decode),
+    (CLIENT_METRICS, SubscriptionFact.decode),
 )
 _STEP = f"restore {METADATA} from a backup"
 _LOST = "the partition is not served: its records would be lost and their offsets reused"

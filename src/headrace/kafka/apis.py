@@ -34,7 +34,11 @@ TXN_OFFSET_COMMIT = 28
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 DESCRIBE_CONFIGS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 32, 33, 35
 SASL_AUTHENTICATE, CREATE_PARTITIONS, DELETE_GROUPS = 36, 37, 42
+ALTER_REPLICA_LOG_DIRS, ELECT_LEADERS = 34, 43
 INCREMENTAL_ALTER_CONFIGS, OFFSET_DELETE = 44, 47
+ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 45, 46
+DESCRIBE_QUORUM, UPDATE_FEATURES, UNREGISTER_BROKER = 55, 57, 64
+GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY, LIST_CONFIG_RESOURCES = 71, 72, 74
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS = 60, 61, 75
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
@@ -228,6 +232,7 @@ _APIS = (
     Api(DELETE_ACLS, "DeleteAcls", 1, 3, 2, needs(cluster(Operation.ALTER))),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, _configs(Operation.DESCRIBE_CONFIGS)),
     Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, _configs(Operation.ALTER_CONFIGS)),
+    Api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 1, 2, 2, needs(cluster(Operation.ALTER))),
     Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, needs(cluster(Operation.DESCRIBE))),
     Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, public("how a client logs in")),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, needs(topics(Operation.ALTER))),
@@ -239,6 +244,7 @@ _APIS = (
         2,
         needs(group(Operation.DELETE, "groups_names", How.EACH)),
     ),
+    Api(ELECT_LEADERS, "ElectLeaders", 0, 2, 2, needs(cluster(Operation.ALTER))),
     Api(
         INCREMENTAL_ALTER_CONFIGS,
         "IncrementalAlterConfigs",
@@ -246,6 +252,22 @@ _APIS = (
         1,
         1,
         _configs(Operation.ALTER_CONFIGS),
+    ),
+    Api(
+        ALTER_PARTITION_REASSIGNMENTS,
+        "AlterPartitionReassignments",
+        0,
+        1,
+        0,
+        needs(cluster(Operation.ALTER)),
+    ),
+    Api(
+        LIST_PARTITION_REASSIGNMENTS,
+        "ListPartitionReassignments",
+        0,
+        0,
+        0,
+        needs(cluster(Operation.DESCRIBE)),
     ),
     Api(
         OFFSET_DELETE,
@@ -264,6 +286,8 @@ _APIS = (
         needs(cluster(Operation.DESCRIBE_CONFIGS)),
     ),
     Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, needs(cluster(Operation.ALTER_CONFIGS))),
+    Api(DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0, needs(cluster(Operation.DESCRIBE))),
+    Api(UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, needs(cluster(Operation.ALTER))),
     Api(
         DESCRIBE_CLUSTER,
         "DescribeCluster",
@@ -273,6 +297,7 @@ _APIS = (
         public("the brokers, which every client must reach"),
     ),
     Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, needs(topics(Operation.READ))),
+    Api(UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0, needs(cluster(Operation.ALTER))),
     Api(
         DESCRIBE_TRANSACTIONS,
         "DescribeTransactions",
@@ -312,6 +337,23 @@ _APIS = (
             group(Operation.DESCRIBE, "group_ids", How.EACH),
             topics(Operation.DESCRIBE, "groups.members"),
         ).by("describe_members"),
+    ),
+    Api(
+        GET_TELEMETRY_SUBSCRIPTIONS,
+        "GetTelemetrySubscriptions",
+        0,
+        0,
+        0,
+        public("what a client is to report about itself"),
+    ),
+    Api(PUSH_TELEMETRY, "PushTelemetry", 0, 0, 0, public("what a client reports about itself")),
+    Api(
+        LIST_CONFIG_RESOURCES,
+        "ListConfigResources",
+        0,
+        1,
+        0,
+        needs(cluster(Operation.DESCRIBE_CONFIGS)),
     ),
     Api(
         DESCRIBE_TOPIC_PARTITIONS,

@@ -150,6 +150,7 @@ class KafkaConnection:
         "listener",
         "must_be_admitted",
         "peer",
+        "peer_port",
         "session",
         "settles_ns",
         "state",
@@ -197,6 +198,7 @@ class KafkaConnection:
         self._socket: socket.socket | None = None
         """The transport's socket, once something was sent past the transport."""
         self.peer = ""
+        self.peer_port = 0
         self.state: object = None
         """State that handlers keep for this client."""
 
@@ -206,7 +208,8 @@ class KafkaConnection:
         """See asyncio.Protocol."""
         self.transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
-        self.peer = str(address[0]) if address else ""
+        if address:
+            self.peer, self.peer_port = str(address[0]), int(address[1])
         if self.listener.tls is not None:
             try:
                 self.certified = self.listener.principal_of(certificate_of(transport))

@@ -31,12 +31,17 @@ from headrace.kafka.apis import (
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_QUORUM,
     FETCH,
+    GET_TELEMETRY_SUBSCRIPTIONS,
     INCREMENTAL_ALTER_CONFIGS,
+    LIST_CONFIG_RESOURCES,
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
     OWN_APIS,
     PRODUCE,
+    PUSH_TELEMETRY,
+    UPDATE_FEATURES,
     Api,
     advertised,
 )
@@ -47,6 +52,7 @@ from headrace.kafka.error_codes import UNSUPPORTED_VERSION
 from headrace.kafka.handlers import (
     acls,
     client_quotas,
+    cluster,
     configs,
     consumer_groups,
     group_offsets,
@@ -57,11 +63,13 @@ from headrace.kafka.handlers import (
     partition_transactions,
     producers,
     queues,
+    reassignments,
     sasl,
     share_fetch,
     share_group_offsets,
     share_groups,
     streams_groups,
+    telemetry,
     topics,
     transactional_offsets,
     transactions,
@@ -116,6 +124,11 @@ _NOT_OF_OWNERS: Final = frozenset(
         ALTER_CLIENT_QUOTAS,
         ALTER_CONFIGS,
         INCREMENTAL_ALTER_CONFIGS,
+        LIST_CONFIG_RESOURCES,
+        DESCRIBE_QUORUM,
+        UPDATE_FEATURES,
+        GET_TELEMETRY_SUBSCRIPTIONS,
+        PUSH_TELEMETRY,
     }
 )
 """APIs whose responses depend on the metadata store only, not on what this broker owns. Produce
@@ -131,6 +144,9 @@ _HANDLERS: dict[int, Handler] = {
     **acls.HANDLERS,
     **client_quotas.HANDLERS,
     **log_dirs.HANDLERS,
+    **reassignments.HANDLERS,
+    **cluster.HANDLERS,
+    **telemetry.HANDLERS,
     **offsets.HANDLERS,
     **producers.HANDLERS,
     **partition_transactions.HANDLERS,
@@ -320,6 +336,7 @@ class KafkaFace:
             connection.session,
             self.responses.grant,
             connection,
+            connection.peer_port,
         )
         request = read_request(api_key, version, bytes(frame), at)
         reply = connection.expect()

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.definitions import Field, MessageDefinition
 
 _SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
-    "results": ("topics", "groups_names", "resources", "creations", "deletions", "upsertions"),
+    "results": (
+        *("topics", "groups_names", "resources", "creations", "deletions", "upsertions"),
+        *("dirs.topics", "feature_updates"),
+    ),
     "responses": ("topics", "topic_names", "resources", "topic_partitions"),
     "groups": ("groups", "group_ids"),
     "partitions": ("partitions", "partition_indexes", "partition_indices"),
@@ -37,7 +40,8 @@ _SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "topics": ("topics",),
     "markers": ("markers",),
 }
-"""The lists of a request from which a list of its response is filled."""
+"""The lists of a request from which a list of its response is filled; `a.b`: the lists `b` of the
+items of `a`."""
 _IDENTITIES: Final = frozenset(
     {
         *("entity_name", "entity_type", "group_id", "key", "name", "partition", "partition_index"),
@@ -120,7 +124,10 @@ def _filled(
 def _items(name: str, given: Any) -> list[Any]:
     items: list[Any] = []
     for source in _SOURCES.get(name, (name,)):
-        items += getattr(given, source, None) or ()
+        outer, _, inner = source.rpartition(".")
+        holders = getattr(given, outer, None) or () if outer else (given,)
+        for holder in holders:
+            items += getattr(holder, inner, None) or ()
     return items
 
 

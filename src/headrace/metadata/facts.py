@@ -342,12 +342,15 @@ class PinFact(StoredFact):
 
     broker: int
     unknown: dict[str, Any] = field(default_factory=dict)
+    former: int | None = None
+    """The broker of the pin that this one replaced, which a cancelled reassignment restores."""
 
     @classmethod
     def decode(cls, value: bytes) -> PinFact:
         """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("pin", value)
-        return cls(reader.integer("broker", 0), reader.rest())
+        broker, former = reader.integer("broker", 0), reader.integer_or_none("former", 0)
+        return cls(broker, reader.rest(), former)
 
 
 @dataclass(slots=True)

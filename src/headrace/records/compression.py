@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from struct import Struct
 
-from headrace.errors import BatchCorrupt
+from headrace.errors import BatchCorrupt, BatchExpandsTooFar
 
 Buffer = bytes | bytearray | memoryview
 
@@ -60,8 +60,8 @@ def compress(codec: int, data: Buffer) -> bytes:
 def decompress(codec: int, data: Buffer, bytes_max: int) -> bytes:
     """Decompress what `compress` or another implementation of the format produced.
 
-    Raises BatchCorrupt on anything but one complete stream, on an unknown codec, and as soon as
-    the output exceeds `bytes_max`.
+    Raises BatchCorrupt on anything but one complete stream and on an unknown codec;
+    BatchExpandsTooFar as soon as the output exceeds `bytes_max`.
     """
     assert bytes_max >= 0, bytes_max
     if codec == NONE:
@@ -81,8 +81,8 @@ def decompress(codec: int, data: Buffer, bytes_max: int) -> bytes:
     return plain
 
 
-def _too_large(codec: int, bytes_max: int) -> BatchCorrupt:
-    return BatchCorrupt(
+def _too_large(codec: int, bytes_max: int) -> BatchExpandsTooFar:
+    return BatchExpandsTooFar(
         f"a {CODEC_NAMES[codec]} batch exceeds {bytes_max} bytes: send smaller batches",
         codec=codec,
         limit=bytes_max,

@@ -95,8 +95,8 @@ def _attributes_refused(attributes: int) -> RecordInvalid:
 def validate_batch(batch: Buffer, header: Fields, bytes_max: int) -> RecordFacts:
     """Validate the records of a batch whose CRC was checked.
 
-    Raises BatchCorrupt if it cannot be decoded, contradicts its header, or decompresses to more
-    than `bytes_max` (then with the field `limit`).
+    Raises BatchCorrupt if it cannot be decoded or contradicts its header; BatchExpandsTooFar if it
+    decompresses to more than `bytes_max`.
     """
     stream = memoryview(batch)[HEADER_SIZE : header[1] + LOG_OVERHEAD]
     payload = decompress(header[5] & COMPRESSION_MASK, stream, bytes_max)

@@ -622,6 +622,98 @@ public final class Scenarios {
         }
     }
 
+    static void administration(String[] args) throws Exception {
+        String topic = args[0];
+        TopicPartition at = new TopicPartition(topic, 0);
+        TopicPartition missing = new TopicPartition(topic, 9);
+        try (Admin admin = admin()) {
+            createTopic(admin, topic, 2);
+            Node self = get(admin.describeCluster().controller());
+            refused(ElectionNotNeededException.class, () -> get(admin.electLeaders(
+                ElectionType.PREFERRED, Set.of(at)).partitions()).get(at).map(error -> {
+                    throw (ApiException) error;
+                }));
+            Map<TopicPartition, Optional<Throwable>> elected = get(admin.electLeaders(
+                ElectionType.UNCLEAN, Set.of(at, missing)).partitions());
+            check(elected.get(at).get() instanceof ElectionNotNeededException, "" + elected);
+            check(elected.get(missing).get() instanceof UnknownTopicOrPartitionException,
+                "" + elected);
+            same(Map.of(), get(admin.electLeaders(ElectionType.PREFERRED, null).partitions()),
+                "partitions without a leader");
+            NewPartitionReassignment here = new NewPartitionReassignment(List.of(self.id()));
+            get(admin.alterPartitionReassignments(Map.of(at, Optional.of(here))).all());
+            same(Map.of(), get(admin.listPartitionReassignments().reassignments()), "moves");
+            refused(InvalidReplicaAssignmentException.class, () -> get(
+                admin.alterPartitionReassignments(Map.of(at, Optional.of(
+                    new NewPartitionReassignment(List.of(77))))).all()));
+            refused(NoReassignmentInProgressException.class, () -> get(
+                admin.alterPartitionReassignments(Map.of(at, Optional.empty())).all()));
+            refused(UnknownTopicOrPartitionException.class, () -> get(
+                admin.alterPartitionReassignments(Map.of(missing, Optional.of(here))).all()));
+            String folder = get(admin.describeLogDirs(List.of(self.id())).allDescriptions())
+                .get(self.id()).keySet().iterator().next();
+            TopicPartitionReplica replica = new TopicPartitionReplica(topic, 0, self.id());
+            get(admin.alterReplicaLogDirs(Map.of(replica, folder)).all());
+            refused(LogDirNotFoundException.class, () -> get(
+                admin.alterReplicaLogDirs(Map.of(replica, "/other")).all()));
+            refused(UnsupportedVersionException.class, () -> get(
+                admin.describeMetadataQuorum().quorumInfo()));
+            short level = get(admin.describeFeatures().featureMetadata()).finalizedFeatures()
+                .get("share.version").maxVersionLevel();
+            feature(admin, "share.version", level);
+            refused(InvalidUpdateVersionException.class, () -> {
+                feature(admin, "share.version", (short) (level + 1));
+                return null;
+            });
+            refused(InvalidUpdateVersionException.class, () -> {
+                feature(admin, "metadata.version", (short) 20);
+                return null;
+            });
+            refused(InvalidRequestException.class,
+                () -> get(admin.unregisterBroker(self.id()).all()));
+            refused(BrokerIdNotRegisteredException.class,
+                () -> get(admin.unregisterBroker(77).all()));
+            check(get(admin.listConfigResources().all()).contains(
+                new ConfigResource(ConfigResource.Type.TOPIC, topic)), "the topic is listed");
+        }
+    }
+
+    static void feature(Admin admin, String name, short level) throws Exception {
+        get(admin.updateFeatures(Map.of(name, new FeatureUpdate(
+            level, FeatureUpdate.UpgradeType.UPGRADE)), new UpdateFeaturesOptions()).all());
+    }
+
+    /** Prints the id under which the producer's metrics are shown. */
+    static void telemetry(String[] args) throws Exception {
+        String topic = args[0];
+        ConfigResource subscription =
+            new ConfigResource(ConfigResource.Type.CLIENT_METRICS, topic);
+        try (Admin admin = admin()) {
+            createTopic(admin, topic, 1);
+            alter(admin, subscription, AlterConfigOp.OpType.SET, "metrics",
+                "org.apache.kafka.producer.");
+            alter(admin, subscription, AlterConfigOp.OpType.SET, "interval.ms", "100");
+            alter(admin, subscription, AlterConfigOp.OpType.SET, "match", "client_id=" + topic);
+            check(get(admin.listConfigResources(
+                Set.of(ConfigResource.Type.CLIENT_METRICS), new ListConfigResourcesOptions())
+                .all()).contains(subscription), "the subscription is listed");
+            Properties settings = new Properties();
+            settings.put("bootstrap.servers", bootstrap);
+            settings.put("client.id", topic);
+            try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
+                    settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+                for (int i = 0; i < 10; i++) {
+                    producer.send(new ProducerRecord<>(topic, new byte[100])).get();
+                    Thread.sleep(50);
+                }
+                System.out.println(producer.clientInstanceId(Duration.ofSeconds(20)));
+            }
+            alter(admin, subscription, AlterConfigOp.OpType.DELETE, "metrics", null);
+            alter(admin, subscription, AlterConfigOp.OpType.DELETE, "interval.ms", null);
+            alter(admin, subscription, AlterConfigOp.OpType.DELETE, "match", null);
+        }
+    }
+
     // --- producers -----------------------------------------------------------------------------
 
     static void disk(String[] args) throws Exception {

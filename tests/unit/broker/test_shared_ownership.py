@@ -22,6 +22,7 @@ from headrace.broker.ownership import (
 )
 from headrace.broker.ownership.hand_over import HandOvers
 from headrace.broker.ownership.membership import Membership
+from headrace.broker.services.reassignments import Move, Reassignment
 from headrace.broker.services.topic_administration import NewTopic
 from headrace.broker.topics import deletion
 from headrace.broker.topics.ownership import NO_LEADER
@@ -35,6 +36,7 @@ from headrace.errors import (
     AssignmentInvalid,
     BrokerIdInUse,
     HeadraceError,
+    NoReassignment,
     NotCoordinator,
     NotOwner,
     StorageUnavailable,
@@ -456,6 +458,80 @@ def test_a_pin_moves_a_partition_and_draining_empties_a_broker() -> None:
         await until(lambda: cluster.agree("t", {1}))
         await metadata.delete(draining_key(2), ANY)
         await until(lambda: cluster.agree("t", {2}))
+
+    run(scenario)
+
+
+def test_a_reassignment_moves_a_partition_and_can_be_cancelled_while_it_is_under_way() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        nodes = [await cluster.start(broker_id) for broker_id in (1, 2)]
+        await nodes[0].topics.create("t", 4)
+        topics = [node.topics.get("t") for node in nodes]
+        number = cluster.owners("t").index(1)
+
+        async def alter(brokers: Sequence[int] | None) -> HeadraceError | None:
+            (error,) = await nodes[0].services.reassignments.alter(
+                [Reassignment("t", number, brokers)]
+            )
+            return error
+
+        def under_way(at: int = 0) -> list[Move]:
+            return nodes[at].services.reassignments.under_way([topics[at]])
+
+        assert isinstance(await alter(None), NoReassignment)
+        for node in nodes:  # partitions do not move between live brokers for now
+            node.config.rebalance_delay_ms = 60_000
+        assert await alter([2]) is None
+        assert under_way() == [Move("t", number, 1, 2)]
+        await until(lambda: under_way(1) == under_way())  # known to all brokers
+        assert await alter(None) is None
+        assert under_way() == []
+        assert isinstance(await alter(None), NoReassignment)
+        assert await nodes[0].metadata.get(pin_key(topics[0].id, number)) is None
+        for node in nodes:
+            node.config.rebalance_delay_ms = 20
+        assert await alter([2]) is None
+        await until(lambda: cluster.owners("t")[number] == 2)
+        assert under_way() == []
+        for node in nodes:
+            node.config.rebalance_delay_ms = 60_000
+        for wanted in (1, 2, 1):  # what was under way is forgotten
+            assert await alter([wanted]) is None
+        assert under_way() == [Move("t", number, 2, 1)]
+        assert await alter(None) is None  # the pin that held before holds again
+        entry = await nodes[0].metadata.get(pin_key(topics[0].id, number))
+        assert entry is not None
+        assert PinFact.decode(entry.value).broker == 2
+        assert cluster.owners("t")[number] == 2
+
+    run(scenario)
+
+
+def test_a_reassignment_to_a_broker_that_gets_no_partitions_is_refused() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        nodes = [await cluster.start(broker_id) for broker_id in (1, 2)]
+        await nodes[0].topics.create("t", 2)
+        await nodes[0].metadata.put(draining_key(2), b"{}", ANY)
+        await until(lambda: cluster.owners("t") == [1, 1])
+        for brokers in ([2], [7], [1, 7]):
+            (error,) = await nodes[0].services.reassignments.alter([Reassignment("t", 0, brokers)])
+            assert isinstance(error, AssignmentInvalid)
+        assert cluster.nodes[1].services.reassignments.under_way([nodes[0].topics.get("t")]) == []
+
+    run(scenario)
+
+
+def test_workers_keep_their_partitions_and_say_so() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        nodes = [await cluster.start(broker_id, (1, 2)) for broker_id in (1, 2)]
+        await nodes[0].topics.create("t", 2)
+        await until(lambda: set(cluster.owners("t")) == {1, 2})
+        number = cluster.owners("t").index(1)
+        alter = nodes[0].services.reassignments.alter
+        assert await alter([Reassignment("t", number, [1])]) == [None]
+        (error,) = await alter([Reassignment("t", number, [2])])
+        assert isinstance(error, AssignmentInvalid)
+        assert "BookKeeper" in str(error)
 
     run(scenario)
 

@@ -14,7 +14,13 @@ from face_rig import Rig, broker
 from headrace.broker.services import admission
 from headrace.errors import BatchCorrupt, BatchTooLarge
 from headrace.kafka import apis
-from headrace.kafka.error_codes import CORRUPT_MESSAGE, INVALID_RECORD, NONE, UNKNOWN_SERVER_ERROR
+from headrace.kafka.error_codes import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
+    NONE,
+    UNKNOWN_SERVER_ERROR,
+)
 from headrace.kafka.wire.primitives import ELEMENTS_MAX, FrameInvalid
 from headrace.kafka.wire.produce import read_produce
 from headrace.kafka.wire.schema import read_request
@@ -78,6 +84,20 @@ def test_a_compressed_batch_that_claims_more_records_than_bytes_is_refused(codec
             assert await _ask(rig, _claiming(_batch(3, codec), claim)) == code
             assert await _ask(rig, _batch(3, codec)) == NONE
             assert rig.node.topics.get("t").partitions[0].end_offset == 3
+
+    asyncio.run(scenario())
+
+
+@CODECS
+def test_a_batch_that_decompresses_to_more_than_the_limit_is_too_large(codec, monkeypatch) -> None:
+    """Not corrupt: a producer sends smaller batches instead."""
+    monkeypatch.setattr(admission, "DECOMPRESSED_BYTES_MAX", 500_000)
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1)
+            assert await _ask(rig, _batch(600, codec, bytes(1_000))) == MESSAGE_TOO_LARGE
+            assert await _ask(rig, _batch(300, codec, bytes(1_000))) == NONE
 
     asyncio.run(scenario())
 

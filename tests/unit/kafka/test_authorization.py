@@ -215,6 +215,8 @@ def test_only_these_are_for_everybody():
         "ApiVersions",
         "SaslAuthenticate",
         "DescribeCluster",
+        "GetTelemetrySubscriptions",
+        "PushTelemetry",
     ]
 
 

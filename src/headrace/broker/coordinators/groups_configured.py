@@ -150,6 +150,10 @@ class ConfiguredGroups:
         fact = self._facts.get(group_id)
         return NO_OVERRIDES if fact is None else fact.configs
 
+    def configured(self) -> list[str]:
+        """The groups that have overrides, sorted."""
+        return sorted(group_id for group_id, fact in self._facts.items() if fact.configs)
+
     def values(self, name: str) -> set[str]:
         """The values that any group has set for this setting."""
         return {fact.configs[name] for fact in self._facts.values() if name in fact.configs}

@@ -74,30 +74,35 @@ async def matching_names(pattern: str, names: Sequence[str]) -> set[str]:
     return set(compiled.matched)
 
 
+def compiled_pattern(pattern: str) -> Any:
+    """An RE2 expression. Raises RegularExpressionInvalid."""
+    import re2  # costs 70 ms, and most brokers never need it
+
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise RegularExpressionInvalid(
+            f"the regular expression has {len(pattern)} characters: use at most "
+            f"{PATTERN_LENGTH_MAX}",
+            limit=PATTERN_LENGTH_MAX,
+        )
+    options = re2.Options()
+    options.max_mem = PROGRAM_BYTES_MAX
+    options.log_errors = False
+    options.never_capture = True
+    try:
+        return re2.compile(pattern, options=options)
+    except re2.error as error:
+        cause = error.args[0] if error.args else ""
+        reason = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
+        raise RegularExpressionInvalid(
+            f"invalid regular expression {pattern[:100]!r}: {reason[:200]}; use RE2 syntax"
+        ) from error
+
+
 class _Pattern:
     """One pattern and its matches so far."""
 
     def __init__(self, pattern: str) -> None:
-        import re2  # costs 70 ms, and most brokers never need it
-
-        if len(pattern) > PATTERN_LENGTH_MAX:
-            raise RegularExpressionInvalid(
-                f"the regular expression has {len(pattern)} characters: use at most "
-                f"{PATTERN_LENGTH_MAX}",
-                limit=PATTERN_LENGTH_MAX,
-            )
-        options = re2.Options()
-        options.max_mem = PROGRAM_BYTES_MAX
-        options.log_errors = False
-        options.never_capture = True
-        try:
-            self._expression: Any = re2.compile(pattern, options=options)
-        except re2.error as error:
-            cause = error.args[0] if error.args else ""
-            reason = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
-            raise RegularExpressionInvalid(
-                f"invalid regular expression {pattern[:100]!r}: {reason[:200]}; use RE2 syntax"
-            ) from error
+        self._expression: Any = compiled_pattern(pattern)
         self.version = -1
         self.matched: list[str] = []
         self._seen: dict[str, None] = {}

@@ -74,7 +74,7 @@ class ClusterView:
             MetadataCache(metadata, prefix, take, changed, tasks, self.damaged_facts)
             for prefix, take in (
                 (BROKERS, self._take_broker),
-                (PINS, self._take_pin),
+                (PINS, self.take_pin),
                 (DRAINING, self._take_draining),
                 (MOVES_FOLDER, self._take_moves),
                 (OWNERS, self._take_owner),
@@ -149,7 +149,8 @@ class ClusterView:
             return
         self.own(partition, decode_fact(OwnerFact, entry), entry.version)
 
-    def _take_pin(self, key: str, entry: MetadataEntry | None) -> None:
+    def take_pin(self, key: str, entry: MetadataEntry | None) -> None:
+        """Enter the pin stored under a key, as read or as this broker has just written it."""
         topic_id, partition = partition_of_key(key)
         self.members_version += 1
         pins = self.pins.setdefault(topic_id, {})

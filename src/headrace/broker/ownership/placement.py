@@ -27,6 +27,8 @@ class Placement:
         """`slots`: see SharedOwnership."""
         self._view = view
         self._slots = slots
+        self.is_fixed = bool(slots)
+        """Whether partitions stay with their first owner."""
         self._placed: dict[UUID, tuple[tuple[int, int, int], list[int]]] = {}
         self.without = -1
         """A broker that gets no partitions because it is about to leave."""
@@ -39,7 +41,7 @@ class Placement:
                 return owner.fact.broker
         elif self._view.moves and number not in self._view.pins.get(topic.id, {}):
             moved_to = self._view.moved_to((topic.id, number))
-            if moved_to is not None and self._may_own(moved_to):
+            if moved_to is not None and self.may_own(moved_to):
                 return moved_to
         return self.by_count(topic, number)
 
@@ -56,7 +58,7 @@ class Placement:
         self, topic_id: UUID, count: int, assigned: Mapping[int, int] | None = None
     ) -> list[int]:
         """The broker for each partition of a topic; `assigned` are pins that are not stored yet."""
-        brokers = self._slots or [b for b in self._view.brokers if self._may_own(b)]
+        brokers = self._slots or [b for b in self._view.brokers if self.may_own(b)]
         pins = {**self._view.pins.get(topic_id, {}), **(assigned or {})}
         return place(topic_id, count, brokers, pins)
 
@@ -79,7 +81,8 @@ class Placement:
                 )
         return operations
 
-    def _may_own(self, broker: int) -> bool:
+    def may_own(self, broker: int) -> bool:
+        """Whether a broker may get partitions: it is neither draining nor stopping."""
         view = self._view
         if broker in view.draining or broker == self.without:
             return False

@@ -13,7 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
-from headrace.errors import BatchCorrupt, BatchTooLarge, HeadraceError, RecordInvalid
+from headrace.errors import (
+    BatchCorrupt,
+    BatchExpandsTooFar,
+    BatchTooLarge,
+    HeadraceError,
+    RecordInvalid,
+)
 from headrace.log.appended import DELAYED, DUPLICATE, NO_OFFSET, STORED, RecordPlace
 from headrace.log.appended import HALF as HALF_MESSAGE
 from headrace.records.attributes import (
@@ -105,7 +111,7 @@ def admit(
     `named`: the named sequences of a batch of the broker's own, whose other attributes are ignored;
     its records carry the same in their headers.
 
-    Raises BatchCorrupt, also above `bytes_max`, RecordInvalid, and BatchTooLarge: a small batch may
+    Raises BatchExpandsTooFar, RecordInvalid, and BatchTooLarge: a small batch may
     decompress to a large one, which must not wait for its log to be ready.
     """
     batch: bytes | memoryview = records
@@ -152,14 +158,14 @@ def _open(
 ) -> tuple[bytes, RecordFacts]:
     """The decompressed records of a batch, and what they say.
 
-    Raises RecordInvalid if they cannot be decoded, BatchCorrupt above `bytes_max`.
+    Raises RecordInvalid if they cannot be decoded, BatchExpandsTooFar above `bytes_max`.
     """
     try:
         payload = payload_of(batch, header, bytes_max)
         return payload, validate_records(payload, header.record_count, header.first_timestamp_ms)
+    except BatchExpandsTooFar:
+        raise
     except BatchCorrupt as error:
-        if error.fields.get("limit") is not None:
-            raise
         # The CRC matches: the producer made it so, and sending it again would not help.
         reason = f"consumers could not decode the batch, so it is not stored: {error}"
         raise RecordInvalid(reason) from None

@@ -36,6 +36,17 @@ if TYPE_CHECKING:
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations on a setting (KIP-339). Do not change: on Kafka's wire."""
+THROTTLES: Final = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    }
+)
+"""Kafka's limits for copying replicas, of which there is none here. They cannot be set; deleting
+them does nothing, so that `kafka-reassign-partitions --verify` succeeds, which always does."""
 NO_DEFAULTS: Final[Mapping[str, str]] = {}
 
 
@@ -238,6 +249,8 @@ def changed(
             )
         seen.add(name)
         definition = definitions.get(name)
+        if operation == DELETE and name in THROTTLES:
+            continue
         if definition is None:
             raise ConfigInvalid(f"unknown configuration {name[:100]!r}")
         if operation == DELETE:

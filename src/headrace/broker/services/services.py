@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.broker.services.appends import Appends
     from headrace.broker.services.client_quotas import ClientQuotas
+    from headrace.broker.services.client_telemetry import ClientTelemetry
     from headrace.broker.services.cluster import Cluster
     from headrace.broker.services.configurations import Configurations
     from headrace.broker.services.group_administration import GroupAdministration
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.services.queue_service import QueueService
     from headrace.broker.services.reads import Reads
+    from headrace.broker.services.reassignments import Reassignments
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
     from headrace.broker.services.topic_administration import TopicAdministration
@@ -44,6 +46,9 @@ class Services:
     share_groups: ShareGroupAdministration
     configurations: Configurations
     quotas: ClientQuotas
+    reassignments: Reassignments
+    telemetry: ClientTelemetry
+    """Metrics that clients push."""
     calls: OwnerCalls
     """What other brokers ask of this one."""
     groups: GroupAdministration = None  # type: ignore[assignment]  # set when the broker opens

@@ -1,18 +1,19 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
 Invariants: changes of one resource are applied as a whole or not at all. The rules are in
-`broker/services`: `configurations` for topics and groups, `broker_settings` for brokers.
+`broker/services`: `configurations` for topics and groups, `broker_settings` for brokers,
+`client_metrics` for client metrics subscriptions.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.broker_settings import SettingSource, ShownSetting
 from headrace.broker.services.configurations import ConfigChange, Setting
 from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
-from headrace.kafka.error_codes import code_of, message_of
+from headrace.kafka.error_codes import NONE, UNSUPPORTED_VERSION, code_of, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
-TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
-TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE, GROUP_SOURCE = 1, 4, 5, 8
+TOPIC_RESOURCE, BROKER_RESOURCE, LOGGER_RESOURCE = 2, 4, 8
+CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = 16, 32
+TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+CLIENT_METRICS_SOURCE, GROUP_SOURCE = 7, 8
+WITH_TYPES_FROM: Final = 1
+"""ListConfigResources was ListClientMetricsResources before (KIP-1142)."""
 
 
 def _described(
@@ -91,6 +96,11 @@ def _resource_configs(node: Node, resource: Any, request: Any) -> list[dict[str,
         settings, source = node.services.configurations.of_topic(name), TOPIC_SOURCE
     elif resource.resource_type == GROUP_RESOURCE:
         settings, source = node.services.configurations.of_group(name), GROUP_SOURCE
+    elif resource.resource_type == CLIENT_METRICS_RESOURCE:
+        settings, source = (
+            node.services.telemetry.subscriptions.settings(name),
+            CLIENT_METRICS_SOURCE,
+        )
     else:
         raise _not_configurable(resource)
     return [_described(setting, source, **details) for setting in settings]
@@ -132,6 +142,7 @@ async def _replace(node: Node, resource: Any, *, is_dry_run: bool) -> None:
         TOPIC_RESOURCE: node.services.configurations.replace_topic,
         BROKER_RESOURCE: node.settings.replace,
         GROUP_RESOURCE: node.services.configurations.replace_group,
+        CLIENT_METRICS_RESOURCE: node.services.telemetry.subscriptions.replace,
     }
     if resource.resource_type not in services:
         raise _not_configurable(resource)
@@ -146,6 +157,7 @@ async def _change(node: Node, resource: Any, *, is_dry_run: bool) -> None:
         TOPIC_RESOURCE: node.services.configurations.change_topic,
         BROKER_RESOURCE: node.settings.change,
         GROUP_RESOURCE: node.services.configurations.change_group,
+        CLIENT_METRICS_RESOURCE: node.services.telemetry.subscriptions.change,
     }
     if resource.resource_type not in services:
         raise _not_configurable(resource)
@@ -174,7 +186,37 @@ async def incremental_alter_configs(node: Node, request: Any, _context: Context)
     return await _alter(node, request, _change)
 
 
+def _resource_names(node: Node) -> dict[int, list[str]]:
+    """What has a configuration, by type; brokers have no loggers that clients can set."""
+    return {
+        TOPIC_RESOURCE: list(node.topics.names()),
+        BROKER_RESOURCE: [str(broker.id) for broker in node.brokers()],
+        LOGGER_RESOURCE: [],
+        CLIENT_METRICS_RESOURCE: node.services.telemetry.subscriptions.names(),
+        GROUP_RESOURCE: node.group_configs.configured(),
+    }
+
+
+async def list_config_resources(node: Node, request: Any, context: Context) -> Answer:
+    """ListConfigResources (KIP-1142); without types, of all types."""
+    wanted = [CLIENT_METRICS_RESOURCE]
+    if context.version >= WITH_TYPES_FROM:
+        wanted = list(dict.fromkeys(request.resource_types))
+    names = _resource_names(node)
+    if any(kind not in names for kind in wanted):
+        return {"error_code": UNSUPPORTED_VERSION, "config_resources": []}
+    return {
+        "error_code": NONE,
+        "config_resources": [
+            {"resource_name": name, "resource_type": kind}
+            for kind in wanted or names
+            for name in names[kind]
+        ],
+    }
+
+
 HANDLERS: dict[int, Handler] = {
+    apis.LIST_CONFIG_RESOURCES: list_config_resources,
     apis.DESCRIBE_CONFIGS: describe_configs,
     apis.ALTER_CONFIGS: alter_configs,
     apis.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,

@@ -30,3 +30,4 @@ class Context(NamedTuple):
     """How many of these bytes a large response may have: see `kafka.response_memory`."""
     connection: object = None
     """Identifies the client's connection: state tied to it ends with it."""
+    client_port: int = 0

@@ -1,0 +1,282 @@
+"""Metrics that clients push (KIP-714): who pushes, whether it may, and the latest numbers.
+
+Invariants: what a client pushes is bounded in size, rate and number before it is decoded, and never
+decides anything. The state of an instance is its last push; at most INSTANCES_MAX instances with
+POINTS_KEPT_MAX numbers in all are kept, the latest ones, and none longer than three intervals after
+its last request. A broker knows the clients that push to it, no others; it forgets them when it
+stops. Errors and their order are Kafka's (`ClientMetricsManager`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import urlsafe_b64encode
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from headrace.broker.services.client_metrics import ClientMetrics
+from headrace.broker.services.otlp_metrics import read_points
+from headrace.errors import (
+    BatchCorrupt,
+    BatchExpandsTooFar,
+    CodecUnsupported,
+    HeadraceError,
+    QuotaExceeded,
+    RecordInvalid,
+    RequestInvalid,
+    SubscriptionUnknown,
+    TelemetryTooLarge,
+)
+from headrace.records.compression import CODEC_NAMES, GZIP, LZ4, SNAPPY, ZSTD, decompress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.broker.services.client_metrics import Subscription
+    from headrace.broker.services.otlp_metrics import Point
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+
+ACCEPTED_CODECS: Final = (ZSTD, LZ4, GZIP, SNAPPY)
+"""In Kafka's order; clients take the first that they have."""
+BYTES_MAX: Final = 1024 * 1024
+"""Of one push, compressed or not: Kafka's default of telemetry.max.bytes."""
+INSTANCES_MAX: Final = 16_384
+"""As in Kafka. One that is forgotten may push all the same; its last numbers are missing."""
+POINTS_KEPT_MAX: Final = 20_000
+"""About 10 MB, and as many lines of /metrics."""
+KEPT_MS_MIN: Final = 60_000
+_NEVER_MS: Final = -(10**12)
+NO_INSTANCE: Final = UUID(int=0)
+RESERVED: Final = frozenset({UUID(int=0), UUID(int=1)})
+
+
+class Client(NamedTuple):
+    """A client as its connection and requests describe it: for display and for matching."""
+
+    client_id: str
+    software_name: str
+    software_version: str
+    address: str
+    port: int
+
+    def properties(self, instance: UUID) -> Mapping[str, str]:
+        """What subscriptions match."""
+        return {
+            "client_instance_id": kafka_uuid(instance),
+            "client_id": self.client_id,
+            "client_software_name": self.software_name,
+            "client_software_version": self.software_version,
+            "client_source_address": self.address,
+            "client_source_port": str(self.port),
+        }
+
+
+class Push(NamedTuple):
+    """A request to store metrics."""
+
+    instance: UUID
+    subscription_id: int
+    codec: int
+    metrics: bytes
+    is_terminating: bool
+
+
+class Offer(NamedTuple):
+    """What a client is to push."""
+
+    instance: UUID
+    subscription_id: int
+    subscription: Subscription
+
+
+class _Instance:
+    """One instance of a client."""
+
+    __slots__ = (
+        "client",
+        "is_terminating",
+        "last_error",
+        "last_get_ms",
+        "last_push_ms",
+        "points",
+        "subscription",
+        "subscription_id",
+        "version",
+    )
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.version = -1
+        self.subscription: Subscription
+        self.subscription_id = 0
+        self.last_get_ms = self.last_push_ms = _NEVER_MS
+        self.last_error: type[HeadraceError] | None = None
+        self.is_terminating = False
+        self.points: list[Point] = []
+
+    def is_too_early_to_ask(self, now_ms: int) -> bool:
+        """Whether the client asks again within its interval, without a reason."""
+        last_ms = max(self.last_get_ms, self.last_push_ms)
+        if now_ms - last_ms >= self.subscription.interval_ms:
+            self.last_get_ms = now_ms
+            return False
+        return self.last_error not in {SubscriptionUnknown, CodecUnsupported}
+
+    def is_too_early_to_push(self, now_ms: int) -> bool:
+        """Whether the client pushes again within its interval; the first push after a subscription
+        may come earlier, as clients spread it."""
+        if (
+            self.last_get_ms <= self.last_push_ms
+            and now_ms - self.last_push_ms < self.subscription.interval_ms
+        ):
+            return True
+        self.last_push_ms = now_ms
+        return False
+
+
+class ClientTelemetry:
+    """See the module."""
+
+    def __init__(self, metadata: MetadataStore, clock: Clock, randomness: Randomness) -> None:
+        self.subscriptions = ClientMetrics(metadata)
+        self._clock = clock
+        self._randomness = randomness
+        self._instances: dict[UUID, _Instance] = {}
+        """By the time of their last request."""
+        self._points_kept = 0
+        self.pushes_total = 0
+        self.refused_total = 0
+
+    def subscribe(self, instance_id: UUID | None, client: Client) -> Offer:
+        """What a client is to push; an instance without an id gets one.
+
+        Raises QuotaExceeded if it asks again before its interval is over.
+        """
+        if instance_id is None or instance_id == NO_INSTANCE:
+            instance_id = self._randomness.uuid()
+        instance = self._instance(instance_id, client)
+        if instance.is_too_early_to_ask(self._now_ms()):
+            self.refused_total += 1
+            raise _too_early(instance)
+        instance.last_error = None
+        return Offer(instance_id, instance.subscription_id, instance.subscription)
+
+    def push(self, push: Push, client: Client) -> None:
+        """Store a client's metrics in place of its former ones.
+
+        Raises RequestInvalid, QuotaExceeded, SubscriptionUnknown, CodecUnsupported,
+        TelemetryTooLarge, RecordInvalid.
+        """
+        if push.instance in RESERVED:
+            raise RequestInvalid("the request has no client instance id: get a subscription first")
+        instance = self._instance(push.instance, client)
+        try:
+            self._check(instance, push)
+            if push.metrics and instance.subscription.metrics:
+                self._keep(instance, read_points(_plain(push)))
+        except HeadraceError as error:
+            instance.last_error = type(error)
+            self.refused_total += 1
+            raise
+        finally:
+            instance.is_terminating = push.is_terminating
+        instance.last_error = None
+        self.pushes_total += 1
+
+    def _check(self, instance: _Instance, push: Push) -> None:
+        if instance.is_terminating:
+            raise RequestInvalid(
+                "the client has said that its former push was its last: it must not push again"
+            )
+        if instance.is_too_early_to_push(self._now_ms()) and not push.is_terminating:
+            raise _too_early(instance)
+        if push.subscription_id != instance.subscription_id:
+            raise SubscriptionUnknown("the subscription has changed: get it again")
+        if not 0 <= push.codec < len(CODEC_NAMES):
+            raise CodecUnsupported(f"unknown compression codec {push.codec}", codec=push.codec)
+        if len(push.metrics) > BYTES_MAX:
+            raise _too_large()
+
+    def series(self) -> Iterator[tuple[str, Client, list[Point]]]:
+        """(instance id, client, numbers) of all instances that have pushed."""
+        self._drop_silent()
+        for instance_id, instance in self._instances.items():
+            if instance.points:
+                yield kafka_uuid(instance_id), instance.client, instance.points
+
+    def _now_ms(self) -> int:
+        return self._clock.now_ns() // 1_000_000
+
+    def _instance(self, instance_id: UUID, client: Client) -> _Instance:
+        """The instance, now the latest, with its present subscription."""
+        instance = self._instances.pop(instance_id, None)
+        if instance is None or instance.version != self.subscriptions.version:
+            if instance is not None:
+                self._points_kept -= len(instance.points)
+            # A new one, so that a changed subscription is told at once, as by Kafka.
+            instance = _Instance(client)
+            instance.version = self.subscriptions.version
+            instance.subscription = self.subscriptions.of_client(client.properties(instance_id))
+            instance.subscription_id = _subscription_id(instance_id, instance.subscription)
+        while len(self._instances) >= INSTANCES_MAX:
+            self._drop(next(iter(self._instances)))
+        self._instances[instance_id] = instance
+        return instance
+
+    def _drop_silent(self) -> None:
+        now_ms = self._now_ms()
+        for instance_id, one in list(self._instances.items()):
+            kept_ms = max(KEPT_MS_MIN, 3 * one.subscription.interval_ms)
+            if now_ms - max(one.last_get_ms, one.last_push_ms) > kept_ms:
+                self._drop(instance_id)
+
+    def _drop(self, instance_id: UUID) -> None:
+        self._points_kept -= len(self._instances.pop(instance_id).points)
+
+    def _keep(self, instance: _Instance, points: list[Point]) -> None:
+        """Keep an instance's numbers, and drop those of the instances that were silent longest."""
+        self._points_kept += len(points) - len(instance.points)
+        instance.points = points
+        if self._points_kept <= POINTS_KEPT_MAX:
+            return
+        for instance_id, one in list(self._instances.items()):
+            if one is not instance:
+                self._drop(instance_id)
+            if self._points_kept <= POINTS_KEPT_MAX * 9 // 10:  # not again with the next push
+                return
+
+
+def _plain(push: Push) -> bytes:
+    """Raises TelemetryTooLarge, RecordInvalid."""
+    try:
+        return decompress(push.codec, push.metrics, BYTES_MAX)
+    except BatchExpandsTooFar:
+        raise _too_large() from None
+    except BatchCorrupt as error:
+        raise RecordInvalid(str(error)) from error
+
+
+def _subscription_id(instance: UUID, subscription: Subscription) -> int:
+    """Differs between subscriptions, and says nothing about them: a 32-bit number."""
+    text = f"{subscription.metrics}{subscription.interval_ms}{instance.hex}"
+    return zlib.crc32(text.encode()) - (1 << 31)
+
+
+def _too_early(instance: _Instance) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"the client may push metrics every {instance.subscription.interval_ms} ms: wait",
+        throttle_ms=0,
+    )
+
+
+def _too_large() -> TelemetryTooLarge:
+    return TelemetryTooLarge(
+        f"the metrics of a push exceed {BYTES_MAX} bytes: subscribe to fewer", limit=BYTES_MAX
+    )
+
+
+def kafka_uuid(value: UUID) -> str:
+    """A UUID in Kafka's notation (base64url)."""
+    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
