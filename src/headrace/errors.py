@@ -33,6 +33,33 @@ class Fatal(HeadraceError):
     """This process must not continue: corruption, a failed sync, a broken invariant."""
 
 
+# --- authentication --------------------------------------------------------------------------
+
+
+class AuthenticationFailed(Rejected):
+    """A login failed. The message says why, for the log: clients are never told the reason."""
+
+
+class SaslStateIllegal(Rejected):
+    """A SASL request that does not belong here: after the login, or out of order."""
+
+
+class MechanismUnsupported(Rejected):
+    """A SASL mechanism that is unknown, or not enabled on this listener (field `enabled`)."""
+
+
+class CredentialInvalid(Rejected):
+    """A credential that is not accepted: iterations out of bounds, or an empty name."""
+
+
+class CredentialDuplicate(Rejected):
+    """One request changes the same user twice."""
+
+
+class CredentialUnknown(Rejected):
+    """There is no such user, or the user has no credential for the mechanism."""
+
+
 # --- storage and log -------------------------------------------------------------------------
 
 
@@ -295,11 +322,6 @@ class LeaderEpochUnknown(Retriable):
 
 class BrokerUnreachable(Retriable):
     """Another broker did not answer: it may or may not have carried out the request."""
-
-
-class AuthenticationFailed(Rejected):
-    """The client has not shown who it is. The message never says which part was wrong to whoever
-    is not authenticated."""
 
 
 class PolicyViolation(Rejected):

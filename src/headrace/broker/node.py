@@ -34,6 +34,7 @@ from headrace.broker.ownership.cluster_view import adopt_partitions
 from headrace.broker.ownership.hand_over import Events
 from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
+from headrace.broker.security.authentication import without_listeners
 from headrace.broker.security.authorizer import AllowAll
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
@@ -81,6 +82,7 @@ from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, HTTP_ADVERTISED, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
 from headrace.metadata.quota_facts import QUOTAS
+from headrace.metadata.user_facts import USERS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers, ReportsSpace
@@ -131,9 +133,8 @@ class Node:
         self.quotas = ClientQuotas(metadata, clock)
         self.audit, self.access = Audit(clock), access_of(config, metadata)
         self.authorizer: Authorizer = self.access or AllowAll()
-        self.store = store
-        self.metadata = metadata
-        self.clock = clock
+        self.store, self.metadata, self.clock = store, metadata, clock
+        self.authentication = without_listeners(metadata, clock, randomness, config.broker_id)
         self.tasks = Tasks()
         self.space: ReportsSpace | None = None
         """The disk that holds the ledgers; None if they are not on this machine."""
@@ -311,6 +312,7 @@ class Node:
             (QUOTAS, self.quotas.apply),
             (CLIENT_METRICS, self.services.telemetry.subscriptions.apply),
             *(() if self.access is None else ((ACLS, self.access.apply),)),
+            (USERS, self.authentication.users.apply),
         ):
             await MetadataCache(self.metadata, prefix, apply, lambda: None, *followed).start()
         if self._is_standalone:
@@ -434,6 +436,7 @@ class Node:
         self.shares.close()
         self.timers.close()
         self.appends.close()
+        self.authentication.close()
         await self.tasks.close()
 
     def brokers(self) -> Sequence[BrokerFact]:

@@ -40,6 +40,7 @@ ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 45, 46
 DESCRIBE_QUORUM, UPDATE_FEATURES, UNREGISTER_BROKER = 55, 57, 64
 GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY, LIST_CONFIG_RESOURCES = 71, 72, 74
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
+DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
 DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS = 60, 61, 75
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE = 68, 69
@@ -289,6 +290,22 @@ _APIS = (
     Api(DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0, needs(cluster(Operation.DESCRIBE))),
     Api(UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, needs(cluster(Operation.ALTER))),
     Api(
+        DESCRIBE_USER_SCRAM_CREDENTIALS,
+        "DescribeUserScramCredentials",
+        0,
+        0,
+        0,
+        needs(cluster(Operation.DESCRIBE)),
+    ),
+    Api(
+        ALTER_USER_SCRAM_CREDENTIALS,
+        "AlterUserScramCredentials",
+        0,
+        0,
+        0,
+        needs(cluster(Operation.ALTER)),
+    ),
+    Api(
         DESCRIBE_CLUSTER,
         "DescribeCluster",
         0,
@@ -475,6 +492,17 @@ OWN_APIS: dict[int, Api] = {
 }
 """Requests between Headrace brokers for which Kafka has no API. Not advertised: clients do not use
 them."""
+
+BROKER_APIS = frozenset(
+    {
+        *OWN_APIS,
+        WRITE_TXN_MARKERS,
+        INITIALIZE_SHARE_GROUP_STATE,
+        DELETE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE_SUMMARY,
+    }
+)
+"""Refused to others once the brokers of a cluster authenticate clients."""
 
 ADVERTISED_MIN = {PRODUCE: 0}
 """librdkafka up to 2.x assumes that a broker without Produce v0 cannot compress (KAFKA-18659), so

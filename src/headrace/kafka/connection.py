@@ -134,6 +134,7 @@ class KafkaConnection:
         "_dispatcher",
         "_is_flushing",
         "_is_half_closed",
+        "_is_held",
         "_is_paused",
         "_is_write_paused",
         "_loop",
@@ -146,6 +147,8 @@ class KafkaConnection:
         "_uncut",
         "_unsent_bytes",
         "certified",
+        "frame_bytes_max",
+        "frame_bytes_min",
         "last_request_ns",
         "listener",
         "must_be_admitted",
@@ -171,6 +174,9 @@ class KafkaConnection:
         """The principal of the client's certificate, if it has shown one."""
         self.session = _NOT_OPEN
         """The dispatcher opens a session when the client has connected."""
+        self.frame_bytes_min = FRAME_BYTES_MIN
+        self.frame_bytes_max = dispatcher.request_bytes_max
+        """Bounds of the next request's size, which depend on whether the client is known."""
         self.must_be_admitted = True
         """Whether the dispatcher must check admission before it handles a request."""
         self.throttle_ms = 0
@@ -188,6 +194,8 @@ class KafkaConnection:
         """Counted for responses that were passed to the transport, and that the operating system
         has not taken yet."""
         self._is_half_closed = False
+        self._is_held = False
+        """Whether requests wait until the one that is being handled has its response."""
         self._is_flushing = False
         self._is_paused = False
         self._is_write_paused = False
@@ -293,27 +301,29 @@ class KafkaConnection:
 
     def _checked_length(self, data: bytes | bytearray, at: int) -> int:
         length = int.from_bytes(data[at : at + SIZE_BYTES], "big", signed=True)
-        if not FRAME_BYTES_MIN <= length <= self._dispatcher.request_bytes_max:
+        if not self.frame_bytes_min <= length <= self.frame_bytes_max:
             if length >> 8 in TLS_HELLOS:
                 raise FrameInvalid(
                     f"it is the start of a TLS handshake, and listener {self.listener.name} is not"
                     " encrypted: set security.protocol=PLAINTEXT in the client"
                 )
-            raise FrameInvalid(
-                f"a request of {length} bytes exceeds "
-                f"socket.request.max.bytes={self._dispatcher.request_bytes_max}"
-            )
+            raise FrameInvalid(f"a request of {length} bytes exceeds {self._bound()}")
         return length
+
+    def _bound(self) -> str:
+        """What limits the size of a request, for a message."""
+        if self.frame_bytes_max < self._dispatcher.request_bytes_max:
+            return f"{self.frame_bytes_max}, the limit before authentication"
+        return f"socket.request.max.bytes={self.frame_bytes_max}"
 
     def _cut(self, data: bytes, at: int) -> None:
         view = memoryview(data)
         size = len(data)
         dispatch = self._dispatcher.dispatch
-        length_max = self._dispatcher.request_bytes_max
         while size - at >= SIZE_BYTES and self.transport is not None and not self._is_paused:
             start = at + SIZE_BYTES
             end = start + int.from_bytes(data[at:start])
-            if not FRAME_BYTES_MIN <= end - start <= length_max:
+            if not self.frame_bytes_min <= end - start <= self.frame_bytes_max:
                 self._checked_length(data, at)  # raises the specific error
             if end > size:
                 self._need = end - at
@@ -379,6 +389,24 @@ class KafkaConnection:
             transport.abort()
         else:
             transport.close()
+
+    def end(self) -> None:
+        """Read no further requests, and close the connection once all responses are sent."""
+        self._uncut = b""
+        self._is_held = self._is_half_closed = True
+        self._pause()
+        if not self._replies:
+            self.close()
+
+    def hold_input(self) -> None:
+        """Handle no further request until `release_input`."""
+        self._is_held = True
+        self._pause()
+
+    def release_input(self) -> None:
+        """Handle further requests again."""
+        self._is_held = False
+        self._resume()
 
     def _flush(self) -> None:
         self._is_flushing = False
@@ -481,6 +509,7 @@ class KafkaConnection:
     def _resume(self) -> None:
         if (
             self._is_paused
+            and not self._is_held
             and self._muted is None
             and not self._is_write_paused
             and len(self._replies) < REPLIES_MAX // 2

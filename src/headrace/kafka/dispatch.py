@@ -16,13 +16,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.broker.security.listener import OPEN, ListenerSecurity
-from headrace.broker.security.sessions import Admission, Anonymous, Quotas
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
     ALTER_CLIENT_QUOTAS,
     ALTER_CONFIGS,
     API_VERSIONS,
     APIS,
+    BROKER_APIS,
     CREATE_ACLS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -41,6 +41,8 @@ from headrace.kafka.apis import (
     OWN_APIS,
     PRODUCE,
     PUSH_TELEMETRY,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     UPDATE_FEATURES,
     Api,
     advertised,
@@ -73,10 +75,12 @@ from headrace.kafka.handlers import (
     topics,
     transactional_offsets,
     transactions,
+    users,
 )
 from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
+from headrace.kafka.login_connections import LoginConnections
 from headrace.kafka.peer_client import KafkaPeerClient
 from headrace.kafka.peer_lines import incarnation_in, open_line
 from headrace.kafka.queue_peers import KafkaQueuePeers
@@ -94,12 +98,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
     from headrace.broker.node import Node
+    from headrace.broker.security.sessions import Admission, Quotas
     from headrace.kafka.handlers.context import Handler
     from headrace.kafka.wire.schema import Answer
 
 log = logging.getLogger(__name__)
 
 _HEADER: Final = Struct(">hhih")
+_API_KEY: Final = Struct(">h")
 _SIZE_AND_ID: Final = Struct(">ii")
 CLIENT_ID_SIZE_MAX: Final = 1_000
 CONNECTIONS_SWEEP_S: Final = 60
@@ -134,6 +140,8 @@ _NOT_OF_OWNERS: Final = frozenset(
 """APIs whose responses depend on the metadata store only, not on what this broker owns. Produce
 checks by itself: an acknowledgement comes from storage, a refusal from an owner."""
 
+_SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
+"""Handled before the next request of the connection is read."""
 _LOOKUPS: Final = frozenset({LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH})
 
 _HANDLERS: dict[int, Handler] = {
@@ -143,6 +151,7 @@ _HANDLERS: dict[int, Handler] = {
     **configs.HANDLERS,
     **acls.HANDLERS,
     **client_quotas.HANDLERS,
+    **users.HANDLERS,
     **log_dirs.HANDLERS,
     **reassignments.HANDLERS,
     **cluster.HANDLERS,
@@ -173,12 +182,14 @@ class KafkaFace:
     def __init__(
         self, node: Node, admission: Admission | None = None, quotas: Quotas | None = None
     ) -> None:
-        """By default every client is admitted, and throttled by the node's quotas."""
+        """By default clients are authenticated and throttled as the node says."""
         self._node = node
-        self._admission: Admission = Anonymous() if admission is None else admission
+        self._authentication = node.authentication
+        self._admission: Admission = node.authentication if admission is None else admission
         self._quotas: Quotas = node.quotas if quotas is None else quotas
         self._is_metering = False
         node.quotas.on_change(self._forget_throttles)
+        node.authentication.users.on_change(self._user_changed)
         self._now_ns = node.clock.now_ns
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
@@ -190,6 +201,7 @@ class KafkaFace:
         node.ownership.watch_peers(open_line)
         self._queue_peers = node.queue_owners.peers = KafkaQueuePeers()
         self.request_bytes_max = node.config.request_bytes_max
+        self._logins = LoginConnections(node.authentication, self._loop, self.request_bytes_max)
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
         self.responses = ResponseMemory(node.config.response_bytes_max, self._loop)
@@ -262,7 +274,9 @@ class KafkaFace:
         connection.last_request_ns = self._now_ns()
         session = self._admission.open(connection.listener, connection.peer, connection.certified)
         connection.session = session
-        connection.must_be_admitted = not session.is_authenticated
+        connection.must_be_admitted = session.must_be_admitted
+        if connection.must_be_admitted:
+            self._logins.opened(connection)
         quotas = self._node.quotas
         if quotas.has_connection_quota:
             throttle_ms = quotas.connected(connection.peer)
@@ -278,14 +292,25 @@ class KafkaFace:
     def closed(self, connection: KafkaConnection) -> None:
         """See connection.Dispatcher."""
         self.connections.pop(connection, None)
+        self._logins.closed(connection)
         self.fetch.closed(connection)
         self._node.share_groups.disconnected(connection)
         incarnation = incarnation_in(connection.session.client_id)
-        if incarnation is not None:
+        if incarnation is not None and self._authentication.admits_to_brokers(connection.session):
             self._node.ownership.line_ended(incarnation)
+
+    def _user_changed(self, user: str) -> None:
+        """Close the connections that were authenticated by a credential the user no longer has."""
+        for connection in list(self.connections):
+            session = connection.session
+            is_of_user = session.principal is not None and session.principal.name == user
+            if is_of_user and not self._authentication.is_valid(session):
+                connection.abort(f"of user {user!r} has lost its credential")
 
     def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
         """See connection.Dispatcher."""
+        if connection.must_be_admitted and not self._admit(connection, frame):
+            return
         if self._quotas.is_active and not self._is_metering:
             self._dispatch_metered(connection, frame)
             return
@@ -293,8 +318,6 @@ class KafkaFace:
         gate = self.gate
         term = ANY_TERM if gate is None else gate.term_at(now_ns)
         api_key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
-        if connection.must_be_admitted:
-            self._admit(connection, api_key)
         if api_key == PRODUCE and _PRODUCE_MIN <= version <= _PRODUCE_MAX:
             # The fast path of most requests: 0.4 us less than the general one below.
             at = 10 + client_size
@@ -318,11 +341,7 @@ class KafkaFace:
         if api_key == PRODUCE:
             self.produce.handle(connection, frame, at, version, correlation_id)
             return
-        if len(frame) > REQUEST_BYTES_MAX:
-            raise FrameInvalid(
-                f"sent a {api.name} request of {len(frame)} bytes, and the limit is "
-                f"{REQUEST_BYTES_MAX}"
-            )
+        self._check(connection, api, frame)
         if api_key == FETCH:
             self.fetch.handle(connection, frame, at, version, correlation_id)
             return
@@ -342,15 +361,40 @@ class KafkaFace:
         reply = connection.expect()
         if api_key not in _NOT_OF_OWNERS:
             reply.term = term
+        if api_key in _SASL:
+            connection.hold_input()
         # In a task, so that connections that ended before this request came are noted first.
         self._tasks.spawn(self._answer(reply, request, context, correlation_id), api.name)
 
-    def _admit(self, connection: KafkaConnection, api_key: int) -> None:
-        """The gate before every handler. Raises FrameInvalid, which closes the connection."""
+    def _admit(self, connection: KafkaConnection, frame: memoryview) -> bool:
+        """The gate before every handler. False if the frame is a SASL token, which is handled.
+
+        Raises FrameInvalid, which closes the connection.
+        """
         session = connection.session
-        if not session.is_authenticated and not self._admission.admits(session, api_key):
+        if session.has_raw_tokens:
+            connection.hold_input()
+            token = self._logins.take_token(connection, bytes(frame))
+            self._tasks.spawn(token, "SASL token")
+            return False
+        (api_key,) = _API_KEY.unpack_from(frame)
+        if session.must_be_admitted and not self._admission.admits(session, api_key):
             raise FrameInvalid(f"sent a request of API {api_key} before it was authenticated")
-        connection.must_be_admitted = not session.is_authenticated
+        connection.must_be_admitted = session.must_be_admitted
+        return True
+
+    def _check(self, connection: KafkaConnection, api: Api, frame: memoryview) -> None:
+        """Raise FrameInvalid if the request is too large, or only brokers may send it."""
+        if len(frame) > REQUEST_BYTES_MAX:
+            raise FrameInvalid(
+                f"sent a {api.name} request of {len(frame)} bytes, and the limit is "
+                f"{REQUEST_BYTES_MAX}"
+            )
+        if api.key in BROKER_APIS:
+            # Kafka has some of these, too, and an authorizer's rules say who may send them.
+            has_rule = api.key not in OWN_APIS and not self._node.authorizer.is_open
+            if not has_rule and not self._authentication.admits_to_brokers(connection.session):
+                raise FrameInvalid(f"sent {api.name}, which only brokers may send")
 
     def _refuse_version(
         self, connection: KafkaConnection, api: Api, version: int, correlation_id: int
@@ -427,3 +471,5 @@ class KafkaFace:
             reply.connection.abort(f"met an internal error in {api.name}")
         else:
             reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body], len(body))
+            if context.api_key in _SASL:
+                self._logins.answered(reply.connection)

@@ -39,6 +39,7 @@ TOPIC_AUTHORIZATION_FAILED = 29
 GROUP_AUTHORIZATION_FAILED = 30
 CLUSTER_AUTHORIZATION_FAILED = 31
 INVALID_TIMESTAMP = 32
+UNSUPPORTED_SASL_MECHANISM = 33
 ILLEGAL_SASL_STATE = 34
 UNSUPPORTED_VERSION = 35
 TOPIC_ALREADY_EXISTS = 36
@@ -85,6 +86,9 @@ UNSTABLE_OFFSET_COMMIT = 88
 PRODUCER_FENCED = 90
 THROTTLING_QUOTA_EXCEEDED = 89
 INVALID_UPDATE_VERSION = 95
+RESOURCE_NOT_FOUND = 91
+DUPLICATE_RESOURCE = 92
+UNACCEPTABLE_CREDENTIAL = 93
 UNKNOWN_TOPIC_ID = 100
 BROKER_ID_NOT_REGISTERED = 102
 TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -109,6 +113,12 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.Rejected: INVALID_REQUEST,
     errors.Fenced: NOT_LEADER_OR_FOLLOWER,
     errors.Fatal: UNKNOWN_SERVER_ERROR,
+    errors.AuthenticationFailed: SASL_AUTHENTICATION_FAILED,
+    errors.SaslStateIllegal: ILLEGAL_SASL_STATE,
+    errors.MechanismUnsupported: UNSUPPORTED_SASL_MECHANISM,
+    errors.CredentialInvalid: UNACCEPTABLE_CREDENTIAL,
+    errors.CredentialDuplicate: DUPLICATE_RESOURCE,
+    errors.CredentialUnknown: RESOURCE_NOT_FOUND,
     errors.StorageUnavailable: KAFKA_STORAGE_ERROR,
     # Not retriable, unlike KAFKA_STORAGE_ERROR: clients retry that for minutes without reporting it
     # to the application, and then report a timeout.
@@ -173,7 +183,6 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.LeaderEpochFenced: FENCED_LEADER_EPOCH,
     errors.LeaderEpochUnknown: UNKNOWN_LEADER_EPOCH,
     errors.BrokerUnreachable: NETWORK_EXCEPTION,
-    errors.AuthenticationFailed: SASL_AUTHENTICATION_FAILED,
     errors.PolicyViolation: POLICY_VIOLATION,
     errors.QuotaExceeded: THROTTLING_QUOTA_EXCEEDED,
     errors.CoordinatorLoading: COORDINATOR_LOAD_IN_PROGRESS,

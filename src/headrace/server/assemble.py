@@ -15,7 +15,7 @@ from headrace.broker.security.listener import ListenerSecurity
 from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
-from headrace.metadata.endpoints import KAFKA, PLAINTEXT
+from headrace.metadata.endpoints import KAFKA, SASL_SSL, SSL
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import check_format
@@ -23,6 +23,7 @@ from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_servers import ask_servers
+from headrace.server.authentication import set_up_authentication
 from headrace.server.lifecycle import Broker
 from headrace.server.settings import authenticates, check_exposure, is_wildcard
 from headrace.storage.files.store import FileLedgerStore
@@ -254,12 +255,13 @@ async def _open(broker: Broker, node: Node, settings: Settings, counters: Counte
     node.settings.on_change(follow_log_level)
     await node.open()
     broker.on_stop(node.close)
+    await set_up_authentication(node, settings)
     faces = _faces(node, counters)
     for face in faces:
         for endpoint in settings.endpoints:
             if endpoint.face == face.name:
                 name, advertised = endpoint.listener, None
-                if endpoint.security != PLAINTEXT:
+                if endpoint.security in {SSL, SASL_SSL}:
                     raise RequestInvalid("TLS listeners cannot be served yet")
                 listener = ListenerSecurity(name, endpoint.security)
                 if face.name == KAFKA:

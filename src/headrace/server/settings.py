@@ -11,7 +11,15 @@ from headrace.broker.security.listener import PROTOCOLS, REQUIRED
 from headrace.broker.settings.kinds import HTTP_LISTENER, LOOPBACK, HostAndPort, Listener
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import RequestInvalid
-from headrace.metadata.endpoints import HTTP, KAFKA, PLAINTEXT, SSL, Endpoint
+from headrace.metadata.endpoints import (
+    HTTP,
+    KAFKA,
+    PLAINTEXT,
+    SASL_PLAINTEXT,
+    SASL_SSL,
+    SSL,
+    Endpoint,
+)
 from headrace.runtime.tls import TlsFiles, client_context
 
 if TYPE_CHECKING:
@@ -180,7 +188,7 @@ def check_exposure(settings: Settings) -> None:
             )
 
 
-SUPPORTED = (PLAINTEXT, SSL)
+SUPPORTED = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 """Protocols that listeners can have."""
 
 
@@ -188,7 +196,8 @@ def is_authenticated(settings: Settings, endpoint: Endpoint) -> bool:
     """Whether each client of a listener has a principal of its own. TLS without client certificates
     authenticates the server only."""
     client_auth = settings.of_listener(endpoint.listener, "ssl.client.auth")
-    return endpoint.security == SSL and client_auth == REQUIRED
+    is_certified = endpoint.security == SSL and client_auth == REQUIRED
+    return is_certified or endpoint.security in {SASL_PLAINTEXT, SASL_SSL}
 
 
 def check_advertised(settings: Settings) -> None:

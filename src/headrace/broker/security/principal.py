@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 USER: Final = "User"
 """The type of every principal of Kafka's own."""
+BROKER: Final = "Broker"
+"""The type of the brokers of this cluster, whose name is their id. No client has it."""
 
 
 class Principal(NamedTuple):
@@ -20,6 +22,11 @@ class Principal(NamedTuple):
     """Whose names it uses; "": those of an installation without tenants."""
     mechanism: str = ""
     """By which it was authenticated: a SASL mechanism, `SSL`, or "" for the anonymous one."""
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether it is a broker of this cluster, which may do everything."""
+        return self.type == BROKER
 
     def __str__(self) -> str:
         """`User:alice`, as in Kafka's ACLs."""

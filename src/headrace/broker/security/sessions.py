@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.security.logins import Identity, Login
     from headrace.broker.security.principal import Principal
 
 GRANTED_MAX: Final = 10_000
@@ -24,8 +25,15 @@ class ClientSession:
         "client_host",
         "client_id",
         "granted",
+        "has_failed",
+        "has_raw_tokens",
+        "identity",
+        "is_expired",
+        "lifetime_ms",
         "listener",
+        "login",
         "principal",
+        "reauthenticated_ns",
         "rights",
         "rights_principal",
         "rights_version",
@@ -49,6 +57,20 @@ class ClientSession:
         self.granted: set[Any] = set()
         self.rights_version = -1
         self.rights_principal: Principal | None = None
+        self.login: Login | None = None
+        """A login in progress, also of a session that is authenticated (KIP-368)."""
+        self.identity: Identity | None = None
+        """The outcome of the last login; None: the principal, if any, was given otherwise."""
+        self.has_raw_tokens = False
+        """Whether the next message is a SASL token without a request around it."""
+        self.has_failed = False
+        """Whether a login failed: nothing more is admitted."""
+        self.is_expired = False
+        """Whether the client has to authenticate again before its next request."""
+        self.lifetime_ms = 0
+        """For how long the last login holds; 0: for ever."""
+        self.reauthenticated_ns = 0
+        """When the last re-authentication began."""
 
     def grant(self, key: Any) -> None:
         """Remember that a handler's key was found allowed."""
@@ -60,6 +82,13 @@ class ClientSession:
     def is_authenticated(self) -> bool:
         """Whether all further requests are admitted."""
         return self.principal is not None
+
+    @property
+    def must_be_admitted(self) -> bool:
+        """Whether the next request has to be checked by `Admission.admits`."""
+        return (
+            self.principal is None or self.login is not None or self.is_expired or self.has_failed
+        )
 
 
 class Admission(Protocol):

@@ -254,6 +254,32 @@ class ProtocolMap:
         return ",".join(f"{name}:{protocol}" for name, protocol in value.items())
 
 
+class Mechanisms:
+    """SASL mechanisms, in the order in which clients are told them."""
+
+    __slots__ = ("known",)
+    wire_type = STRING
+
+    def __init__(self, known: tuple[str, ...]) -> None:
+        self.known = known
+
+    @property
+    def expected(self) -> str:
+        """See Kind."""
+        return f"a list of {', '.join(self.known)}, each at most once"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        """See Kind."""
+        found = tuple(item.strip() for item in text.split(","))
+        if not set(found) <= set(self.known) or len(set(found)) < len(found):
+            raise ValueError(self.expected)
+        return found
+
+    def format(self, value: Iterable[str]) -> str:
+        """See Kind."""
+        return ",".join(value)
+
+
 class QuorumSizes:
     """Ensemble, write quorum and ack quorum."""
 

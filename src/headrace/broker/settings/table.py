@@ -22,6 +22,7 @@ from headrace.broker.settings.kinds import (
     TopicDefault,
     Whole,
 )
+from headrace.broker.settings.of_authentication import AUTHENTICATION
 from headrace.broker.settings.of_clusters import BALANCE, JOINING, TLS
 from headrace.broker.settings.of_listeners import SECURITY
 from headrace.broker.settings.setting import DURATION, INTERVAL, LIVE, BrokerSetting, of_config
@@ -426,6 +427,7 @@ _ACCESS = (
 SECTIONS: Mapping[str, tuple[BrokerSetting, ...]] = {
     "Listeners and files": _PLACES,
     "Security of listeners": SECURITY,
+    "Authentication": AUTHENTICATION,
     "Topics": _TOPICS,
     "Defaults of topic settings": _OF_TOPICS,
     "Groups": _GROUPS,

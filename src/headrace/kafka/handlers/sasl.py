@@ -1,35 +1,69 @@
-"""SaslHandshake and SaslAuthenticate, of clients that expect a listener with SASL.
+"""SaslHandshake and SaslAuthenticate (KIP-43, KIP-152, KIP-368).
 
 Invariants: as in Kafka, a listener without SASL answers both with ILLEGAL_SASL_STATE and no
-mechanism, so that the client fails at once instead of connecting again until it times out.
+mechanism, so that the client fails at once instead of connecting again until it times out. A failed
+login gets one text whatever the reason, after a delay; the connection then ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import AuthenticationFailed, HeadraceError, MechanismUnsupported
 from headrace.kafka import apis
-from headrace.kafka.error_codes import ILLEGAL_SASL_STATE
+from headrace.kafka.error_codes import NONE, code_of, message_of
+from headrace.kafka.login_connections import FAILURE_DELAY_S
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Context, Handler
+    from headrace.kafka.wire import messages
     from headrace.kafka.wire.schema import Answer
 
 
-async def sasl_handshake(_node: Node, _request: Any, _context: Context) -> Answer:
-    """SaslHandshake: refused."""
-    return {"error_code": ILLEGAL_SASL_STATE, "mechanisms": []}
+async def sasl_handshake(
+    node: Node, request: messages.SaslHandshakeRequest, context: Context
+) -> Answer:
+    """SaslHandshake: chooses the mechanism of the login that follows."""
+    enabled = node.authentication.enabled(context.session.listener)
+    error: HeadraceError | None = None
+    try:
+        node.authentication.handshake(
+            context.session, request.mechanism, has_raw_tokens=context.version == 0
+        )
+    except HeadraceError as problem:
+        error = problem
+        if not isinstance(problem, MechanismUnsupported):
+            enabled = ()
+    return {"error_code": code_of(error), "mechanisms": list(enabled)}
 
 
-async def sasl_authenticate(_node: Node, _request: Any, context: Context) -> Answer:
-    """SaslAuthenticate: refused."""
+async def sasl_authenticate(
+    node: Node, request: messages.SaslAuthenticateRequest, context: Context
+) -> Answer:
+    """SaslAuthenticate: one token of the login."""
+    session = context.session
+    mechanism = "" if session.login is None else session.login.mechanism
+    try:
+        data = await node.authentication.authenticate(session, bytes(request.auth_bytes))
+    except HeadraceError as error:
+        message: Any = message_of(error)
+        if isinstance(error, AuthenticationFailed):
+            await asyncio.sleep(FAILURE_DELAY_S)
+            message = f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
+        return {
+            "error_code": code_of(error),
+            "error_message": message,
+            "auth_bytes": b"",
+            "session_lifetime_ms": 0,
+        }
+    is_done = session.login is None
     return {
-        "error_code": ILLEGAL_SASL_STATE,
-        "error_message": f"listener {context.session.listener} does not use SASL: set"
-        " security.protocol=PLAINTEXT in the client",
-        "auth_bytes": b"",
-        "session_lifetime_ms": 0,
+        "error_code": NONE,
+        "error_message": None,
+        "auth_bytes": data,
+        "session_lifetime_ms": session.lifetime_ms if is_done else 0,
     }
 
 

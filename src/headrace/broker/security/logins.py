@@ -1,0 +1,236 @@
+"""Logs clients in: by which mechanisms, against which users, and for how long.
+
+Invariants: no bytes of a protocol but SASL's own, no connections. Password hashes and signatures
+run in a thread; SCRAM costs microseconds and runs at once. Why a login failed is logged and never
+told. A password that was right is remembered as a keyed hash until its credential changes, because
+HTTP clients send it with every request.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.security.broker_secret import BROKER_MECHANISM
+from headrace.broker.security.oauthbearer import (
+    INVALID_TOKEN,
+    OAUTHBEARER,
+    BearerToken,
+    read_bearer,
+    read_scheme,
+)
+from headrace.broker.security.plain import PLAIN, NamedPassword, read_plain
+from headrace.broker.security.principal import BROKER, Principal
+from headrace.broker.security.scram import (
+    HASHES,
+    SHA_256,
+    SHA_512,
+    ScramCredential,
+    ScramLogin,
+    absent_credential,
+    is_password,
+)
+from headrace.errors import AuthenticationFailed, MechanismUnsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.security.broker_secret import BrokerSecret
+    from headrace.broker.security.tokens import Tokens
+    from headrace.broker.security.users import Users
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+    from headrace.runtime.slow_calls import SlowCalls
+
+log = logging.getLogger(__name__)
+
+MECHANISMS: Final = (PLAIN, SHA_256, SHA_512, OAUTHBEARER)
+_REMEMBERED_MAX: Final = 10_000
+_REFUSED: Final = "invalid credentials"
+
+
+class Identity(NamedTuple):
+    """Who has logged in."""
+
+    principal: Principal
+    expires_ms: int | None = None
+    """When the token expires, since the epoch."""
+    credential: ScramCredential | None = None
+    """The credential that was proven: the login ends when the user no longer has it."""
+
+
+class Answer(NamedTuple):
+    """What a client gets for one message."""
+
+    data: bytes
+    identity: Identity | None = None
+    """None: the login continues."""
+
+
+class LoginFigures:
+    """How many logins there were."""
+
+    def __init__(self) -> None:
+        self.succeeded: dict[str, int] = {}
+        """By mechanism."""
+        self.failed: dict[str, int] = {}
+
+    def count(self, mechanism: str, *, is_success: bool) -> None:
+        """Count one login."""
+        counts = self.succeeded if is_success else self.failed
+        counts[mechanism] = counts.get(mechanism, 0) + 1
+
+
+class Logins:
+    """See the module."""
+
+    def __init__(
+        self,
+        users: Users,
+        secret: BrokerSecret,
+        clock: Clock,
+        randomness: Randomness,
+        threads: SlowCalls,
+        tokens: Tokens | None = None,
+    ) -> None:
+        """Without `tokens`, no bearer token is accepted. `secret` has to be loaded before the
+        first login."""
+        self.users = users
+        self.secret = secret
+        self.clock = clock
+        self.figures = LoginFigures()
+        self._randomness = randomness
+        self.threads = threads
+        self._tokens = tokens
+        self._remembered: dict[str, tuple[ScramCredential, bytes]] = {}
+        self._memory_key = randomness.uuid().bytes
+
+    def with_tokens(self, tokens: Tokens) -> Logins:
+        """The same, with bearer tokens."""
+        return Logins(self.users, self.secret, self.clock, self._randomness, self.threads, tokens)
+
+    def begin(self, mechanism: str, enabled: Sequence[str]) -> Login:
+        """Start a login. Raises MechanismUnsupported."""
+        if mechanism == BROKER_MECHANISM:
+            nonce = self._randomness.uuid().hex
+            return Login(self, mechanism, ScramLogin(SHA_256, self.secret.credential, nonce))
+        if mechanism not in enabled:
+            raise MechanismUnsupported(
+                f"SASL mechanism {mechanism[:40]!r} is not enabled on this listener",
+                enabled=list(enabled),
+            )
+        scram = None
+        if mechanism in HASHES:
+            nonce = self._randomness.uuid().hex + self._randomness.uuid().hex
+            scram = ScramLogin(mechanism, lambda user: self._credential(mechanism, user), nonce)
+        return Login(self, mechanism, scram)
+
+    def _credential(self, mechanism: str, user: str) -> tuple[ScramCredential, bool]:
+        found = self.users.credential(user, mechanism)
+        if found is not None:
+            return found, True
+        return absent_credential(mechanism, self.secret.derived(b"absent users"), user), False
+
+    async def check_password(self, given: NamedPassword) -> Identity:
+        """The user whose password this is. Raises AuthenticationFailed."""
+        user, password = given
+        found = self.users.any_credential(user)
+        mechanism, credential = found or (SHA_256, self._credential(SHA_256, user)[0])
+        digest = hmac.digest(self._memory_key, password.encode(), "sha256")
+        known, known_digest = self._remembered.get(user, (None, b""))
+        if known != credential or not hmac.compare_digest(digest, known_digest):
+            is_right = await self.threads.run(lambda: is_password(mechanism, credential, password))
+            if not is_right or self.users.credential(user, mechanism) != credential:
+                raise AuthenticationFailed("wrong password, or no such user", user=user)
+            if len(self._remembered) >= _REMEMBERED_MAX:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[user] = credential, digest
+        return Identity(Principal(user, mechanism=PLAIN), None, credential)
+
+    async def check_token(self, token: BearerToken) -> Identity:
+        """Whom the token was issued to. Raises AuthenticationFailed."""
+        if self._tokens is None:
+            raise AuthenticationFailed("no issuer of tokens is configured")
+        user, expires_ms = await self._tokens.judge(token.token)
+        if token.authorization_id not in {"", user}:
+            raise AuthenticationFailed("the authorization id is not the token's subject", user=user)
+        return Identity(Principal(user, mechanism=OAUTHBEARER), expires_ms)
+
+    async def check_bearer(self, value: str) -> Identity:
+        """As check_token, for `Bearer TOKEN`. Raises AuthenticationFailed."""
+        return await self.check_token(BearerToken(read_scheme(value), ""))
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether bearer tokens are accepted."""
+        return self._tokens is not None
+
+    def is_valid(self, identity: Identity) -> bool:
+        """Whether an earlier login still holds: the user still has the credential."""
+        credential = identity.credential
+        return credential is None or credential in _credentials_of(
+            self.users, identity.principal.name
+        )
+
+
+def _credentials_of(users: Users, user: str) -> Sequence[ScramCredential]:
+    found = (users.credential(user, mechanism) for mechanism in HASHES)
+    return [one for one in found if one is not None]
+
+
+class Login:
+    """One login by one mechanism: the client's messages in, answers out."""
+
+    def __init__(self, logins: Logins, mechanism: str, scram: ScramLogin | None) -> None:
+        self._logins = logins
+        self.mechanism = mechanism
+        self._scram = scram
+        self._is_begun = False
+        self._is_refused = False
+        """The token was refused in the first of two steps."""
+        self.user = ""
+        """Who claims to log in, for the log."""
+
+    async def answer(self, message: bytes) -> Answer:
+        """The answer to the client's next message. Raises AuthenticationFailed."""
+        try:
+            found = await self._answer(message)
+        except AuthenticationFailed:
+            self._logins.figures.count(self.mechanism, is_success=False)
+            raise
+        if found.identity is not None:
+            self._logins.figures.count(self.mechanism, is_success=True)
+        return found
+
+    async def _answer(self, message: bytes) -> Answer:
+        if self._is_refused:
+            raise AuthenticationFailed("the token was refused")
+        if self._scram is not None:
+            return self._scram_answer(self._scram, message)
+        if self.mechanism == PLAIN:
+            given = read_plain(message)
+            self.user = given.user
+            return Answer(b"", await self._logins.check_password(given))
+        try:
+            return Answer(b"", await self._logins.check_token(read_bearer(message)))
+        except AuthenticationFailed as error:
+            # RFC 7628, section 3.2.2: the client acknowledges the refusal before it fails.
+            log.info("a token was refused: %s", error)
+            self._is_refused = True
+            return Answer(INVALID_TOKEN)
+
+    def _scram_answer(self, scram: ScramLogin, message: bytes) -> Answer:
+        if not self._is_begun:
+            self._is_begun = True
+            data = scram.first(message)
+            self.user = scram.user
+            return Answer(data)
+        data = scram.final(message)
+        if self.mechanism == BROKER_MECHANISM:
+            return Answer(data, Identity(Principal(scram.user, BROKER, mechanism=self.mechanism)))
+        principal = Principal(scram.user, mechanism=self.mechanism)
+        identity = Identity(principal, None, scram.credential)
+        if not self._logins.is_valid(identity):
+            raise AuthenticationFailed("the user was changed during the login")
+        return Answer(data, identity)

@@ -1,0 +1,204 @@
+"""The users of a cluster: their SCRAM credentials, as every broker follows them.
+
+Invariants: no password reaches this module. A change is stored first, and then known here at once;
+other brokers learn of it by their watch. `on_change` names the users whose credentials changed, so
+that connections which they opened can be closed.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.security.scram import (
+    HASHES,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    SHA_256,
+    SHA_512,
+    ScramCredential,
+)
+from headrace.errors import (
+    CredentialInvalid,
+    CredentialUnknown,
+    HeadraceError,
+    MetadataUnavailable,
+    VersionConflict,
+)
+from headrace.metadata.decoding import decode_fact
+from headrace.metadata.store import ABSENT, MetadataEntry
+from headrace.metadata.user_facts import CredentialFact, UserFact, user_key, user_of_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.metadata.store import MetadataStore
+
+Credentials = dict[str, ScramCredential]
+"""By mechanism."""
+NAME_BYTES_MAX: Final = 100
+"""Stored in hexadecimal as the name of a node."""
+SALT_BYTES_MAX: Final = 256
+USERS_MAX: Final = 100_000
+_ATTEMPTS_MAX: Final = 10
+
+
+class CredentialChange(NamedTuple):
+    """One credential of a user is set, or deleted (None)."""
+
+    user: str
+    mechanism: str
+    credential: ScramCredential | None
+
+
+def check_name(user: str) -> None:
+    """Raise CredentialInvalid if this cannot be the name of a user."""
+    if not user or len(user.encode()) > NAME_BYTES_MAX or not user.isprintable():
+        raise CredentialInvalid(
+            f"a user's name has 1 to {NAME_BYTES_MAX} bytes, all of them printable"
+        )
+
+
+def check_change(change: CredentialChange) -> None:
+    """Raise CredentialInvalid if the change must not be stored."""
+    check_name(change.user)
+    credential = change.credential
+    if credential is None:
+        return
+    if not ITERATIONS_MIN <= credential.iterations <= ITERATIONS_MAX:
+        raise CredentialInvalid(
+            f"{credential.iterations} iterations: between {ITERATIONS_MIN} and {ITERATIONS_MAX} are"
+            " accepted"
+        )
+    if not 1 <= len(credential.salt) <= SALT_BYTES_MAX:
+        raise CredentialInvalid(f"a salt has 1 to {SALT_BYTES_MAX} bytes")
+
+
+class Users:
+    """See the module."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._versions: dict[str, int] = {}
+        self._users: dict[str, Credentials] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener(user)` after each change of a user's credentials."""
+        self._listeners.append(listener)
+
+    def apply(self, key: str, entry: MetadataEntry | None) -> None:
+        """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported.
+
+        A user whose fact cannot be decoded cannot log in.
+        """
+        user = user_of_key(key)
+        if entry is None:
+            self._versions.pop(key, None)
+            self._set(user, {})
+            return
+        if entry.version <= self._versions.get(key, ABSENT):
+            return
+        self._versions[key] = entry.version
+        credentials: Credentials = {}
+        try:
+            credentials = _credentials(decode_fact(UserFact, entry))
+        finally:
+            self._set(user, credentials)
+
+    def _set(self, user: str, credentials: Credentials) -> None:
+        if credentials == self._users.get(user, {}):
+            return
+        if credentials:
+            self._users[user] = credentials
+        else:
+            self._users.pop(user, None)
+        for listener in self._listeners:
+            listener(user)
+
+    def credential(self, user: str, mechanism: str) -> ScramCredential | None:
+        """A user's credential; None: there is none."""
+        return self._users.get(user, {}).get(mechanism)
+
+    def any_credential(self, user: str) -> tuple[str, ScramCredential] | None:
+        """A credential against which a password can be checked, and its mechanism."""
+        for mechanism in (SHA_256, SHA_512):
+            found = self.credential(user, mechanism)
+            if found is not None:
+                return mechanism, found
+        return None
+
+    def has_user(self, user: str) -> bool:
+        """Whether the user exists."""
+        return user in self._users
+
+    def names(self) -> Sequence[str]:
+        """All users, sorted."""
+        return sorted(self._users)
+
+    def described(self, user: str) -> Mapping[str, int]:
+        """The iterations of a user's credentials, by mechanism."""
+        found = self._users.get(user, {})
+        return {mechanism: found[mechanism].iterations for mechanism in sorted(found)}
+
+    async def change(self, changes: Sequence[CredentialChange]) -> dict[str, HeadraceError | None]:
+        """Change users, each in all its credentials or not at all; returns the result by user."""
+        by_user: dict[str, list[CredentialChange]] = {}
+        for change in changes:
+            by_user.setdefault(change.user, []).append(change)
+        results: dict[str, HeadraceError | None] = {}
+        for user, of_user in by_user.items():
+            try:
+                await self._change(user, of_user)
+                results[user] = None
+            except HeadraceError as error:
+                results[user] = error
+        return results
+
+    async def _change(self, user: str, changes: Sequence[CredentialChange]) -> None:
+        """Raises CredentialInvalid, CredentialUnknown, MetadataUnavailable."""
+        for change in changes:
+            check_change(change)
+        if user not in self._users and len(self._users) >= USERS_MAX:
+            raise CredentialInvalid(f"there are {USERS_MAX} users: remove one first")
+        key = user_key(user)
+        for _ in range(_ATTEMPTS_MAX):
+            entry = await self._metadata.get(key)
+            before = UserFact() if entry is None else decode_fact(UserFact, entry)
+            stored = {one.mechanism: one for one in before.credentials}
+            for _user, mechanism, credential in changes:
+                if credential is not None:
+                    stored[mechanism] = _fact(mechanism, credential)
+                elif stored.pop(mechanism, None) is None:
+                    raise CredentialUnknown(f"user {user!r} has no credential for {mechanism}")
+            value = UserFact(list(stored.values()), before.unknown).encode()
+            try:
+                version = ABSENT if entry is None else entry.version
+                version = await self._metadata.put(key, value, version)
+            except VersionConflict:  # another broker was faster
+                continue
+            self.apply(key, MetadataEntry(key, value, version))
+            return
+        raise MetadataUnavailable("the user is being changed concurrently: try again")
+
+
+def _credentials(fact: UserFact) -> Credentials:
+    """The credentials of known mechanisms."""
+    return {
+        one.mechanism: ScramCredential(
+            base64.b64decode(one.salt),
+            base64.b64decode(one.stored_key),
+            base64.b64decode(one.server_key),
+            one.iterations,
+        )
+        for one in fact.credentials
+        if one.mechanism in HASHES
+    }
+
+
+def _fact(mechanism: str, credential: ScramCredential) -> CredentialFact:
+    salt, stored_key, server_key = (
+        base64.b64encode(value).decode()
+        for value in (credential.salt, credential.stored_key, credential.server_key)
+    )
+    return CredentialFact(mechanism, salt, stored_key, server_key, credential.iterations)

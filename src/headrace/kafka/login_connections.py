@@ -1,0 +1,113 @@
+"""Connections of clients that have to authenticate: their limits, deadlines and end.
+
+Invariants: knows connections and sessions, no SASL. What clients can take before they are
+authenticated is bounded: their number, their time, and the bytes of their requests in all. A SASL
+request is handled before the next request is read, as in Kafka, so that a client may pipeline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import HeadraceError
+from headrace.kafka.client.exchange import framed
+from headrace.kafka.connection import FRAME_BYTES_MIN
+
+if TYPE_CHECKING:
+    from headrace.broker.security.authentication import Authentication
+    from headrace.kafka.connection import KafkaConnection
+
+log = logging.getLogger(__name__)
+
+LOGIN_TIMEOUT_S: Final = 30
+UNAUTHENTICATED_MAX: Final = 1_000
+"""From here on the oldest is closed for each new one: a client that logs in at once comes through
+beside however many that do not."""
+REQUEST_BYTES_MAX: Final = 524_288
+"""Kafka's `sasl.server.max.receive.size`."""
+LARGE_REQUESTS_MAX: Final = 64
+"""Further connections that are not authenticated get less room: with all of them, 48 MiB."""
+SMALL_REQUEST_BYTES_MAX: Final = 16_384
+FAILURE_DELAY_S: Final = 0.1
+"""Kafka's `connection.failed.authentication.delay.ms`: slows down who tries passwords."""
+
+
+class LoginConnections:
+    """See the module."""
+
+    def __init__(
+        self,
+        authentication: Authentication,
+        loop: asyncio.AbstractEventLoop,
+        request_bytes_max: int,
+    ) -> None:
+        self._authentication = authentication
+        self._loop = loop
+        self._request_bytes_max = request_bytes_max
+        self.waiting: dict[KafkaConnection, None] = {}
+        """Those that are not authenticated, oldest first."""
+        self._timers: dict[KafkaConnection, asyncio.TimerHandle] = {}
+
+    def opened(self, connection: KafkaConnection) -> None:
+        """A client has connected that has to authenticate."""
+        is_large = len(self.waiting) < LARGE_REQUESTS_MAX
+        connection.frame_bytes_max = REQUEST_BYTES_MAX if is_large else SMALL_REQUEST_BYTES_MAX
+        if len(self.waiting) >= UNAUTHENTICATED_MAX:
+            oldest = next(iter(self.waiting))
+            del self.waiting[oldest]
+            oldest.abort(
+                f"has not authenticated, as {UNAUTHENTICATED_MAX} newer connections have not"
+            )
+        self.waiting[connection] = None
+        self._timers[connection] = self._loop.call_later(
+            LOGIN_TIMEOUT_S, connection.abort, f"has not authenticated for {LOGIN_TIMEOUT_S} s"
+        )
+
+    def closed(self, connection: KafkaConnection) -> None:
+        """A client has disconnected."""
+        self.waiting.pop(connection, None)
+        self._cancel_timer(connection)
+
+    def _cancel_timer(self, connection: KafkaConnection) -> None:
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+
+    def answered(self, connection: KafkaConnection) -> None:
+        """A SASL request has its response: go on as the session's state says."""
+        session = connection.session
+        if connection.transport is None:
+            return
+        if session.has_failed:
+            connection.end()
+            return
+        connection.frame_bytes_min = 1 if session.has_raw_tokens else FRAME_BYTES_MIN
+        connection.must_be_admitted = session.must_be_admitted
+        if not session.must_be_admitted and session.identity is not None:
+            self.waiting.pop(connection, None)
+            self._cancel_timer(connection)
+            connection.frame_bytes_max = self._request_bytes_max
+            if session.lifetime_ms:
+                self._timers[connection] = self._loop.call_later(
+                    session.lifetime_ms / 1_000, self._expire, connection
+                )
+        connection.release_input()
+
+    def _expire(self, connection: KafkaConnection) -> None:
+        """The next request has to be a new login, or the connection is closed."""
+        connection.session.is_expired = connection.must_be_admitted = True
+
+    async def take_token(self, connection: KafkaConnection, token: bytes) -> None:
+        """Handle a token without a request around it (SaslHandshake v0). A failure closes the
+        connection: there is no field for an error."""
+        reply = connection.expect()
+        try:
+            answer = await self._authentication.authenticate(connection.session, token)
+        except HeadraceError:
+            await asyncio.sleep(FAILURE_DELAY_S)
+            connection.close()
+            return
+        reply.send([framed(answer)])
+        self.answered(connection)
