@@ -370,7 +370,7 @@ class History:
         running = {client.member_id: client for client in self.running()}
         return (
             consumer is not None
-            and consumer.topics_version == self.world.version
+            and consumer.volatile.topics_version == self.world.version
             and consumer.state() in {"Stable", "Empty"}
             and set(consumer.members) == set(running)
             and all(

@@ -334,7 +334,7 @@ class MixedHistory(History):
             # Classic members do not follow topics: their clients would, and join anew.
             return group.state in {"Stable", "Empty"} and set(group.members) == set(running)
         return (
-            group.consumer.topics_version == self.world.version
+            group.consumer.volatile.topics_version == self.world.version
             and group.consumer.state() in {"Stable", "Empty"}
             and set(group.consumer.members) == set(running)
         )

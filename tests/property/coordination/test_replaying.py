@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordination.groups.config import GroupConfig
-from headrace.coordination.groups.consumer_records import GROUP_KEY, ConsumerRecordRemoved
+from headrace.coordination.groups.consumer_records import CONSUMER
 from headrace.coordination.groups.group_machine import GroupMachine
 from headrace.coordination.groups.state_records import (
     GroupRemoved,
@@ -18,6 +18,7 @@ from headrace.coordination.groups.state_records import (
     encode,
 )
 from headrace.coordination.machine import EachRecord, InTransaction, TransactionEnded
+from headrace.coordination.member_groups.records import MemberRecordRemoved
 
 GROUPS = st.sampled_from(["a", "b", "ab", "\u00e9"])
 TOPICS = st.sampled_from(["t", "u", "tt"])
@@ -54,7 +55,7 @@ pairs = st.one_of(
     offsets.map(encode),
     offsets.map(encode),
     others.map(encode),
-    GROUPS.map(lambda g: machine.encode(ConsumerRecordRemoved(GROUP_KEY, g))),
+    GROUPS.map(lambda g: machine.encode(MemberRecordRemoved(CONSUMER.group_key, g))),
     st.tuples(st.none() | st.binary(max_size=30), st.none() | st.binary(max_size=45)),
     offsets.flatmap(
         lambda o: st.tuples(st.just(encode(o)[0]), st.binary(min_size=42, max_size=42))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from headrace.coordination.groups.state_records import decode
+from headrace.coordination.member_groups.records import MemberRecordRemoved, TopologyStored
 from headrace.coordination.stored_bytes import stored_string
-from headrace.coordination.streams import records
 from headrace.coordination.streams.records import (
+    STREAMS,
     StreamsCurrentStored,
     StreamsGroupStored,
     StreamsMemberStored,
-    StreamsRecordRemoved,
     StreamsTargetEpochStored,
     StreamsTargetStored,
-    StreamsTopologyStored,
 )
 from headrace.coordination.streams.tasks import HeldTasks, StreamTasks
 from headrace.coordination.streams.topology import (
@@ -74,7 +73,7 @@ WRITTEN_BY_KAFKA = [
     ),
     (
         23,
-        StreamsTopologyStored(
+        TopologyStored(
             "g",
             Topology(
                 3,
@@ -99,20 +98,20 @@ WRITTEN_BY_KAFKA = [
 
 @pytest.mark.parametrize(("key_type", "record", "value"), WRITTEN_BY_KAFKA)
 def test_values_are_those_that_kafka_writes(key_type, record, value):
-    key, encoded = records.encode(record)
+    key, encoded = STREAMS.encode(record)
     assert encoded is not None
     assert encoded.hex() == value
-    member = stored_string("m") if key_type in records.MEMBER_KEYS else b""
+    member = stored_string("m") if key_type in STREAMS.member_keys else b""
     assert key == key_type.to_bytes(2, "big") + stored_string("g") + member
     assert decode(key, encoded) == record
-    removed = StreamsRecordRemoved(key_type, "g", "m" if member else None)
+    removed = MemberRecordRemoved(key_type, "g", "m" if member else None)
     assert decode(key, None) == removed
-    assert records.encode(removed) == (key, None)
+    assert STREAMS.encode(removed) == (key, None)
 
 
 @pytest.mark.parametrize(("key_type", "record", "value"), WRITTEN_BY_KAFKA)
 def test_a_value_that_is_cut_or_too_long_is_refused(key_type, record, value):
-    key, encoded = records.encode(record)
+    key, encoded = STREAMS.encode(record)
     assert encoded is not None
     for size in range(2, len(encoded)):
         with pytest.raises(RecordInvalid):
@@ -124,5 +123,5 @@ def test_a_value_that_is_cut_or_too_long_is_refused(key_type, record, value):
 
 def test_when_the_group_became_empty_is_kept():
     record = StreamsGroupStored("g", 7, emptied_ms=1_234)
-    key, value = records.encode(record)
+    key, value = STREAMS.encode(record)
     assert decode(key, value) == record

@@ -396,10 +396,8 @@ class GroupCoordinator:
                 counters.skipped_records += machine.skipped_count
                 for group in machine.groups.values():
                     counters.members += len(group.members)
-                    if group.consumer is not None:
-                        counters.members += len(group.consumer.members)
-                    if group.streams is not None:
-                        counters.members += len(group.streams.members)
+                    if group.managed is not None:
+                        counters.members += len(group.managed.members)
                     counters.offsets += len(group.offsets)
         return counters
 

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
     from headrace.coordination.topic_view import TopicShape
@@ -40,7 +40,7 @@ def assign(
     assignor: str,
     subscribers: Sequence[Subscriber],
     shapes: Mapping[UUID, TopicShape],
-    previous: Mapping[str, Mapping[UUID, tuple[int, ...]]],
+    previous: Mapping[str, Mapping[UUID, Collection[int]]],
 ) -> dict[str, dict[UUID, tuple[int, ...]]]:
     """The target assignment of every subscriber: partitions by topic, sorted."""
     if assignor == RANGE:
@@ -84,7 +84,7 @@ class _Uniform:
         self,
         subscribers: Sequence[Subscriber],
         shapes: list[TopicShape],
-        previous: Mapping[str, Mapping[UUID, tuple[int, ...]]],
+        previous: Mapping[str, Mapping[UUID, Collection[int]]],
     ) -> None:
         self._shapes = shapes
         self._racks = [s.rack for s in subscribers]

@@ -23,28 +23,28 @@ from headrace.coordination.groups.commands import (
     SyncCommand,
     SyncReply,
 )
-from headrace.coordination.groups.consumer_draft import ConsumerDraft
-from headrace.coordination.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerMember,
-    ConsumerTouched,
-    MemberDeadlines,
-    TouchedMember,
+from headrace.coordination.groups.consumer_draft import (
+    ConsumerDraft,
+    assign,
+    follow_topics,
+    move_member,
 )
 from headrace.coordination.groups.consumer_protocol import (
     Subscription,
     read_subscription,
     write_assignment,
 )
-from headrace.coordination.groups.consumer_records import (
-    ClassicSide,
-    ConsumerMemberStored,
-    CurrentStored,
-)
+from headrace.coordination.groups.consumer_records import ClassicSide, ConsumerMemberStored
 from headrace.coordination.groups.downgrade import finish
 from headrace.coordination.groups.group import Group, GroupDecision, MemberSeen, refused
 from headrace.coordination.machine import Decision
 from headrace.coordination.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.member_groups.draft import MemberDraft
+from headrace.coordination.member_groups.group import (
+    MemberDeadlines,
+    MembersTouched,
+    TouchedMember,
+)
 from headrace.coordination.member_records import UNRELEASED, UNREVOKED
 from headrace.errors import (
     GroupFull,
@@ -63,6 +63,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.coordination.groups.config import GroupConfig
+    from headrace.coordination.groups.consumer_group import (
+        ConsumerCurrent,
+        ConsumerGroup,
+        ConsumerMember,
+    )
     from headrace.coordination.topic_view import TopicView
 
 CONSUMER: Final = "consumer"
@@ -79,7 +84,7 @@ def decide_join(
         error = check_join(command, config)
         if error is not None:
             raise error
-        return _join(home, ConsumerDraft(consumer, now_ms, config, command.topics), command)
+        return _join(home, MemberDraft(consumer, now_ms, config, command.topics), command)
     except HeadraceError as error:
         return refused(command, error)
 
@@ -100,21 +105,21 @@ def _join(home: Group, draft: ConsumerDraft, command: JoinCommand) -> GroupDecis
         if command.group_instance_id is None and command.is_member_id_required:
             _check_room(draft)
             return Decision([], JoinReply(MemberIdRequired(), member_id))
-    before = _enter(draft, command, member_id)
+    stored = _stored(draft, command, member_id, subscription)
+    before = _enter(draft, command, stored)
     if before is None and any(subscription.owned.values()):
         # It was removed and does not know yet: its partitions may have other owners by now.
         raise MemberUnknown("the member is not in the group: give up all partitions and join again")
-    stored = _stored(draft, command, member_id, subscription)
     known = consumer.members.get(member_id)
-    if known is None or known.stored != stored:
+    if draft.members.get(member_id) != stored:
         draft.put_member(stored)
     if before is None or _subscribes_to(before) != _subscribes_to(stored):
         draft.bump()
-    draft.follow_topics()
-    draft.assign()
+    follow_topics(draft)
+    assign(draft)
     reported = _by_id(subscription.owned, command.topics)
-    current = draft.reconcile(
-        member_id, reported, has_nothing=before is None or known is None, is_complete=True
+    current = move_member(
+        draft, member_id, reported, has_nothing=before is None or known is None, is_complete=True
     )
     deadlines = MemberDeadlines(
         now_ms + command.session_timeout_ms, None, now_ms + stored.rebalance_timeout_ms
@@ -138,10 +143,11 @@ def _has_common_protocol(consumer: ConsumerGroup, command: JoinCommand) -> bool:
 
 
 def _enter(
-    draft: ConsumerDraft, command: JoinCommand, member_id: str
+    draft: ConsumerDraft, command: JoinCommand, stored: ConsumerMemberStored
 ) -> ConsumerMemberStored | None:
-    """The previous state of the joining member; None: it is new."""
-    group = draft.group
+    """The previous state of the joining member, which replaces one of its instance id; None: it is
+    new."""
+    group, member_id = draft.group, stored.member_id
     instance_id = command.group_instance_id
     known = group.members.get(member_id)
     holder = None if instance_id is None else group.static.get(instance_id)
@@ -152,7 +158,7 @@ def _enter(
         is_away = draft.current_of(holder).epoch == LEAVE_STATIC_EPOCH
         if before.classic is None and not is_away:
             raise InstanceIdUnreleased(f"instance id {instance_id!r} is in use")
-        draft.replace_static(holder, member_id)
+        draft.replace_static(holder, stored)
         return before._replace(member_id=member_id)
     if instance_id is not None and holder is None and command.member_id:
         raise MemberUnknown(f"no member has the instance id {instance_id!r}: join again")
@@ -253,7 +259,7 @@ def decide_heartbeat(
     return Decision([_touched(consumer, member, deadlines)], reply)
 
 
-def _must_rejoin(consumer: ConsumerGroup, current: CurrentStored) -> bool:
+def _must_rejoin(consumer: ConsumerGroup, current: ConsumerCurrent) -> bool:
     if current.epoch < consumer.epoch or current.state == UNREVOKED:
         return True
     return current.state == UNRELEASED and any(
@@ -266,7 +272,7 @@ def _must_rejoin(consumer: ConsumerGroup, current: CurrentStored) -> bool:
 
 def _find(
     consumer: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
-) -> tuple[ConsumerMember, CurrentStored, ClassicSide]:
+) -> tuple[ConsumerMember, ConsumerCurrent, ClassicSide]:
     """Raises MemberUnknown, InstanceIdFenced, IllegalGeneration."""
     if instance_id is not None and consumer.static.get(instance_id, member_id) != member_id:
         raise InstanceIdFenced(f"instance id {instance_id!r} belongs to a newer member")
@@ -281,14 +287,9 @@ def _find(
 
 def _touched(
     consumer: ConsumerGroup, member: ConsumerMember, deadlines: MemberDeadlines
-) -> ConsumerTouched:
-    return ConsumerTouched(
-        consumer.group_id,
-        consumer.topics_version,
-        consumer.assigned_ms,
-        consumer.changed_ms,
-        (TouchedMember(member.stored.member_id, deadlines, member.reported),),
-    )
+) -> MembersTouched:
+    touched = TouchedMember(member.stored.member_id, deadlines, member.reported)
+    return MembersTouched(consumer.group_id, consumer.volatile, (touched,))
 
 
 # --- LeaveGroup ----------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ def decide_leave(
     home: Group, consumer: ConsumerGroup, command: LeaveCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
     """Leave, for members of both protocols: an administrator removes them in this way."""
-    draft = ConsumerDraft(consumer, now_ms, config, None)
+    draft = MemberDraft(consumer, now_ms, config, None)
     left = [LeftMember(m[0], m[1], _remove(draft, m)) for m in command.members]
     reply = LeaveReply(None, left)
     if all(member.error is not None for member in left):

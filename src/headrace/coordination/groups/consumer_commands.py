@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.coordination.groups.commands import GroupsReply
+from headrace.coordination.member_groups.commands import MemberHeartbeat, MemberHeartbeatReply
 from headrace.coordination.topic_view import NoTopics, TopicView
 
 if TYPE_CHECKING:
@@ -18,46 +19,24 @@ if TYPE_CHECKING:
 
     from headrace.errors import HeadraceError
 
-UNCHANGED_MS = -1
-
 
 @dataclass(slots=True)
-class ConsumerHeartbeatReply:
+class ConsumerHeartbeatReply(MemberHeartbeatReply):
     """Answers a ConsumerHeartbeatCommand; `assignment` is None if it has not changed."""
 
-    error: HeadraceError | None = None
-    member_id: str = ""
-    member_epoch: int = 0
-    heartbeat_interval_ms: int = 0
     assignment: Mapping[UUID, tuple[int, ...]] | None = None
 
 
 @dataclass(slots=True)
-class ConsumerHeartbeatCommand:
-    """ConsumerGroupHeartbeat: join (epoch 0), stay, leave (-1), leave temporarily (-2).
+class ConsumerHeartbeatCommand(MemberHeartbeat):
+    """ConsumerGroupHeartbeat."""
 
-    None (and -1 for the timeout) means unchanged since the last heartbeat.
-    """
-
-    group_id: str
-    member_id: str
-    member_epoch: int
-    client_id: str = ""
-    client_host: str = ""
-    instance_id: str | None = None
-    rack: str | None = None
-    rebalance_timeout_ms: int = UNCHANGED_MS
     topic_names: list[str] | None = None
     pattern: str | None = None
     assignor: str | None = None
     owned: Mapping[UUID, frozenset[int]] | None = None
-    pattern_error: HeadraceError | None = None
+    pattern_error: HeadraceError | None = field(default=None, kw_only=True)
     """Why the pattern is not usable, if the host has found that."""
-    fresh_id: str = ""
-    """The id for a member that has none."""
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
-    topics: TopicView = field(default_factory=NoTopics)
 
     def refused(self, error: HeadraceError) -> ConsumerHeartbeatReply:
         """The reply that carries `error`."""

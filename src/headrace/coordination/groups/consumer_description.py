@@ -1,57 +1,43 @@
 """Descriptions of consumer groups of the new protocol for administrators.
 
-Invariants: pure and read-only. A tool that knows only the classic protocol sees such a group as
-well, in its own terms: Kafka answers that the group does not exist.
+Invariants: pure and read-only.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from headrace.coordination.groups.commands import GroupDescription, GroupsReply, MemberDescription
 from headrace.coordination.groups.consumer_commands import (
     ConsumerGroupDescription,
     ConsumerMemberDescription,
     DescribeConsumerGroupsCommand,
 )
 from headrace.coordination.groups.consumer_draft import preferred_assignor
-from headrace.coordination.groups.consumer_group import (
-    STATE_ASSIGNING,
-    STATE_RECONCILING,
-    ConsumerGroup,
-)
 from headrace.coordination.groups.consumer_protocol import write_assignment, write_subscription
-from headrace.coordination.machine import Decision
-from headrace.errors import GroupUnknown
+from headrace.coordination.member_groups import description
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
+    from headrace.coordination.groups.commands import GroupDescription
+    from headrace.coordination.groups.consumer_group import ConsumerGroup
+    from headrace.coordination.groups.consumer_records import ConsumerMemberStored
     from headrace.coordination.groups.group import Group, GroupDecision
     from headrace.coordination.topic_view import TopicView
-
-_CLASSIC_STATES: Final = {
-    STATE_ASSIGNING: "PreparingRebalance",
-    STATE_RECONCILING: "CompletingRebalance",
-}
-_CONSUMER: Final = "consumer"
 
 
 def decide_describe(
     groups: Mapping[str, Group], command: DescribeConsumerGroupsCommand
 ) -> GroupDecision:
     """Describe groups, in the requested order."""
-    described: list[ConsumerGroupDescription] = []
-    for group_id in command.group_ids:
-        group = groups.get(group_id)
-        if group is None or group.consumer is None:
-            what = "the group does not exist" if group is None else "this is not a consumer group"
-            error = GroupUnknown(f"{what}: {group_id[:100]!r}", group=group_id)
-            described.append(ConsumerGroupDescription(group_id, error))
-        else:
-            described.append(_describe(group.consumer, command.topics))
-    return Decision([], GroupsReply(described))
+
+    def describe(group: Group) -> ConsumerGroupDescription | None:
+        return None if group.consumer is None else _describe(group.consumer, command.topics)
+
+    return description.decide_describe(
+        groups, command.group_ids, "consumer", describe, ConsumerGroupDescription
+    )
 
 
 def _describe(consumer: ConsumerGroup, topics: TopicView) -> ConsumerGroupDescription:
@@ -71,7 +57,7 @@ def _describe(consumer: ConsumerGroup, topics: TopicView) -> ConsumerGroupDescri
                 stored.pattern,
                 _named(assigned, topics),
                 _named(consumer.target.get(member_id, {}), topics),
-                stored.classic is not None,
+                stored.is_classic,
             )
         )
     return ConsumerGroupDescription(
@@ -103,28 +89,12 @@ def _named(
 
 def describe_as_classic(consumer: ConsumerGroup, topics: TopicView) -> GroupDescription:
     """The group as DescribeGroups returns it."""
-    members: list[MemberDescription] = []
-    for member_id, member in consumer.members.items():
-        stored, current = member.stored, consumer.current.get(member_id)
+
+    def protocol_bytes(stored: ConsumerMemberStored) -> tuple[bytes, bytes]:
+        current = consumer.current.get(stored.member_id)
         assigned = _named({} if current is None else current.assigned, topics)
-        members.append(
-            MemberDescription(
-                member_id,
-                stored.instance_id,
-                stored.client_id,
-                stored.client_host,
-                write_subscription(stored.topics),
-                write_assignment((name, numbers) for _, name, numbers in assigned),
-            )
-        )
-    state = consumer.state()
-    name = _assignor(consumer) if members else ""
-    return GroupDescription(
-        consumer.group_id,
-        None,
-        _CLASSIC_STATES.get(state, state),
-        _CONSUMER,
-        name,
-        members,
-        group_type=_CONSUMER,
-    )
+        assignment = write_assignment((name, numbers) for _, name, numbers in assigned)
+        return write_subscription(stored.topics), assignment
+
+    name = _assignor(consumer) if consumer.members else ""
+    return description.describe_as_classic(consumer, name, protocol_bytes)

@@ -7,7 +7,7 @@ to a heartbeat arrives is valid, a commit from before another member owned the p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.coordination import member_epochs
 from headrace.coordination.streams import offsets as streams_offsets
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from headrace.coordination.groups.commands import CommitCommand, TransactionalCommitCommand
     from headrace.coordination.groups.consumer_group import ConsumerGroup
     from headrace.coordination.groups.group import Group
+    from headrace.coordination.member_groups.group import MemberGroup
     from headrace.coordination.topic_view import TopicView
 
 
 def check_member_epoch(
-    consumer: ConsumerGroup, member_id: str, epoch: int, instance_id: str | None
+    group: MemberGroup[Any, Any, Any], member_id: str, epoch: int, instance_id: str | None
 ) -> HeadraceError | None:
     """The error in a commit of this member, if any."""
-    if epoch < 0 and not consumer.members:
+    if epoch < 0 and not group.members:
         return None  # an administrator, or a consumer that assigns partitions itself
-    error = member_epochs.check_member(consumer.members, consumer.static, member_id, instance_id)
+    error = member_epochs.check_member(group.members, group.static, member_id, instance_id)
     if error is not None:
         return error
-    current = consumer.current.get(member_id)
-    if consumer.members[member_id].stored.classic is not None:
+    current = group.current.get(member_id)
+    if group.members[member_id].stored.is_classic:
         if current is None or epoch != current.epoch:
             return IllegalGeneration("the generation has passed: join again", actual=epoch)
         return None
@@ -68,16 +69,13 @@ def partition_check(
 
 def check_fetch(group: Group | None, member_id: str, epoch: int) -> HeadraceError | None:
     """The error in a fetch of this member, if any."""
-    if group is not None and group.streams is not None:
-        return streams_offsets.check_fetch(group.streams, member_id, epoch)
-    if group is not None and group.consumer is None:
-        return None  # a classic group does not check its members
-    consumer = None if group is None else group.consumer
-    if consumer is None:
+    if group is None:
         return member_epochs.check_fetch((), member_id, epoch, None)
-    current = consumer.current.get(member_id)
+    if group.managed is None:
+        return None  # a classic group does not check its members
+    current = group.managed.current.get(member_id)
     current_epoch = None if current is None else current.epoch
-    return member_epochs.check_fetch(consumer.members, member_id, epoch, current_epoch)
+    return member_epochs.check_fetch(group.managed.members, member_id, epoch, current_epoch)
 
 
 def subscribed_by_consumers(consumer: ConsumerGroup, topics: TopicView) -> dict[str, None]:

@@ -8,17 +8,24 @@ expressions (key 16) are not stored: they are derived from the existing topics.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
+from headrace.coordination.member_groups.records import (
+    EMPTIED_TAG,
+    CurrentStored,
+    GroupKind,
+    GroupStored,
+    TargetEpochStored,
+    TargetStored,
+    emptied_of,
+)
 from headrace.coordination.member_records import (
     NO_TAGS,
-    VALUE_VERSION,
-    VERSION,
     read_epochs,
-    read_names,
     read_numbers,
     write_epochs,
-    write_key,
     write_numbers,
 )
 from headrace.coordination.stored_bytes import (
@@ -34,35 +41,41 @@ from headrace.coordination.stored_bytes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from uuid import UUID
+    from headrace.coordination.groups.config import GroupConfig
 
-GROUP_KEY: Final = 3
-MEMBER_KEY: Final = 5
-TARGET_EPOCH_KEY: Final = 6
-TARGET_KEY: Final = 7
-CURRENT_KEY: Final = 8
-GROUP_KEYS: Final = frozenset({GROUP_KEY, TARGET_EPOCH_KEY})
-MEMBER_KEYS: Final = frozenset({MEMBER_KEY, TARGET_KEY, CURRENT_KEY})
-
+Partitions = Mapping[UUID, Collection[int]]
+"""Partitions by topic."""
+OwnedPartitions = Mapping[UUID, Mapping[int, int]]
+"""By topic and partition: the member epoch at which it was assigned."""
 _METADATA_HASH_TAG: Final = 0
-_EMPTIED_TAG: Final = 1_000
-"""Headrace's own tag: when the last member left. Readers skip unknown tags."""
 _CLASSIC_TAG: Final = 0
 _UUID_SIZE: Final = 16
 _TOPIC_SIZE_MIN: Final = _UUID_SIZE + 2
 _PROTOCOL_SIZE_MIN: Final = 3
 
 
-class ConsumerGroupStored(NamedTuple):
-    """The epoch of a group, which is raised with each change of members, subscriptions or
-    topics."""
+class ConsumerGroupStored(GroupStored):
+    """See GroupStored."""
 
-    group_id: str
-    epoch: int
-    metadata_hash: int = 0
-    emptied_ms: int = -1
-    """When the last member left; -1 while there are members."""
+    __slots__ = ()
+
+
+class ConsumerTargetEpochStored(TargetEpochStored):
+    """See TargetEpochStored."""
+
+    __slots__ = ()
+
+
+class ConsumerTargetStored(TargetStored[Partitions]):
+    """See TargetStored; partitions are sorted."""
+
+    __slots__ = ()
+
+
+class ConsumerCurrentStored(CurrentStored[OwnedPartitions]):
+    """See CurrentStored."""
+
+    __slots__ = ()
 
 
 class ClassicSide(NamedTuple):
@@ -87,91 +100,52 @@ class ConsumerMemberStored(NamedTuple):
     assignor: str | None
     classic: ClassicSide | None = None
 
+    @property
+    def is_classic(self) -> bool:
+        """See StoredMember."""
+        return self.classic is not None
 
-class TargetEpochStored(NamedTuple):
-    """The group epoch for which the target assignment was computed."""
+    @property
+    def has_endpoint(self) -> bool:
+        """See StoredMember: consumers do not know each other."""
+        return False
 
-    group_id: str
-    epoch: int
-
-
-class TargetStored(NamedTuple):
-    """A member's target assignment: partitions by topic, sorted."""
-
-    group_id: str
-    member_id: str
-    partitions: Mapping[UUID, tuple[int, ...]]
-
-
-class CurrentStored(NamedTuple):
-    """A member's current assignment and its epoch; the member still owns `revoking` and must give
-    it up.
-
-    Partitions come with the member epoch at which they were assigned (KIP-1251).
-    """
-
-    group_id: str
-    member_id: str
-    epoch: int
-    previous_epoch: int
-    state: int
-    assigned: Mapping[UUID, Mapping[int, int]]
-    revoking: Mapping[UUID, Mapping[int, int]]
-
-
-class ConsumerRecordRemoved(NamedTuple):
-    """The record under this key is deleted; `member_id` is None for keys of a group."""
-
-    key_type: int
-    group_id: str
-    member_id: str | None = None
+    def session_ms(self, config: GroupConfig) -> int:
+        """See StoredMember."""
+        if self.classic is not None:
+            return self.classic.session_timeout_ms
+        return config.consumer_session_timeout_ms
 
 
 ConsumerRecord = (
     ConsumerGroupStored
     | ConsumerMemberStored
-    | TargetEpochStored
-    | TargetStored
-    | CurrentStored
-    | ConsumerRecordRemoved
+    | ConsumerTargetEpochStored
+    | ConsumerTargetStored
+    | ConsumerCurrentStored
 )
-
-
-def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
-    """Key and value of `record`; a value of None is a tombstone."""
-    match record:
-        case ConsumerGroupStored():
-            return write_key(GROUP_KEY, record.group_id), _group_value(record)
-        case ConsumerMemberStored():
-            return write_key(MEMBER_KEY, record.group_id, record.member_id), _member_value(record)
-        case TargetEpochStored(group_id, epoch):
-            value = VERSION + INT32.pack(epoch) + NO_TAGS
-            return write_key(TARGET_EPOCH_KEY, group_id), value
-        case TargetStored(group_id, member_id, partitions):
-            parts = [VERSION, uvarint(len(partitions) + 1)]
-            for topic_id in sorted(partitions, key=_by_number):
-                parts += (topic_id.bytes, write_numbers(partitions[topic_id]), NO_TAGS)
-            return write_key(TARGET_KEY, group_id, member_id), b"".join((*parts, NO_TAGS))
-        case CurrentStored():
-            return write_key(CURRENT_KEY, record.group_id, record.member_id), _current_value(record)
-        case ConsumerRecordRemoved():
-            return write_key(*record), None
 
 
 def _by_number(topic_id: UUID) -> int:
     return topic_id.int
 
 
-def _group_value(record: ConsumerGroupStored) -> bytes:
+def _write_group(record: GroupStored) -> bytes:
     tags = {_METADATA_HASH_TAG: INT64.pack(record.metadata_hash)} if record.metadata_hash else {}
     if record.emptied_ms >= 0:
-        tags[_EMPTIED_TAG] = INT64.pack(record.emptied_ms)
-    return VERSION + INT32.pack(record.epoch) + tagged_fields(tags)
+        tags[EMPTIED_TAG] = INT64.pack(record.emptied_ms)
+    return tagged_fields(tags)
 
 
-def _member_value(record: ConsumerMemberStored) -> bytes:
+def _read_group(group_id: str, epoch: int, reader: StoredReader) -> ConsumerGroupStored:
+    tags = reader.tagged_fields()
+    stored = tags.get(_METADATA_HASH_TAG)
+    found = 0 if stored is None else StoredReader(stored).int64()
+    return ConsumerGroupStored(group_id, epoch, found, emptied_ms=emptied_of(tags))
+
+
+def _write_member(record: ConsumerMemberStored) -> bytes:
     parts = [
-        VERSION,
         compact_nullable_string(record.instance_id),
         compact_nullable_string(record.rack),
         compact_string(record.client_id),
@@ -193,65 +167,21 @@ def _member_value(record: ConsumerMemberStored) -> bytes:
     return b"".join((*parts, tagged_fields(tags)))
 
 
-def _current_value(record: CurrentStored) -> bytes:
-    parts = [
-        VERSION,
-        INT32.pack(record.epoch),
-        INT32.pack(record.previous_epoch),
-        INT8.pack(record.state),
-    ]
-    for owned in (record.assigned, record.revoking):
-        parts.append(uvarint(len(owned) + 1))
-        for topic_id in sorted(owned, key=_by_number):
-            parts += (topic_id.bytes, write_epochs(owned[topic_id]))
-    return b"".join((*parts, NO_TAGS))
+def _write_partitions(partitions: Partitions) -> bytes:
+    parts = [uvarint(len(partitions) + 1)]
+    for topic_id in sorted(partitions, key=_by_number):
+        parts += (topic_id.bytes, write_numbers(tuple(partitions[topic_id])), NO_TAGS)
+    return b"".join(parts)
 
 
-def decode(key_type: int, key: StoredReader, value: bytes | None) -> ConsumerRecord | None:
-    """Decode a key of this protocol whose type has been read; None: unknown version.
-
-    Raises RecordInvalid if a known version is truncated, has an invalid length, or has trailing
-    bytes.
-    """
-    if key_type not in GROUP_KEYS | MEMBER_KEYS:
-        return None
-    group_id, member_id = read_names(key, has_member=key_type in MEMBER_KEYS)
-    if value is None:
-        return ConsumerRecordRemoved(key_type, group_id, member_id)
-    reader = StoredReader(value)
-    if reader.int16() != VALUE_VERSION:
-        return None
-    record: ConsumerRecord
-    if member_id is None:
-        record = _decode_group(key_type, group_id, reader)
-    elif key_type == MEMBER_KEY:
-        record = _decode_member(group_id, member_id, reader)
-    elif key_type == TARGET_KEY:
-        record = TargetStored(group_id, member_id, _decode_target(reader))
-    else:
-        epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
-        assigned, revoking = _decode_owned(reader, epoch), _decode_owned(reader, epoch)
-        reader.tagged_fields()
-        record = CurrentStored(
-            group_id, member_id, epoch, previous_epoch, state, assigned, revoking
-        )
-    reader.end()
-    return record
+def _write_owned(owned: OwnedPartitions) -> bytes:
+    parts = [uvarint(len(owned) + 1)]
+    for topic_id in sorted(owned, key=_by_number):
+        parts += (topic_id.bytes, write_epochs(owned[topic_id]))
+    return b"".join(parts)
 
 
-def _decode_group(key_type: int, group_id: str, reader: StoredReader) -> ConsumerRecord:
-    epoch = reader.int32()
-    tags = reader.tagged_fields()
-    if key_type == TARGET_EPOCH_KEY:
-        return TargetEpochStored(group_id, epoch)
-    metadata_hash, emptied_ms = (
-        StoredReader(tags[tag]).int64() if tag in tags else default
-        for tag, default in ((_METADATA_HASH_TAG, 0), (_EMPTIED_TAG, -1))
-    )
-    return ConsumerGroupStored(group_id, epoch, metadata_hash, emptied_ms)
-
-
-def _decode_member(group_id: str, member_id: str, reader: StoredReader) -> ConsumerMemberStored:
+def _read_member(group_id: str, member_id: str, reader: StoredReader) -> ConsumerMemberStored:
     instance_id, rack = reader.compact_nullable_string(), reader.compact_nullable_string()
     client_id, client_host = reader.compact_string(), reader.compact_string()
     topics = tuple(reader.compact_string() for _ in range(reader.compact_count(1)))
@@ -287,19 +217,47 @@ def _decode_classic(reader: StoredReader) -> ClassicSide | None:
     return ClassicSide(timeout_ms, tuple(protocols))
 
 
-def _decode_target(reader: StoredReader) -> dict[UUID, tuple[int, ...]]:
+def _read_partitions(reader: StoredReader) -> Partitions:
     found: dict[UUID, tuple[int, ...]] = {}
     for _ in range(reader.compact_count(_TOPIC_SIZE_MIN)):
         topic_id = reader.uuid()
         found[topic_id] = read_numbers(reader)
         reader.tagged_fields()
-    reader.tagged_fields()
     return found
 
 
-def _decode_owned(reader: StoredReader, member_epoch: int) -> dict[UUID, dict[int, int]]:
+def _read_owned(reader: StoredReader, member_epoch: int) -> OwnedPartitions:
     found: dict[UUID, dict[int, int]] = {}
     for _ in range(reader.compact_count(_TOPIC_SIZE_MIN)):
         topic_id = reader.uuid()
         found[topic_id] = read_epochs(reader, member_epoch)
     return found
+
+
+CONSUMER: Final[GroupKind[ConsumerMemberStored, Partitions, OwnedPartitions]] = GroupKind(
+    name="consumer",
+    unit="partitions",
+    no_tasks={},
+    nothing_held={},
+    first_epoch=0,
+    owned=lambda held: held,
+    group_key=3,
+    member_key=5,
+    target_epoch_key=6,
+    target_key=7,
+    current_key=8,
+    topology_key=None,
+    group=ConsumerGroupStored,
+    target_epoch=ConsumerTargetEpochStored,
+    target=ConsumerTargetStored,
+    current=ConsumerCurrentStored,
+    write_group=_write_group,
+    read_group=_read_group,
+    write_member=_write_member,
+    read_member=_read_member,
+    write_tasks=_write_partitions,
+    read_tasks=_read_partitions,
+    write_held=_write_owned,
+    read_held=_read_owned,
+)
+"""Groups of consumers. Do not change the keys: stored."""

@@ -6,24 +6,24 @@ epoch, so that no generation is used twice. They have to rejoin, as after any ch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.coordination.groups import rebalance
 from headrace.coordination.groups.group import STABLE, Draft, Group, GroupRecord, Member
 
 if TYPE_CHECKING:
-    from headrace.coordination.groups.consumer_draft import ConsumerDraft
     from headrace.coordination.groups.host_commands import GroupReply
+    from headrace.coordination.member_groups.draft import MemberDraft
 
 CONSUMER: Final = "consumer"
 
 
 def finish(
-    home: Group, draft: ConsumerDraft
+    home: Group, draft: MemberDraft[Any, Any, Any]
 ) -> tuple[list[GroupRecord], list[tuple[int, GroupReply]]]:
     """The outcome of a draft: records, and answers to parked commands."""
-    if not draft.members or any(stored.classic is None for stored in draft.members.values()):
-        return [*draft.finish()], []
+    if not draft.members or not all(stored.is_classic for stored in draft.members.values()):
+        return draft.finish(), []
     group = Group(
         home.group_id,
         STABLE,

@@ -16,11 +16,6 @@ from headrace.coordination.groups.commands import (
     JoinReply,
     SyncReply,
 )
-from headrace.coordination.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerMember,
-    ConsumerTouched,
-)
 from headrace.coordination.groups.consumer_records import ConsumerRecord
 from headrace.coordination.groups.host_commands import GroupReply
 from headrace.coordination.groups.open_commits import OffsetPending, OpenCommits
@@ -31,15 +26,14 @@ from headrace.coordination.groups.state_records import (
     StoredMember,
 )
 from headrace.coordination.machine import Decision, TransactionEnded
+from headrace.coordination.member_groups.group import GroupMember, MemberGroup, MembersTouched
+from headrace.coordination.member_groups.records import MemberRecordRemoved
 from headrace.coordination.streams.records import StreamsRecord
-from headrace.coordination.streams.streams_group import (
-    StreamsGroup,
-    StreamsMember,
-    StreamsTouched,
-)
 
 if TYPE_CHECKING:
     from headrace.coordination.groups.config import GroupConfig
+    from headrace.coordination.groups.consumer_group import ConsumerGroup
+    from headrace.coordination.streams.streams_group import StreamsGroup
     from headrace.errors import HeadraceError
 
 EMPTY = "Empty"
@@ -165,20 +159,21 @@ class Group:
             self.streams,
         )
 
+    @property
+    def managed(self) -> MemberGroup[Any, Any, Any] | None:
+        """Its part of a group whose coordinator assigns, of any kind; None: a classic group."""
+        return self.streams if self.consumer is None else self.consumer
+
     def has_members(self) -> bool:
         """Whether the group has members, or a member is about to join."""
-        if self.consumer is not None:
-            return bool(self.consumer.members)
-        if self.streams is not None:
-            return bool(self.streams.members)
+        if self.managed is not None:
+            return bool(self.managed.members)
         return self.state != EMPTY or bool(self.pending)
 
     def next_deadline_ms(self) -> int | None:
         """The first time at which the group changes without a command."""
-        if self.consumer is not None:
-            return self.consumer.next_deadline_ms()
-        if self.streams is not None:
-            return self.streams.next_deadline_ms()
+        if self.managed is not None:
+            return self.managed.next_deadline_ms()
         deadline = self.phase_deadline_ms
         for pending_ms in self.pending.values():
             if deadline is None or pending_ms < deadline:
@@ -216,8 +211,7 @@ class Group:
         """Whether dropping the group would lose nothing, durable or volatile."""
         return (
             self.state == EMPTY
-            and self.consumer is None
-            and self.streams is None
+            and self.managed is None
             and self.record is None
             and not (self.offsets or self.open_commits or self.members or self.pending)
         )
@@ -312,7 +306,7 @@ class GroupChanged(NamedTuple):
 class MemberSeen(NamedTuple):
     """Volatile: the member sent a heartbeat; its session expires at `deadline_ms`."""
 
-    member: Member | ConsumerMember | StreamsMember
+    member: Member | GroupMember[Any, Any]
     deadline_ms: int
 
 
@@ -338,8 +332,7 @@ class CleanupScheduled(NamedTuple):
 VolatileRecord = (
     GroupChanged
     | MemberSeen
-    | ConsumerTouched
-    | StreamsTouched
+    | MembersTouched
     | GroupForgotten
     | GroupDeadlinesPassed
     | CleanupScheduled
@@ -348,6 +341,7 @@ GroupRecord = (
     DurableRecord
     | ConsumerRecord
     | StreamsRecord
+    | MemberRecordRemoved
     | OffsetPending
     | TransactionEnded
     | VolatileRecord

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, assert_never
 
 from headrace.coordination.deadlines import Deadlines
 from headrace.coordination.groups import (
-    consumer_records,
     listing,
     migration,
     offsets,
@@ -36,12 +35,8 @@ from headrace.coordination.groups.consumer_commands import (
     DescribeConsumerGroupsCommand,
 )
 from headrace.coordination.groups.consumer_description import decide_describe
-from headrace.coordination.groups.consumer_group import ConsumerGroup, ConsumerTouched
-from headrace.coordination.groups.consumer_records import (
-    GROUP_KEY,
-    ConsumerRecord,
-    ConsumerRecordRemoved,
-)
+from headrace.coordination.groups.consumer_group import consumer_group
+from headrace.coordination.groups.consumer_records import CONSUMER, ConsumerRecord
 from headrace.coordination.groups.group import (
     CleanupScheduled,
     Group,
@@ -76,14 +71,15 @@ from headrace.coordination.machine import (
     TransactionEnded,
     decode_or_none,
 )
+from headrace.coordination.member_groups.group import MembersTouched
+from headrace.coordination.member_groups.records import MemberRecordRemoved
 from headrace.coordination.streams import description
-from headrace.coordination.streams import records as streams_records
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
     StreamsHeartbeatCommand,
 )
-from headrace.coordination.streams.records import StreamsRecord, StreamsRecordRemoved
-from headrace.coordination.streams.streams_group import StreamsGroup, StreamsTouched
+from headrace.coordination.streams.records import STREAMS, StreamsRecord
+from headrace.coordination.streams.streams_group import streams_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,17 +236,7 @@ class GroupMachine:
             case CleanupScheduled():
                 self._cleanup = record
             case _:
-                self._take_record_of_new_protocol(record)
-
-    def _take_record_of_new_protocol(
-        self, record: ConsumerRecord | ConsumerTouched | StreamsRecord | StreamsTouched
-    ) -> None:
-        if isinstance(record, ConsumerRecord | ConsumerTouched):
-            self._take_consumer_record(record)
-        elif isinstance(record, StreamsRecord | StreamsTouched):
-            self._take_streams_record(record)
-        else:
-            assert_never(record)
+                self._take_member_record(record)
 
     def _take_pending(self, pending: OffsetPending) -> None:
         """A transactional commit waits for its marker."""
@@ -290,54 +276,40 @@ class GroupMachine:
             group = self.groups[group_id] = Group(group_id)
         return group
 
-    def _take_consumer_record(self, record: ConsumerRecord | ConsumerTouched) -> None:
-        """Apply a record of a group of the new protocol; a stored record converts the group."""
+    def _take_member_record(
+        self, record: ConsumerRecord | StreamsRecord | MembersTouched | MemberRecordRemoved
+    ) -> None:
+        """Apply a record of a group whose coordinator assigns; a stored one converts the group to
+        its kind."""
         group = self.groups.get(record.group_id)
-        if isinstance(record, ConsumerTouched):
-            if group is not None and group.consumer is not None:
-                group.consumer.touch(record)
+        managed = None if group is None else group.managed
+        if isinstance(record, MembersTouched):
+            if group is not None and managed is not None:
+                managed.touch(record)
                 self._arm(group)
-            return
-        if isinstance(record, ConsumerRecordRemoved):
-            if group is None or group.consumer is None:
-                return
-            group.consumer.apply(record)
-            if record.key_type == GROUP_KEY:
-                group.consumer = None
-                self._forget_if_nothing(group)
-            return
-        if group is None or group.consumer is None:
-            bare = Group(record.group_id, consumer=ConsumerGroup(record.group_id))
-            if group is not None:
-                bare.offsets, bare.open_commits = group.offsets, group.open_commits
-            group = self.groups[record.group_id] = bare
-        assert group.consumer is not None
-        group.consumer.apply(record)
+        elif isinstance(record, MemberRecordRemoved):
+            if group is not None and managed is not None and managed.kind.has(record.key_type):
+                managed.apply(record)
+                if record.key_type == managed.kind.group_key:
+                    group.consumer = group.streams = None
+                    self._forget_if_nothing(group)
+        else:
+            self._take_stored_member_record(group, record)
 
-    def _take_streams_record(self, record: StreamsRecord | StreamsTouched) -> None:
-        """Apply a record of a streams group; a stored record converts the group."""
-        group = self.groups.get(record.group_id)
-        streams = None if group is None else group.streams
-        if isinstance(record, StreamsTouched):
-            if group is not None and streams is not None:
-                streams.touch(record)
-                self._arm(group)
-            return
-        if isinstance(record, StreamsRecordRemoved):
-            if group is None or streams is None:
-                return
-            streams.apply(record)
-            if record.key_type == streams_records.GROUP_KEY:
-                group.streams = None
-                self._forget_if_nothing(group)
-            return
-        if streams is None:
-            streams = StreamsGroup(record.group_id)
-            bare = Group(record.group_id, streams=streams)
+    def _take_stored_member_record(
+        self, group: Group | None, record: ConsumerRecord | StreamsRecord
+    ) -> None:
+        managed = None if group is None else group.managed
+        kind = CONSUMER if isinstance(record, ConsumerRecord) else STREAMS
+        if managed is None or managed.kind is not kind:
+            bare = self.groups[record.group_id] = Group(record.group_id)
+            if kind is CONSUMER:
+                managed = bare.consumer = consumer_group(record.group_id)
+            else:
+                managed = bare.streams = streams_group(record.group_id)
             if group is not None:
                 bare.offsets, bare.open_commits = group.offsets, group.open_commits
-            self.groups[record.group_id] = bare
-        streams.apply(record)
+        managed.apply(record)
 
     def _take_offset(self, record: OffsetStored) -> None:
         """A non-transactional commit, or a snapshot's copy of an offset in force."""
@@ -388,9 +360,9 @@ class GroupMachine:
         if isinstance(record, OffsetPending):
             return encode(record.stored)
         if isinstance(record, ConsumerRecord):
-            return consumer_records.encode(record)
-        if isinstance(record, StreamsRecord):
-            return streams_records.encode(record)
+            return CONSUMER.encode(record)
+        if isinstance(record, StreamsRecord | MemberRecordRemoved):
+            return STREAMS.encode(record)
         return None
 
     def decode(self, key: bytes | None, value: bytes | None) -> GroupRecord | None:

@@ -30,7 +30,6 @@ from headrace.coordination.groups.offsets import removals
 from headrace.coordination.groups.state_records import OffsetRemoved
 from headrace.coordination.machine import Decision
 from headrace.coordination.streams import description
-from headrace.coordination.streams.description import STREAMS
 from headrace.errors import GroupNotEmpty, GroupUnknown
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from headrace.coordination.topic_view import TopicView
 
 CLASSIC = "classic"
-CONSUMER = "consumer"
 
 
 def decide_list(groups: Mapping[str, Group], command: ListGroupsCommand) -> GroupDecision:
@@ -62,11 +60,10 @@ def decide_list(groups: Mapping[str, Group], command: ListGroupsCommand) -> Grou
 
 
 def _listing(group: Group) -> GroupListing:
-    consumer = group.consumer
-    if consumer is not None:
-        return GroupListing(group.group_id, CONSUMER, consumer.state(), CONSUMER)
-    if group.streams is not None:
-        return GroupListing(group.group_id, STREAMS, group.streams.state(), STREAMS)
+    managed = group.managed
+    if managed is not None:
+        name = managed.kind.name
+        return GroupListing(group.group_id, name, managed.state(), name)
     return GroupListing(group.group_id, group.protocol_type, group.state, CLASSIC)
 
 

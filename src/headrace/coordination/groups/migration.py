@@ -11,21 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.coordination.groups import classic, classic_members, consumer_heartbeat
-from headrace.coordination.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerTouched,
-    MemberDeadlines,
-    TouchedMember,
-)
+from headrace.coordination.groups.consumer_group import ConsumerGroup, consumer_group
 from headrace.coordination.groups.consumer_protocol import read_assignment, read_subscription
 from headrace.coordination.groups.consumer_records import (
     ClassicSide,
+    ConsumerCurrentStored,
     ConsumerGroupStored,
     ConsumerMemberStored,
     ConsumerRecord,
-    CurrentStored,
-    TargetEpochStored,
-    TargetStored,
+    ConsumerTargetEpochStored,
+    ConsumerTargetStored,
 )
 from headrace.coordination.groups.group import (
     EMPTY,
@@ -38,6 +33,12 @@ from headrace.coordination.groups.group import (
 )
 from headrace.coordination.groups.state_records import GroupRemoved
 from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.member_groups.group import (
+    MemberDeadlines,
+    MembersTouched,
+    TouchedMember,
+    Volatile,
+)
 from headrace.coordination.member_records import STABLE as MEMBER_STABLE
 from headrace.coordination.member_records import UNREVOKED
 from headrace.coordination.streams import heartbeat
@@ -109,7 +110,7 @@ def decide_join(
     group: Group | None, command: JoinCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
     """JoinGroup."""
-    if group is None or (group.consumer is None and group.streams is None):
+    if group is None or group.managed is None:
         return classic.decide_join(group, command, now_ms, config)
     if group.streams is not None and group.has_members():
         what = "the group is a streams group with members: choose another id, or stop them first"
@@ -151,10 +152,8 @@ def decide_leave(
 def _without_protocol(group: Group) -> tuple[Group, list[GroupRecord]]:
     """The group without members and protocol, and the records that produce it."""
     bare = Group(group.group_id, offsets=group.offsets, open_commits=group.open_commits)
-    if group.consumer is not None:
-        return bare, [*group.consumer.removals()]
-    if group.streams is not None:
-        return bare, [*group.streams.removals()]
+    if group.managed is not None:
+        return bare, [*group.managed.removals()]
     return bare, [] if group.record is None else [GroupRemoved(group.group_id)]
 
 
@@ -163,14 +162,14 @@ def _without_protocol(group: Group) -> tuple[Group, list[GroupRecord]]:
 
 def _upgraded(
     group: Group, topics: TopicView, now_ms: int
-) -> tuple[ConsumerGroup, list[ConsumerRecord], ConsumerTouched]:
+) -> tuple[ConsumerGroup, list[ConsumerRecord], MembersTouched]:
     """Convert the classic group to the new protocol, with the same members and assignments.
 
     Raises InconsistentProtocol, CoordinatorLoading (while it rebalances).
     """
     if group.state != STABLE:
         raise CoordinatorLoading("the classic members of the group are rebalancing: try again")
-    consumer = ConsumerGroup(group.group_id)
+    consumer = consumer_group(group.group_id)
     records: list[ConsumerRecord] = []
     touched: list[TouchedMember] = []
     given: dict[tuple[UUID, int], None] = {}
@@ -181,14 +180,18 @@ def _upgraded(
     for member in group.members.values():
         records += _upgraded_member(group, member, assigned[member.member_id], topics, given)
         deadlines = MemberDeadlines(now_ms + member.session_timeout_ms)
-        touched.append(TouchedMember(member.member_id, deadlines, None))
+        touched.append(TouchedMember(member.member_id, deadlines))
     records += [
         ConsumerGroupStored(group.group_id, group.generation),
-        TargetEpochStored(group.group_id, group.generation),
+        ConsumerTargetEpochStored(group.group_id, group.generation),
     ]
     for record in records:
         consumer.apply(record)
-    return consumer, records, ConsumerTouched(group.group_id, -1, -1, now_ms, tuple(touched))
+    return (
+        consumer,
+        records,
+        MembersTouched(group.group_id, Volatile(changed_ms=now_ms), tuple(touched)),
+    )
 
 
 def _taken(
@@ -246,8 +249,8 @@ def _upgraded_member(
             None,
             ClassicSide(member.session_timeout_ms, member.protocols),
         ),
-        TargetStored(group_id, member_id, target),
-        CurrentStored(
+        ConsumerTargetStored(group_id, member_id, target),
+        ConsumerCurrentStored(
             group_id,
             member_id,
             generation,

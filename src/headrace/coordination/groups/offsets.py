@@ -50,7 +50,6 @@ from headrace.coordination.groups.state_records import (
 from headrace.coordination.host_commands import DoneReply
 from headrace.coordination.machine import Decision, InTransaction, TransactionEnded
 from headrace.coordination.stored_bytes import STRING_SIZE_MAX
-from headrace.coordination.streams import offsets as streams_offsets
 from headrace.errors import (
     GroupNotEmpty,
     GroupSubscribed,
@@ -170,13 +169,9 @@ def _check_commit(
         # A group that the consumer manages itself is unknown here: a simple consumer may always
         # commit.
         return None if generation < 0 else IllegalGeneration(actual=generation)
-    if group.consumer is not None:
+    if group.managed is not None:
         return check_member_epoch(
-            group.consumer, command.member_id, generation, command.group_instance_id
-        )
-    if group.streams is not None:
-        return streams_offsets.check_member_epoch(
-            group.streams, command.member_id, generation, command.group_instance_id
+            group.managed, command.member_id, generation, command.group_instance_id
         )
     if generation < 0 and group.state == EMPTY:
         return None
@@ -325,10 +320,8 @@ def find_expired(
 
 
 def _kept_since_ms(group: Group, stored: OffsetStored) -> int:
-    if group.consumer is not None:
-        return max(group.consumer.emptied_ms, stored.timestamp_ms)
-    if group.streams is not None:
-        return max(group.streams.emptied_ms, stored.timestamp_ms)
+    if group.managed is not None:
+        return max(group.managed.emptied_ms, stored.timestamp_ms)
     if group.protocol_type and group.timestamp_ms >= 0:
         return max(group.timestamp_ms, stored.timestamp_ms)
     return stored.timestamp_ms
@@ -336,10 +329,8 @@ def _kept_since_ms(group: Group, stored: OffsetStored) -> int:
 
 def removals(group: Group) -> list[GroupRecord]:
     """The records that remove the group itself."""
-    if group.consumer is not None:
-        return [*group.consumer.removals()]
-    if group.streams is not None:
-        return [*group.streams.removals()]
+    if group.managed is not None:
+        return [*group.managed.removals()]
     if group.record is not None:
         return [GroupRemoved(group.group_id)]
     return [GroupForgotten(group.group_id)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.coordination.groups import consumer_heartbeat, offsets, rebalance
-from headrace.coordination.groups.consumer_group import loaded
+from headrace.coordination.groups import offsets, rebalance
+from headrace.coordination.groups.downgrade import finish
 from headrace.coordination.groups.group import (
     PREPARING,
     CleanupScheduled,
@@ -17,7 +17,8 @@ from headrace.coordination.groups.group import (
 )
 from headrace.coordination.host_commands import DoneReply
 from headrace.coordination.machine import Decision
-from headrace.coordination.streams import heartbeat, streams_group
+from headrace.coordination.member_groups import heartbeat
+from headrace.coordination.member_groups.draft import MemberDraft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,16 +51,13 @@ def decide_tick(
         deadline_ms = group.next_deadline_ms() if group is not None else None
         if group is None or deadline_ms is None or deadline_ms > now_ms:
             continue
-        if group.consumer is not None:
-            records, replies = consumer_heartbeat.expire(group, group.consumer, now_ms, config)
+        if group.managed is not None:
+            members = MemberDraft(group.managed, now_ms, config, None)
+            heartbeat.expire(members)
+            records, replies = finish(group, members)
             durable += records[:-1]
             volatile.append(records[-1])
             answers += replies
-            continue
-        if group.streams is not None:
-            records = heartbeat.expire(group.streams, now_ms, config)
-            durable += records[:-1]
-            volatile.append(records[-1])
             continue
         draft = Draft(group, now_ms, config)
         rebalance.expire(draft)
@@ -80,10 +78,8 @@ def decide_loaded(groups: Mapping[str, Group], now_ms: int, config: GroupConfig)
     """Grant every stored member one full session."""
     records: list[GroupRecord] = []
     for group in groups.values():
-        if group.consumer is not None:
-            records.append(loaded(group.consumer, now_ms, config))
-        if group.streams is not None:
-            records.append(streams_group.loaded(group.streams, now_ms, config))
+        if group.managed is not None:
+            records.append(group.managed.loaded(now_ms, config))
         if not group.members:
             continue
         draft = Draft(group, now_ms, config)

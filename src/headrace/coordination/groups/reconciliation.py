@@ -9,29 +9,30 @@ missing from a list in flight (`possibly_owned`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.coordination.member_records import STABLE, UNRELEASED, UNREVOKED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
-    from headrace.coordination.groups.consumer_records import CurrentStored
+    from headrace.coordination.groups.consumer_group import ConsumerCurrent
+    from headrace.coordination.groups.consumer_records import Partitions
 
-Owned = dict["UUID", dict[int, int]]
+Key = TypeVar("Key")
 
 
 def reconcile(
-    current: CurrentStored,
-    target: Mapping[UUID, tuple[int, ...]],
+    current: ConsumerCurrent,
+    target: Partitions,
     target_epoch: int,
-    reported: Mapping[UUID, frozenset[int]] | None,
+    reported: Partitions | None,
     is_free: Callable[[UUID, int], bool],
     *,
     has_nothing: bool = False,
     is_complete: bool = False,
-) -> CurrentStored:
+) -> ConsumerCurrent:
     """The member's next assignment; `current` itself if nothing changes.
 
     `reported`: the partitions that the member reports with this request; None: no report, so it
@@ -44,7 +45,7 @@ def reconcile(
             return current
     elif current.state == STABLE and current.epoch == target_epoch:
         return current
-    kept, revoking = _split(current.assigned, target)
+    kept, revoking = split(current.assigned, target)
     is_given_up = has_nothing or (is_complete and not still_has(reported, revoking))
     if revoking and not is_given_up:
         return current._replace(state=UNREVOKED, assigned=kept, revoking=revoking)
@@ -63,9 +64,7 @@ def reconcile(
     return current if following == current else following
 
 
-def still_has(
-    reported: Mapping[UUID, frozenset[int]] | None, revoking: Mapping[UUID, Mapping[int, int]]
-) -> bool:
+def still_has(reported: Partitions | None, revoking: Mapping[UUID, Mapping[int, int]]) -> bool:
     """Whether a member with this report still owns any of `revoking`; true if unknown."""
     if reported is None:
         return True
@@ -77,18 +76,18 @@ def still_has(
 
 
 def possibly_owned(
-    current: CurrentStored,
-    owned: Mapping[UUID, frozenset[int]],
-    reported: Mapping[UUID, frozenset[int]] | None,
+    current: ConsumerCurrent,
+    owned: Partitions,
+    reported: Partitions | None,
     member_epoch: int,
-) -> dict[UUID, frozenset[int]]:
+) -> Partitions:
     """What a member may own by the time of the response if it reports `owned` after a lost
     response.
 
     It may be about to take every partition assigned to it that it can know of (assigned at the
     epoch that it sends, or before) and did not own before (`reported`; None: unknown).
     """
-    found = dict(owned)
+    found = {topic_id: frozenset(numbers) for topic_id, numbers in owned.items()}
     for side in (current.assigned, current.revoking):
         for topic_id, epochs in side.items():
             had = () if reported is None else reported.get(topic_id, ())
@@ -97,12 +96,12 @@ def possibly_owned(
     return found
 
 
-def _split(
-    assigned: Mapping[UUID, Mapping[int, int]], target: Mapping[UUID, tuple[int, ...]]
-) -> tuple[Owned, Owned]:
-    """Split into partitions to keep and partitions to revoke."""
-    kept: Owned = {}
-    revoking: Owned = {}
+def split(
+    assigned: Mapping[Key, Mapping[int, int]], target: Mapping[Key, Collection[int]]
+) -> tuple[dict[Key, dict[int, int]], dict[Key, dict[int, int]]]:
+    """Split into what to keep and what to revoke."""
+    kept: dict[Key, dict[int, int]] = {}
+    revoking: dict[Key, dict[int, int]] = {}
     for topic_id, epochs in assigned.items():
         wanted = frozenset(target.get(topic_id, ()))
         for number, epoch in epochs.items():
@@ -111,9 +110,7 @@ def _split(
     return kept, revoking
 
 
-def is_within(
-    reported: Mapping[UUID, frozenset[int]], assigned: Mapping[UUID, Mapping[int, int]]
-) -> bool:
+def is_within(reported: Partitions, assigned: Mapping[UUID, Mapping[int, int]]) -> bool:
     """Whether all reported partitions are assigned."""
     return all(
         number in assigned.get(topic_id, ())

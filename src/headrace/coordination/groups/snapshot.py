@@ -6,16 +6,15 @@ the log. A large group is split into several parts, and ends early if it was rep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.pieces import keys_in_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.coordination.groups.consumer_group import ConsumerGroup
     from headrace.coordination.groups.group import Group, GroupRecord
-    from headrace.coordination.streams.streams_group import StreamsGroup
+    from headrace.coordination.member_groups.group import MemberGroup
 
 PART_RECORDS = 500
 """About 2 ms of work to encode and append."""
@@ -32,9 +31,8 @@ def parts_of(groups: dict[str, Group], removals: Callable[[], int]) -> Iterator[
         offsets = group.offsets
         if group.record is not None:
             part.append(group.record)
-        for members in (group.consumer, group.streams):
-            if members is not None:
-                yield from _member_parts(groups, members, part)
+        if group.managed is not None:
+            yield from _member_parts(groups, group.managed, part)
         for place in keys_in_pieces(offsets, removals):
             if len(part) >= PART_RECORDS:
                 yield part
@@ -53,7 +51,7 @@ def parts_of(groups: dict[str, Group], removals: Callable[[], int]) -> Iterator[
 
 
 def _member_parts(
-    groups: dict[str, Group], members: ConsumerGroup | StreamsGroup, part: list[GroupRecord]
+    groups: dict[str, Group], members: MemberGroup[Any, Any, Any], part: list[GroupRecord]
 ) -> Iterator[list[GroupRecord]]:
     """Parts of a group whose coordinator assigns; the last records go into `part`."""
     for record in members.state_records():
@@ -62,5 +60,5 @@ def _member_parts(
             yield part[:]
             part.clear()
             group = groups.get(members.group_id)
-            if group is None or (group.consumer is not members and group.streams is not members):
+            if group is None or group.managed is not members:
                 return

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct, error
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-from headrace.coordination.groups import consumer_records
+from headrace.coordination.groups.consumer_records import CONSUMER, ConsumerRecord
+from headrace.coordination.member_groups.records import MemberRecordRemoved
 from headrace.coordination.stored_bytes import (
     INT16,
     INT32,
@@ -29,13 +30,9 @@ from headrace.coordination.stored_bytes import (
     stored_string,
     tagged_fields,
 )
-from headrace.coordination.streams import records as streams_records
+from headrace.coordination.streams.records import STREAMS, StreamsRecord
 from headrace.errors import RecordInvalid
 from headrace.records.identifiers import ZERO_UUID
-
-if TYPE_CHECKING:
-    from headrace.coordination.groups.consumer_records import ConsumerRecord
-    from headrace.coordination.streams.records import StreamsRecord
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
@@ -116,6 +113,7 @@ class GroupRemoved(NamedTuple):
 
 
 DurableRecord = OffsetStored | OffsetRemoved | GroupStored | GroupRemoved
+DecodedRecord = DurableRecord | ConsumerRecord | StreamsRecord | MemberRecordRemoved
 
 
 def encode(record: DurableRecord) -> tuple[bytes, bytes | None]:
@@ -128,9 +126,7 @@ def encode(record: DurableRecord) -> tuple[bytes, bytes | None]:
     return key, None if isinstance(record, GroupRemoved) else _group_value(record)
 
 
-def decode(
-    key: bytes, value: bytes | None
-) -> DurableRecord | ConsumerRecord | StreamsRecord | None:
+def decode(key: bytes, value: bytes | None) -> DecodedRecord | None:
     """The record that `key` and `value` encode; None for an unknown version.
 
     Raises RecordInvalid if a known version is truncated, has an invalid length, or has trailing
@@ -156,9 +152,9 @@ def decode(
             if value is None
             else _decode_group(group_id, StoredReader(value))
         )
-    if version >= streams_records.GROUP_KEY:
-        return streams_records.decode(version, reader, value)
-    return consumer_records.decode(version, reader, value)
+    kind = STREAMS if STREAMS.has(version) else CONSUMER
+    found: DecodedRecord | None = kind.decode(version, reader, value)
+    return found
 
 
 def _decode_plain_offset(key: bytes, value: bytes) -> OffsetStored | None:

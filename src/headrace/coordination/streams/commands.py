@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.coordination.groups.commands import GroupsReply
+from headrace.coordination.member_groups.commands import MemberHeartbeat, MemberHeartbeatReply
 from headrace.coordination.streams.tasks import NO_TASKS, StreamTasks
-from headrace.coordination.topic_view import NoTopics, TopicView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from headrace.coordination.streams.records import StreamsMemberStored
     from headrace.coordination.streams.topology import InternalTopic, Topology
     from headrace.errors import HeadraceError
-
-UNCHANGED_MS = -1
 
 
 class EndpointPartitions(NamedTuple):
@@ -33,16 +31,12 @@ class EndpointPartitions(NamedTuple):
 
 
 @dataclass(slots=True)
-class StreamsHeartbeatReply:
+class StreamsHeartbeatReply(MemberHeartbeatReply):
     """Answers a StreamsHeartbeatCommand; None means unchanged.
 
     `missing` is for the host: the internal topics that it has to create.
     """
 
-    error: HeadraceError | None = None
-    member_id: str = ""
-    member_epoch: int = 0
-    heartbeat_interval_ms: int = 0
     tasks: StreamTasks | None = None
     statuses: list[Status] = field(default_factory=list)
     endpoint_epoch: int = 0
@@ -51,20 +45,9 @@ class StreamsHeartbeatReply:
 
 
 @dataclass(slots=True)
-class StreamsHeartbeatCommand:
-    """StreamsGroupHeartbeat: join (epoch 0), stay, leave (-1), leave temporarily (-2).
+class StreamsHeartbeatCommand(MemberHeartbeat):
+    """StreamsGroupHeartbeat."""
 
-    None (and -1 for the timeout) means unchanged since the last heartbeat.
-    """
-
-    group_id: str
-    member_id: str
-    member_epoch: int
-    client_id: str = ""
-    client_host: str = ""
-    instance_id: str | None = None
-    rack: str | None = None
-    rebalance_timeout_ms: int = UNCHANGED_MS
     topology: Topology | None = None
     owned: StreamTasks | None = None
     process_id: str | None = None
@@ -72,11 +55,8 @@ class StreamsHeartbeatCommand:
     tags: tuple[tuple[str, str], ...] | None = None
     endpoint_epoch: int = -1
     is_shutdown_asked: bool = False
-    topics: TopicView = field(default_factory=NoTopics)
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
-    standby_count: int = 0
-    initial_delay_ms: int = 0
+    standby_count: int = field(default=0, kw_only=True)
+    initial_delay_ms: int = field(default=0, kw_only=True)
 
     def refused(self, error: HeadraceError) -> StreamsHeartbeatReply:
         """The reply that carries `error`."""

@@ -5,56 +5,40 @@ Invariants: pure and read-only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from headrace.coordination.groups.commands import GroupDescription, GroupsReply, MemberDescription
-from headrace.coordination.machine import Decision
+from headrace.coordination.member_groups import description
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
     EndpointPartitions,
     StreamsGroupDescription,
     StreamsMemberDescription,
 )
-from headrace.coordination.streams.streams_group import (
-    STATE_ASSIGNING,
-    STATE_NOT_READY,
-    STATE_RECONCILING,
-    StreamsGroup,
-)
 from headrace.coordination.streams.tasks import NO_TASKS, each
-from headrace.errors import GroupUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from headrace.coordination.groups.commands import GroupDescription
     from headrace.coordination.groups.group import Group, GroupDecision
     from headrace.coordination.streams.internal_topics import ConfiguredTopology
-    from headrace.coordination.streams.records import StreamsCurrentStored, StreamsMemberStored
+    from headrace.coordination.streams.records import StreamsMemberStored
+    from headrace.coordination.streams.streams_group import StreamsCurrent, StreamsGroup
     from headrace.coordination.streams.tasks import TaskSet
     from headrace.coordination.streams.topology import Topology
-
-STREAMS: Final = "streams"
-_CLASSIC_STATES: Final = {
-    STATE_NOT_READY: "PreparingRebalance",
-    STATE_ASSIGNING: "PreparingRebalance",
-    STATE_RECONCILING: "CompletingRebalance",
-}
 
 
 def decide_describe(
     groups: Mapping[str, Group], command: DescribeStreamsGroupsCommand
 ) -> GroupDecision:
     """Describe groups, in the requested order."""
-    described: list[StreamsGroupDescription] = []
-    for group_id in command.group_ids:
-        group = groups.get(group_id)
-        if group is None or group.streams is None:
-            what = "the group does not exist" if group is None else "this is not a streams group"
-            error = GroupUnknown(f"{what}: {group_id[:100]!r}", group=group_id)
-            described.append(StreamsGroupDescription(group_id, error))
-        else:
-            described.append(_describe(group.streams))
-    return Decision([], GroupsReply(described))
+
+    def describe(group: Group) -> StreamsGroupDescription | None:
+        return None if group.streams is None else _describe(group.streams)
+
+    return description.decide_describe(
+        groups, command.group_ids, "streams", describe, StreamsGroupDescription
+    )
 
 
 def _describe(group: StreamsGroup) -> StreamsGroupDescription:
@@ -82,32 +66,12 @@ def _describe(group: StreamsGroup) -> StreamsGroupDescription:
 
 def describe_as_classic(group: StreamsGroup) -> GroupDescription:
     """The group as DescribeGroups returns it: its members without their tasks."""
-    members = [
-        MemberDescription(
-            member_id,
-            member.stored.instance_id,
-            member.stored.client_id,
-            member.stored.client_host,
-            b"",
-            b"",
-        )
-        for member_id, member in group.members.items()
-    ]
-    state = group.state()
-    return GroupDescription(
-        group.group_id,
-        None,
-        _CLASSIC_STATES.get(state, state),
-        STREAMS,
-        "",
-        members,
-        group_type=STREAMS,
-    )
+    return description.describe_as_classic(group, "", lambda _: (b"", b""))
 
 
 def endpoints_of(
     members: Iterable[StreamsMemberStored],
-    current: Mapping[str, StreamsCurrentStored],
+    current: Mapping[str, StreamsCurrent],
     topology: Topology,
     configured: ConfiguredTopology,
 ) -> list[EndpointPartitions]:

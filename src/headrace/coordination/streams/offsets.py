@@ -9,27 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.coordination import member_epochs
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
     from headrace.coordination.streams.streams_group import StreamsGroup
-    from headrace.errors import HeadraceError
-
-
-def check_member_epoch(
-    group: StreamsGroup, member_id: str, epoch: int, instance_id: str | None
-) -> HeadraceError | None:
-    """The error in a commit of this member, if any."""
-    if epoch < 0 and not group.members:
-        return None  # an administrator, or a consumer that assigns partitions itself
-    error = member_epochs.check_member(group.members, group.static, member_id, instance_id)
-    if error is not None:
-        return error
-    current = group.current.get(member_id)
-    return member_epochs.check_epoch(epoch, None if current is None else current.epoch)
 
 
 def partition_check(
@@ -53,10 +37,3 @@ def partition_check(
         return False
 
     return may_commit
-
-
-def check_fetch(group: StreamsGroup, member_id: str, epoch: int) -> HeadraceError | None:
-    """The error in a fetch of this member, if any."""
-    current = group.current.get(member_id)
-    current_epoch = None if current is None else current.epoch
-    return member_epochs.check_fetch(group.members, member_id, epoch, current_epoch)

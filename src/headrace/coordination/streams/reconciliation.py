@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.coordination.groups.reconciliation import split
 from headrace.coordination.member_records import STABLE, UNRELEASED, UNREVOKED
 from headrace.coordination.streams.tasks import (
     NOTHING_HELD,
@@ -26,20 +27,20 @@ from headrace.coordination.streams.tasks import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.coordination.streams.records import StreamsCurrentStored
+    from headrace.coordination.streams.streams_group import StreamsCurrent
 
 ACTIVE, STANDBY, WARMUP = range(3)
 
 
 def reconcile(
-    current: StreamsCurrentStored,
+    current: StreamsCurrent,
     target: StreamTasks,
     target_epoch: int,
     reported: StreamTasks | None,
     is_free: Callable[[int, str, int], bool],
     *,
     has_nothing: bool = False,
-) -> StreamsCurrentStored:
+) -> StreamsCurrent:
     """The member's next assignment; `current` itself if nothing changes.
 
     `is_free(role, subtopology, partition)` tells whether no other member is in the way.
@@ -100,13 +101,7 @@ def _filled(
 
 def _split(assigned: HeldTasks, target: StreamTasks) -> tuple[HeldTasks, HeldTasks]:
     """Split into tasks to keep and tasks to revoke."""
-    kept_active: EpochSet = {}
-    revoked_active: EpochSet = {}
-    for one, epochs in assigned.active.items():
-        wanted = frozenset(target.active.get(one, ()))
-        for number, epoch in epochs.items():
-            side = kept_active if number in wanted else revoked_active
-            side.setdefault(one, {})[number] = epoch
+    kept_active, revoked_active = split(assigned.active, target.active)
     kept_standby, revoked_standby = _split_set(assigned.standby, target.standby)
     kept_warmup, revoked_warmup = _split_set(assigned.warmup, target.warmup)
     return (
