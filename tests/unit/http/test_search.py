@@ -6,12 +6,15 @@ import asyncio
 from typing import Any
 from urllib.parse import urlencode
 
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.kafka.face_rig import broker
 
 from headrace.broker.shares.dead_letters import H_TOPIC
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
 
 ATTRIBUTES = {"headrace.message.attributes": "true"}
 HOUR_MS = 3_600_000
@@ -197,6 +200,23 @@ async def test_tasks_that_cannot_be_are_refused(web: Web) -> None:
     assert (await web.ask("GET", "/v1/searches/unknown"))[0] == 404
     assert (await web.ask("DELETE", "/v1/searches/unknown"))[0] == 404
     assert (await web.ask("POST", "/v1/searches", {}))[0] == 400
+
+
+@on_the_web
+async def test_a_batch_that_misstates_its_times_is_searched_all_the_same(web: Web) -> None:
+    """As such batches may have been stored before batches were validated."""
+    await create(web)
+    await send(web, {**message(1), "timestamp_ms": 60})
+    log = web.node.topics.get("orders").require_log(0)
+    records = [Record(0, at, b"key-1", value, []) for at, value in ((5, b"early"), (100, b"late"))]
+    for claimed_ms in (-1, 5):
+        batch = bytearray(encode_batch(records))
+        batch[35:43] = claimed_ms.to_bytes(8, "big", signed=True)
+        batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+        while (appended := log.append(bytes(batch), check_batch(bytes(batch)))) is None:
+            await asyncio.sleep(0)
+        await appended.completion.wait()
+    assert values(await find(web, key="key-1", since_ms=50)) == ["value 1", "late", "late"]
 
 
 WORDS = st.sampled_from(["a", "b", "ab", "abc", "id-1"])

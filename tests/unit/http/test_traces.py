@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from crc32c import crc32c
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.http.test_search import create, message, send
 
@@ -188,3 +189,22 @@ async def test_a_record_of_an_aborted_transaction_is_not_shown(web: Web) -> None
     await marker.completion.wait()
     query = urlencode({"partition": 0, "offset": appended.base_offset})
     assert (await web.ask("GET", f"/v1/topics/orders/trace?{query}"))[0] != 200
+
+
+@on_the_web
+async def test_a_batch_that_cannot_be_decoded_has_no_records_to_trace(web: Web) -> None:
+    """As such batches may have been stored before batches were validated."""
+    await create(web)
+    log = web.node.topics.get("orders").require_log(0)
+    batch = bytearray(encode_batch([Record(0, 1, None, b"lost"), Record(1, 1, None, b"lost")]))
+    batch[61] = 0x7F  # the length of the first record
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    while (appended := log.append(bytes(batch), check_batch(bytes(batch)))) is None:
+        await asyncio.sleep(0)
+    await appended.completion.wait()
+    query = urlencode({"partition": 0, "offset": appended.base_offset})
+    status, answer = await web.ask("GET", f"/v1/topics/orders/trace?{query}")
+    assert (status, "cannot be decoded" in str(answer)) == (409, True)
+    await send(web, message(1))
+    traced = await trace(web, message_id="id-1")
+    assert steps(traced) == [("stored", None)]

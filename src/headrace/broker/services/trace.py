@@ -34,7 +34,7 @@ from headrace.records.attributes import (
     TIME_MS_MAX,
     find_header,
 )
-from headrace.records.codec import decode_batch
+from headrace.records.codec import decodable_records
 from headrace.records.matching import Condition
 
 if TYPE_CHECKING:
@@ -148,12 +148,13 @@ class Tracer:
         data = await log.reader.fetch(offset, 1, READ_COMMITTED)
         read = BatchesRead()
         read.add(bytes(data.data), offset, offset, data.aborted or ())
-        records = (record for batch in read.batches for record in decode_batch(batch))
+        records = (record for batch in read.batches for record in decodable_records(batch))
         record = next((one for one in records if one.offset == offset), None)
         if record is None:
             raise OffsetOutOfRange(
                 f"{topic.name}-{number} has no record at offset {offset}: it is the end of "
-                "the log or a marker, or the record was compacted or its transaction aborted"
+                "the log or a marker, or the record was compacted, its transaction aborted, or its "
+                "batch cannot be decoded"
             )
         (groups,) = await self._shares.states(topic, number, [offset])
         trace.messages.append(FoundMessage(LOG, topic.name, number, record, -1, groups))
