@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.test_cli import User
 from tests.integration.test_http_queues import Queue
+
+from headrace.cli import queue as cli_queue
+from headrace.cli.failures import FAILED, UNREACHABLE, CommandFailed
+from headrace.cli.main import cli
+from headrace.cli.session import CliSession
 
 
 @pytest.fixture
@@ -130,6 +137,45 @@ def test_the_hottest_keys_of_a_backlog_come_first(headrace, broker, name):
         {"key": "cold", "records": 2},
         {"key": None, "records": 1},
     ]
+
+
+def test_more_receipts_than_a_request_takes_are_all_answered(queue, broker, monkeypatch):
+    made, group = queue
+    monkeypatch.setattr(cli_queue, "RECEIPTS_MAX", 3)
+    (message,) = made.receive(max=1, wait_ms=20_000)
+    never = [f"0.{offset}.nobody" for offset in range(9_000, 9_007)]
+    lines = "\n".join([*never, message["receipt"]])
+    arguments = ["-b", broker.kafka, "queue", "settle", made.topic, group, "--stdin", "--json"]
+    done = CliRunner().invoke(cli, arguments, input=lines)
+    assert done.exit_code == FAILED, done.output
+    found = json.loads(done.stdout)
+    assert [one["receipt"] for one in found] == lines.split()
+    assert [one["ok"] for one in found] == [False] * 7 + [True]
+
+
+def test_a_wait_longer_than_one_request_may_take_is_waited(broker, name, monkeypatch):
+    Queue(broker, name, f"{name}-group")
+    monkeypatch.setattr(cli_queue, "WAIT_MS_MAX", 200)
+    arguments = ["-b", broker.kafka, "queue", "receive", name, f"{name}-group", "--json"]
+    began_s = time.monotonic()
+    done = CliRunner().invoke(cli, [*arguments, "--wait", "1500ms"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, [])
+    assert time.monotonic() - began_s >= 1.5
+
+
+def test_an_http_address_alone_names_no_cluster_and_that_is_said(broker, monkeypatch):
+    monkeypatch.delenv("HEADRACE_BOOTSTRAP", raising=False)
+    monkeypatch.setattr(CliSession, "check_reachable", unreachable)
+    arguments = ["queue", "watch", "t", "g", "-n", "1", "--http", broker.http]
+    told = CliRunner().invoke(cli, arguments, standalone_mode=False).exception
+    assert isinstance(told, CommandFailed)
+    assert f"--http {broker.http} alone" in told.next_step
+    told = CliRunner().invoke(cli, ["-b", "127.0.0.1:1", *arguments], standalone_mode=False)
+    assert "alone" not in told.exception.next_step
+
+
+def unreachable(session: CliSession) -> None:
+    raise CommandFailed(f"cannot connect to {session.bootstrap}", "Start one", UNREACHABLE)
 
 
 def test_what_is_not_there_is_said(headrace, broker, name):

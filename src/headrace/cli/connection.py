@@ -28,7 +28,7 @@ def _keep_bootstrap(ctx: click.Context, _param: object, value: str | None) -> No
     if value is not None:
         ctx.meta[_BOOTSTRAP_META] = value
         if isinstance(ctx.obj, CliSession):
-            ctx.obj.bootstrap = value
+            ctx.obj.bootstrap, ctx.obj.is_default = value, False
 
 
 def _keep_timeout(ctx: click.Context, _param: object, value: float | None) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from headrace.cli.connection import before_commands, behind_commands
 from headrace.cli.failures import EXIT_CODES, FAILED, INTERRUPTED, OK, CommandFailed
@@ -158,6 +159,7 @@ def cli(
       headrace group list
     """
     ctx.obj = CliSession(bootstrap, timeout_s, client_config)
+    ctx.obj.is_default = ctx.get_parameter_source("bootstrap") is ParameterSource.DEFAULT
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 RECEIPTS_MAX: Final = 10_000
+"""Of one way to settle in one request: more are settled by further requests."""
+WAIT_MS_MAX: Final = 60_000
+"""Of one request: longer waits are further requests."""
 TOPIC = click.argument("topic", shell_complete=complete_topics)
 GROUP = click.argument("group", shell_complete=complete_groups)
 
@@ -74,12 +77,11 @@ def queue() -> None:
 def receive(session: CliSession, /, topic: str, group: str, **options: Any) -> None:
     """Receive messages; they are locked until you settle them or the lock expires."""
     web = Web(session)
-    body = {"max": options["count"], "wait_ms": min(options["wait"], 60_000)}
+    body = {"max": options["count"]}
     if options["lock"] is not None:
         body["lock_ms"] = options["lock"]
     path = path_of("queues", topic, group)
-    answer = web.ask("POST", f"{path}/receive", body, wait_s=body["wait_ms"] / 1000)
-    messages = answer["messages"]
+    messages = _receive(web, f"{path}/receive", body, options["wait"])
     if options["as_json"]:
         print_json(messages)
     else:
@@ -95,6 +97,18 @@ def receive(session: CliSession, /, topic: str, group: str, **options: Any) -> N
     if options["ack"] and messages:
         body = {"ack": [message["receipt"] for message in messages]}
         _report(web.ask("POST", f"{path}/settle", body)["results"], as_json=False, is_quiet=True)
+
+
+def _receive(web: Web, path: str, body: dict[str, int], wait_ms: int) -> list[dict[str, Any]]:
+    """The messages of the first request that has some, or none after this time."""
+    ends_s = time.monotonic() + wait_ms / 1000
+    while True:
+        left_ms = max(0, round((ends_s - time.monotonic()) * 1000))
+        body["wait_ms"] = min(left_ms, WAIT_MS_MAX)
+        answer = web.ask("POST", path, body, wait_s=body["wait_ms"] / 1000)
+        messages: list[dict[str, Any]] = answer["messages"]
+        if messages or left_ms <= WAIT_MS_MAX:
+            return messages
 
 
 @queue.command()
@@ -118,7 +132,8 @@ def receive(session: CliSession, /, topic: str, group: str, **options: Any) -> N
 def settle(session: CliSession, /, topic: str, group: str, **options: Any) -> None:
     """Settle messages by their receipts.
 
-    With --stdin, read receipts one per line, or the JSON output of `receive --json`.
+    With --stdin, read receipts one per line, or the JSON output of `receive --json`, and settle
+    10,000 in each request.
     """
     for name, users in (
         ("delay", ("nack",)),
@@ -143,16 +158,24 @@ def settle(session: CliSession, /, topic: str, group: str, **options: Any) -> No
         raise click.UsageError(
             "Specify receipts with --ack, --nack, --extend, --dead-letter or --stdin."
         )
-    web = Web(session)
-    answer = web.ask("POST", path_of("queues", topic, group) + "/settle", body)
-    _report(answer["results"], as_json=options["as_json"])
+    web, results = Web(session), []
+    path = path_of("queues", topic, group) + "/settle"
+    try:
+        for at in range(0, max(map(len, body.values())), RECEIPTS_MAX):
+            part = {name: items[at : at + RECEIPTS_MAX] for name, items in body.items()}
+            results += web.ask("POST", path, part)["results"]
+    except CommandFailed:
+        if results:  # of the first requests, which were carried out
+            _report(results, as_json=options["as_json"])
+        raise
+    _report(results, as_json=options["as_json"])
 
 
 def _read_receipts() -> list[str]:
     """Raises CommandFailed."""
     text = sys.stdin.read()
     if not text.lstrip().startswith(("[", "{")):
-        return text.split()[:RECEIPTS_MAX]
+        return text.split()
     try:
         found = json.loads(text)
         messages = found["messages"] if isinstance(found, dict) else found

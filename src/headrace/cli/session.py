@@ -36,6 +36,8 @@ class CliSession:
     """Once known: see `identify`."""
     same_cluster: set[str] = field(default_factory=set)
     """HTTP addresses of brokers that are known to belong to it."""
+    is_default: bool = False
+    """Whether nobody named `bootstrap`."""
     _admin: Client | None = None
 
     def settings(self, **more: Any) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class Web:
 
     def _require_same_cluster(self, address: str) -> None:
         """Raises CommandFailed."""
-        expected = self._session.identify()
+        expected = self._cluster_named()
         status, answer = self._call(address, "GET", CLUSTER_PATH, None, 0)
         found = answer.get("cluster_id")
         if status >= 400 or found is None:
@@ -240,6 +240,19 @@ class Web:
                 USAGE,
             )
         self._session.same_cluster.add(address)
+
+    def _cluster_named(self) -> str:
+        """The id of the cluster that --bootstrap names. Raises CommandFailed."""
+        try:
+            return self._session.identify()
+        except CommandFailed as failure:
+            if self._session.is_default and failure.exit_code == UNREACHABLE:
+                failure.next_step = (
+                    f"--http {self._address} alone does not name a cluster: specify a Kafka address"
+                    f" of the same brokers with --bootstrap, whose default is"
+                    f" {self._session.bootstrap}"
+                )
+            raise
 
     def _call(
         self, address: str, method: str, path: str, body: Any, wait_s: float

@@ -57,16 +57,13 @@ def _receipts(kind: int) -> Schema:
 
 SETTLE: Final[Schema] = {
     "type": "object",
-    "minProperties": 1,
     "additionalProperties": False,
     "properties": {name: _receipts(kind) for name, kind in WAYS},
 }
 
 
 def parse(body: Json) -> ReceiptSettlements:
-    """Raises RequestInvalid."""
-    if not body:
-        raise RequestInvalid("nothing to settle: name receipts in ack, nack, extend or dead_letter")
+    """What a body asks; nothing, if it has no receipts. Raises RequestInvalid."""
     unknown = sorted(set(body) - {name for name, _kind in WAYS})
     if unknown:
         raise RequestInvalid(f"unknown field {unknown[0][:50]!r}")

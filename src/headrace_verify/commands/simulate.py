@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.duration import Duration
-from headrace.cli.failures import FAILED, OK
+from headrace.cli.failures import FAILED, OK, UNKNOWN
 from headrace.cli.output import print_table, say
 from headrace_verify.commands.mode import Proof, mode_options, perform
 from headrace_verify.commands.stopping import stop_requested
+from headrace_verify.verdicts import CANNOT_RUN, INCONCLUSIVE, missing
 from headrace_verify.workloads import LOG, WORKLOADS
 
 if TYPE_CHECKING:
@@ -77,7 +78,12 @@ def simulate(
     from headrace_verify.simulation.explore import Limits
 
     if replay is not None and not asked.is_list and asked.planted is None:
-        ctx.exit(_replay(replay))
+        try:
+            code = _replay(replay)
+        except CANNOT_RUN as error:
+            say(f"{INCONCLUSIVE}: the run could not be made: {error}")
+            code = UNKNOWN
+        ctx.exit(code)
     if runs is None and seconds is None and hours is None:
         seconds, runs = (None, QUICK_RUNS) if quick else (60.0, None)
     limits = Limits(seconds, runs, hours, failures)
@@ -181,7 +187,7 @@ def _replay(path: Path) -> int:
     from headrace_verify.simulation.report import read_scenario
     from headrace_verify.simulation.run import simulate as run
 
-    is_clean = True
+    is_clean, is_faulty, operations, faults_done = True, False, 0, 0
     for is_shrunk in (False, True):
         result = run(read_scenario(path, is_shrunk=is_shrunk))
         faults = len(result.scenario.schedule)
@@ -191,7 +197,18 @@ def _replay(path: Path) -> int:
         for anomaly in result.verdict.anomalies[:10]:
             say(f"VIOLATION: {anomaly.kind}: {anomaly.what}")
         is_clean &= result.held
-    return OK if is_clean else FAILED
+        operations += result.operations
+        is_faulty |= faults > 0
+        faults_done += sum(result.faults.values())
+    if not is_clean:
+        return FAILED
+    evidence = {"completed operations": operations}
+    if is_faulty:
+        evidence["faults that took effect"] = faults_done
+    gaps = missing(evidence)
+    for gap in gaps:
+        say(f"{INCONCLUSIVE}: {gap}")
+    return UNKNOWN if gaps else OK
 
 
 def _list() -> None:

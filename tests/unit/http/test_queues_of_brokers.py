@@ -560,6 +560,33 @@ async def test_partitions_whose_owner_is_silent_are_listed_as_failed(cluster):
 
 
 @with_brokers(2)
+async def test_a_frozen_owner_is_waited_for_once(cluster):
+    """And not by each call that follows; they name it, and what it owns is failed."""
+    await cluster.make_queue()
+    one = cluster.brokers[1]
+    there = [number for number, owner in enumerate(cluster.owners()) if owner == 2]
+    waits = 0
+
+    async def frozen(*_asked):
+        nonlocal waits
+        waits += 1
+        await asyncio.sleep(0.5)
+        raise BrokerUnreachable("broker 2 at 127.0.0.1:1 gave no answer in time")
+
+    peers, genuine = one.node.queue_owners.peers, one.node.queue_owners.peers._call
+    cluster.patch.setattr(peers, "_call", frozen)
+    for _ in range(3):
+        status, answer = await one.ask("GET", QUEUE)
+        assert status == 200
+        assert [item["partition"] for item in answer["failed"]] == there
+        assert all("broker 2" in item["error"]["detail"] for item in answer["failed"])
+    assert waits == 1
+    cluster.patch.setattr(peers, "_call", genuine)
+    await asyncio.sleep(0.5)
+    assert "failed" not in (await one.ask("GET", QUEUE))[1]
+
+
+@with_brokers(2)
 async def test_where_no_owner_can_be_asked_the_answer_is_a_problem(cluster):
     await cluster.make_queue()
     one = cluster.brokers[1]

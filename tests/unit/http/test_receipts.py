@@ -84,6 +84,12 @@ def test_a_receipt_that_receive_never_gave_is_refused(text):
         assert json.loads(receipts.results(asked.receipts, [None, asked.refused[1], None]))
 
 
+@pytest.mark.parametrize("body", [{}, {"ack": []}, {"ack": [], "nack": []}])
+def test_nothing_to_settle_is_settled(body):
+    asked = receipts.parse(body)
+    assert json.loads(receipts.results(asked.receipts, [])) == {"results": []}
+
+
 def test_a_delivery_is_settled_once_in_a_body():
     for body in (
         {"ack": ["0.1.m", "0.1.m"]},

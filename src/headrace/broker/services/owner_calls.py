@@ -95,8 +95,10 @@ class OwnerCalls:
         """The result of one broker. Raises HeadraceError."""
         if broker_id == self._broker_id:
             return await self._of_broker[name](asked)
-        broker, peers = self._owners.reachable_peer(broker_id)
-        answer = await peers.ask(broker, name, None, (), encoded(asked), time_s)
+        answer = await self._owners.call(
+            broker_id,
+            lambda peers, broker: peers.ask(broker, name, None, (), encoded(asked), time_s),
+        )
         missing = BrokerUnreachable(f"broker {broker_id} omitted its result")
         return decoded(answer.get(-1, missing))
 

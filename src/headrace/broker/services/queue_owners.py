@@ -87,8 +87,8 @@ class QueueOwners:
         self._known = known
         self._brokers = brokers
         self._tasks = tasks
-        self._suspects: dict[int, tuple[float, BrokerUnreachable]] = {}
-        """Broker -> until when it is not asked, and the error."""
+        self._suspects: dict[int, tuple[float, str]] = {}
+        """Broker -> until when it is not asked, and why."""
         self._watches: dict[tuple[int, UUID, str], asyncio.Task[None]] = {}
         self._begun: OrderedDict[tuple[UUID, str], set[int]] = OrderedDict()
 
@@ -137,24 +137,20 @@ class QueueOwners:
         self, broker_id: int, topic: Topic, asked: ReceiveRequest, ends: Mapping[int, int]
     ) -> Answered:
         """See QueuePeerCalls.receive. Raises BrokerUnreachable, TopicIdUnknown."""
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        self._check_suspect(broker_id)
-        broker, peers = self.peer(broker_id)
-        has_answered = False
+        is_asked = has_answered = False
+
+        async def ask(peers: QueuePeerCalls, broker: BrokerFact) -> Answered:
+            nonlocal is_asked
+            is_asked = True
+            return await peers.receive(broker, topic.id, asked, ends)
+
         try:
-            answered = await peers.receive(broker, topic.id, asked, ends)
+            answered = await self.call(broker_id, ask)
             has_answered = True
-        except BrokerUnreachable as error:
-            now_s = loop.time()
-            pause_s = min(now_s - began_s, SUSPECT_S_MAX)
-            self._suspects[broker_id] = now_s + pause_s, error
-            raise
         finally:
-            if not has_answered and asked.records_max > 0:
+            if is_asked and not has_answered and asked.records_max > 0:
                 release = self._release(topic, asked.group_id, asked.member_id, list(ends))
                 self._tasks.spawn(release, f"release {asked.member_id}")
-        self._suspects.pop(broker_id, None)
         failed = [number for number, one in answered.items() if isinstance(one, HeadraceError)]
         if not failed:
             self._note_begun(topic, asked.group_id, list(ends))
@@ -194,16 +190,28 @@ class QueueOwners:
             "at the moment: try again"
         )
 
-    def reachable_peer(self, broker_id: int) -> tuple[BrokerFact, QueuePeerCalls]:
-        """As `peer`; raises BrokerUnreachable also where the broker has just failed to answer."""
-        self._check_suspect(broker_id)
-        return self.peer(broker_id)
+    async def call(
+        self, broker_id: int, ask: Callable[[QueuePeerCalls, BrokerFact], Awaitable[_T]]
+    ) -> _T:
+        """What another broker answers.
 
-    def _check_suspect(self, broker_id: int) -> None:
-        """Raise BrokerUnreachable if the broker has just failed to answer."""
-        until_s, problem = self._suspects.get(broker_id, (0.0, None))
-        if problem is not None and asyncio.get_running_loop().time() < until_s:
-            raise problem
+        Raises BrokerUnreachable, at once if it has just failed to answer a call, and what the call
+        raises.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        until_s, problem = self._suspects.get(broker_id, (0.0, ""))
+        if began_s < until_s:
+            raise BrokerUnreachable(problem)
+        broker, peers = self.peer(broker_id)
+        try:
+            answered = await ask(peers, broker)
+        except BrokerUnreachable as error:
+            now_s = loop.time()
+            self._suspects[broker_id] = now_s + min(now_s - began_s, SUSPECT_S_MAX), str(error)
+            raise
+        self._suspects.pop(broker_id, None)
+        return answered
 
     # --- waits -------------------------------------------------------------------------------
 
@@ -386,8 +394,9 @@ class QueueOwners:
         async def ask(broker_id: int, part: Sequence[int]) -> None:
             answered: Mapping[int, _U | HeadraceError]
             try:
-                broker, peers = self.reachable_peer(broker_id)
-                answered = await there(peers, broker, part)
+                answered = await self.call(
+                    broker_id, lambda peers, broker: there(peers, broker, part)
+                )
             except HeadraceError as error:
                 answered = dict.fromkeys(part, error)
             missing = BrokerUnreachable(f"broker {broker_id} omitted partitions in its response")

@@ -168,8 +168,9 @@ class RecordSends:
                 # An owner closes the connection of a request above its limit, without an answer.
                 self._topics.log_config(topic.name, topic.fact.configs).check_size(len(batch))
                 owner = self._ownership.leader(topic, number).broker
-                broker, peers = self._owners.reachable_peer(owner)
-                return await peers.append(broker, topic.id, number, batch)
+                return await self._owners.call(
+                    owner, lambda peers, broker: peers.append(broker, topic.id, number, batch)
+                )
             except NotOwner:
                 continue  # a takeover that one of the two brokers has not seen yet
         raise away(topic, [number], self._ownership.leader(topic, number).broker)
