@@ -215,7 +215,7 @@ class Node:
         self.timers = TimerPartitions(
             environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
         )
-        self.appends.delays = self.timers
+        self.appends.delays = self.timers.delayed
         self.copies = CopyAppends(self.appends, self.topics, self.ownership)
         self.dead_letters = DeadLetters(environment, self.topics, self.copies.append)
         self.shares = SharePartitions(
@@ -332,7 +332,7 @@ class Node:
         self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
-        self.tasks.spawn(self.timers.run(), "delayed delivery")
+        self.tasks.spawn(self.timers.host.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:
             self.tasks.spawn(self.evidence.audit_at_start(), "audit ledgers at start")
@@ -434,7 +434,7 @@ class Node:
         """Stop the coordinators and all background work. The caller closes the storage."""
         self.coordinators.close()
         self.shares.close()
-        self.timers.close()
+        self.timers.host.hosted.close()
         self.appends.close()
         self.authentication.close()
         await self.tasks.close()
@@ -483,13 +483,13 @@ class Node:
     def _suspended(self, topic: Topic, partition: int) -> None:
         """It is uncertain whether this broker owns a partition."""
         self.shares.resign(topic, partition)
-        self.timers.resign(topic, partition)
+        self.timers.host.hosted.resign(topic, partition)
         self.coordinators.suspend(topic.name, partition)
 
     def _resigned(self, topic: Topic, partition: int) -> None:
         """This broker is about to stop serving a partition."""
         self.shares.resign(topic, partition)
-        self.timers.resign(topic, partition)
+        self.timers.host.hosted.resign(topic, partition)
         self.coordinators.resign(topic.name, partition)
 
     def _rack_of(self, topic: Topic, partition: int) -> str | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.broker.services.message_timers import DelayedShown
-    from headrace.broker.timers.timer_partitions import HalfShown
+    from headrace.broker.timers.half_messages import HalfShown
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.timers.commands import Half
     from headrace.http.schemas import Schema

@@ -444,8 +444,8 @@ class Metrics(Collector):
         yield age
 
     def _timers(self) -> Iterable[Metric]:
-        timers = self._node.timers
-        states = [(hosted, state) for hosted in timers.hosted() if (state := hosted.state)]
+        timers = self._node.timers.host
+        states = [(hosted, state) for hosted in timers.hosted if (state := hosted.state)]
         due_ms = [ms for _, state in states if (ms := state.schedule.first_ms()) is not None]
         wait_s = (min(due_ms) - self._node.clock.now_ms()) / 1000 if due_ms else -1.0
         pending = sum(state.schedule.count for _, state in states)

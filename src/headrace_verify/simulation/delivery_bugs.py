@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinators.marker_writer import MarkerWriter
-from headrace.broker.timers import timer_partitions
+from headrace.broker.timers import delayed_records
 from headrace.coordination.shares.delivery import RowDelivery
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.coordination.shares.state_records import ShareGroupChanged
@@ -114,13 +114,13 @@ def deliver_a_key_while_it_is_in_flight(patch: Patch) -> None:
 
 
 def deliver_before_the_time(patch: Patch) -> None:
-    new_timer = timer_partitions._new_timer
+    new_timer = delayed_records._new_timer
 
     def hasty(delayed: Any) -> Any:
         timer = new_timer(delayed)
         return timer._replace(due_ms=timer.due_ms - EARLY_MS) if timer.due_ms else timer
 
-    patch(timer_partitions, "_new_timer", hasty)
+    patch(delayed_records, "_new_timer", hasty)
 
 
 def forget_delayed_records_on_takeover(patch: Patch) -> None:
@@ -138,10 +138,10 @@ def forget_delayed_records_on_takeover(patch: Patch) -> None:
 
 
 def show_half_messages_at_once(patch: Patch) -> None:
-    new_timer = timer_partitions._new_timer
+    new_timer = delayed_records._new_timer
 
     def hasty(delayed: Any) -> Any:
         timer = new_timer(delayed)
         return timer._replace(due_ms=timer.due_ms or 1, group="", message_id="")
 
-    patch(timer_partitions, "_new_timer", hasty)
+    patch(delayed_records, "_new_timer", hasty)

@@ -169,7 +169,7 @@ class QueueSender:
         context = self._context
 
         async def cancel(node: Node, topic: Topic) -> int:
-            return await node.timers.cancel_by_id(topic, message.part, message.id)
+            return await node.timers.delayed.cancel_by_id(topic, message.part, message.id)
 
         fields = {"topic": message.topic, "part": message.part, "value": message.value}
         try:
@@ -194,7 +194,7 @@ class QueueSender:
         self._note(INVOKE, message.id, how)
 
         async def settle(node: Node, topic: Topic) -> Any:
-            reply = await node.timers.settle(topic, message.part, command)
+            reply = await node.timers.halves.settle(topic, message.part, command)
             if reply is not None and reply.error is not None:
                 raise reply.error
             return None if reply is None else reply.outcome
@@ -234,7 +234,7 @@ async def check_audit(context: Context, *, is_calendar_set: bool) -> None:
     for topic, part in context.places:
 
         async def ask(node: Node, found: Topic, part: int = part) -> Any:
-            return await node.timers.list_halves(found, part)
+            return await node.timers.halves.list_halves(found, part)
 
         while True:
             try:

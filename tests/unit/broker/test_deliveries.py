@@ -99,11 +99,11 @@ def test_a_record_that_cannot_be_read_is_refused_and_those_after_it_are_delivere
             hosted.deliveries.add(effect, done.set_result)
             assert await asyncio.wait_for(done, 30) == 3
             assert await delivered(node) == [b"a", b"c"]
-            assert node.timers.figures.refused_total == 1
-            (refused,) = await node.timers.list_refused(hosted.topic, hosted.number)
+            assert node.timers.host.figures.refused_total == 1
+            (refused,) = await node.timers.delayed.list_refused(hosted.topic, hosted.number)
             assert refused.offset == second
             assert refused.reason
-            assert node.timers.figures.delivered_total == 2
+            assert node.timers.host.figures.delivered_total == 2
             assert hosted.data.producers.last_sequence(hosted.state.producer_id) == 2
 
     with caplog.at_level(logging.ERROR):

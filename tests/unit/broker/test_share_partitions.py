@@ -376,7 +376,7 @@ async def test_a_key_with_a_long_backlog_delays_no_other_key_and_keeps_its_order
             got += values(received)
             await settle(rig, topic, everything(received), "b")
         assert got == [b"other"] * 20, "while the first record of the long key is held"
-        group = rig.node.shares._hosted[topic.id, 0].shard.machine.groups[GROUP]
+        group = rig.node.shares._host.get(topic, 0).shard.machine.groups[GROUP]
         assert len(group.keyed._rows) <= 3_000, "memory is bounded"
         await settle(rig, topic, everything(first))
         for offset in range(1, 6_000):

@@ -33,7 +33,7 @@ def batch(values, due_ms, origin=None):
 async def add(node, values, due_ms, origin=None):
     log = node.topics.get("t").require_log(0)
     await log.wait_loaded()
-    await node.timers.add(log, batch(values, due_ms, origin)).wait()
+    await node.timers.delayed.add(log, batch(values, due_ms, origin)).wait()
 
 
 async def delivered(node):
@@ -62,7 +62,7 @@ async def alone():
 
 
 def hosted_of(node):
-    (hosted,) = node.timers.hosted()
+    (hosted,) = node.timers.host.hosted
     return hosted
 
 
@@ -135,8 +135,8 @@ def test_a_restart_reads_the_checkpoint_and_what_followed():
             await add(node, [b"after"], due_ms)
             before = list(hosted.state.schedule.after(ScheduleEntry(-1, -1)))
             topic = node.topics.get("t")
-            node.timers.resign(topic, 0)
-            shown = await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 2_000)
+            node.timers.host.hosted.resign(topic, 0)
+            shown = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 2_000)
             fresh = hosted_of(node)
             assert fresh is not hosted
             assert list(fresh.state.schedule.after(ScheduleEntry(-1, -1))) == before
@@ -162,14 +162,14 @@ def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monkeypatch
             await timer_space.keep_small(hosted)
             assert hosted.companion.log_start_offset >= 500
             topic = node.topics.get("t")
-            (shown,) = await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
+            (shown,) = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
             assert shown.body.value == b"kept"
             assert shown.offset != shown.number, "it was written again"
-            node.timers.resign(topic, 0)
-            (again,) = await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
+            node.timers.host.hosted.resign(topic, 0)
+            (again,) = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
             assert again == shown
-            assert await node.timers.cancel(topic, 0, shown.due_ms, shown.number)
-            assert not await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
+            assert await node.timers.delayed.cancel(topic, 0, shown.due_ms, shown.number)
+            assert not await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
 
     asyncio.run(scenario())
 
@@ -199,7 +199,7 @@ def test_records_of_one_millisecond_keep_their_order_when_space_is_freed(
             await timer_space.keep_small(hosted)
             assert hosted.companion.log_start_offset >= 500
             topic = node.topics.get("t")
-            shown = await node.timers.list_delayed(topic, 0, ScheduleEntry(-1, -1), 100)
+            shown = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 100)
             words = (b"first", b"second", b"third")
             assert [one.body.value for one in shown] == [
                 b"%b %d" % (word, n) for n in range(10) for word in words
@@ -216,7 +216,7 @@ def test_listings_are_bounded_by_bytes_and_complete():
                 value = b"%02d" % n + bytes(900_000)
                 await add(node, [value], soon_ms + (n * 7) % 24)
             after, seen = ScheduleEntry(-1, -1), []
-            while some := await node.timers.list_delayed(topic, 0, after, 500):
+            while some := await node.timers.delayed.list_delayed(topic, 0, after, 500):
                 assert sum(len(one.body.value) for one in some) <= LISTED_BYTES_MAX + 900_002
                 seen += [int(one.body.value[:2]) for one in some]
                 after = ScheduleEntry(some[-1].due_ms, some[-1].offset)

@@ -53,7 +53,7 @@ class DeletedTopics:
         """Another broker has deleted a topic; unless `is_certain`, its fact may only have been
         lost."""
         self._shares.forget_topic(topic.id)
-        self._timers.forget_topic(topic.id)
+        self._timers.host.hosted.forget_topic(topic.id)
         if is_certain:
             self._tasks.spawn(
                 self._delete_offsets(topic.name, topic.id), f"delete offsets of {topic.name}"
@@ -64,7 +64,7 @@ class DeletedTopics:
     async def forget(self, name: str, topic_id: UUID) -> None:
         """This broker has deleted a topic. Raises the group coordinator's errors."""
         self._shares.forget_topic(topic_id)
-        self._timers.forget_topic(topic_id)
+        self._timers.host.hosted.forget_topic(topic_id)
         self._tasks.spawn(self._forget_share_topic(topic_id), "a deleted topic's share groups")
         await self._groups().topic_deleted(name, topic_id)
 

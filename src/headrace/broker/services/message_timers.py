@@ -14,7 +14,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked, split
-from headrace.broker.timers.timer_partitions import HalfShown
+from headrace.broker.timers.half_messages import HalfShown
 from headrace.coordination.timers.commands import Half, SettleHalfCommand
 from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.coordination.timers.state_records import Settled
@@ -138,7 +138,7 @@ class MessageTimers:
                 one.body.key,
                 len(one.body.value or b""),
             )[1:]
-            for one in await self._timers.list_delayed(topic, number, after, count)
+            for one in await self._timers.delayed.list_delayed(topic, number, after, count)
         ]
 
     async def list_refused(self, topic: Topic) -> tuple[dict[int, list[RefusedRecord]], Failed]:
@@ -146,7 +146,7 @@ class MessageTimers:
         return split(await self._calls.ask_partitions("delayed.refused", topic, ()))
 
     async def _refused_here(self, topic: Topic, number: int, _asked: Any) -> list[Any]:
-        return [tuple(one) for one in await self._timers.list_refused(topic, number)]
+        return [tuple(one) for one in await self._timers.delayed.list_refused(topic, number)]
 
     async def cancel(
         self, topic: Topic, receipts: Sequence[tuple[int, int, int]], message_ids: Sequence[str]
@@ -173,10 +173,13 @@ class MessageTimers:
         for one in receipts[:ITEMS_MAX]:
             partition, due_ms, timer = checked(one, int, int, int)
             is_here = partition == number
-            cancelled.append(is_here and await self._timers.cancel(topic, number, due_ms, timer))
+            cancelled.append(
+                is_here and await self._timers.delayed.cancel(topic, number, due_ms, timer)
+            )
         checked(message_ids, *[str] * len(message_ids))
         counts = [
-            await self._timers.cancel_by_id(topic, number, one) for one in message_ids[:ITEMS_MAX]
+            await self._timers.delayed.cancel_by_id(topic, number, one)
+            for one in message_ids[:ITEMS_MAX]
         ]
         return cancelled, counts
 
@@ -211,7 +214,7 @@ class MessageTimers:
 
     async def _halves_here(self, topic: Topic, number: int, asked: Any) -> list[Any]:
         is_settled, after, count = checked(asked, bool, int, int)
-        pending, outcomes = await self._timers.list_halves(topic, number)
+        pending, outcomes = await self._timers.halves.list_halves(topic, number)
         # There may be a million of them: only those of the page are written out.
         listed: list[Settled] | list[Half] = outcomes if is_settled else pending
         wanted = (one for one in listed if one.number > after)
@@ -247,7 +250,7 @@ class MessageTimers:
             reply = None
             if reference.partition in {-1, number}:
                 command = SettleHalfCommand(*reference[1:])
-                reply = await self._timers.settle(topic, number, command)
+                reply = await self._timers.halves.settle(topic, number, command)
             if reply is None or reply.outcome is None:
                 found.append(None)
             else:
@@ -274,7 +277,7 @@ class MessageTimers:
                 return found, failed
             others = any(broker.id != self._broker_id for broker in self._brokers())
             pause_s = min(left_s, POLL_S) if others else left_s
-            found = await self._timers.poll_checks(group, count_max, pause_s)
+            found = await self._timers.halves.poll_checks(group, count_max, pause_s)
             if found:
                 return found, failed
 
@@ -303,7 +306,7 @@ class MessageTimers:
         group, count_max = checked(asked, str, int)
         return [
             (one.topic, one.partition, _row(one.half), encode_body(*one.body))
-            for one in await self._timers.take_checks(group, min(count_max, LISTED_MAX))
+            for one in await self._timers.halves.take_checks(group, min(count_max, LISTED_MAX))
         ]
 
 

@@ -296,9 +296,11 @@ class Search:
             if run.is_over:
                 return place._replace(at=after.due_ms, then=after.offset)
             if wanted:
-                shown = await self._timers.find_by_id(topic, number, wanted, after)
+                shown = await self._timers.delayed.find_by_id(topic, number, wanted, after)
             else:
-                shown = await self._timers.list_delayed(topic, number, after, DELAYED_AT_ONCE)
+                shown = await self._timers.delayed.list_delayed(
+                    topic, number, after, DELAYED_AT_ONCE
+                )
             if not shown:
                 return None
             for one in shown:
@@ -312,7 +314,7 @@ class Search:
     async def _search_halves(
         self, run: _Run, place: SearchPosition, topic: Topic
     ) -> SearchPosition | None:
-        pending, _settled = await self._timers.list_halves(topic, place.partition)
+        pending, _settled = await self._timers.halves.list_halves(topic, place.partition)
         wanted = run.condition.message_id
         rest = sorted(
             (half for half in pending if half.number > place.at
@@ -323,7 +325,7 @@ class Search:
             if run.is_over:
                 return place._replace(at=rest[0].number - 1)
             some = rest[:DELAYED_AT_ONCE]
-            shown = await self._timers.half_bodies(topic, place.partition, some)
+            shown = await self._timers.halves.half_bodies(topic, place.partition, some)
             upto = shown[-1][0].number if shown else some[-1].number
             rest = rest[bisect_right(rest, upto, key=lambda half: half.number) :]
             for half, timer in shown:

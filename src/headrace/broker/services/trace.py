@@ -122,7 +122,7 @@ class Tracer:
             # the messages of a partition lost or gained meanwhile may be missing
             trace.is_complete = False
         for number in self._search.served(topic):
-            _pending, settled = await self._timers.list_halves(topic, number)
+            _pending, settled = await self._timers.halves.list_halves(topic, number)
             trace.events += [
                 event
                 for one in settled

@@ -18,6 +18,7 @@ from headrace.log.waiters import Waiters
 if TYPE_CHECKING:
     from headrace.broker.shares.share_reads import BatchesRead
     from headrace.coordination.machine import Answer, Command
+    from headrace.errors import HeadraceError
     from headrace.log.partition_log import PartitionLog
 
 READ_BYTES_MIN: Final = 16 * 1024
@@ -51,6 +52,24 @@ class Hosted:
         """Average size per record in the batches read last."""
         self.settled = 0
         self.waiters = Waiters()
+
+    @property
+    def is_open(self) -> bool:
+        """See Tenure."""
+        return True
+
+    def serves(self, data: PartitionLog) -> bool:
+        """See Tenure."""
+        return self.data is data and not self.shard.is_closed
+
+    def stop(self, error: HeadraceError) -> None:
+        """See Tenure."""
+        self.shard.close(error)
+
+    def close(self, error: HeadraceError) -> None:
+        """See Tenure."""
+        self.shard.close(error)
+        self.journal.abandon(NotOwner(str(error)))
 
     async def ask(self, command: Command[Answer]) -> Answer:
         """The reply to a command. Raises its error, in terms of partitions."""

@@ -11,12 +11,12 @@ within what was read; so only records that fit into the response are acquired.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.broker.companions.companion_host import CompanionHost
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import duration_ms, own_dead_letter_topic
 from headrace.broker.coordinators.internal_topics import InternalPartition
@@ -25,7 +25,6 @@ from headrace.broker.shares.held_batches import HeldBatches
 from headrace.broker.shares.hosted_shares import Hosted, Pause
 from headrace.broker.shares.queue_figures import QueueFigures
 from headrace.broker.shares.share_reads import BatchesRead, row_reader, rows_of
-from headrace.broker.topics.companions import open_companion
 from headrace.coordination.shares.commands import (
     AcquireCommand,
     Acquired,
@@ -49,7 +48,7 @@ from headrace.coordination.shares.commands import (
     StatesCommand,
 )
 from headrace.coordination.shares.share_machine import ShareMachine
-from headrace.errors import GroupUnknown, HeadraceError, NotOwner, TopicUnknown
+from headrace.errors import GroupUnknown, HeadraceError
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.metadata.facts import CompanionKind
 
@@ -125,9 +124,13 @@ class SharePartitions:
         self._environment = environment
         self._ownership = ownership
         self._terms = terms
-        self._is_standalone = is_standalone
-        self._hosted: dict[tuple[UUID, int], Hosted] = {}
-        self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
+        self._host = CompanionHost(
+            environment,
+            lambda: ownership,
+            CompanionKind.SHARES,
+            self._make,
+            is_standalone=is_standalone,
+        )
         self._held_batches = HeldBatches()
 
     # --- requests of faces -------------------------------------------------------------------
@@ -137,7 +140,7 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
         """
-        hosted = await self._host(topic, number)
+        hosted = await self._host.open(topic, number)
         await self._open_group(hosted, request.group_id, topic, number)
         terms = self._terms(request.group_id)
         isolation = READ_COMMITTED if terms.is_committed_only else READ_UNCOMMITTED
@@ -194,7 +197,7 @@ class SharePartitions:
 
     async def watched(self, topic: Topic, number: int) -> Hosted:
         """The partition, for callers that wait. Raises what storage and ownership raise."""
-        return await self._host(topic, number)
+        return await self._host.open(topic, number)
 
     async def settle(
         self,
@@ -210,7 +213,7 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable.
         """
-        hosted = await self._host(topic, number)
+        hosted = await self._host.open(topic, number)
         command = SettleCommand(group_id, member_id, settlements, is_atomic)
         reply = await hosted.ask(command)
         self.figures.note_settled(group_id, topic.name, settlements, reply.errors)
@@ -222,12 +225,12 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
         """
-        hosted = await self._host(topic, number)
+        hosted = await self._host.open(topic, number)
         await self._open_group(hosted, group_id, topic, number)
 
     async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
         """A member's session has ended."""
-        hosted = await self._host(topic, number)
+        hosted = await self._host.open(topic, number)
         await hosted.ask(ReleaseMemberCommand(group_id, member_id))
         hosted.wake()
 
@@ -238,14 +241,14 @@ class SharePartitions:
 
         Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
         """
-        hosted = await self._host_or_none(topic, number)
+        hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return []
         return (await hosted.ask(DescribeCommand(group_ids))).groups
 
     def describe_loaded(self, topic: Topic, number: int) -> Sequence[ShareDescription]:
         """As `describe`, of what is in memory."""
-        hosted = self._hosted.get((topic.id, number))
+        hosted = self._host.get(topic, number)
         machine = None if hosted is None else hosted.shard.machine
         if not isinstance(machine, ShareMachine):
             return []
@@ -258,7 +261,7 @@ class SharePartitions:
 
         Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
         """
-        hosted = await self._host_or_none(topic, number)
+        hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return [[] for _ in offsets]
         return (await hosted.ask(StatesCommand(offsets))).states
@@ -266,7 +269,7 @@ class SharePartitions:
     async def ask_of_keys(self, topic: Topic, number: int, command: Command[Answer]) -> Answer:
         """The reply to a command on parked keys. Raises RecordStateInvalid, GroupUnknown, NotOwner,
         StorageUnavailable."""
-        hosted = await self._host_or_none(topic, number)
+        hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             raise GroupUnknown(f"no share group has begun on {topic.name}-{number}")
         reply = await hosted.ask(command)
@@ -284,19 +287,19 @@ class SharePartitions:
 
         Raises TopicUnknown, NotOwner, StorageUnavailable.
         """
-        hosted = await self._host_or_none(topic, number)
+        hosted = await self._hosted_or_none(topic, number)
         return None if hosted is None else hosted.journal
 
     async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
         """Reset the group to `offset`; in-flight state is dropped."""
-        hosted = await self._host(topic, number)
+        hosted = await self._host.open(topic, number)
         await self._open_group(hosted, group_id, topic, number)
         await hosted.ask(MoveStartCommand(group_id, offset))
         hosted.wake()
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
         """Delete the group on the partition."""
-        hosted = await self._host_or_none(topic, number)
+        hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return
         with suppress(GroupUnknown):
@@ -305,68 +308,30 @@ class SharePartitions:
 
     def resign(self, topic: Topic, number: int) -> None:
         """This broker no longer serves the partition."""
-        hosted = self._hosted.pop((topic.id, number), None)
-        if hosted is not None:
-            error = NotOwner(f"{hosted.data.name} is served by another broker now")
-            hosted.shard.close(error)
-            hosted.journal.abandon(error)
+        self._host.resign(topic, number)
 
     def forget_topic(self, topic_id: UUID) -> None:
         """The topic and its journals were deleted."""
-        for key in [key for key in self._hosted if key[0] == topic_id]:
-            hosted = self._hosted.pop(key)
-            hosted.shard.close(TopicUnknown("the topic was deleted"))
-            hosted.journal.abandon(NotOwner("the topic was deleted"))
+        self._host.forget_topic(topic_id)
 
     def close(self) -> None:
         """Refuse waiting requests and stop the timers."""
         self._held_batches.drop()
-        for hosted in self._hosted.values():
-            hosted.shard.close(NotOwner("the broker is stopping: refresh the metadata"))
+        self._host.close()
 
     # --- the machine of a partition ----------------------------------------------------------
 
-    async def _host_or_none(self, topic: Topic, number: int) -> Hosted | None:
+    async def _hosted_or_none(self, topic: Topic, number: int) -> Hosted | None:
         """None if no share group has ever begun on the partition."""
-        data = topic.require_log(number)
-        if (topic.id, number) not in self._hosted and self._ownership.is_mine(topic, number):
-            await data.wait_loaded()
-            if not data.has_companion(CompanionKind.SHARES):
-                return None
-        return await self._host(topic, number)
-
-    async def _host(self, topic: Topic, number: int) -> Hosted:
-        data = topic.require_log(number)
-        if data.is_deleted:
-            raise TopicUnknown(f"topic {topic.name!r} was deleted")
-        key = (topic.id, number)
-        hosted = self._hosted.get(key)
-        if hosted is not None and hosted.data is data and not hosted.shard.is_closed:
-            return hosted
-        if not self._ownership.is_mine(topic, number):
-            raise NotOwner(f"{data.name} is not served by this broker: refresh the metadata")
-        async with self._opening.setdefault(key, asyncio.Lock()):
-            hosted = self._hosted.get(key)
-            if hosted is not None and hosted.data is data and not hosted.shard.is_closed:
-                return hosted
-            self.resign(topic, number)
-            journal = await open_companion(
-                self._environment,
-                topic,
-                number,
-                CompanionKind.SHARES,
-                is_owned=not self._is_standalone,
-            )
-            if topic.log(number) is not data:
-                raise NotOwner(f"{data.name} has a new owner: refresh the metadata")
-            hosted = self._hosted[key] = Hosted(data, journal, self._shard(topic, number, journal))
-        self._opening.pop(key, None)
-        return hosted
+        is_new = self._host.get(topic, number) is None
+        if is_new and self._ownership.is_mine(topic, number):
+            return await self._host.open_or_none(topic, number)
+        return await self._host.open(topic, number)
 
     def _dead_letter_topic(self, group_id: str) -> str:
         return self._terms(group_id).dead_letter_topic
 
-    def _shard(self, topic: Topic, number: int, journal: PartitionLog) -> ShareShard:
+    def _make(self, topic: Topic, number: int, journal: PartitionLog) -> Hosted:
         environment = self._environment
 
         def perform(
@@ -381,7 +346,7 @@ class SharePartitions:
             if effect.has_copy:
                 self._dead_letters.begin(LetterOrigin(topic, number, target), effect, report)
 
-        return CoordinatorShard(
+        shard: ShareShard = CoordinatorShard(
             f"share groups of {topic.name}-{number}",
             InternalPartition(journal, environment.clock),
             ShareMachine,
@@ -390,6 +355,7 @@ class SharePartitions:
             environment.tasks,
             perform,
         )
+        return Hosted(topic.require_log(number), journal, shard)
 
     async def _open_group(self, hosted: Hosted, group_id: str, topic: Topic, number: int) -> None:
         partitions_then = await self._begin(group_id, topic.id, len(topic.partitions))

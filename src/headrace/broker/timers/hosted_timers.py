@@ -157,10 +157,14 @@ class HostedTimers:
             self._preloaded_to = ScheduleEntry(-1, -1)
             await self.ask(TimerTickCommand())
 
-    def close(self, error: HeadraceError) -> None:
-        """End the tenure; waiting requests get `error`."""
+    def stop(self, error: HeadraceError) -> None:
+        """See Tenure."""
         self.deliveries.close()
         self.shard.close(error)
+
+    def close(self, error: HeadraceError) -> None:
+        """See Tenure."""
+        self.stop(error)
         self.companion.abandon(NotOwner(str(error)))
 
 

@@ -1,0 +1,189 @@
+"""Delayed records: taken in, shown and cancelled on the partitions that this broker serves.
+
+Invariants: the machine of the partition (`coordination.timers`), whose journal is a companion log,
+decides what waits and what is due. Nothing here knows a protocol. Errors are raised as
+HeadraceErrors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.timers import listing
+from headrace.broker.timers.hosted_timers import HostedTimers, translated
+from headrace.broker.timers.listing import LISTED_BYTES_MAX, SHOWN_AT_ONCE, Delayed, tag_of
+from headrace.broker.timers.timer_bodies import StoredTimer
+from headrace.broker.timers.timer_host import number_of
+from headrace.broker.topics.overrides import delay_max_ms
+from headrace.coordination.timers.commands import AddCommand, CancelCommand, NewTimer
+from headrace.coordination.timers.schedule import ScheduleEntry
+from headrace.coordination.timers.state_records import StoredOrigin
+from headrace.errors import HeadraceError, RecordInvalid, StorageUnavailable, TopicUnknown
+from headrace.records.attributes import HALF, MESSAGE_ID, find_header
+from headrace.records.bodies import encode_body
+from headrace.runtime.completion import Completion
+
+if TYPE_CHECKING:
+    from headrace.broker.coordinators.delays import DelayedBatch, DelayedRecord
+    from headrace.broker.timers.deliveries import RefusedRecord
+    from headrace.broker.timers.timer_host import TimerHost
+    from headrace.broker.topics.topic import Topic
+    from headrace.log.partition_log import PartitionLog
+
+log = logging.getLogger(__name__)
+
+SOON_MS: Final = 60_000
+"""A record that is due within this time stays in memory if there is room."""
+
+
+class DelayedRecords:
+    """See the module; implements `broker.coordinators.delays.Delays`."""
+
+    def __init__(self, host: TimerHost) -> None:
+        self._host = host
+
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
+        """See Delays."""
+        topic = self._host.topics.by_id.get(partition.topic_id)
+        if topic is None:
+            raise TopicUnknown(f"the topic of {partition.name} was deleted")
+        number = number_of(partition)
+        self._check(topic, batch)
+        completion = Completion()
+        adding = self._add(topic, number, batch, completion)
+        self._host.environment.tasks.spawn(adding, f"delay records of {partition.name}")
+        return completion
+
+    def _check(self, topic: Topic, batch: DelayedBatch) -> None:
+        """Raise RecordInvalid if a record's delay is too long."""
+        bound_ms = delay_max_ms(topic.fact.configs)
+        latest_ms = self._host.environment.clock.now_ms() + bound_ms
+        reason = (
+            f"its delay exceeds headrace.delay.max.ms={bound_ms}: use an earlier time, or "
+            "raise the limit of the topic"
+        )
+        late = [one.batch_index for one in batch.records if one.due_ms > latest_ms]
+        if late:
+            raise RecordInvalid(
+                f"record {late[0]} of the batch: {reason}; the batch is not stored",
+                record_errors=[(index, reason) for index in late],
+            )
+
+    async def _add(
+        self, topic: Topic, number: int, batch: DelayedBatch, completion: Completion
+    ) -> None:
+        try:
+            hosted = await self._host.hosted.open(topic, number)
+            await self._add_to(hosted, batch)
+        except HeadraceError as error:
+            completion.fail(translated(error))
+        except asyncio.CancelledError:
+            completion.fail(StorageUnavailable("the broker is stopping: send the batch again"))
+            raise
+        except Exception as fault:
+            log.exception(
+                "internal error while storing delayed records of %s-%d", topic.name, number
+            )
+            completion.fail(fault)
+        else:
+            completion.succeed()
+
+    async def _add_to(self, hosted: HostedTimers, batch: DelayedBatch) -> None:
+        now_ms = self._host.environment.clock.now_ms()
+        timers = [_new_timer(delayed) for delayed in batch.records]
+        origin = None if batch.origin is None else StoredOrigin(*batch.origin, now_ms)
+        reply = await hosted.ask(AddCommand(timers, origin))
+        for offset, timer in zip(reply.offsets or (), timers, strict=False):
+            if timer.group or timer.due_ms <= now_ms + SOON_MS:
+                where = timer.due_ms, timer.timestamp_ms, timer.tag, offset
+                hosted.bodies.keep(offset, StoredTimer(*where, timer.body))
+
+    async def list_delayed(
+        self, topic: Topic, number: int, after: ScheduleEntry, count_max: int
+    ) -> list[Delayed]:
+        """Waiting records by due time, after `after`, without those that are due right now.
+
+        At most LISTED_BYTES_MAX; an empty list: there are no more.
+        """
+        hosted = await self._host.hosted_or_none(topic, number)
+        state = None if hosted is None else hosted.state
+        if hosted is None or state is None:
+            return []
+        entries = list(islice(state.schedule.after(after), count_max))
+        return await listing.shown(hosted, entries)
+
+    async def list_refused(self, topic: Topic, number: int) -> list[RefusedRecord]:
+        """The newest records that were due and unreadable, since this broker took over the
+        partition."""
+        hosted = await self._host.hosted_or_none(topic, number)
+        return [] if hosted is None else list(hosted.deliveries.refused)
+
+    async def cancel(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
+        """Cancel the record with this due time and number; False if it is not waiting."""
+        hosted = await self._host.hosted_or_none(topic, number)
+        state = None if hosted is None else hosted.state
+        if hosted is None or state is None:
+            return False
+        entries = [ScheduleEntry(due_ms, timer_number)]
+        if not state.schedule.has(due_ms, timer_number):  # it may have been stored again
+            same = []
+            for entry in state.schedule.after(ScheduleEntry(due_ms, timer_number)):
+                if entry.due_ms != due_ms:
+                    break
+                same.append(entry)
+            entries = [
+                ScheduleEntry(due_ms, one.offset)
+                async for one in listing.each(hosted, same)
+                if one.number == timer_number
+            ]
+        return await self._cancel(hosted, entries) > 0
+
+    async def cancel_by_id(self, topic: Topic, number: int, message_id: str) -> int:
+        """Cancel the waiting records that carry this message id; returns how many."""
+        hosted = await self._host.hosted_or_none(topic, number)
+        if hosted is None:
+            return 0
+        candidates = await listing.tagged(hosted, message_id)
+        found = [
+            ScheduleEntry(one.due_ms, one.offset)
+            async for one in listing.each(hosted, candidates)
+            if one.has_id(message_id)
+        ]
+        return await self._cancel(hosted, found)
+
+    async def find_by_id(
+        self, topic: Topic, number: int, message_id: str, after: ScheduleEntry
+    ) -> list[Delayed]:
+        """The first waiting records after `after` that carry this message id; see list_delayed."""
+        hosted = await self._host.hosted_or_none(topic, number)
+        if hosted is None:
+            return []
+        candidates = [one for one in await listing.tagged(hosted, message_id) if one > after]
+        found, bytes_left = list[Delayed](), LISTED_BYTES_MAX
+        async for one in listing.each(hosted, candidates):
+            if one.has_id(message_id):
+                found.append(one)
+                bytes_left -= len(one.body.value or b"") + len(one.body.key or b"")
+                if bytes_left <= 0 or len(found) >= SHOWN_AT_ONCE:
+                    break
+        return found
+
+    @staticmethod
+    async def _cancel(hosted: HostedTimers, entries: list[ScheduleEntry]) -> int:
+        cancelled = 0
+        for entry in entries:
+            reply = await hosted.ask(CancelCommand(*entry))
+            cancelled += reply.is_done
+        return cancelled
+
+
+def _new_timer(delayed: DelayedRecord) -> NewTimer:
+    record = delayed.record
+    message_id = (find_header(record.headers, MESSAGE_ID) or b"").decode()
+    group = (find_header(record.headers, HALF) or b"").decode()
+    body = encode_body(record.key, record.value, record.headers)
+    where = delayed.due_ms, record.timestamp_ms, tag_of(message_id)
+    return NewTimer(*where, body, group, message_id if group else "")
