@@ -18,13 +18,15 @@ import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 
+from headrace.http.access import MONITOR, SEE_CLUSTER
+from headrace.http.authorization import Rights
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
-from headrace.http.operations import SLASH, routes
+from headrace.http.operations import SLASH, routes, session_of
 from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
@@ -102,7 +104,7 @@ class _App:
         """Report that the process is alive and its event loop runs."""
         return PlainTextResponse("ok\n")
 
-    async def _readyz(self, _request: Request) -> Response:
+    async def _readyz(self, request: Request) -> Response:
         """Clients can be served, and what they send can be stored."""
         is_full = self._is_disk_full()
         replication = self._face.node.replication
@@ -113,6 +115,8 @@ class _App:
             reason = f"none of the {counts.refused} partitions that this broker opened is served"
         is_ready = self._face.is_ready and not is_full and reason is None
         answer: dict[str, Any] = {"ready": is_ready}
+        if not self._may_monitor(request):
+            return JSONResponse(answer, 200 if is_ready else 503)
         if is_full:
             answer["disk_full"] = True
         if reason is not None:
@@ -133,7 +137,14 @@ class _App:
     async def _openapi(self, _request: Request) -> Response:
         return JSONResponse(self._document)
 
-    async def _serve_metrics(self, _request: Request) -> Response:
+    def _may_monitor(self, request: Request) -> bool:
+        """Whether the client may see figures and problems, which name topics and groups."""
+        node = self._face.node
+        return Rights(node, session_of(request), MONITOR, "metrics").may(*SEE_CLUSTER)
+
+    async def _serve_metrics(self, request: Request) -> Response:
+        if not self._may_monitor(request):
+            return PlainTextResponse("metrics need the right to DESCRIBE the cluster\n", 403)
         if self._asking >= ASKING_MAX:
             return PlainTextResponse("too many ask for metrics at once: ask again\n", 503)
         self._asking += 1

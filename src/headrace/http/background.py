@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse
 
+from headrace.broker.security.authorizer import Operation as Right
+from headrace.broker.services.background_tasks import unknown_task
 from headrace.http.operations import LIMIT_DEFAULT, PAGE, Call, Json, Operation, text
 from headrace.http.problems import Contradiction, details
 
@@ -56,14 +58,27 @@ class TaskOperations:
 
     async def _start(self, call: Call) -> Response:
         task = await self._begin(call)
+        task.owner = str(call.session.principal)
         headers = {"Location": f"/v1/{plural(self._kind)}/{task.id}"}
         return JSONResponse(_shown(task), 202, headers)
 
-    async def _list(self, _call: Call) -> Json:
-        return {plural(self._kind): [_shown(task) for task in self._tasks.list(self._kind)]}
+    async def _list(self, call: Call) -> Json:
+        mine = [
+            task
+            for task in self._tasks.list(self._kind)
+            if call.rights.is_mine(task.owner, Right.DESCRIBE)
+        ]
+        return {plural(self._kind): [_shown(task) for task in mine]}
+
+    def _task(self, call: Call, right: Right) -> BackgroundTask:
+        """Raises TaskUnknown, also for a task of another principal."""
+        task = self._tasks.get(self._kind, call.path["task"])
+        if not call.rights.is_mine(task.owner, right):
+            raise unknown_task(self._kind, task.id)
+        return task
 
     async def _get(self, call: Call) -> Json:
-        task = self._tasks.get(self._kind, call.path["task"])
+        task = self._task(call, Right.DESCRIBE)
         first = _first(call.query.get("page_token", ""))
         end = first + call.query.get("limit", LIMIT_DEFAULT)
         answer = _shown(task) | {"results": task.results[first:end]}
@@ -72,7 +87,8 @@ class TaskOperations:
         return answer
 
     async def _cancel(self, call: Call) -> Json:
-        return _shown(await self._tasks.cancel(self._kind, call.path["task"]))
+        task = self._task(call, Right.ALTER)
+        return _shown(await self._tasks.cancel(self._kind, task.id))
 
 
 def plural(kind: str) -> str:

@@ -29,6 +29,8 @@ from headrace.errors import (
     Retriable,
 )
 from headrace.http import schemas
+from headrace.http.access import ACCESS
+from headrace.http.authorization import Rights
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from headrace.broker.node import Node
+    from headrace.broker.security.access import Access
     from headrace.http.schemas import Schema
 
 CLIENT_ID, CLIENT_ID_DEFAULT = "x-client-id", "http"
@@ -61,6 +64,8 @@ class Call:
     """Of the body, as it was sent."""
     charge: int | None = None
     """What its quota is charged; None: the bytes of records."""
+    rights: Rights = field(kw_only=True)
+    """What its client may do."""
 
     @property
     def is_dry_run(self) -> bool:
@@ -98,6 +103,13 @@ class Operation:
     were stored."""
     is_checked: bool = True
     """False: its handler checks the body, for speed; the schema says the same."""
+    own_access: Access | None = None
+    """What its client must be allowed to do; None: as the table in `http/access` says."""
+
+    @property
+    def access(self) -> Access:
+        """What its client must be allowed to do. Raises LookupError for an operation without."""
+        return self.own_access or ACCESS[self.name]
 
 
 def integer(low: int, high: int, **more: Any) -> Schema:
@@ -152,6 +164,7 @@ def page(items: Sequence[Json], key: str, call: Call, name: str) -> Json:
     """The part of `items`, which are sorted by `key`, that the request asks for."""
     after = _parse_token(call.query.get("page_token", ""))
     limit = call.query.get("limit", LIMIT_DEFAULT)
+    items = call.rights.shown(items, name)
     rest = [item for item in items if item[key] > after] if after else items
     found: Json = {name: rest[:limit]}
     if len(rest) > limit:
@@ -264,7 +277,9 @@ def _parsed(name: str, given: str, schema: Schema) -> Any:
     return value
 
 
-async def _call(operation: Operation, request: Request, session: ClientSession) -> Call:
+async def _call(
+    operation: Operation, request: Request, session: ClientSession, rights: Rights
+) -> Call:
     """Raises RequestInvalid."""
     path = {
         name: _parsed(name, value.replace(SLASH, "/"), operation.parameters[name])
@@ -288,11 +303,14 @@ async def _call(operation: Operation, request: Request, session: ClientSession) 
     for name, schema in operation.headers.items():
         if name in request.headers:
             schemas.check(request.headers[name], schema, f"the header {name}")
-    return Call(request, path, query, body, session, getattr(request.state, "body_bytes", 0))
+    size_bytes = getattr(request.state, "body_bytes", 0)
+    return Call(request, path, query, body, session, size_bytes, rights=rights)
 
 
-def _session(request: Request) -> ClientSession:
-    session = ClientSession("HTTP", "", ANONYMOUS)
+def session_of(request: Request) -> ClientSession:
+    """The client that sent a request."""
+    host = "" if request.client is None else request.client.host
+    session = ClientSession("HTTP", host, ANONYMOUS)
     name = request.headers.get(CLIENT_ID, CLIENT_ID_DEFAULT)
     session.client_id = name[:NAME_LENGTH_MAX]
     return session
@@ -302,6 +320,7 @@ def routes(node: Node, operations: Sequence[Operation], *, is_local: bool) -> li
     """The routes of `operations`, one for each path."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
+        assert operation.access, operation.name
         for schema in operation.parameters.values():
             schemas.verify(schema)
         if operation.body is not None and operation.is_checked:
@@ -311,6 +330,18 @@ def routes(node: Node, operations: Sequence[Operation], *, is_local: bool) -> li
         Route(path, _Resource(node, found, is_local=is_local), methods=[*found])
         for path, found in by_path.items()
     ]
+
+
+async def _handled(operation: Operation, call: Call) -> Json | Response:
+    """The handler's answer; an administrative change is noted, also one that failed."""
+    failed = True
+    try:
+        found = await operation.handle(call)
+        failed = False
+    finally:
+        if not call.is_dry_run:
+            call.rights.note_change(call.path, call.body, failed=failed)
+    return found
 
 
 class _Resource:
@@ -359,15 +390,19 @@ class _Resource:
             )
         quotas = self._node.quotas
         is_charged = bool(operation.quota) and quotas.is_active
-        session = _session(request)
+        session = session_of(request)
         try:
             if is_charged:
                 quotas.check(session, operation.quota)
-            call = await _call(operation, request, session)
+            rights = Rights(self._node, session, operation.access, operation.name)
+            call = await _call(operation, request, session, rights)
+            rights.check(call.path, call.body)
             await self._look_up(call)
-            found = await operation.handle(call)
+            found = await _handled(operation, call)
         except HeadraceError as error:
             return refused(error)
+        if not isinstance(found, Response):
+            rights.filter(found)
         response = found if isinstance(found, Response) else JSONResponse(found)
         if is_charged:
             amount = call.charge

@@ -34,6 +34,7 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),
     ((errors.GroupNotEmpty,), 409, "stop the group's consumers, then try again"),
     ((errors.AuthenticationFailed,), 401, "send valid credentials"),
+    ((errors.Unauthorized,), 403, "ask an administrator: `headrace acl explain` names the rule"),
     ((errors.PolicyViolation,), 403, "leave it as it is: the broker does not allow the change"),
     ((errors.QuotaExceeded,), 429, "wait as long as Retry-After says, then try again"),
     ((errors.DiskFull,), 503, "make room on the broker's disk, then try again"),

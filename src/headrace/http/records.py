@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from headrace.broker.node import Node
-    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.reads import Follower
     from headrace.broker.services.record_sends import Sent
     from headrace.http.schemas import Schema
@@ -170,18 +169,20 @@ class RecordOperations:
         except BaseException:
             self._end_following()
             raise
-        return _Following(self._events(follower, call.session), self._end_following)
+        return _Following(self._events(follower, call), self._end_following)
 
     def _end_following(self) -> None:
         self._followers -= 1
 
-    async def _events(self, follower: Follower, session: ClientSession) -> AsyncIterator[bytes]:
+    async def _events(self, follower: Follower, call: Call) -> AsyncIterator[bytes]:
         quotas = self._node.quotas
         try:
             yield b": follows\n\n"
             while True:
                 is_quiet = True
-                for number, found in (await follower.next(FOLLOWED_RECORDS, KEEP_ALIVE_S)).items():
+                followed = await follower.next(FOLLOWED_RECORDS, KEEP_ALIVE_S)
+                call.rights.check(call.path, call.body)  # they may have been revoked
+                for number, found in followed.items():
                     for batch in found.unreadable:
                         is_quiet = False
                         yield _event("unreadable", {"partition": number, **_unreadable(*batch)})
@@ -189,7 +190,7 @@ class RecordOperations:
                         is_quiet = False
                         event = _event("record", {"partition": number, **shown(record)})
                         yield event
-                        if throttle_ms := quotas.take(session, CONSUMER, len(event)):
+                        if throttle_ms := quotas.take(call.session, CONSUMER, len(event)):
                             await asyncio.sleep(throttle_ms / 1000)
                 if is_quiet:
                     yield b": still there\n\n"

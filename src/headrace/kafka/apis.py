@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.broker.security.authorizer import Operation, ResourceType
-from headrace.kafka.access import (
+from headrace.broker.security.access import (
     BETWEEN_BROKERS,
     Access,
     How,
@@ -21,6 +20,7 @@ from headrace.kafka.access import (
     topics,
     transaction,
 )
+from headrace.broker.security.authorizer import Operation, ResourceType
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10

@@ -11,16 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.access import Access, How, Need, unauthorized
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from headrace.errors import (
-    ClusterUnauthorized,
-    DelegationTokenUnauthorized,
-    GroupUnauthorized,
-    TopicUnauthorized,
-    TransactionalIdUnauthorized,
-    Unauthorized,
-)
-from headrace.kafka.access import Access, How, Need
 from headrace.kafka.refusals import list_for, refusal, refused_items
 
 if TYPE_CHECKING:
@@ -28,41 +20,19 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.node import Node
-    from headrace.broker.security.sessions import ClientSession
+    from headrace.errors import Unauthorized
     from headrace.kafka.apis import Api
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 NOT_ASKED: Final = -(2**31)
 """The value of authorized operations that the client did not ask for."""
-_ERRORS: Final[dict[ResourceType, type[Unauthorized]]] = {
-    ResourceType.TOPIC: TopicUnauthorized,
-    ResourceType.GROUP: GroupUnauthorized,
-    ResourceType.CLUSTER: ClusterUnauthorized,
-    ResourceType.TRANSACTIONAL_ID: TransactionalIdUnauthorized,
-    ResourceType.DELEGATION_TOKEN: DelegationTokenUnauthorized,
-    ResourceType.USER: ClusterUnauthorized,
-}
 _OPERATIONS: Final = {
     ResourceType.TOPIC: 0b1101_1111_1000,
     ResourceType.GROUP: 0b1101_0100_1000,
     ResourceType.CLUSTER: 0b1_1111_1010_0000,
 }
 """The operations that each kind of resource has, as bits."""
-
-
-def unauthorized(
-    session: ClientSession, operation: Operation, kind: ResourceType, name: str
-) -> Unauthorized:
-    """The error of a missing right."""
-    what = kind.name.lower().replace("_", " ")
-    of = "" if kind == ResourceType.CLUSTER else f" {name[:255]!r}"
-    return _ERRORS[kind](
-        f"{session.principal or 'the client'} may not {operation.name} {what}{of}: an administrator"
-        " can allow it (headrace acl add)",
-        operation=operation,
-        kind=kind,
-    )
 
 
 class Check:

@@ -19,7 +19,7 @@ from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.kafka.access import Access
+    from headrace.broker.security.access import Access
     from headrace.kafka.apis import Api
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.errors import HeadraceError
-from headrace.kafka.authorization import unauthorized
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node

@@ -9,6 +9,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from headrace.broker.security.authorizer import AllowAll
 from headrace.broker.services.health import Health
 from headrace.broker.services.services import Services
 from headrace.http import app
@@ -34,9 +35,8 @@ class BareFace:
             ("clock", "group_configs", "randomness", "replication", "shares", "space", "store")
         )
         services = SimpleNamespace(**dict.fromkeys(field.name for field in fields(Services)))
-        self.node = SimpleNamespace(
-            topics=topics, tasks=Tasks(), timers=None, health=health, services=services, **unused
-        )
+        parts = {"health": health, "services": services, "authorizer": AllowAll()}
+        self.node = SimpleNamespace(topics=topics, tasks=Tasks(), timers=None, **parts, **unused)
 
 
 @contextlib.asynccontextmanager

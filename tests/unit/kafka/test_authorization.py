@@ -15,11 +15,11 @@ import pytest
 from face_rig import Client, batch, broker
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.kafka import apis
-from headrace.kafka.access import How
 from headrace.kafka.authorization_rules import RULES
 from headrace.kafka.wire.definitions import REQUEST, load
 from headrace.kafka.wire.schema import read_response, write_request

@@ -59,6 +59,8 @@ class BackgroundTask:
     progress: dict[str, Any] = field(default_factory=dict)
     results: list[dict[str, Any]] = field(default_factory=list)
     result_bytes: int = 0
+    owner: str = ""
+    """The principal that started it."""
 
     @property
     def is_full(self) -> bool:
@@ -69,6 +71,14 @@ class BackgroundTask:
         """Add a result."""
         self.results.append(result)
         self.result_bytes += size_bytes
+
+
+def unknown_task(kind: str, task_id: str) -> TaskUnknown:
+    """The error for a task that does not exist, or is hidden from the client."""
+    return TaskUnknown(
+        f"{kind} {task_id[:40]!r} does not exist on this broker: tasks are kept in memory, the"
+        f" last {KEPT_MAX} after they end"
+    )
 
 
 class BackgroundTasks:
@@ -138,10 +148,7 @@ class BackgroundTasks:
         """Raises TaskUnknown."""
         task = self._known.get(task_id)
         if task is None or task.kind != kind:
-            raise TaskUnknown(
-                f"{kind} {task_id[:40]!r} does not exist on this broker: tasks are kept in "
-                f"memory, the last {KEPT_MAX} after they end"
-            )
+            raise unknown_task(kind, task_id)
         return task
 
     async def cancel(self, kind: str, task_id: str) -> BackgroundTask:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
+from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import Received, ReceiveRequest
@@ -36,7 +37,6 @@ from headrace.errors import (
     ShareSessionUnknown,
 )
 from headrace.kafka import apis
-from headrace.kafka.authorization import unauthorized
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
 

@@ -1,17 +1,29 @@
-"""What each API needs: the column `access` of the table of APIs.
+"""What a request needs: the column `access` of each face's table.
 
-Invariants: values; `authorization` enforces them. A row is PUBLIC with its reason, or names every
-operation that it needs on which resource. `how` says what a missing right means: the whole request
-is refused, one item of a list is refused (the others are handled), or one item of the answer is
-left out. Operations and errors are those of Kafka's KafkaApis and ControllerApis.
+Invariants: values, which the faces enforce (`kafka/authorization`, `http/authorization`). A row is
+public with its reason, or names every operation that it needs on which resource. `how` says what a
+missing right means: the whole request is refused, one item of a list is refused (the others are
+handled), or one item of the answer is left out. Operations and errors are those of Kafka's
+KafkaApis and ControllerApis.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.errors import (
+    ClusterUnauthorized,
+    DelegationTokenUnauthorized,
+    GroupUnauthorized,
+    TopicUnauthorized,
+    TransactionalIdUnauthorized,
+    Unauthorized,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.security.sessions import ClientSession
 
 
 class How(Enum):
@@ -29,9 +41,9 @@ class Need(NamedTuple):
     operation: Operation
     kind: ResourceType
     of: str = ""
-    """Where the resource's name is: a field of the request (`group_id`), a list of names
-    (`group_ids`), or a field of a list's items (`topics.name`); with SHOWN, of the answer. Empty:
-    the cluster."""
+    """Where the resource's name is. Kafka: a field of the request (`group_id`), a list of names
+    (`group_ids`), or a field of a list's items (`topics.name`). HTTP: `path.topic`, `body.to`. With
+    SHOWN, a field of the answer. Empty: the cluster."""
     how: How = How.WHOLE
     unless: Operation | None = None
     """An operation on the cluster that suffices instead."""
@@ -44,7 +56,7 @@ class Access(NamedTuple):
     public: str = ""
     """Why everybody may send it; empty: not everybody may."""
     rule: str = ""
-    """The rule of `authorization_rules`, or the handler, that enforces the needs; empty: they are
+    """What enforces the needs: a rule of `kafka/authorization_rules`, or a handler. Empty: they are
     enforced as written."""
 
     def by(self, rule: str) -> Access:
@@ -89,3 +101,27 @@ def topics(
 
 BETWEEN_BROKERS = needs(cluster(Operation.CLUSTER_ACTION))
 """Requests that brokers send to each other."""
+
+
+_ERRORS: Final[dict[ResourceType, type[Unauthorized]]] = {
+    ResourceType.TOPIC: TopicUnauthorized,
+    ResourceType.GROUP: GroupUnauthorized,
+    ResourceType.CLUSTER: ClusterUnauthorized,
+    ResourceType.TRANSACTIONAL_ID: TransactionalIdUnauthorized,
+    ResourceType.DELEGATION_TOKEN: DelegationTokenUnauthorized,
+    ResourceType.USER: ClusterUnauthorized,
+}
+
+
+def unauthorized(
+    session: ClientSession, operation: Operation, kind: ResourceType, name: str
+) -> Unauthorized:
+    """The error of a missing right."""
+    what = kind.name.lower().replace("_", " ")
+    of = "" if kind == ResourceType.CLUSTER else f" {name[:255]!r}"
+    return _ERRORS[kind](
+        f"{session.principal or 'the client'} may not {operation.name} {what}{of}: an administrator"
+        " can allow it (headrace acl add)",
+        operation=operation,
+        kind=kind,
+    )

@@ -1,0 +1,119 @@
+"""What each HTTP operation needs: the column `access` of the interface.
+
+Invariants: an operation without a row here fails to start. The nouns that Kafka does not have are
+mapped onto its operations as follows, so that one list of rules is enough (docs/SECURITY.md):
+
+- A queue is a topic read by a group: to receive, settle and park is READ on both.
+- A delayed record and a half message belong to those who may WRITE to the topic, who alone cancel
+  and settle them; a producer group that is asked about them is a transactional id.
+- Searches and traces READ the topic; of groups and other topics, what the client may see is shown.
+- A redrive READs the dead letter topic and WRITEs to its target; without a target it may write to
+  any topic that a record names, and so needs WRITE on all of them.
+- A task belongs to whoever started it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.security.access import (
+    Access,
+    How,
+    Need,
+    cluster,
+    group,
+    needs,
+    public,
+    topics,
+    transaction,
+)
+from headrace.broker.security.authorizer import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+SEE_SETTINGS, SET = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
+
+
+def _topic(operation: Operation, of: str = "path.topic", unless: Operation | None = None) -> Need:
+    return topics(operation, of, How.WHOLE, unless)
+
+
+def _group(operation: Operation) -> Need:
+    return group(operation, "path.group")
+
+
+def _shown(operation: Operation, kind: ResourceType, *places: str) -> tuple[Need, ...]:
+    return tuple(Need(operation, kind, place, How.SHOWN) for place in places)
+
+
+_QUEUE = needs(_group(READ), _topic(READ))
+_SEE_QUEUE = needs(_group(DESCRIBE), _topic(DESCRIBE))
+_MESSAGES = needs(
+    _topic(READ),
+    *_shown(READ, ResourceType.TOPIC, "messages.topic", "events.topic"),
+    *_shown(DESCRIBE, ResourceType.GROUP, "messages.groups.group", "events.group"),
+)
+_RESULTS = needs(
+    *_shown(READ, ResourceType.TOPIC, "results.topic", "results.messages.topic"),
+    *_shown(READ, ResourceType.TOPIC, "results.events.topic"),
+    *_shown(DESCRIBE, ResourceType.GROUP, "results.groups.group", "results.events.group"),
+    *_shown(DESCRIBE, ResourceType.GROUP, "results.messages.groups.group"),
+).by("owner")
+_OWN = public("a client sees and cancels its own tasks alone").by("owner")
+
+ACCESS: Final[Mapping[str, Access]] = {
+    "getCluster": public("the brokers' ids, which every client may know"),
+    "listTopics": needs(*_shown(DESCRIBE, ResourceType.TOPIC, "topics.name")),
+    "createTopic": needs(_topic(Operation.CREATE, "body.name", Operation.CREATE)),
+    "getTopic": needs(_topic(DESCRIBE), _topic(SEE_SETTINGS)),
+    "growTopic": needs(_topic(Operation.ALTER)),
+    "deleteTopic": needs(_topic(Operation.DELETE, unless=Operation.DELETE)),
+    "getTopicConfig": needs(_topic(SEE_SETTINGS)),
+    "changeTopicConfig": needs(_topic(SET)),
+    "produce": needs(_topic(WRITE)),
+    "readRecords": needs(_topic(READ)),
+    "followTopic": needs(_topic(READ)),
+    "listDelayed": needs(_topic(READ)),
+    "cancelDelayed": needs(_topic(WRITE)),
+    "listRefusedDelayed": needs(_topic(READ)),
+    "listHalfMessages": needs(_topic(WRITE)),
+    "settleHalfMessages": needs(_topic(WRITE)),
+    "pollHalfChecks": needs(
+        transaction(WRITE, "path.group"), *_shown(WRITE, ResourceType.TOPIC, "checks.topic")
+    ),
+    "listGroups": needs(*_shown(DESCRIBE, ResourceType.GROUP, "groups.group")),
+    "getGroup": needs(_group(DESCRIBE)),
+    "deleteGroup": needs(_group(Operation.DELETE)),
+    "getGroupOffsets": needs(
+        _group(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "offsets.topic")
+    ),
+    "moveGroup": needs(_group(READ), _topic(READ, "body.offsets.topic")),
+    "getGroupConfig": needs(_group(SEE_SETTINGS)),
+    "changeGroupConfig": needs(_group(SET)),
+    "queue": _SEE_QUEUE,
+    "receive": _QUEUE,
+    "settle": _QUEUE,
+    "listParkedKeys": _SEE_QUEUE,
+    "parkKeys": _QUEUE,
+    "unparkKeys": _QUEUE,
+    "listQuotas": needs(cluster(SEE_SETTINGS)),
+    "changeQuota": needs(cluster(SET)),
+    "deleteQuota": needs(cluster(SET)),
+    "findMessages": _MESSAGES,
+    "traceMessage": _MESSAGES,
+    "startSearch": needs(_topic(READ, "body.topic")),
+    "startTrace": needs(_topic(READ, "body.topic")),
+    "startRedrive": needs(_topic(READ, "body.topic"), _topic(WRITE, "body.to")).by("all_topics"),
+    **{f"list{kind}Tasks": _OWN for kind in ("Search", "Trace", "Redrive")},
+    **{f"get{kind}": _RESULTS for kind in ("Search", "Trace")},
+    "getRedrive": _OWN,
+    **{f"cancel{kind}": _OWN for kind in ("Search", "Trace", "Redrive")},
+}
+"""By the names of operations."""
+SEE_CLUSTER: Final = DESCRIBE, ResourceType.CLUSTER
+MONITOR: Final = needs(cluster(DESCRIBE))
+"""Of /metrics, and of the problems that /readyz names; that a broker is ready is no secret."""
+EVERYWHERE: Final = "*"
+"""The name of a resource to which only rules for all resources apply."""

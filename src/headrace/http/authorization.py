@@ -1,0 +1,124 @@
+"""Enforces what each HTTP operation needs: before its handler, and in what it shows.
+
+Invariants: a name that the client may not use is refused before it is looked up, so that nothing
+is learned of its existence; lists are filtered before they are cut into pages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.security.access import How, Need, unauthorized
+from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.http.access import EVERYWHERE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headrace.broker.node import Node
+    from headrace.broker.security.access import Access
+    from headrace.broker.security.sessions import ClientSession
+
+Json = dict[str, Any]
+_CHANGING: Final = frozenset(
+    {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
+)
+
+
+class Rights:
+    """What one call's principal may do."""
+
+    def __init__(self, node: Node, session: ClientSession, access: Access, request: str) -> None:
+        """`request`: its name in the audit log."""
+        self._node = node
+        self._session = session
+        self._access = access
+        self._request = request
+        self.is_open = node.authorizer.is_open
+
+    def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Whether the principal may do this."""
+        return self._node.authorizer.allows(self._session, operation, kind, name)
+
+    def require(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Raise Unauthorized unless the principal may do this."""
+        if not self.may(operation, kind, name):
+            self._node.audit.denied(self._session, operation, kind, name, self._request)
+            raise unauthorized(self._session, operation, kind, name)
+
+    def check(self, path: Json, body: Json) -> None:
+        """Raise Unauthorized for the first missing right."""
+        if self.is_open:
+            return
+        for need in self._access.needs:
+            if need.how is How.SHOWN:
+                continue
+            if need.unless is not None and self.may(need.unless, ResourceType.CLUSTER):
+                continue
+            for name in _names({"path": path, "body": body}, need.of):
+                self.require(need.operation, need.kind, name)
+        if self._access.rule == "all_topics" and "to" not in body:
+            self.require(Operation.WRITE, ResourceType.TOPIC, EVERYWHERE)
+
+    def shown(self, items: Sequence[Json], place: str) -> Sequence[Json]:
+        """Those of the items that are shown in a list of the answer."""
+        for need in self._needs_of(place):
+            field = need.of.rpartition(".")[2]
+            items = [item for item in items if self._is_shown(need, item, field)]
+        return items
+
+    def _needs_of(self, place: str) -> Iterable[Need]:
+        if self.is_open:
+            return ()
+        return [
+            need
+            for need in self._access.needs
+            if need.how is How.SHOWN and need.of.rpartition(".")[0] == place
+        ]
+
+    def _is_shown(self, need: Need, item: Json, field: str) -> bool:
+        name = item.get(field)
+        return name is None or self.may(need.operation, need.kind, name)
+
+    def filter(self, answer: Json) -> None:
+        """Leave out of an answer what the principal may not see."""
+        if self.is_open:
+            return
+        for need in self._access.needs:
+            if need.how is How.SHOWN:
+                self._filter(answer, need.of.split("."), need)
+
+    def _filter(self, value: Any, places: list[str], need: Need) -> None:
+        items = value.get(places[0])
+        if not isinstance(items, list):
+            return
+        if len(places) == 2:
+            value[places[0]] = [one for one in items if self._is_shown(need, one, places[1])]
+            return
+        for item in items:
+            self._filter(item, places[1:], need)
+
+    def is_mine(self, owner: str, operation: Operation) -> bool:
+        """Whether a task is the principal's, or it may do this with everybody's."""
+        if self.is_open or owner == str(self._session.principal):
+            return True
+        return self.may(operation, ResourceType.CLUSTER)
+
+    def note_change(self, path: Json, body: Json, *, failed: bool) -> None:
+        """Write an administrative change to the audit log."""
+        needed = [need for need in self._access.needs if need.operation in _CHANGING]
+        if needed:
+            given = {"path": path, "body": body}
+            names = [name for need in needed for name in _names(given, need.of)]
+            self._node.audit.changed(self._session, self._request, names, int(failed))
+
+
+def _names(given: Json, of: str) -> list[str]:
+    """The names at a place of a request; none if it lacks them."""
+    if not of:
+        return [CLUSTER_NAME]
+    found: list[Any] = [given]
+    for place in of.split("."):
+        found = [item[place] for item in found if isinstance(item, dict) and place in item]
+        found = [one for item in found for one in (item if isinstance(item, list) else [item])]
+    return [name for name in found if isinstance(name, str)]

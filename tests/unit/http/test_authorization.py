@@ -1,0 +1,244 @@
+"""Every HTTP operation, with a client without rights, one with just those of its row, and a super
+user. The requests are made from the operations' own schemas."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.http.http_rig import Web
+from tests.unit.kafka.face_rig import broker
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.security.access import How
+from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import ClientSession
+from headrace.http import operations
+from headrace.http.access import ACCESS, EVERYWHERE
+from headrace.http.cluster import ClusterOperations
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TOPIC, GROUP = "secret-topic", "secret-group"
+NAMES = {
+    ResourceType.TOPIC: TOPIC,
+    ResourceType.GROUP: GROUP,
+    ResourceType.TRANSACTIONAL_ID: GROUP,
+    ResourceType.CLUSTER: CLUSTER_NAME,
+}
+CONFIG = {"offsets_partition_count": 2, "authorizer": "acl", "super_users": "User:root"}
+NAMED = [*ACCESS]
+
+
+class NamedWeb(Web):
+    """The interface, asked by a client whose principal a test chooses."""
+
+    principal = "nobody"
+
+    def by_name(self) -> dict[str, Any]:
+        return {one.name: one for one in self.operations} | {
+            one.name: one for one in ClusterOperations(self.node).operations
+        }
+
+    async def call(self, name: str, *, topic: str = TOPIC, group: str = GROUP) -> tuple[int, Any]:
+        operation = self.by_name()[name]
+        path = operation.path.replace("{topic}", topic).replace("{group}", group)
+        path = path.replace("{task}", "no-task")
+        query = {"message_id": "x"} if name == "traceMessage" else {}
+        path += "?" + "&".join(f"{key}={value}" for key, value in query.items())
+        body = None if operation.body is None else _made(operation.body, "", topic)
+        if name == "startTrace":
+            body["message_id"] = "x"
+        return await self.ask(operation.method, path, body)
+
+
+def _made(schema: dict[str, Any], name: str, topic: str) -> Any:
+    """A value that the schema allows, which names the topic wherever it can."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "oneOf" in schema or "anyOf" in schema:
+        return _made((schema.get("oneOf") or schema["anyOf"])[0], name, topic)
+    kind = schema.get("type", "object")
+    if kind == "object":
+        properties = schema.get("properties", {})
+        wanted = dict.fromkeys([*schema.get("required", ()), *(set(properties) & {"to"})])
+        for more in properties:
+            if len(wanted) >= schema.get("minProperties", 0):
+                break
+            wanted[more] = None
+        return {one: _made(properties[one], one, topic) for one in wanted}
+    if kind == "array":
+        count = max(schema.get("minItems", 0), 1)
+        return [_made(schema["items"], name, topic)] * count
+    if kind == "string":
+        return (
+            topic if name in {"topic", "to", "name"} else "x" * max(schema.get("minLength", 1), 1)
+        )
+    return {"integer": schema.get("minimum", 1), "number": 1, "boolean": False}[kind]
+
+
+@asynccontextmanager
+async def guarded(monkeypatch: pytest.MonkeyPatch, **more: Any) -> AsyncIterator[NamedWeb]:
+    async with broker(BrokerConfig(**{**CONFIG, **more})) as rig:
+        await rig.node.topics.create(TOPIC)
+        web = NamedWeb(rig)
+        web.app.router.routes += operations.routes(
+            rig.node, ClusterOperations(rig.node).operations, is_local=True
+        )
+
+        def session_of(_request: Any) -> ClientSession:
+            return ClientSession("HTTP", "127.0.0.1", Principal(web.principal))
+
+        monkeypatch.setattr(operations, "session_of", session_of)
+        yield web
+
+
+def _rules(name: str, who: str) -> list[Acl]:
+    found = [
+        Acl(
+            Pattern(need.kind, NAMES[need.kind]),
+            Entry(f"User:{who}", "*", need.operation, Permission.ALLOW),
+        )
+        for need in ACCESS[name].needs
+    ]
+    return list(dict.fromkeys(found))
+
+
+def test_each_operation_has_a_row_and_each_row_an_operation(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert set(web.by_name()) == set(ACCESS)
+            for name, access in ACCESS.items():
+                assert bool(access.needs) != bool(access.public), name
+                places = [need.of for need in access.needs if need.how is not How.SHOWN]
+                operation = web.by_name()[name]
+                for place in filter(None, places):
+                    where, _, field = place.partition(".")
+                    known = (
+                        operation.parameters if where == "path" else operation.body["properties"]
+                    )
+                    assert field.partition(".")[0] in known, (name, place)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_client_without_rights_is_refused_or_sees_nothing(name, monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            status, answer = await web.call(name)
+            access = ACCESS[name]
+            if any(need.how is not How.SHOWN for need in access.needs):
+                assert status == 403, answer
+                assert "explain" in answer["next_step"]
+                other = await web.call(name, topic="absent-topic", group="absent-group")
+                text = str(other).replace("absent-", "secret-")
+                assert text == str((status, answer))
+            else:
+                assert status in {200, 404}, answer
+                assert "secret" not in str(answer)
+            assert {TOPIC, *web.node.topics.names()} <= {TOPIC, "__consumer_offsets"}
+            assert TOPIC in web.node.topics.by_name
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_rights_of_a_row_suffice(name, monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            await web.node.access.create(_rules(name, "somebody"))
+            for principal in ("somebody", "root"):
+                web.principal = principal
+                if name == "followTopic":  # its answer does not end
+                    await web.node.topics.delete(web.node.topics.get(TOPIC))
+                status, answer = await web.call(name)
+                assert status != 403, (principal, answer)
+                if TOPIC not in web.node.topics.by_name:
+                    return
+
+    asyncio.run(scenario())
+
+
+def test_lists_are_filtered_before_they_are_cut_into_pages(monkeypatch):
+    """A page token names the last item of its page."""
+
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            for name in ("a", "b", "c", "d"):
+                await web.node.topics.create(name)
+            rules = [
+                Acl(
+                    Pattern(ResourceType.TOPIC, name),
+                    Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW),
+                )
+                for name in ("a", "c", "d")
+            ]
+            await web.node.access.create(rules)
+            _, first = await web.ask("GET", "/v1/topics?limit=1")
+            _, second = await web.ask("GET", f"/v1/topics?page_token={first['next_page_token']}")
+            assert [one["name"] for one in first["topics"]] == ["a"]
+            assert [one["name"] for one in second["topics"]] == ["c", "d"]
+
+    asyncio.run(scenario())
+
+
+def test_a_task_is_hidden_from_other_principals(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            await web.node.access.create(_rules("startSearch", "nobody"))
+            status, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
+            assert status == 202
+            path = f"/v1/searches/{task['id']}"
+            assert (await web.ask("GET", path))[0] == 200
+            web.principal = "other"
+            status, refusal = await web.ask("GET", path)
+            assert status == 404
+            absent = await web.ask("GET", "/v1/searches/" + "0" * 32)
+            assert str(absent[1]).replace("0" * 32, task["id"]) == str(refusal)
+            assert (await web.ask("DELETE", path))[0] == 404
+            assert (await web.ask("GET", "/v1/searches"))[1] == {"searches": []}
+            web.principal = "root"
+            assert (await web.ask("DELETE", path))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_redrive_to_wherever_records_say_needs_the_right_to_all_topics(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            await web.node.access.create(_rules("startRedrive", "nobody"))
+            body = {"topic": TOPIC, "dry_run": True}
+            status, answer = await web.ask("POST", "/v1/redrives", body)
+            assert status == 403
+            assert EVERYWHERE in answer["detail"]
+
+    asyncio.run(scenario())
+
+
+def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
+
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            await web.ask("DELETE", f"/v1/topics/{TOPIC}")
+            web.principal = "root"
+            change = {"set": {"retention.ms": "123456"}}
+            await web.ask("PATCH", f"/v1/topics/{TOPIC}/config", change)
+
+    asyncio.run(scenario())
+    lines = [record.getMessage() for record in caplog.records if record.name == "headrace.audit"]
+    assert '"event":"denied","principal":"User:nobody"' in lines[0]
+    assert '"resource":"TOPIC:secret-topic"' in lines[0]
+    assert '"event":"changed","principal":"User:root"' in lines[1]
+    assert "123456" not in "".join(lines)
