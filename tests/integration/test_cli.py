@@ -497,3 +497,12 @@ def test_the_shell_completes_topics(user, topic):
     finally:
         del user.env["_HEADRACE_COMPLETE"]
     assert f"plain,{topic}" in ran.lines()
+
+
+def test_the_time_of_a_produce_has_no_wait_for_a_producer_id_in_it(user, name):
+    """The client library asks for one every half second until it is connected."""
+    user.types("topic", "create", name)
+    fastest = min(
+        user.types("produce", name, "--json", stdin="a\nb\n").json()["seconds"] for _ in range(3)
+    )
+    assert fastest < 0.4

@@ -7,8 +7,10 @@ record, too, reading and sending stop.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+PRODUCER_ID_LOOK_MS = 20
+PRODUCER_ID_WAIT_S = 2.0
 POLL_EVERY = 512  # records between two checks of deliveries and the clock
 OF_ONE_RECORD = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"}
 """Errors that do not affect the next record."""
@@ -144,8 +148,11 @@ def produce(session: CliSession, /, topic: str, files: tuple[str, ...], **option
     key_base64 and value_base64 for binary data. Headers are an object, or a list
     of {"key": ..., "value": ...}. A value that is not a string is sent as JSON.
     """
+    config = _config(session, options)
+    waiting = _ProducerId(config, session.client_config)
+    producer = session.producer(config)  # first, as it asks for its id meanwhile
     _check_topic(session, topic, options["create"])
-    producer = session.producer(_config(session, options))
+    waiting.wait(producer)
     delivery = Delivery()
     sources = list(files) or ["-"]
     if sources == ["-"] and sys.stdin.isatty() and not options["quiet"]:
@@ -216,6 +223,33 @@ def _config(session: CliSession, options: dict[str, Any]) -> dict[str, Any]:
         "delivery.report.only.error": True,
         "partitioner": "murmur2_random",  # as in Java: a key goes to the same partition
     }
+
+
+class _ProducerId:
+    """Waits until an idempotent client has its producer id, so that no rate contains this.
+
+    The client library asks when it is created, finds no connection yet, and asks again half a
+    second later; only its statistics tell when it has the id.
+    """
+
+    def __init__(self, config: dict[str, Any], given: dict[str, str]) -> None:
+        """`config` gets what this needs; `given`: settings of the user's own, which overrule it."""
+        is_idempotent = given.get("enable.idempotence", str(config["enable.idempotence"]))
+        self._is_there = is_idempotent.lower() != "true" or "statistics.interval.ms" in given
+        if not self._is_there:
+            config["statistics.interval.ms"] = PRODUCER_ID_LOOK_MS
+            config["stats_cb"] = self._look
+
+    def _look(self, statistics: str) -> None:
+        if not self._is_there:
+            found = json.loads(statistics).get("eos", {})
+            self._is_there = found.get("idemp_state") == "Assigned"
+
+    def wait(self, producer: Client) -> None:
+        """Return when it has it, or after a limit."""
+        ends_s = time.monotonic() + PRODUCER_ID_WAIT_S
+        while not self._is_there and time.monotonic() < ends_s:
+            producer.poll(PRODUCER_ID_LOOK_MS / 1000)
 
 
 def _meter(sources: list[str], topic: str, options: dict[str, Any]) -> Meter:

@@ -509,8 +509,12 @@ ADVERTISED_MIN = {PRODUCE: 0}
 Kafka 4 advertises v0 to v2 and refuses them; Headrace does the same."""
 
 
-def advertised() -> list[dict[str, int]]:
-    """The entries of an ApiVersions response."""
+TELEMETRY = frozenset({GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY})
+
+
+def advertised(*, with_telemetry: bool = True) -> list[dict[str, int]]:
+    """The entries of an ApiVersions response. Without a use for telemetry it is not advertised, as
+    by Kafka: each client would ask, and librdkafka logs that it does."""
     return [
         {
             "api_key": api.key,
@@ -518,4 +522,5 @@ def advertised() -> list[dict[str, int]]:
             "max_version": api.version_max,
         }
         for api in APIS.values()
+        if with_telemetry or api.key not in TELEMETRY
     ]

@@ -154,6 +154,21 @@ def test_a_client_is_told_what_to_push_and_what_it_pushes_is_shown():
     run(scenario)
 
 
+def test_telemetry_is_advertised_while_there_is_a_subscription():
+    async def scenario(one: Pushing) -> None:
+        async def is_advertised() -> bool:
+            answer = await one.client.ask(apis.API_VERSIONS, 3, {"client_software_name": "c"})
+            keys = {int(api.api_key) for api in answer.api_keys}
+            assert len(keys & apis.TELEMETRY) in {0, 2}
+            return bool(keys & apis.TELEMETRY)
+
+        assert not await is_advertised()
+        await one.configure("s", metrics="a")
+        assert await is_advertised()
+
+    run(scenario)
+
+
 def test_only_the_clients_that_a_subscription_matches_push_for_it():
     async def scenario(one: Pushing) -> None:
         assert await one.configure("a", metrics="a.", match="client_id=other.*") == NONE

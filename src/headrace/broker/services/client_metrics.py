@@ -192,6 +192,11 @@ class ClientMetrics:
             self._facts[name] = fact
             self._stored[name] = _parsed(key, fact.configs)
 
+    @property
+    def is_any(self) -> bool:
+        """Whether there is a subscription."""
+        return bool(self._facts)
+
     def names(self) -> list[str]:
         """The existing subscriptions, sorted."""
         return sorted(self._facts)

@@ -92,7 +92,7 @@ async def api_versions(node: Node, request: ApiVersionsRequest, context: Context
     session.software_version = request.client_software_version
     return {
         "error_code": 0,
-        "api_keys": apis.advertised(),
+        "api_keys": apis.advertised(with_telemetry=node.services.telemetry.subscriptions.is_any),
         "supported_features": _supported_features(context.version),
         "finalized_features_epoch": 1,
         "finalized_features": [
