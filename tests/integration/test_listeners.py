@@ -78,7 +78,6 @@ def test_a_listener_is_advertised_under_another_address(tmp_path) -> None:
     ("arguments", "message"),
     [
         (["--kafka", "A://127.0.0.1:0,A://127.0.0.1:0"], "distinct names"),
-        (["--kafka", "SASL_SSL://127.0.0.1:0"], "does not support"),
         (["--kafka", "HTTP://127.0.0.1:0"], "not HTTP"),
         (
             ["--kafka", "A://127.0.0.1:0", "--listener-security-protocol-map", "B:SSL"],

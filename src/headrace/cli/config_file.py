@@ -26,7 +26,9 @@ import click
 from headrace.broker.settings.kinds import QuorumSizes, Whole
 from headrace.broker.settings.setting import CLUSTER, SERVE
 from headrace.cli.failures import CommandFailed
+from headrace.cli.listener_settings import PREFIX, checked, keep_of_file
 from headrace.cli.setting_options import BY_OPTION, SettingOption
+from headrace.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -46,7 +48,9 @@ def config_option(
     def load(ctx: click.Context, _param: object, path: Path | None) -> None:
         if path is not None:
             ctx.meta[_FILE_META] = path
-            ctx.default_map = read_file(path, ctx, table, cluster_names)
+            found = read_file(path, ctx, table, cluster_names)
+            keep_of_file(ctx, found)
+            ctx.default_map = found
 
     return click.option(
         "--config",
@@ -92,6 +96,12 @@ def read_file(
             _check_name(path, f"[{name}]", name, [SERVE_TABLE, CLUSTER_TABLE])
             continue  # for other commands
         for written, value in _settings_of(section, options):
+            if written.startswith(PREFIX) and name == SERVE_TABLE == table:
+                try:
+                    found[written] = checked(written, value)
+                except ConfigInvalid as error:
+                    raise CommandFailed(f"{path}: {error}; nothing was started") from error
+                continue
             key = _OPTION_OF.get(written, written)
             _check_name(path, f"{written} in [{name}]", key, known)
             if key in options:
@@ -134,17 +144,24 @@ def _checked(where: str, value: object, option: click.Option, ctx: click.Context
     """Convert the value to command-line text. Raises CommandFailed."""
     expected, is_right = _expected(option, value)
     if not is_right:
-        raise CommandFailed(f"{where} is {_shown(value)}: expected {expected}; nothing was started")
+        shown = "of another type" if _is_secret(option) else _shown(value)
+        raise CommandFailed(f"{where} is {shown}: expected {expected}; nothing was started")
     plain = ",".join(map(str, value)) if isinstance(value, list) else value
     if isinstance(plain, bool):
         return plain
     try:
         option.type.convert(plain, option, ctx)
     except click.BadParameter as error:
+        if _is_secret(option):
+            raise CommandFailed(f"{where} is not valid; nothing was started") from None
         raise CommandFailed(
             f"{where} is {_shown(value)}: {error.message.rstrip('.')}; nothing was started"
         ) from error
     return plain
+
+
+def _is_secret(option: click.Option) -> bool:
+    return isinstance(option, SettingOption) and option.setting.is_secret
 
 
 def _expected(option: click.Option, value: object) -> tuple[str, bool]:

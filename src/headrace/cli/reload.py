@@ -16,7 +16,7 @@ from headrace.cli.config_file import SERVE_TABLE, file_of, read_file
 from headrace.cli.failures import CommandFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import click
 
@@ -32,11 +32,18 @@ class Reload:
         self._ctx = ctx
         self._path = file_of(ctx)
         self._found: Mapping[str, Any] = dict(ctx.default_map or {})
+        self._then: list[Callable[[], None]] = []
+
+    def then(self, reload: Callable[[], None]) -> None:
+        """Call `reload`, too: for what is read from other files."""
+        self._then.append(reload)
 
     def __call__(self) -> None:
         """Reload the file."""
+        for reload in self._then:
+            reload()
         if self._path is None:
-            log.info("SIGHUP: no configuration file (--config), nothing to reload")
+            log.info("SIGHUP: no configuration file (--config) to reload")
             return
         try:
             found = read_file(self._path, self._ctx, SERVE_TABLE, CLUSTER_NAMES)

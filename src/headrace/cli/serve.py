@@ -20,6 +20,12 @@ from headrace.broker.settings.table import SETTINGS, topic_default_of
 from headrace.cli.cluster_options import CLUSTER_NAMES, cluster_settings, tls_of, with_tls
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import CommandFailed
+from headrace.cli.listener_settings import (
+    is_argument,
+    listener_setting_option,
+    worker_environment,
+)
+from headrace.cli.listener_settings import listener_settings as of_listeners
 from headrace.cli.parameters import show_address
 from headrace.cli.reload import Reload
 from headrace.cli.setting_options import given_settings, setting_options
@@ -34,6 +40,7 @@ from headrace.server.settings import (
     Settings,
     check_advertised,
     check_exposure,
+    check_listeners,
     is_authenticated,
     is_loopback,
     stored_worker_count,
@@ -118,7 +125,7 @@ def _ready_line(
 
 
 async def _supervise(
-    settings: Settings, options: list[str], reload: Callable[[], None], *, as_json: bool
+    settings: Settings, options: list[str], reload: Reload, *, as_json: bool
 ) -> None:
     """Run `worker_count` brokers, at consecutive ports."""
     from headrace.server.supervisor import Supervisor
@@ -128,7 +135,8 @@ async def _supervise(
         (_nth_listeners(settings, number), show_address(_nth(settings.http, number)))
         for number in range(settings.worker_count)
     ]
-    supervisor = Supervisor(addresses, options)
+    supervisor = Supervisor(addresses, options, worker_environment(settings.given))
+    reload.then(supervisor.reload)
     await supervisor.start()
     workers = supervisor.workers
     kafka, http = [worker.kafka for worker in workers], [worker.http for worker in workers]
@@ -153,9 +161,7 @@ def _nth_listeners(settings: Settings, number: int) -> str:
     )
 
 
-async def _serve(
-    settings: Settings, worker: int | None, reload: Callable[[], None], *, as_json: bool
-) -> None:
+async def _serve(settings: Settings, worker: int | None, reload: Reload, *, as_json: bool) -> None:
     from headrace.server.assemble import start
 
     gc.collect()
@@ -180,6 +186,8 @@ async def _serve(
         },
         as_json=as_json,
     )
+    if broker.certificates is not None:
+        reload.then(broker.certificates.reload_soon)
     click.echo(line)
     sys.stdout.flush()
     _tune_cycle_collector()
@@ -270,9 +278,9 @@ def _worker_options(settings: Settings, log_level: str) -> list[str]:
     options = ["--data-dir", str(settings.data_dir), "--workers", str(settings.worker_count)]
     options += ["--log-level", log_level]
     for name, text in settings.given.items():
-        setting = SETTINGS[name]
-        if name in _OF_ONE_WORKER:
+        if name in _OF_ONE_WORKER or not is_argument(name):
             continue
+        setting = SETTINGS[name]
         if not isinstance(setting.kind, Switch):
             options += [f"--{setting.option}", text]
         elif text == "true":
@@ -286,7 +294,7 @@ def _run(
     settings: Settings,
     worker: int | None,
     log_level: str,
-    reload: Callable[[], None],
+    reload: Reload,
     *,
     as_json: bool,
 ) -> None:
@@ -294,6 +302,7 @@ def _run(
     import uvloop
 
     try:
+        check_listeners(settings)
         check_exposure(settings)
         check_advertised(settings)
         if settings.worker_count > 1 and worker is None:
@@ -317,11 +326,19 @@ def _run(
     " --kafka 127.0.0.1:19092\n\n  headrace serve --kafka 127.0.0.1:0 --json   # a free port"
 )
 @setting_options()
+@listener_setting_option
 @config_option("serve", CLUSTER_NAMES)
 @click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
 @click.pass_context
-def serve(ctx: click.Context, /, worker: int | None, as_json: bool, **values: Any) -> None:
+def serve(
+    ctx: click.Context,
+    /,
+    worker: int | None,
+    as_json: bool,
+    listener_settings: dict[str, str],
+    **values: Any,
+) -> None:
     """Run a broker.
 
     The broker serves Kafka and HTTP clients until SIGINT or SIGTERM. Acknowledged records are on
@@ -332,7 +349,8 @@ def serve(ctx: click.Context, /, worker: int | None, as_json: bool, **values: An
     _prepare(values["log_level"])
     for name, near in misspelt(ctx.command, os.environ).items():
         log.warning("%s is set, but there is no such setting: did you mean %s?", name, near)
-    settings = _settings(values, given_settings(ctx), worker)
+    given = given_settings(ctx) | of_listeners(ctx, listener_settings)
+    settings = _settings(values, given, worker)
     _run(settings, worker, values["log_level"], Reload(ctx), as_json=as_json)
 
 
@@ -379,6 +397,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         first.name,
         values["listener_security_protocol_map"] or {},
         values["http_security_protocol"],
+        values["inter_broker_listener_name"],
         values["insecure"],
     )
 

@@ -61,13 +61,22 @@ class SettingType(click.ParamType[Any]):
         if not isinstance(value, str | int):
             return value  # already parsed
         setting = self.setting
+        found = None
+        if ctx is not None and param is not None and param.name is not None:
+            found = ctx.get_parameter_source(param.name)
+        if setting.is_secret and found == ParameterSource.COMMANDLINE:
+            self.fail(
+                f"the command line can be read by other users of this machine: set"
+                f" {setting.variable}, or {setting.name} in a file (--config)",
+                param,
+                ctx,
+            )
         try:
             return setting.kind.parse(str(value))
         except ValueError as error:
-            found = None
-            if ctx is not None and param is not None and param.name is not None:
-                found = ctx.get_parameter_source(param.name)
             where = _SOURCES.get(found, "") if found is not None else ""
+            if setting.is_secret:
+                self.fail(f"the value{where}: expected {error}", param, ctx)
             self.fail(
                 f"{str(value)[:100]!r}{where}: expected {error}. {setting.next_step}", param, ctx
             )

@@ -34,6 +34,7 @@ from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
 from headrace.metadata.health_facts import PROBLEMS_MAX
+from headrace.runtime.tls import server_arguments
 
 RENDER_REST = 4
 """Who asks for metrics again before four times as long has gone by as they took, waits until then:
@@ -52,16 +53,44 @@ _OWN_HOST = re.compile(
 """A numeric address belongs to no domain."""
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from headrace.broker.security.listener import ListenerSecurity
     from headrace.http.face import HttpFace
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn inside a loop and a process that belong to somebody else."""
+    """Uvicorn inside a loop and a process that belong to somebody else, with bounded handshakes."""
+
+    def __init__(self, config: uvicorn.Config, listener: ListenerSecurity) -> None:
+        super().__init__(config)
+        self._listener = listener
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve on these sockets."""
+        await self.lifespan.startup()
+        config = self.config
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            return HttpConnection(
+                listener=self._listener,
+                config=config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=one, backlog=config.backlog, **server_arguments(self._listener.tls)
+            )
+            for one in sockets or ()
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -220,4 +249,4 @@ def make_server(face: HttpFace) -> uvicorn.Server:
         limit_concurrency=TASKS_MAX,
         timeout_graceful_shutdown=1,
     )
-    return _Server(config)
+    return _Server(config, face.security)

@@ -8,13 +8,22 @@ head and the body of a response are one write (`JoinedWrites`). Knows no path an
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.broker.security.listener import OPEN
+from headrace.errors import AuthenticationFailed
 from headrace.http.joined_writes import JoinedWrites
 from headrace.http.problems import problem
+from headrace.runtime.tls import certificate_of
+
+if TYPE_CHECKING:
+    from headrace.broker.security.listener import ListenerSecurity
+
+log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 128
 """From here on the oldest that waits for its client is closed for each new one: health checks come
@@ -28,6 +37,9 @@ each time that a handler asks whether its client has gone."""
 BARREN_BYTES_MAX: Final = 64 * 1024
 """Of input in a row that completes no head, no message and no part of a body: a page token or a
 name of the longest kind, percent-encoded, fits."""
+PRINCIPAL: Final = "principal"
+"""The key of a request's state that holds the principal of the client's certificate."""
+_TLS_HANDSHAKE: Final = b"\x16\x03"
 VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = b"host"
 _INVALID: Final = "the request is no valid HTTP, or its head is too large"
@@ -40,8 +52,9 @@ class RequestMalformed(ValueError):
 class HttpConnection(HttpToolsProtocol):
     """See the module. An idle connection gives way to a new one where there are too many."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *given: Any, listener: ListenerSecurity = OPEN, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.listener = listener
         self.began_s = 0.0
         self._unparsed: bytes | memoryview = b""
         self._barren_bytes = 0
@@ -55,6 +68,14 @@ class HttpConnection(HttpToolsProtocol):
         """See asyncio.Protocol."""
         super().connection_made(JoinedWrites(transport, self.loop))
         self.began_s = self.loop.time()
+        try:
+            principal = self.listener.principal_of(certificate_of(transport))
+        except AuthenticationFailed as error:
+            log.warning("a client is refused by the HTTP listener: %s", error)
+            transport.abort()
+            return
+        # Read by the operations: whoever the client's certificate names.
+        self.app_state = {**self.app_state, PRINCIPAL: principal}
         if len(self.connections) > CONNECTIONS_MAX:
             others = cast("set[HttpConnection]", self.connections) - {self}
             idle = (one for one in others if one.is_idle)
@@ -110,6 +131,11 @@ class HttpConnection(HttpToolsProtocol):
                 self.transport.close()
             return
         except httptools.HttpParserError:
+            if bytes(data[:2]) == _TLS_HANDSHAKE:
+                log.warning(
+                    "a client began a TLS handshake on the HTTP listener, which is not encrypted:"
+                    " use http:// there"
+                )
             self._refuse()
             return
         self._barren_bytes = self._barren_bytes + len(data) if self._is_barren else 0

@@ -14,7 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.security.listener import OPEN
-from headrace.metadata.endpoints import HTTP, PLAINTEXT, Endpoint
+from headrace.metadata.endpoints import HTTP, Endpoint
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -33,6 +33,8 @@ class HttpFace:
         self.node = node
         self.kafka = kafka
         self.counters = counters
+        self.security: ListenerSecurity = OPEN
+        """Of the listener."""
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
         self.is_local = True
@@ -59,11 +61,12 @@ class HttpFace:
             accepting.close()
             raise
         self._task = self.node.tasks.start(self._serve(accepting), "http")
+        self.security = listener
         address = accepting.getsockname()
         self.is_local = ipaddress.ip_address(address[0]).is_loopback
         host, port = advertised or address[:2]
         port = port or address[1]
-        self.node.endpoints.append(Endpoint(HTTP, PLAINTEXT, host, port, listener.protocol))
+        self.node.endpoints.append(Endpoint(HTTP, listener.name, host, port, listener.protocol))
         return address[0], address[1]
 
     def serve_ready(self) -> None:

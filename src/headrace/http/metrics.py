@@ -75,6 +75,21 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
+def _certificates(node: Node) -> Iterable[Metric]:
+    expiries = node.certificate_expiries()
+    if not expiries:
+        return
+    family = GaugeMetricFamily(
+        "headrace_certificate_expires_seconds",
+        "Until the certificate of a listener expires; negative: it has expired.",
+        labels=["listener"],
+    )
+    now_s = node.clock.now_ms() / 1_000
+    for listener, at_s in expiries:
+        family.add_metric([listener], at_s - now_s)
+    yield family
+
+
 def _timestamp_ms(log: PartitionLog, offset: int) -> int:
     """The timestamp of the batch with this offset, if it is in memory, else -1."""
     try:
@@ -159,6 +174,7 @@ class Metrics(Collector):
         yield from self._compaction()
         yield from self._cluster()
         yield from client_figures(self._node.services.telemetry)
+        yield from _certificates(self._node)
         yield _gauge("headrace_tasks", "Tasks on the broker's loop.", len(asyncio.all_tasks()))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime

@@ -31,6 +31,7 @@ from headrace.errors import (
 from headrace.http import schemas
 from headrace.http.access import ACCESS
 from headrace.http.authorization import Rights
+from headrace.http.connection import PRINCIPAL
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
 
 if TYPE_CHECKING:
@@ -309,8 +310,9 @@ async def _call(
 
 def session_of(request: Request) -> ClientSession:
     """The client that sent a request."""
+    principal = request.scope.get("state", {}).get(PRINCIPAL, ANONYMOUS)
     host = "" if request.client is None else request.client.host
-    session = ClientSession("HTTP", host, ANONYMOUS)
+    session = ClientSession("HTTP", host, principal)
     name = request.headers.get(CLIENT_ID, CLIENT_ID_DEFAULT)
     session.client_id = name[:NAME_LENGTH_MAX]
     return session
@@ -382,15 +384,16 @@ class _Resource:
 
     async def _answer(self, request: Request) -> Response:
         operation = self._operation(request)
-        if not self._is_local:
+        session = session_of(request)
+        if not self._is_local and session.principal == ANONYMOUS:
             return problem(
                 403,
-                "this is served on loopback alone, because HTTP clients are not authenticated",
-                "use a Kafka client, or ask from the broker's own machine",
+                "beyond loopback this is served to authenticated clients alone",
+                "use https with a client certificate (ssl.client.auth), or ask from the broker's"
+                " own machine",
             )
         quotas = self._node.quotas
         is_charged = bool(operation.quota) and quotas.is_active
-        session = session_of(request)
         try:
             if is_charged:
                 quotas.check(session, operation.quota)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -81,7 +82,7 @@ from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
 from headrace.kafka.login_connections import LoginConnections
-from headrace.kafka.peer_client import KafkaPeerClient
+from headrace.kafka.peer_client import KafkaPeerClient, PeerAccess
 from headrace.kafka.peer_lines import incarnation_in, open_line
 from headrace.kafka.queue_peers import KafkaQueuePeers
 from headrace.kafka.response_memory import ResponseMemory
@@ -180,9 +181,15 @@ class KafkaFace:
     name = KAFKA
 
     def __init__(
-        self, node: Node, admission: Admission | None = None, quotas: Quotas | None = None
+        self,
+        node: Node,
+        admission: Admission | None = None,
+        quotas: Quotas | None = None,
+        peers: PeerAccess | None = None,
     ) -> None:
-        """By default clients are authenticated and throttled as the node says."""
+        """By default clients are authenticated and throttled as the node says; `peers`: how other
+        brokers are reached."""
+        way = PeerAccess() if peers is None else peers
         self._node = node
         self._authentication = node.authentication
         self._admission: Admission = node.authentication if admission is None else admission
@@ -196,10 +203,10 @@ class KafkaFace:
         self._servers: list[asyncio.Server] = []
         # ordered, so that a simulated run can be replayed
         self.connections: dict[KafkaConnection, None] = {}
-        self._peer_client = KafkaPeerClient()
+        self._peer_client = KafkaPeerClient(way)
         node.call_peers_with(self._peer_client, SharePeers(self._peer_client.call))
-        node.ownership.watch_peers(open_line)
-        self._queue_peers = node.queue_owners.peers = KafkaQueuePeers()
+        node.ownership.watch_peers(partial(open_line, way))
+        self._queue_peers = node.queue_owners.peers = KafkaQueuePeers(way)
         self.request_bytes_max = node.config.request_bytes_max
         self._logins = LoginConnections(node.authentication, self._loop, self.request_bytes_max)
         self.gate: Gate | None = node.ownership.guard

@@ -1,4 +1,4 @@
-"""Calls other brokers in Kafka's own protocol, over the listener that clients use.
+"""Calls other brokers in Kafka's own protocol, over their inter-broker listener.
 
 Invariants: few connections to each broker, opened when all others are busy and dropped on any
 error; one request at a time on each, with a timeout, so that no request waits for the append of
@@ -9,11 +9,12 @@ responsibility.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.coordination.transactions.commands import AddPartitionsReply
 from headrace.errors import BrokerUnreachable, HeadraceError, TransactionAbortable
 from headrace.kafka import apis
+from headrace.kafka.client.access import OPEN, Access
 from headrace.kafka.client.asynchronous import AsyncConnection
 from headrace.kafka.error_codes import error_of
 from headrace.kafka.wire.primitives import FrameInvalid
@@ -36,11 +37,31 @@ CLIENT_ID = b"headrace-broker"
 MARKERS_VERSION, ADD_VERSION = 2, 5
 
 
+class PeerAccess(NamedTuple):
+    """How brokers reach each other."""
+
+    listener: str = ""
+    """The Kafka listener of other brokers that is called (`inter.broker.listener.name`); "": the
+    first one."""
+    access: Access = OPEN
+
+    def address(self, broker: BrokerFact) -> tuple[str, int]:
+        """The address of a broker for other brokers."""
+        return broker.kafka_address(self.listener)
+
+
 class PeerConnection:
     """A connection to one broker, for one call at a time."""
 
-    def __init__(self, host: str, port: int, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+        access: Access = OPEN,
+    ) -> None:
         self._address = host, port
+        self._access = access
         self._answer_bytes_max = answer_bytes_max
         self._connection: AsyncConnection | None = None
 
@@ -68,7 +89,7 @@ class PeerConnection:
     async def _call(self, api_key: int, version: int, body: Answer) -> Any:
         if self._connection is None:
             self._connection = await AsyncConnection.open(
-                self._address, CLIENT_ID, self._answer_bytes_max
+                self._address, CLIENT_ID, self._answer_bytes_max, self._access
             )
         request = write_request(api_key, version, body)
         answer = await self._connection.ask(api_key, version, request, is_flexible=True)
@@ -85,9 +106,15 @@ class PeerConnections:
     """Connections to one broker, each for one call at a time."""
 
     def __init__(
-        self, host: str, port: int, count_max: int, answer_bytes_max: int = ANSWER_BYTES_MAX
+        self,
+        host: str,
+        port: int,
+        count_max: int,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+        access: Access = OPEN,
     ) -> None:
         self._address = host, port
+        self._access = access
         self._count_max = count_max
         self._answer_bytes_max = answer_bytes_max
         self._turn = asyncio.Semaphore(count_max)
@@ -122,7 +149,7 @@ class PeerConnections:
             if connection.is_open:
                 return connection
             connection.close()  # closed by the other end
-        return PeerConnection(*self._address, self._answer_bytes_max)
+        return PeerConnection(*self._address, self._answer_bytes_max, self._access)
 
     def close(self) -> None:
         """Drop all connections."""
@@ -134,14 +161,17 @@ class PeerConnections:
 class KafkaPeerClient:
     """Implements `broker.peer_calls.PeerCalls`."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: PeerAccess) -> None:
+        self._way = way
         self._peers: dict[tuple[str, int], PeerConnections] = {}
 
     def _peer(self, broker: BrokerFact) -> PeerConnections:
-        address = broker.kafka_host, broker.kafka_port
+        address = self._way.address(broker)
         peer = self._peers.get(address)
         if peer is None:
-            peer = self._peers[address] = PeerConnections(*address, CONNECTIONS_MAX)
+            peer = self._peers[address] = PeerConnections(
+                *address, CONNECTIONS_MAX, access=self._way.access
+            )
         return peer
 
     async def call(self, broker: BrokerFact, api_key: int, version: int, body: Answer) -> Any:

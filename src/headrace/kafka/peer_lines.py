@@ -19,6 +19,7 @@ from headrace.runtime.early_close import connect_early
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.kafka.peer_client import PeerAccess
     from headrace.metadata.facts import BrokerFact
 
 CLIENT_ID_PREFIX = "headrace-broker/"
@@ -54,16 +55,19 @@ class PeerLine(AsyncConnection):
             self._on_end()
 
 
-async def open_line(broker: BrokerFact, incarnation: str, on_end: Callable[[], None]) -> PeerLine:
+async def open_line(
+    way: PeerAccess, broker: BrokerFact, incarnation: str, on_end: Callable[[], None]
+) -> PeerLine:
     """Connect to `broker`; `incarnation` is the caller's. Raises OSError."""
     loop = asyncio.get_running_loop()
     line = PeerLine(incarnation, on_end)
-    address = broker.kafka_host, broker.kafka_port
+    address = way.address(broker)
+    tls = way.access.arguments(address[0])
     made = await connect_early(*address)
     if made is None:
-        await loop.create_connection(lambda: line, *address)
+        await loop.create_connection(lambda: line, *address, **tls)
     else:
-        await loop.create_connection(lambda: line, sock=made)
+        await loop.create_connection(lambda: line, sock=made, **tls)
     try:
         await line.ping()
     except BaseException:

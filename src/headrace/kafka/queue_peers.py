@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.shares.queue_peers import Answered, MemberSettlements
     from headrace.broker.shares.share_partitions import ReceiveRequest
+    from headrace.kafka.peer_client import PeerAccess
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
 
@@ -43,7 +44,8 @@ RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 class KafkaQueuePeers:
     """Implements `broker.shares.queue_peers.QueuePeerCalls`."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: PeerAccess) -> None:
+        self._way = way
         self._calling: dict[tuple[str, int], PeerConnections] = {}
         self._waiting: dict[tuple[str, int], PeerConnections] = {}
 
@@ -56,11 +58,11 @@ class KafkaQueuePeers:
         self, broker: BrokerFact, api_key: int, body: Answer, timeout_s: float = TIMEOUT_S
     ) -> Any:
         places = self._waiting if api_key == apis.QUEUE_WAIT else self._calling
-        address = broker.kafka_host, broker.kafka_port
+        address = self._way.address(broker)
         connections = places.get(address)
         if connections is None:
             connections = places[address] = PeerConnections(
-                *address, CONNECTIONS_MAX, ANSWER_BYTES_MAX
+                *address, CONNECTIONS_MAX, ANSWER_BYTES_MAX, self._way.access
             )
         try:
             answer = await connections.call(api_key, VERSION, body, timeout_s)

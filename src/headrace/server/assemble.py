@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.broker_config import ACL
 from headrace.broker.node import Node
-from headrace.broker.security.listener import ListenerSecurity
 from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
+from headrace.kafka.client.access import Access
 from headrace.kafka.dispatch import KafkaFace
-from headrace.metadata.endpoints import KAFKA, SASL_SSL, SSL
+from headrace.kafka.peer_client import PeerAccess
+from headrace.metadata.endpoints import KAFKA
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import check_format
@@ -25,7 +26,13 @@ from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.authentication import set_up_authentication
 from headrace.server.lifecycle import Broker
-from headrace.server.settings import authenticates, check_exposure, is_wildcard
+from headrace.server.listener_tls import Certificates
+from headrace.server.settings import (
+    authenticates,
+    check_exposure,
+    check_listeners,
+    is_wildcard,
+)
 from headrace.storage.files.store import FileLedgerStore
 
 if TYPE_CHECKING:
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.face import Face
     from headrace.http.metrics import Counters
+    from headrace.metadata.endpoints import Endpoint
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.zookeeper import ZooKeeper
     from headrace.server.settings import ClusterSettings, Settings
@@ -57,6 +65,7 @@ def follow_log_level(name: str, value: Any) -> None:
 
 async def start(settings: Settings) -> Broker:
     """Start a broker with these settings. Raises the errors of its parts, and OSError."""
+    check_listeners(settings)
     check_exposure(settings)
     settings = replace(
         settings, broker=replace(settings.broker, authorizer=authorizer_of(settings))
@@ -78,6 +87,7 @@ def authorizer_of(settings: Settings) -> str:
 async def start_embedded(settings: Settings) -> Broker:
     """Start a stand-alone broker: files and SQLite. Raises the errors of its parts, and OSError."""
     clock, randomness = SystemClock(), SystemRandomness()
+    certificates = Certificates(settings, clock)  # a start that is refused has changed nothing
     check_format(settings.data_dir / METADATA)  # a folder that is refused is not modified
     had_metadata = (settings.data_dir / METADATA).exists()
     # Create (durably) and lock the ledgers' folder first: a second process must not modify
@@ -106,7 +116,7 @@ async def start_embedded(settings: Settings) -> Broker:
             given=settings.given,
         )
         node.space = store.room
-        await _open(broker, node, settings, store.counters)
+        await _open(broker, node, settings, certificates, store.counters)
     except BaseException:
         await broker.stop()
         raise
@@ -139,6 +149,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
             " 'headrace[cluster]'"
         ) from error
     clock, randomness = BootTimeClock(), SystemRandomness()
+    certificates = Certificates(settings, clock)
     broker, zookeeper = await _connect(cluster, clock)
     try:
         metadata = await ZooKeeperMetadataStore.open(zookeeper, cluster.root)
@@ -169,7 +180,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
         )
         if node.balance is not None:
             node.balance.meter.cpu_ns = process_cpu_ns
-        await _open(broker, node, settings, None)
+        await _open(broker, node, settings, certificates, None)
     except BaseException:
         await broker.stop()
         raise
@@ -244,34 +255,57 @@ async def _tier(
     return tier
 
 
-def _faces(node: Node, counters: Counters | None) -> list[Face]:
+def _faces(node: Node, counters: Counters | None, peers: PeerAccess) -> list[Face]:
     """The protocol faces of this broker, Kafka's first. Add new faces here."""
-    kafka = KafkaFace(node)
+    kafka = KafkaFace(node, peers=peers)
     return [kafka, HttpFace(node, kafka, counters)]
 
 
-async def _open(broker: Broker, node: Node, settings: Settings, counters: Counters | None) -> None:
+async def _open(
+    broker: Broker,
+    node: Node,
+    settings: Settings,
+    certificates: Certificates,
+    counters: Counters | None,
+) -> None:
     """Open the node and its faces, and join the cluster."""
     node.settings.on_change(follow_log_level)
     await node.open()
     broker.on_stop(node.close)
     await set_up_authentication(node, settings)
-    faces = _faces(node, counters)
+    peers = PeerAccess(settings.inter_broker_listener, Access(certificates.peers))
+    faces = _faces(node, counters, peers)
     for face in faces:
         for endpoint in settings.endpoints:
             if endpoint.face == face.name:
-                name, advertised = endpoint.listener, None
-                if endpoint.security in {SSL, SASL_SSL}:
-                    raise RequestInvalid("TLS listeners cannot be served yet")
-                listener = ListenerSecurity(name, endpoint.security)
-                if face.name == KAFKA:
-                    advertised = settings.advertised.get(name)
-                elif is_wildcard(endpoint.host):  # reached under the name that Kafka clients use
-                    advertised = node.endpoints[0].host, endpoint.port
-                address = await face.listen(endpoint.host, endpoint.port, listener, advertised)
-                broker.bound.append(replace(endpoint, host=address[0], port=address[1]))
+                await _listen(broker, node, face, endpoint, settings, certificates)
         broker.on_stop(face.close)
+    broker.certificates = certificates
+    node.certificate_expiries = certificates.expiries
+    certificates.start()
+    broker.on_stop(certificates.close)
     await node.register()
     broker.on_stop(node.leave)
     for face in faces:
         face.serve_ready()
+
+
+async def _listen(
+    broker: Broker,
+    node: Node,
+    face: Face,
+    endpoint: Endpoint,
+    settings: Settings,
+    certificates: Certificates,
+) -> None:
+    listener = certificates.listeners[endpoint.listener]
+    advertised = None
+    if face.name == KAFKA:
+        advertised = settings.advertised.get(endpoint.listener)
+    elif is_wildcard(endpoint.host):  # reached under the name that Kafka clients use
+        advertised = node.endpoints[0].host, endpoint.port
+    address = await face.listen(endpoint.host, endpoint.port, listener, advertised)
+    broker.bound.append(replace(endpoint, host=address[0], port=address[1]))
+    if endpoint.listener == settings.inter_broker_listener and face.name == KAFKA:
+        told = node.endpoints[-1]
+        node.kafka_address = told.host, told.port

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.metadata.endpoints import Endpoint
+    from headrace.server.listener_tls import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class Broker:
     def __init__(self, close_store: Callable[[], Awaitable[None]]) -> None:
         self.bound: list[Endpoint] = []
         """The bound listeners."""
+        self.certificates: Certificates | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = [close_store]
         self._stop = asyncio.Lock()
 

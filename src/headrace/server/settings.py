@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.security.listener import PROTOCOLS, REQUIRED
+from headrace.broker.security.listener import PROTOCOLS
 from headrace.broker.settings.kinds import HTTP_LISTENER, LOOPBACK, HostAndPort, Listener
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import RequestInvalid
@@ -20,7 +20,7 @@ from headrace.metadata.endpoints import (
     SSL,
     Endpoint,
 )
-from headrace.runtime.tls import TlsFiles, client_context
+from headrace.runtime.tls import REQUIRED, TlsFiles, client_context
 
 if TYPE_CHECKING:
     import ssl
@@ -92,6 +92,8 @@ class Settings:
     protocols: Mapping[str, str] = field(default_factory=dict)
     """Security protocols by Kafka listener."""
     http_protocol: str = PLAINTEXT
+    inter_broker_name: str | None = None
+    """`inter.broker.listener.name`."""
     is_insecure: bool = False
     """Whether the operator allows other machines to reach listeners without authentication."""
 
@@ -119,6 +121,16 @@ class Settings:
                 f" {listener}:SSL, or the protocol that it should have; nothing was started"
             )
         return PLAINTEXT
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The Kafka listener at which brokers and workers reach each other."""
+        return self.inter_broker_name or self.kafka_listener
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether there may be other brokers."""
+        return self.cluster is not None or self.worker_count > 1
 
     def of_listener(self, listener: str, name: str) -> str | None:
         """The value of a setting for one listener: that of `listener.name.<listener>.<name>`, as in
@@ -198,6 +210,22 @@ def is_authenticated(settings: Settings, endpoint: Endpoint) -> bool:
     client_auth = settings.of_listener(endpoint.listener, "ssl.client.auth")
     is_certified = endpoint.security == SSL and client_auth == REQUIRED
     return is_certified or endpoint.security in {SASL_PLAINTEXT, SASL_SSL}
+
+
+def check_listeners(settings: Settings) -> None:
+    """Raise RequestInvalid unless brokers can reach each other at one of the listeners."""
+    names = [one.listener for one in settings.endpoints if one.face == KAFKA]
+    if settings.inter_broker_listener not in names:
+        raise RequestInvalid(
+            f"inter.broker.listener.name={settings.inter_broker_listener} is no Kafka listener of"
+            f" this broker, which has {', '.join(names)}; nothing was started"
+        )
+    unknown = sorted(settings.protocols.keys() - set(names) - set(PROTOCOLS))
+    if unknown:
+        raise RequestInvalid(
+            f"listener.security.protocol.map names the listener {unknown[0]}, which --kafka does"
+            " not have; nothing was started"
+        )
 
 
 def check_advertised(settings: Settings) -> None:

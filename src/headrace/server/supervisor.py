@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from headrace.errors import Fatal
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -56,15 +57,23 @@ class WorkerProcess:
     """One broker process."""
 
     def __init__(
-        self, number: int, kafka: str, http: str, options: Sequence[str], tasks: Tasks
+        self,
+        number: int,
+        addresses: tuple[str, str],
+        options: Sequence[str],
+        environment: Mapping[str, str],
+        tasks: Tasks,
     ) -> None:
-        """`kafka` and `http`: its listen addresses, as in the options."""
+        """`addresses`: Kafka's and HTTP's to listen on, as in the options; `environment`: more
+        variables of the process."""
+        kafka, http = addresses
         self.number = number
         self.kafka = kafka
         """The address of its first listener, once it is ready."""
         self._listeners = kafka
         self.http = http
         self._options = options
+        self._environment = environment
         self._tasks = tasks
         self._process: asyncio.subprocess.Process | None = None
         self._is_stopping = False
@@ -84,6 +93,7 @@ class WorkerProcess:
             *("--kafka", self._listeners, "--http", self.http),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._environment},
             # Signals of the terminal are for the supervisor, which stops its workers in order.
             start_new_session=True,
         )
@@ -136,6 +146,11 @@ class WorkerProcess:
                 log.warning("%s", error)
             ready_s = loop.time()
 
+    def reload(self) -> None:
+        """Pass a SIGHUP on."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGHUP)
+
     async def stop(self) -> None:
         """Ask it to stop and wait; kill it after a timeout."""
         self._is_stopping = True
@@ -155,12 +170,18 @@ class WorkerProcess:
 class Supervisor:
     """All workers of one machine."""
 
-    def __init__(self, addresses: Sequence[tuple[str, str]], options: Sequence[str]) -> None:
-        """`addresses`: Kafka's and HTTP's of each worker; `options` of `headrace serve`."""
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, str]],
+        options: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`addresses`: Kafka's and HTTP's of each worker; `options` of `headrace serve`, and what
+        must not be among them in `environment`."""
         self._tasks = Tasks()
         self.workers = [
-            WorkerProcess(number, kafka, http, options, self._tasks)
-            for number, (kafka, http) in enumerate(addresses)
+            WorkerProcess(number, own, options, environment or {}, self._tasks)
+            for number, own in enumerate(addresses)
         ]
 
     async def start(self) -> None:
@@ -177,6 +198,11 @@ class Supervisor:
             raise
         for worker in self.workers:
             worker.watch()
+
+    def reload(self) -> None:
+        """Let all workers read their certificates again."""
+        for worker in self.workers:
+            worker.reload()
 
     async def stop(self) -> None:
         """Stop all workers."""

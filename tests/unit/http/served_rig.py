@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from headrace.broker.security.authorizer import AllowAll
+from headrace.broker.security.listener import OPEN
 from headrace.broker.services.health import Health
 from headrace.broker.services.services import Services
 from headrace.http import app
@@ -28,6 +29,7 @@ class BareFace:
     def __init__(self) -> None:
         self.is_ready = True
         self.is_local = True
+        self.security = OPEN
         self.kafka = self.counters = None
         topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
         health = Health(topics, SimpleNamespace(damaged_facts={}), MemoryMetadataStore())

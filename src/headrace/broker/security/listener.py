@@ -9,28 +9,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.broker.security.principal_rules import mapped_name
+from headrace.errors import AuthenticationFailed
 from headrace.metadata.endpoints import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Sequence
+
+    from headrace.broker.security.principal_rules import PrincipalRule
 
 PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 """Kafka's `security.protocol` of a listener."""
-NONE, REQUESTED, REQUIRED = "none", "requested", "required"
-"""`ssl.client.auth`."""
 
 
 class ListenerSecurity:
     """The security of one listener."""
 
-    __slots__ = ("client_auth", "name", "protocol", "tls")
+    __slots__ = ("name", "protocol", "rules", "tls")
 
     def __init__(
         self,
         name: str,
         protocol: str = PLAINTEXT,
         tls: ssl.SSLContext | None = None,
-        client_auth: str = NONE,
+        rules: Sequence[PrincipalRule] = (),
     ) -> None:
         assert protocol in PROTOCOLS, protocol
         assert (tls is not None) == (protocol in {SSL, SASL_SSL}), "TLS needs a certificate"
@@ -40,8 +43,8 @@ class ListenerSecurity:
         """One of PROTOCOLS."""
         self.tls = tls
         """For the handshakes of its connections; None: not encrypted."""
-        self.client_auth = client_auth
-        """`ssl.client.auth`: whether clients must show a certificate."""
+        self.rules = rules
+        """`ssl.principal.mapping.rules`."""
 
     @property
     def is_sasl(self) -> bool:
@@ -53,7 +56,20 @@ class ListenerSecurity:
 
         Without one: Kafka's anonymous principal. Raises AuthenticationFailed.
         """
-        return ANONYMOUS
+        if certificate is None:
+            return ANONYMOUS
+        from headrace.runtime.certificates import distinguished_name
+
+        try:
+            name = distinguished_name(certificate)
+        except ValueError as error:
+            raise AuthenticationFailed(f"its certificate cannot be read ({error})") from error
+        mapped = mapped_name(self.rules, name)
+        if not mapped:
+            raise AuthenticationFailed(
+                f"no rule of ssl.principal.mapping.rules fits the name of its certificate, {name!r}"
+            )
+        return Principal(mapped, mechanism=SSL)
 
 
 OPEN: Final = ListenerSecurity(PLAINTEXT)

@@ -87,9 +87,9 @@ class BrokerSettings:
         """By broker id in decimal, ALL_BROKERS for all: (overrides, version)."""
         self._topic_defaults_changed: Callable[[], None] = lambda: None
         self._advertised: Callable[[], Mapping[str, str]] = dict[str, str]
-        self._start = {
-            setting.name: self._started_with(setting, given) for setting in SETTINGS.values()
-        }
+        of_listeners = [setting_named(name) for name in given if name not in SETTINGS]
+        self._shown = [*SETTINGS.values(), *of_listeners]
+        self._start = {setting.name: self._started_with(setting, given) for setting in self._shown}
         self._now = {name: value for name, (value, _) in self._start.items()}
 
     def _started_with(
@@ -196,7 +196,7 @@ class BrokerSettings:
                 f"this is broker {self._config.broker_id}, which does not know the settings "
                 f"of broker {broker[:50]!r}: send the request to that broker"
             )
-        shown = [_shown(setting, self._set_values(setting)) for setting in SETTINGS.values()]
+        shown = [_shown(setting, self._set_values(setting)) for setting in self._shown]
         fixed = {**FIXED, BROKER_ID: broker, **self._advertised()}
         return [
             *(one for one in shown if one.setting.name not in fixed),

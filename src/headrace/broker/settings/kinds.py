@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headrace.broker.security.listener import PROTOCOLS
-from headrace.broker.topics.topic_config import BOOLEAN, INT, INT32_MAX, LONG, STRING
+from headrace.broker.topics.topic_config import BOOLEAN, INT, INT32_MAX, LIST, LONG, STRING
 from headrace.metadata.endpoints import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 HTTP_LISTENER: Final = "HTTP"
 """The name of the HTTP listener in settings of one listener."""
 PORT_MAX: Final = 65_535
+PEM_LENGTH_MAX: Final = 256 * 1024
 TEXT_LENGTH_MAX: Final = 4_096
 """Characters: a setting may be stored, and is listed with all others."""
 
@@ -148,6 +149,49 @@ class Text:
         return value or ""
 
 
+class Pem:
+    """Certificates or a key in PEM, in place of a file's name."""
+
+    wire_type = STRING
+    expected = f"text in PEM (-----BEGIN ...) of at most {PEM_LENGTH_MAX} characters"
+
+    def parse(self, text: str) -> str:
+        """See Kind."""
+        if not text.isascii() or len(text) > PEM_LENGTH_MAX or "-----BEGIN " not in text:
+            raise ValueError(self.expected)
+        return text
+
+    def format(self, value: str) -> str:
+        """See Kind."""
+        return value
+
+
+class Choices:
+    """Some of a few words, in an order that may matter."""
+
+    __slots__ = ("choices",)
+    wire_type = LIST
+
+    def __init__(self, choices: tuple[str, ...]) -> None:
+        self.choices = choices
+
+    @property
+    def expected(self) -> str:
+        """See Kind."""
+        return f"a list of {', '.join(self.choices)}, each at most once"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        """See Kind."""
+        found = tuple(part.strip() for part in text.split(","))
+        if not set(found) <= set(self.choices) or len(set(found)) < len(found):
+            raise ValueError(self.expected)
+        return found
+
+    def format(self, value: Iterable[str]) -> str:
+        """See Kind."""
+        return ",".join(value)
+
+
 class PathName:
     """The path of a file or folder on the broker's machine; never returned to clients."""
 
@@ -252,32 +296,6 @@ class ProtocolMap:
     def format(self, value: Mapping[str, str]) -> str:
         """See Kind."""
         return ",".join(f"{name}:{protocol}" for name, protocol in value.items())
-
-
-class Mechanisms:
-    """SASL mechanisms, in the order in which clients are told them."""
-
-    __slots__ = ("known",)
-    wire_type = STRING
-
-    def __init__(self, known: tuple[str, ...]) -> None:
-        self.known = known
-
-    @property
-    def expected(self) -> str:
-        """See Kind."""
-        return f"a list of {', '.join(self.known)}, each at most once"
-
-    def parse(self, text: str) -> tuple[str, ...]:
-        """See Kind."""
-        found = tuple(item.strip() for item in text.split(","))
-        if not set(found) <= set(self.known) or len(set(found)) < len(found):
-            raise ValueError(self.expected)
-        return found
-
-    def format(self, value: Iterable[str]) -> str:
-        """See Kind."""
-        return ",".join(value)
 
 
 class QuorumSizes:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from headrace.broker.security.logins import MECHANISMS
 from headrace.broker.security.scram import SHA_256, SHA_512
-from headrace.broker.settings.kinds import Mechanisms, Text, Whole
+from headrace.broker.settings.kinds import Choices, Text, Whole
 from headrace.broker.settings.setting import DURATION, BrokerSetting
 
 AUTHENTICATION = (
     BrokerSetting(
         "sasl.enabled.mechanisms",
-        Mechanisms(MECHANISMS),
+        Choices(MECHANISMS),
         "SASL mechanisms of listeners with the protocol SASL_PLAINTEXT or SASL_SSL: PLAIN,"
         " SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Users come from `headrace user` or"
         " kafka-configs.sh.",
         f"{SHA_256},{SHA_512}",
         is_common=True,
+        can_differ=True,
     ),
     BrokerSetting(
         "connections.max.reauth.ms",
@@ -24,6 +25,7 @@ AUTHENTICATION = (
         " (KIP-368). Its first other request after that closes the connection. 0: only when its"
         " token expires.",
         "0",
+        can_differ=True,
     ),
     BrokerSetting(
         "sasl.oauthbearer.jwks.endpoint.url",

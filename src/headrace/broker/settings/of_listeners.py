@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from headrace.broker.security.listener import NONE, PROTOCOLS, REQUESTED, REQUIRED
-from headrace.broker.settings.kinds import OneOf, ProtocolMap, Switch
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.security.listener import PROTOCOLS
+from headrace.broker.settings.kinds import (
+    Choices,
+    OneOf,
+    PathName,
+    Pem,
+    ProtocolMap,
+    Switch,
+    Text,
+)
 from headrace.broker.settings.setting import BrokerSetting
 from headrace.metadata.endpoints import PLAINTEXT
+from headrace.runtime.tls import NONE, REQUESTED, REQUIRED, VERSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SECURITY = (
     BrokerSetting(
@@ -41,11 +55,102 @@ SECURITY = (
         "false",
     ),
     BrokerSetting(
+        "inter.broker.listener.name",
+        Text("NAME"),
+        "The Kafka listener at which brokers and workers reach each other, with its security"
+        " protocol and certificates. Default: the first one.",
+    ),
+)
+
+OF_ONE_LISTENER: Final[Mapping[str, Any]] = {"can_differ": True}
+"""`listener.name.<name in lower case>.` before the setting's name sets it for one listener."""
+
+TLS_OF_LISTENERS = (
+    BrokerSetting(
         "ssl.client.auth",
         OneOf((NONE, REQUESTED, REQUIRED)),
         "Whether clients of SSL and https listeners must show a certificate that"
         " `ssl.truststore.*` trusts (mutual TLS). With `requested`, clients without one are"
         " anonymous.",
         NONE,
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.enabled.protocols",
+        Choices(tuple(VERSIONS)),
+        "TLS versions that clients may use.",
+        ",".join(VERSIONS),
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.keystore.type",
+        OneOf(("PEM",)),
+        "Format of the certificate and key: convert others with `openssl pkcs12 -nodes`.",
+        "PEM",
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.keystore.location",
+        PathName(),
+        "PEM file with the private key and the certificate of TLS listeners, followed by its"
+        " intermediate certificates. Read again when it changes.",
+        is_sensitive=True,
+        is_common=True,
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.keystore.certificate.chain",
+        Pem(),
+        "The certificate of TLS listeners and its intermediate certificates, instead of"
+        " ssl.keystore.location.",
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.keystore.key",
+        Pem(),
+        "The private key of ssl.keystore.certificate.chain.",
+        is_sensitive=True,
+        is_secret=True,
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.key.password",
+        Text(),
+        "Password of an encrypted private key.",
+        is_sensitive=True,
+        is_secret=True,
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.truststore.type",
+        OneOf(("PEM",)),
+        "Format of the trusted CA certificates.",
+        "PEM",
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.truststore.location",
+        PathName(),
+        "PEM file with the CA certificates that the certificates of clients, and of other brokers,"
+        " must descend from. Read again when it changes.",
+        is_sensitive=True,
+        is_common=True,
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.truststore.certificates",
+        Pem(),
+        "CA certificates, instead of ssl.truststore.location.",
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "ssl.principal.mapping.rules",
+        Text("RULES"),
+        "How the distinguished name of a client's certificate becomes the name of its principal:"
+        " rules separated by commas, DEFAULT (the whole name) or RULE:pattern/replacement/ with L"
+        " or U for lower or upper case. The first whose pattern matches the whole name decides; a"
+        " client that none fits is refused.",
+        "DEFAULT",
+        **OF_ONE_LISTENER,
     ),
 )

@@ -42,6 +42,10 @@ class BrokerSetting:
     """Whether it may change while the broker runs."""
     is_sensitive: bool = False
     """Never returned to clients: secrets, and paths of the machine."""
+    is_secret: bool = False
+    """Refused on the command line, which other users of the machine can read."""
+    can_differ: bool = False
+    """Whether `listener.name.<name>.` before its name sets it for one listener."""
     is_common: bool = False
     """Whether `headrace serve --help` lists it; the reference page lists all."""
     negative: str | None = None

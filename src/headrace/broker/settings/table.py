@@ -9,6 +9,8 @@ interface: do not rename.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.broker_config import ACL
@@ -24,7 +26,7 @@ from headrace.broker.settings.kinds import (
 )
 from headrace.broker.settings.of_authentication import AUTHENTICATION
 from headrace.broker.settings.of_clusters import BALANCE, JOINING, TLS
-from headrace.broker.settings.of_listeners import SECURITY
+from headrace.broker.settings.of_listeners import SECURITY, TLS_OF_LISTENERS
 from headrace.broker.settings.setting import DURATION, INTERVAL, LIVE, BrokerSetting, of_config
 from headrace.broker.topics.topic_config import DEFINITIONS, INT64_MAX
 from headrace.errors import ConfigInvalid
@@ -427,6 +429,7 @@ _ACCESS = (
 SECTIONS: Mapping[str, tuple[BrokerSetting, ...]] = {
     "Listeners and files": _PLACES,
     "Security of listeners": SECURITY,
+    "TLS of listeners": TLS_OF_LISTENERS,
     "Authentication": AUTHENTICATION,
     "Topics": _TOPICS,
     "Defaults of topic settings": _OF_TOPICS,
@@ -446,9 +449,16 @@ SETTINGS: Mapping[str, BrokerSetting] = {
 }
 
 
+_OF_LISTENER: Final = re.compile(r"listener\.name\.[a-z0-9_]{1,64}\.(.{1,100})")
+
+
 def setting_named(name: str) -> BrokerSetting:
-    """The setting. Raises ConfigInvalid."""
+    """The setting, which may be one of a listener (`listener.name.internal.ssl.client.auth`).
+    Raises ConfigInvalid."""
     setting = SETTINGS.get(name)
+    own = _OF_LISTENER.fullmatch(name)
+    if own is not None and (base := SETTINGS.get(own[1])) is not None and base.can_differ:
+        return replace(base, name=name, default=None, is_common=False)
     if setting is None:
         raise ConfigInvalid(
             f"unknown broker setting {name[:100]!r}; nothing was changed. See"

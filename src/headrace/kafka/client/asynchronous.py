@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from headrace.kafka.client.access import OPEN, Access
 from headrace.kafka.client.exchange import ANSWER_BYTES_MAX, AnswerInvalid, Exchange
 
 if TYPE_CHECKING:
@@ -32,10 +33,13 @@ class AsyncConnection(asyncio.Protocol):
         address: tuple[str, int],
         client_id: bytes,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
+        access: Access = OPEN,
     ) -> Self:
         """Connect. Raises OSError."""
         loop = asyncio.get_running_loop()
-        made = await loop.create_connection(lambda: cls(client_id, answer_bytes_max), *address)
+        made = await loop.create_connection(
+            lambda: cls(client_id, answer_bytes_max), *address, **access.arguments(address[0])
+        )
         return made[1]
 
     @property

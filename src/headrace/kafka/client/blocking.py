@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from headrace.kafka.client.access import OPEN, Access
 from headrace.kafka.client.exchange import (
     ANSWER_BYTES_MAX,
     SIZE_BYTES,
@@ -32,10 +33,17 @@ class BlockingConnection:
         timeout_s: float,
         client_id: bytes,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
+        access: Access = OPEN,
     ) -> None:
         """Connect. Raises OSError."""
         self.socket = socket.create_connection(address, timeout_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if access.tls is not None:
+                self.socket = access.tls.wrap_socket(self.socket, server_hostname=address[0])
+        except BaseException:
+            self.socket.close()
+            raise
         self._exchange = Exchange(client_id, answer_bytes_max)
 
     def __enter__(self) -> Self:

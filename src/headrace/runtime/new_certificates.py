@@ -1,0 +1,128 @@
+"""New certificates for trying TLS out, and for tests: an authority, and what it signs.
+
+Invariants: makes PEM in memory; no files. ECDSA on P-256, SHA-256, as RFC 5280 wants it (Python
+3.13 and Java verify strictly). Not for production: keys are not encrypted, nothing is revoked.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_DAY: Final = datetime.timedelta(days=1)
+_SKEW: Final = datetime.timedelta(minutes=5)
+"""Clocks of other machines may be behind."""
+
+
+class Pem(NamedTuple):
+    """A certificate and its private key."""
+
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "Pem(...)"  # never a key in a log
+
+
+class Authority:
+    """A CA that exists as long as this object."""
+
+    def __init__(self, name: str, now_ms: int, days: int = 365) -> None:
+        self._now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        self._certificate = (
+            self._builder(self._name, self._key, days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(is_ca=True), critical=True)
+            .add_extension(key_id, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def certificate(self) -> bytes:
+        """The CA's certificate in PEM."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def sign(
+        self, name: str | x509.Name, hosts: Sequence[str] = (), days: int = 365, password: str = ""
+    ) -> Pem:
+        """A new key and its certificate, for a client, or for a server that is called `hosts`.
+
+        `days`: of validity from now; negative: it has expired. `password`: encrypts the key.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = name
+        if isinstance(subject, str):
+            subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]  # brokers are each other's clients
+        if hosts:
+            usages.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
+        authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            self._builder(subject, key, days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(is_ca=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(authority_id, critical=False)
+        )
+        if hosts:
+            names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        encryption = (
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption()
+        )
+        return Pem(
+            certificate.public_bytes(serialization.Encoding.PEM),
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+            ),
+        )
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+    ) -> x509.CertificateBuilder:
+        end = self._now + days * _DAY
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(min(self._now, end - _DAY) - _SKEW)
+            .not_valid_after(end)
+        )
+
+
+def _usage(*, is_ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

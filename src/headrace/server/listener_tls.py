@@ -1,0 +1,269 @@
+"""The certificates of a broker's listeners: read at the start, and again when their files change.
+
+Invariants: a listener always has a complete set, certificate, key and trusted CAs of one reading; a
+set that cannot be used is reported and leaves the one before in place. Connections keep what they
+were made with. Keys and passwords are never logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.security.listener import ListenerSecurity
+from headrace.broker.security.principal_rules import parse_rules
+from headrace.errors import RequestInvalid
+from headrace.metadata.endpoints import SASL_SSL, SSL
+from headrace.runtime.tasks import Tasks
+from headrace.runtime.tls import (
+    PEM_BYTES_MAX,
+    CurrentContext,
+    TlsMaterial,
+    peer_context,
+    report_handshakes,
+    server_context,
+)
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from headrace.metadata.endpoints import Endpoint
+    from headrace.runtime.clock import Clock
+    from headrace.server.settings import Settings
+
+log = logging.getLogger(__name__)
+
+WATCH_S: Final = 2.0
+"""Between looks at the files."""
+WARNING_S: Final = 30 * 24 * 3600
+"""Certificates that expire sooner are reported, once a day."""
+REPORT_S: Final = 24 * 3600
+_LOCATIONS: Final = ("ssl.keystore.location", "ssl.truststore.location")
+_Stamp = tuple[int, int, int]
+
+
+class Expiry(NamedTuple):
+    """When the certificate of a listener expires."""
+
+    listener: str
+    at_s: int
+    """Seconds since 1970."""
+
+
+class ListenerTls:
+    """The TLS contexts of one listener."""
+
+    def __init__(self, settings: Settings, listener: str) -> None:
+        """Read what the settings name. Raises RequestInvalid."""
+        self._settings = settings
+        self.listener = listener
+        self._stamps = self._read_stamps()
+        material = self._read()
+        self.server = CurrentContext.of(self._server_context(material))
+        self.peer: CurrentContext | None = None
+        """For connections to this listener of other brokers; None without trusted CAs."""
+        if material.trust:
+            self.peer = CurrentContext.of(peer_context(material))
+        self.expires_s = _expiry_s(material)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a file differs from what was read last. Blocks."""
+        return self._read_stamps() != self._stamps
+
+    def reload(self) -> None:
+        """Read the files again, for connections from now on. Raises RequestInvalid: nothing has
+        changed then. Blocks."""
+        self._stamps = self._read_stamps()
+        material = self._read()
+        server = self._server_context(material)
+        peer = peer_context(material) if material.trust else None
+        expires_s = _expiry_s(material)
+        self.server.current = server
+        if self.peer is not None and peer is not None:
+            self.peer.current = peer
+        self.expires_s = expires_s
+
+    def _server_context(self, material: TlsMaterial) -> ssl.SSLContext:
+        context = server_context(material)
+        report_handshakes(context, self.listener)
+        return context
+
+    def _value(self, name: str) -> str:
+        return self._settings.of_listener(self.listener, name) or ""
+
+    def _read(self) -> TlsMaterial:
+        """Raises RequestInvalid, naming the listener."""
+        chain, key = self._value("ssl.keystore.certificate.chain"), self._value("ssl.keystore.key")
+        trust = self._value("ssl.truststore.certificates")
+        keystore, truststore = map(self._value, _LOCATIONS)
+        try:
+            if keystore and (chain or key):
+                raise RequestInvalid(
+                    "ssl.keystore.location and ssl.keystore.certificate.chain or ssl.keystore.key"
+                    " are both set: remove one"
+                )
+            if truststore and trust:
+                raise RequestInvalid(
+                    "ssl.truststore.location and ssl.truststore.certificates are both set: remove"
+                    " one"
+                )
+            material = TlsMaterial(
+                _contents(keystore) if keystore else chain.encode(),
+                key.encode(),
+                self._value("ssl.key.password"),
+                _contents(truststore) if truststore else trust.encode(),
+                self._value("ssl.client.auth"),
+                tuple(self._value("ssl.enabled.protocols").split(",")),
+            )
+            if not material.chain:
+                raise RequestInvalid(
+                    "it has no certificate: set ssl.keystore.location to a PEM file with the"
+                    " private key and the certificate (`headrace cert dev` makes one for trying"
+                    " it out)"
+                )
+        except RequestInvalid as error:
+            raise RequestInvalid(f"TLS of listener {self.listener}: {error}") from error
+        return material
+
+    def _read_stamps(self) -> list[_Stamp | None]:
+        return [_stamp(path) for name in _LOCATIONS if (path := self._value(name))]
+
+
+def _contents(path: str) -> bytes:
+    """A whole file. Raises RequestInvalid."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(PEM_BYTES_MAX + 1)
+    except OSError as error:
+        raise RequestInvalid(f"{path} cannot be read ({error.strerror})") from error
+    if len(data) > PEM_BYTES_MAX or b"-----BEGIN " not in data:
+        raise RequestInvalid(
+            f"{path} holds no PEM (-----BEGIN ...): convert a keystore with `openssl pkcs12 -nodes`"
+        )
+    return data
+
+
+def _stamp(path: str) -> _Stamp | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _expiry_s(material: TlsMaterial) -> int:
+    from headrace.runtime.certificates import expiry_s
+
+    return expiry_s(material.chain)
+
+
+class Certificates:
+    """The security of all listeners of one broker."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """Raises RequestInvalid if a certificate, key or rule cannot be used."""
+        self._settings = settings
+        self._clock = clock
+        self._reported_ms: dict[str, int] = {}
+        self._reading = asyncio.Lock()
+        self._tasks = Tasks()
+        self.tls: dict[str, ListenerTls] = {
+            one.listener: ListenerTls(settings, one.listener)
+            for one in settings.endpoints
+            if one.security in {SSL, SASL_SSL}
+        }
+        self.listeners = {one.listener: self._listener(one) for one in settings.endpoints}
+        """The security of each listener, by name."""
+        self.peers = self._peers()
+        """For connections to other brokers; None: their listener is not encrypted."""
+
+    def _listener(self, endpoint: Endpoint) -> ListenerSecurity:
+        name = endpoint.listener
+        found = self.tls.get(name)
+        if found is None:
+            return ListenerSecurity(name, endpoint.security)
+        text = self._settings.of_listener(name, "ssl.principal.mapping.rules") or ""
+        return ListenerSecurity(name, endpoint.security, found.server, parse_rules(text))
+
+    def _peers(self) -> ssl.SSLContext | None:
+        """Raises RequestInvalid if there may be other brokers, and no CAs that their certificates
+        descend from."""
+        name = self._settings.inter_broker_listener
+        found = self.tls.get(name)
+        if found is None:
+            return None
+        if found.peer is None and self._settings.has_peers:
+            raise RequestInvalid(
+                f"brokers connect to each other at listener {name}, over TLS, and would trust any"
+                " certificate: set ssl.truststore.location to the CA of the brokers' certificates;"
+                " nothing was started"
+            )
+        return found.peer
+
+    def expiries(self) -> Sequence[Expiry]:
+        """When the certificates in use expire."""
+        return [Expiry(name, one.expires_s) for name, one in self.tls.items()]
+
+    async def _watch(self) -> None:
+        while True:
+            self.report_expiries()
+            await asyncio.sleep(WATCH_S)
+            await self.reload(is_forced=False)
+
+    def reload_soon(self) -> None:
+        """Read all files again in a task."""
+        self._tasks.spawn(self.reload(), "certificates")
+
+    async def close(self) -> None:
+        """Stop following the files."""
+        await self._tasks.close()
+
+    def start(self) -> None:
+        """Follow the files, and report certificates that expire soon."""
+        if self.tls:
+            self._tasks.spawn(self._watch(), "certificates")
+
+    async def reload(self, *, is_forced: bool = True) -> None:
+        """Read the files of all listeners, if they have changed or `is_forced`. Errors are
+        logged."""
+        loop = asyncio.get_running_loop()
+        async with self._reading:
+            for one in self.tls.values():
+                try:
+                    await loop.run_in_executor(None, _reload, one, is_forced)
+                except RequestInvalid as error:
+                    log.error(  # noqa: TRY400 - the message says where
+                        "the new certificates are not used, new connections get the ones before:"
+                        " %s",
+                        error,
+                    )
+
+    def report_expiries(self) -> None:
+        """Log certificates that have expired or will do so soon."""
+        now_ms = self._clock.now_ms()
+        for name, at_s in self.expiries():
+            left_s = at_s - now_ms // 1000
+            last_ms = self._reported_ms.get(name)
+            is_due = last_ms is None or now_ms - last_ms >= REPORT_S * 1000
+            if left_s > WARNING_S or not is_due:
+                continue
+            self._reported_ms[name] = now_ms
+            if left_s <= 0:
+                log.error("the certificate of listener %s has expired: replace its file", name)
+            else:
+                log.warning(
+                    "the certificate of listener %s expires in %d days: replace its file",
+                    name,
+                    left_s // 86_400,
+                )
+
+
+def _reload(tls: ListenerTls, is_forced: bool) -> None:
+    if not is_forced and not tls.has_changed:
+        return
+    tls.reload()
+    log.info("listener %s has read its certificates again", tls.listener)

@@ -1,0 +1,462 @@
+"""TLS and mutual TLS, as real clients meet them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from tests.integration.broker import Broker
+from tests.integration.certificates import LOOPBACK, Certificates
+
+TIMEOUT_S = 30
+SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    return Certificates(tmp_path / "certificates")
+
+
+def tls_broker(tmp_path, certificates, *options, client_auth="required", kafka="SSL") -> Broker:
+    broker = Broker(tmp_path / "broker", *certificates.options(client_auth), *options)
+    broker.kafka = f"{kafka}://127.0.0.1:0"
+    return broker.start()
+
+
+def round_trip(bootstrap: str, settings: dict[str, str], topic: str) -> None:
+    """Write and read a record with librdkafka."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    common = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
+    producer = Producer(common)
+    producer.produce(topic, b"value")
+    assert producer.flush(TIMEOUT_S) == 0
+    consumer = Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.value() == b"value"
+        consumer.commit(message, asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def is_refused(bootstrap: str, settings: dict[str, str]) -> bool:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
+    try:
+        client.list_topics(timeout=3)
+    except KafkaException:
+        return True
+    return False
+
+
+def test_librdkafka_over_mutual_tls_and_who_is_refused(tmp_path, certificates) -> None:
+    broker = tls_broker(tmp_path, certificates)
+    try:
+        round_trip(broker.kafka, certificates.client("alice"), "mutual")
+        refused = {
+            "without a certificate": certificates.anonymous(),
+            "foreign": certificates.client("mallory", is_foreign=True),
+            "expired": certificates.client("old", days=-1),
+            "without TLS": {"security.protocol": "PLAINTEXT"},
+        }
+        for name, settings in refused.items():
+            assert is_refused(broker.kafka, settings), name
+        log = broker.log()
+        assert "it has shown no certificate" in log
+        assert "its certificate is not accepted" in log
+        assert "certificate has expired" in log
+        assert "it sent no TLS: set security.protocol=SSL" in log
+        assert "Traceback" not in log
+    finally:
+        broker.stop()
+
+
+def test_a_client_that_speaks_tls_to_a_plain_listener_is_explained(tmp_path, certificates) -> None:
+    broker = Broker(tmp_path / "broker").start()
+    try:
+        assert is_refused(broker.kafka, certificates.anonymous())
+        assert "it is the start of a TLS handshake" in broker.log()
+        host, _, port = broker.http.rpartition(":")
+        context = ssl.create_default_context(cafile=certificates.ca)
+        with (
+            socket.create_connection((host, int(port)), 5) as plain,
+            pytest.raises((ssl.SSLError, ConnectionError, urllib.error.URLError)),
+        ):
+            context.wrap_socket(plain, server_hostname="localhost")
+        assert "a TLS handshake on the HTTP listener" in broker.log()
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_only_enabled_versions_are_spoken(tmp_path, certificates, version) -> None:
+    option = ("--ssl-enabled-protocols", version)
+    broker = tls_broker(tmp_path, certificates, *option, client_auth="none")
+    try:
+        for offered in ("TLSv1_2", "TLSv1_3"):
+            context = ssl.create_default_context(cafile=certificates.ca)
+            context.minimum_version = context.maximum_version = ssl.TLSVersion[offered]
+            host, _, port = broker.kafka.rpartition(":")
+            with socket.create_connection((host, int(port)), 5) as plain:
+                if offered == version.replace(".", "_"):
+                    with context.wrap_socket(plain, server_hostname=host) as encrypted:
+                        assert encrypted.version() == version
+                else:
+                    with pytest.raises((ssl.SSLError, ConnectionError, urllib.error.URLError)):
+                        context.wrap_socket(plain, server_hostname=host)
+    finally:
+        broker.stop()
+
+
+def test_kafka_python_and_aiokafka_over_mutual_tls(tmp_path, certificates) -> None:
+    broker = tls_broker(tmp_path, certificates)
+    files = certificates.client("alice")
+    try:
+        from kafka import KafkaConsumer, KafkaProducer
+
+        settings = {
+            "bootstrap_servers": broker.kafka,
+            "security_protocol": "SSL",
+            "ssl_cafile": files["ssl.ca.location"],
+            "ssl_certfile": files["ssl.certificate.location"],
+            "ssl_keyfile": files["ssl.key.location"],
+        }
+        producer = KafkaProducer(**settings)
+        producer.send("python", b"value").get(TIMEOUT_S)
+        producer.close()
+        consumer = KafkaConsumer(
+            "python", auto_offset_reset="earliest", consumer_timeout_ms=TIMEOUT_S * 1000, **settings
+        )
+        assert next(iter(consumer)).value == b"value"
+        consumer.close()
+        asyncio.run(_aiokafka(broker.kafka, files))
+    finally:
+        broker.stop()
+
+
+async def _aiokafka(bootstrap: str, files: dict[str, str]) -> None:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+    context = ssl.create_default_context(cafile=files["ssl.ca.location"])
+    context.load_cert_chain(files["ssl.certificate.location"], files["ssl.key.location"])
+    settings = {
+        "bootstrap_servers": bootstrap,
+        "security_protocol": "SSL",
+        "ssl_context": context,
+    }
+    async with AIOKafkaProducer(**settings) as producer:
+        await producer.send_and_wait("aio", b"value")
+    consumer = AIOKafkaConsumer("aio", auto_offset_reset="earliest", **settings)
+    async with consumer:
+        message = await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
+        assert message.value == b"value"
+
+
+def test_the_rules_name_principals_and_a_name_that_none_fits_is_refused(
+    tmp_path, certificates
+) -> None:
+    rules = ("--ssl-principal-mapping-rules", "RULE:^CN=(svc-[a-z]+)$/$1/U")
+    broker = tls_broker(tmp_path, certificates, *rules)
+    try:
+        round_trip(broker.kafka, certificates.client("svc-orders"), "named")
+        assert is_refused(broker.kafka, certificates.client("someone"))
+        assert "no rule of ssl.principal.mapping.rules fits the name" in broker.log()
+        assert "CN=someone" in broker.log()
+    finally:
+        broker.stop()
+
+
+def test_listeners_differ_by_their_own_settings(tmp_path, certificates) -> None:
+    broker = Broker(
+        tmp_path / "broker",
+        *certificates.options("required"),
+        *("--listener-security-protocol-map", "INSIDE:PLAINTEXT,OPEN:SSL,CLOSED:SSL"),
+        *("--listener-setting", "listener.name.open.ssl.client.auth=none"),
+    )
+    broker.kafka = "INSIDE://127.0.0.1:0,OPEN://127.0.0.1:0,CLOSED://127.0.0.1:0"
+    broker.start()
+    try:
+        ready = json.loads((broker.log_path.parent / "ready.json").read_text())["listeners"]
+        round_trip(ready["INSIDE"], {}, "inside")
+        round_trip(ready["OPEN"], certificates.anonymous(), "open")
+        round_trip(ready["CLOSED"], certificates.client("alice"), "closed")
+        assert is_refused(ready["CLOSED"], certificates.anonymous())
+    finally:
+        broker.stop()
+
+
+def get(url: str, context: ssl.SSLContext | None) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=10, context=context) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_https_and_its_metric_of_expiry(tmp_path, certificates) -> None:
+    options = ("--http-security-protocol", "SSL")
+    broker = Broker(tmp_path / "broker", *certificates.options(), *options).start()
+    try:
+        context = ssl.create_default_context(cafile=certificates.ca)
+        assert get(f"https://{broker.http}/readyz", context)[0] == 200
+        assert get(f"https://{broker.http}/v1/topics", context)[0] == 200
+        metrics = get(f"https://{broker.http}/metrics", context)[1].decode()
+        (line,) = [one for one in metrics.splitlines() if one.startswith("headrace_certificate_")]
+        assert 'listener="HTTP"' in line
+        assert 364 * 86_400 < float(line.split()[-1]) <= 365 * 86_400
+        with pytest.raises((ssl.SSLError, ConnectionError, urllib.error.URLError)):
+            get(f"http://{broker.http}/readyz", None)
+        assert "it sent HTTP without TLS: use https" in broker.log()
+    finally:
+        broker.stop()
+
+
+def serial_of(address: str, ca) -> int:
+    """The serial number of the certificate that a listener shows."""
+    from cryptography import x509
+
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=ca)
+    with (
+        socket.create_connection((host, int(port)), 5) as plain,
+        context.wrap_socket(plain, server_hostname=host) as encrypted,
+    ):
+        return x509.load_der_x509_certificate(encrypted.getpeercert(binary_form=True)).serial_number
+
+
+def wait_for(condition, timeout_s: float = TIMEOUT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_certificates_rotate_under_load_without_loss(tmp_path, certificates) -> None:
+    from confluent_kafka import Producer
+
+    broker = tls_broker(tmp_path, certificates, client_auth="none")
+    acknowledged: list[int] = []
+    failed: list[str] = []
+    stop = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        settings = {**certificates.anonymous(), "log_level": 0, "enable.idempotence": True}
+        while not stop.is_set():  # a new connection for each batch, and one that stays
+            producer = Producer({"bootstrap.servers": broker.kafka, **settings})
+            for _ in range(200):
+
+                def answered(error, message, number=number) -> None:
+                    (failed if error else acknowledged).append(number if not error else str(error))
+
+                producer.produce("rotated", str(number), on_delivery=answered)
+                number += 1
+            assert producer.flush(TIMEOUT_S) == 0
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        wait_for(lambda: len(acknowledged) > 200)
+        seen = {serial_of(broker.kafka, certificates.ca)}
+        for turn in range(3):
+            before = serial_of(broker.kafka, certificates.ca)
+            certificates.write_broker(certificates.authority.sign("broker", LOOPBACK))
+            if turn == 0:
+                os.kill(broker.process.pid, signal.SIGHUP)  # at once, rather than by the watcher
+            wait_for(lambda before=before: serial_of(broker.kafka, certificates.ca) != before)
+            seen.add(serial_of(broker.kafka, certificates.ca))
+        assert len(seen) == 4
+        shown = serial_of(broker.kafka, certificates.ca)
+        certificates.write("broker.pem", b"-----BEGIN nothing of use")
+        wait_for(lambda: "the new certificates are not used" in broker.log())
+        assert serial_of(broker.kafka, certificates.ca) == shown
+        count = len(acknowledged)
+        wait_for(lambda: len(acknowledged) > count + 400)
+    finally:
+        stop.set()
+        thread.join()
+        broker.stop()
+    assert not failed
+    assert acknowledged == list(range(len(acknowledged)))
+    certificates.write_broker(certificates.authority.sign("broker", LOOPBACK))
+    broker.kafka = f"SSL://{broker.kafka}"
+    broker.start()
+    try:
+        assert _values(broker.kafka, certificates.anonymous()) == acknowledged
+    finally:
+        broker.stop()
+
+
+def _values(bootstrap: str, settings: dict[str, str]) -> list[int]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    common = {"bootstrap.servers": bootstrap, "group.id": "g", **settings}
+    consumer = Consumer(common)
+    try:
+        end = consumer.get_watermark_offsets(TopicPartition("rotated", 0), TIMEOUT_S)[1]
+        consumer.assign([TopicPartition("rotated", 0, 0)])
+        found: list[int] = []
+        while len(found) < end:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            found.append(int(message.value()))
+        return found
+    finally:
+        consumer.close()
+
+
+def test_a_ca_that_is_no_longer_trusted_is_refused_after_the_reload(tmp_path, certificates) -> None:
+    broker = tls_broker(tmp_path, certificates)
+    old = certificates.client("alice")
+    try:
+        round_trip(broker.kafka, old, "trusted")
+        # The broker's own certificate stays; clients must come from another CA from now on.
+        newer = Certificates(tmp_path / "newer")
+        certificates.ca.write_bytes(newer.authority.certificate)
+        old["ssl.ca.location"] = str(
+            certificates.write("old.pem", certificates.authority.certificate)
+        )
+        wait_for(lambda: is_refused(broker.kafka, old))
+        fresh = newer.client("bob") | {"ssl.ca.location": old["ssl.ca.location"]}
+        round_trip(broker.kafka, fresh, "trusted")
+    finally:
+        broker.stop()
+
+
+def test_workers_reach_each_other_over_tls(tmp_path, certificates) -> None:
+    """Workers are each other's clients: coordinators, queues and death notices."""
+    options = ("--workers", "2", "--partitions", "4")
+    broker = tls_broker(tmp_path, certificates, *options, client_auth="requested")
+    settings = certificates.client("alice")
+    try:
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.kafka.split(",")[0],
+                "transactional.id": "t",
+                "log_level": 0,
+                **settings,
+            }
+        )
+        producer.init_transactions(TIMEOUT_S)
+        for _ in range(3):  # markers go to the owners of all partitions
+            producer.begin_transaction()
+            for partition in range(4):
+                producer.produce("shared", b"value", partition=partition)
+            producer.commit_transaction(TIMEOUT_S)
+        log = broker.log()
+        assert "did not answer" not in log
+        assert "is refused" not in log
+    finally:
+        broker.stop()
+
+
+def test_an_encrypted_key_and_inline_pem_come_from_a_file_of_settings(
+    tmp_path, certificates
+) -> None:
+    pem = certificates.authority.sign("broker", LOOPBACK, password="a-canary-secret")
+    config = tmp_path / "headrace.toml"
+    config.write_text(
+        "[serve]\n"
+        f'ssl.keystore.certificate.chain = """{pem.certificate.decode()}"""\n'
+        f'ssl.keystore.key = """{pem.key.decode()}"""\n'
+        'ssl.key.password = "a-canary-secret"\n'
+        'listener.name.ssl.ssl.client.auth = "none"\n'
+    )
+    broker = Broker(
+        tmp_path / "broker", "--config", str(config), "--workers", "2", "--log-level", "debug"
+    )
+    broker.kafka = "SSL://127.0.0.1:0"
+    broker.options += ("--ssl-truststore-location", str(certificates.ca))
+    broker.start()
+    try:
+        round_trip(broker.kafka, certificates.anonymous(), "inline")
+        import psutil
+
+        for process in [
+            psutil.Process(broker.process.pid),
+            *psutil.Process(broker.process.pid).children(),
+        ]:
+            assert "a-canary-secret" not in " ".join(process.cmdline())
+            assert "PRIVATE KEY" not in " ".join(process.cmdline())
+        assert "a-canary-secret" not in broker.log()
+        from confluent_kafka.admin import AdminClient, ConfigResource
+
+        admin = AdminClient({"bootstrap.servers": broker.kafka, **certificates.anonymous()})
+        (future,) = admin.describe_configs([ConfigResource("broker", "0")]).values()
+        shown = {name: entry.value for name, entry in future.result(TIMEOUT_S).items()}
+        assert not shown["ssl.key.password"]
+        assert not shown["ssl.keystore.key"]
+        assert shown["listener.name.ssl.ssl.client.auth"] == "none"
+        assert "a-canary-secret" not in str(shown)
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--kafka", "SSL://127.0.0.1:0"], "it has no certificate"),
+        (
+            ["--kafka", "SSL://127.0.0.1:0", "--ssl-keystore-location", "{ca}"],
+            "cannot be used",
+        ),
+        (
+            [
+                "--kafka",
+                "SSL://127.0.0.1:0",
+                "--ssl-keystore-location",
+                "{broker}",
+                "--ssl-client-auth",
+                "required",
+            ],
+            "needs the CAs of the clients",
+        ),
+        (
+            [
+                "--kafka",
+                "SSL://127.0.0.1:0",
+                "--ssl-keystore-location",
+                "{broker}",
+                "--ssl-principal-mapping-rules",
+                "RULE:(?=x)/y/",
+            ],
+            "cannot be used",
+        ),
+        (["--ssl-key-password", "a-canary-secret"], "can be read by other users"),
+        (
+            ["--listener-setting", "listener.name.a.ssl.key.password=a-canary-secret"],
+            "can be read by others",
+        ),
+        (["--listener-setting", "listener.name.a.num.partitions=3"], "unknown broker setting"),
+        (["--inter-broker-listener-name", "OTHER"], "is no Kafka listener"),
+        (["--ssl-keystore-type", "JKS"], "PEM"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path, certificates, options, message) -> None:
+    named = [one.format(ca=certificates.ca, broker=certificates.broker) for one in options]
+    command = [*SERVE, "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0"]
+    command += [] if "--kafka" in named else ["--kafka", "127.0.0.1:0"]
+    ran = subprocess.run([*command, *named], capture_output=True, text=True, check=False)
+    assert ran.returncode in {1, 2}, ran.stderr
+    assert message in ran.stderr
+    assert "a-canary-secret" not in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not (tmp_path / "data").exists()
