@@ -88,7 +88,7 @@ from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers, ReportsSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
@@ -107,9 +107,6 @@ log = logging.getLogger(__name__)
 
 class Node:
     """A running broker without its protocol faces."""
-
-    certificate_expiries: Callable[[], Sequence[tuple[str, int]]] = staticmethod(list)
-    """(listener, seconds since 1970) of the certificates that its listeners show."""
 
     def __init__(
         self,

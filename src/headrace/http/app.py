@@ -104,6 +104,7 @@ class _App:
     def __init__(self, face: HttpFace) -> None:
         self._face = face
         self._metrics = Metrics(face.node, face.kafka, face.counters)
+        self._metrics.certificate_expiries = face.certificate_expiries
         self._next: asyncio.Task[tuple[bytes, str]] | None = None
         self._rendering = asyncio.Lock()
         self._rest_until_s = 0.0

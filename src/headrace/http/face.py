@@ -17,6 +17,8 @@ from headrace.broker.security.listener import OPEN
 from headrace.metadata.endpoints import HTTP, Endpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from headrace.broker.node import Node
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.http.metrics import Counters, KafkaFigures
@@ -33,6 +35,8 @@ class HttpFace:
         self.node = node
         self.kafka = kafka
         self.counters = counters
+        self.certificate_expiries: Callable[[], Sequence[tuple[str, int]]] = list
+        """(listener, seconds since 1970) of the certificates that the broker's listeners show."""
         self.security: ListenerSecurity = OPEN
         """Of the listener."""
         self.is_ready = False

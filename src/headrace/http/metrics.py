@@ -32,7 +32,7 @@ from headrace.runtime.session import SessionState
 from headrace.storage.ledger import CachesBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from headrace.broker.node import Node
     from headrace.log.partition_log import PartitionLog
@@ -75,8 +75,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _certificates(node: Node) -> Iterable[Metric]:
-    expiries = node.certificate_expiries()
+def _certificates(expiries: Sequence[tuple[str, int]], node: Node) -> Iterable[Metric]:
     if not expiries:
         return
     family = GaugeMetricFamily(
@@ -113,6 +112,7 @@ class Metrics(Collector):
         self._in_flight: dict[tuple[str, str], int] = {}
         self._oldest_ms: dict[tuple[str, str], int] = {}
         """(group, topic) -> the timestamp of the first unfinished record."""
+        self.certificate_expiries: Callable[[], Sequence[tuple[str, int]]] = list
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -174,7 +174,7 @@ class Metrics(Collector):
         yield from self._compaction()
         yield from self._cluster()
         yield from client_figures(self._node.services.telemetry)
-        yield from _certificates(self._node)
+        yield from _certificates(self.certificate_expiries(), self._node)
         yield _gauge("headrace_tasks", "Tasks on the broker's loop.", len(asyncio.all_tasks()))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime

@@ -255,10 +255,14 @@ async def _tier(
     return tier
 
 
-def _faces(node: Node, counters: Counters | None, peers: PeerAccess) -> list[Face]:
+def _faces(
+    node: Node, counters: Counters | None, peers: PeerAccess, certificates: Certificates
+) -> list[Face]:
     """The protocol faces of this broker, Kafka's first. Add new faces here."""
     kafka = KafkaFace(node, peers=peers)
-    return [kafka, HttpFace(node, kafka, counters)]
+    http = HttpFace(node, kafka, counters)
+    http.certificate_expiries = certificates.expiries
+    return [kafka, http]
 
 
 async def _open(
@@ -274,14 +278,13 @@ async def _open(
     broker.on_stop(node.close)
     await set_up_authentication(node, settings)
     peers = PeerAccess(settings.inter_broker_listener, Access(certificates.peers))
-    faces = _faces(node, counters, peers)
+    faces = _faces(node, counters, peers, certificates)
     for face in faces:
         for endpoint in settings.endpoints:
             if endpoint.face == face.name:
                 await _listen(broker, node, face, endpoint, settings, certificates)
         broker.on_stop(face.close)
     broker.certificates = certificates
-    node.certificate_expiries = certificates.expiries
     certificates.start()
     broker.on_stop(certificates.close)
     await node.register()

@@ -31,6 +31,7 @@ class BareFace:
         self.is_local = True
         self.security = OPEN
         self.kafka = self.counters = None
+        self.certificate_expiries = list
         topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
         health = Health(topics, SimpleNamespace(damaged_facts={}), MemoryMetadataStore())
         unused = dict.fromkeys(
