@@ -10,6 +10,7 @@ import ast
 import configparser
 import re
 import subprocess
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -114,6 +115,51 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_functions_are_short():
     sizes = {name: body_lines(node) for name, node in functions().items()}
     check_ratchet(sizes, FUNCTION_LINES, FUNCTION_LINES_MAX, LONG_FUNCTIONS)
+
+
+# --- the door of faces -----------------------------------------------------------------------
+
+REACHES = {
+    "headrace/http/app.py": 2,
+    "headrace/http/face.py": 2,
+    "headrace/http/metrics.py": 25,
+    "headrace/kafka/authorization_rules.py": 5,
+    "headrace/kafka/dispatch.py": 17,
+    "headrace/kafka/handlers/cluster.py": 1,
+    "headrace/kafka/handlers/configs.py": 5,
+    "headrace/kafka/handlers/consumer_groups.py": 2,
+    "headrace/kafka/handlers/fetch.py": 9,
+    "headrace/kafka/handlers/groups.py": 4,
+    "headrace/kafka/handlers/metadata.py": 2,
+    "headrace/kafka/handlers/produce.py": 6,
+    "headrace/kafka/handlers/producers.py": 1,
+    "headrace/kafka/handlers/queues.py": 7,
+    "headrace/kafka/handlers/reassignments.py": 1,
+    "headrace/kafka/handlers/sasl.py": 3,
+    "headrace/kafka/handlers/share_fetch.py": 11,
+    "headrace/kafka/handlers/share_groups.py": 3,
+    "headrace/kafka/handlers/streams_groups.py": 2,
+    "headrace/kafka/handlers/transactional_offsets.py": 3,
+    "headrace/kafka/handlers/transactions.py": 2,
+    "headrace/kafka/handlers/users.py": 2,
+}
+"""Reaches of each face's module into a node past its services: may only fall, to 0 everywhere."""
+
+
+def test_faces_use_a_node_through_its_services():
+    found = Counter(
+        name_of(path)
+        for face in ("http", "kafka")
+        for path in sorted((SOURCE / face).rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute)
+        and node.attr != "services"
+        and ast.unparse(node.value).rpartition(".")[2] in {"node", "_node"}
+    )
+    more = {name: count for name, count in found.items() if count > REACHES.get(name, 0)}
+    assert not more, "use `node.services`, or offer there what is missing"
+    fewer = {name: found[name] for name, count in REACHES.items() if found[name] < count}
+    assert not fewer, "lower these in REACHES"
 
 
 # --- names -----------------------------------------------------------------------------------

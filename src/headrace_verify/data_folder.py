@@ -139,7 +139,7 @@ def make_batch(seed: int, partition: str, number: int, scale: int = 1) -> bytes:
 
 async def append(node: Node, partition: PartitionLog, batch: bytes) -> int:
     """Append and wait until it is acknowledged; its base offset."""
-    await node.partition_ready(partition)
+    await partition.wait_loaded()
     header = read_header(batch)
     while (appended := partition.append(batch, header)) is None:
         ready = partition.ready
@@ -282,7 +282,7 @@ async def _read_everything(node: Node, damaged: DataFolder) -> Found:
     for topic in node.topics.by_name.values():
         for _, partition in topic.logs:
             try:
-                await node.partition_ready(partition)
+                await partition.wait_loaded()
                 found.data[partition.name] = await _read_all(node, partition)
             except HeadraceError as error:
                 found.data[partition.name] = error

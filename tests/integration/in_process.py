@@ -85,12 +85,14 @@ async def append(node: Node, value: bytes) -> None:
 
 def hold_answers(node: Node) -> tuple[asyncio.Event, asyncio.Event]:
     """Hold back what `node` tells of its logs' offsets: (somebody has asked, answer)."""
-    asked, answer, ready = asyncio.Event(), asyncio.Event(), node.partition_ready
+    asked, answer = asyncio.Event(), asyncio.Event()
 
-    async def ready_late(partition: PartitionLog) -> None:
+    async def loaded_late(name: str, number: int) -> PartitionLog:
+        partition = node.topics.get(name).require_log(number)
         asked.set()
         await answer.wait()
-        await ready(partition)
+        await partition.wait_loaded()
+        return partition
 
-    node.partition_ready = ready_late  # type: ignore[method-assign]
+    node.services.topics.log = loaded_late  # type: ignore[method-assign]
     return asked, answer

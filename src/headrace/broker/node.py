@@ -39,6 +39,7 @@ from headrace.broker.security.authorizer import AllowAll
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.audit import Audit
+from headrace.broker.services.background_tasks import BackgroundTasks
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.client_telemetry import ClientTelemetry
@@ -61,7 +62,7 @@ from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.search import Search
 from headrace.broker.services.services import Services
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
-from headrace.broker.services.topic_administration import TopicAdministration
+from headrace.broker.services.topic_service import TopicService
 from headrace.broker.services.trace import Tracer
 from headrace.broker.settings.kinds import HostAndPort
 from headrace.broker.shares.dead_letters import DeadLetters
@@ -75,6 +76,7 @@ from headrace.broker.topics.topics import Topics
 from headrace.errors import HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
+from headrace.log.partition_log import PartitionLog
 from headrace.log.sealed_view import show_sealed
 from headrace.metadata.acl_facts import ACLS
 from headrace.metadata.client_metrics_facts import CLIENT_METRICS
@@ -85,7 +87,7 @@ from headrace.metadata.quota_facts import QUOTAS
 from headrace.metadata.user_facts import USERS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.runtime.tasks import Tasks
-from headrace.storage.ledger import LedgerStore, ReplicatesLedgers, ReportsSpace
+from headrace.storage.ledger import LedgerStore, ReplicatesLedgers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +97,6 @@ if TYPE_CHECKING:
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
     from headrace.broker.security.authorizer import Authorizer
     from headrace.broker.topics.topic import Topic
-    from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import PartitionFact
     from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.clock import Clock
@@ -136,8 +137,6 @@ class Node:
         self.store, self.metadata, self.clock = store, metadata, clock
         self.authentication = without_listeners(metadata, clock, randomness, config.broker_id)
         self.tasks = Tasks()
-        self.space: ReportsSpace | None = None
-        """The disk that holds the ledgers; None if they are not on this machine."""
         self.cluster_id = ""
         self.kafka_address = ("", 0)
         """Advertised address of the first Kafka listener."""
@@ -162,7 +161,7 @@ class Node:
         """None without object storage."""
         if tier is not None:
             self.tiering = Tiering(
-                self.topics, store, tier, metadata, clock, config, self.partition_ready
+                self.topics, store, tier, metadata, clock, config, PartitionLog.wait_loaded
             )
         self.ledger_garbage: LedgerGarbageCollector | None = None  # for shared ledgers only
         if shared_ledgers is not None:
@@ -204,10 +203,10 @@ class Node:
         )
         self.topics.forget_progress = self.deleted_topics.forget
         self.compactor = Compactor(
-            self.topics, self._environment, self.config, self.partition_ready
+            self.topics, self._environment, self.config, PartitionLog.wait_loaded
         )
         self.retention = Retention(
-            self.topics, self.ownership, self.config, self.clock, self.partition_ready
+            self.topics, self.ownership, self.config, self.clock, PartitionLog.wait_loaded
         )
 
     def _prepare_shares(self) -> None:
@@ -253,7 +252,7 @@ class Node:
             lambda: groups.values("errors.deadletterqueue.topic.name"),
         )
         self.services = Services(
-            topics=TopicAdministration(topics, self.ownership, broker_id),
+            topics=TopicService(topics, self.ownership, broker_id),
             cluster=self.cluster,
             appends=self.appends,
             sends=RecordSends(topics, owners, self.appends),
@@ -272,6 +271,11 @@ class Node:
             quotas=self.quotas,
             reassignments=Reassignments(topics, self.metadata, broker_id),
             telemetry=ClientTelemetry(self.metadata, self.clock, self.randomness),
+            health=self.health,
+            authorizer=self.authorizer,
+            access=self.access,
+            audit=self.audit,
+            tasks=BackgroundTasks(self.tasks, self.clock, self.randomness),
             calls=calls,
         )
 
@@ -393,6 +397,7 @@ class Node:
         )
         services, shares = self.services, self.share_group_administration
         services.groups = GroupAdministration(self.topics, self.groups, shares, self.cluster)
+        services.transactions = self.transactions
         services.all_groups = GroupService(
             *(services.calls, self.topics, services.groups, shares),
             *(services.reads, self.cluster),
@@ -514,10 +519,6 @@ class Node:
     def _shard_log(self, name: str, number: int) -> InternalPartition:
         log_ = self._coordinated(name, number)
         return InternalPartition(log_, self.clock)
-
-    async def partition_ready(self, partition: PartitionLog) -> None:
-        """Wait until the partition's log has been read. Raises the error that prevents it."""
-        await partition.wait_loaded()
 
     # --- housekeeping ------------------------------------------------------------------------
 

@@ -119,11 +119,12 @@ class _App:
             QuotaOperations,
             ClusterOperations,
         )
-        operations = [one for part in parts for one in part(face.node).operations]
-        operations += queries(face.node)
+        services = face.node.services
+        operations = [one for part in parts for one in part(services).operations]
+        operations += queries(services)
         self._document = document(operations)
         self.routes = [
-            *routes(face.node, operations, is_local=face.is_local),
+            *routes(services, operations, is_local=face.is_local),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._serve_metrics),
@@ -139,7 +140,7 @@ class _App:
         is_full = self._is_disk_full()
         replication = self._face.node.replication
         reason = None if replication is None else replication.obstacle()
-        health = self._face.node.health
+        health = self._face.node.services.health
         found, counts = health.problems(), health.opened()
         if reason is None and counts.refused and not counts.served:
             reason = f"none of the {counts.refused} partitions that this broker opened is served"
@@ -157,7 +158,7 @@ class _App:
         return JSONResponse(answer, 200 if is_ready else 503)
 
     def _is_disk_full(self) -> bool:
-        space = self._face.node.space
+        space = self._face.node.services.topics.disk
         try:
             return space is not None and space.space().is_full
         except OSError as error:
@@ -169,8 +170,8 @@ class _App:
 
     def _may_monitor(self, request: Request) -> bool:
         """Whether the client may see figures and problems, which name topics and groups."""
-        node = self._face.node
-        return Rights(node, session_of(request), MONITOR, "metrics").may(*SEE_CLUSTER)
+        services = self._face.node.services
+        return Rights(services, session_of(request), MONITOR, "metrics").may(*SEE_CLUSTER)
 
     async def _serve_metrics(self, request: Request) -> Response:
         if not self._may_monitor(request):

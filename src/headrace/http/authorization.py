@@ -15,9 +15,9 @@ from headrace.http.access import EVERYWHERE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headrace.broker.node import Node
     from headrace.broker.security.access import Access
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.services import Services
 
 Json = dict[str, Any]
 _CHANGING: Final = frozenset(
@@ -28,22 +28,24 @@ _CHANGING: Final = frozenset(
 class Rights:
     """What one call's principal may do."""
 
-    def __init__(self, node: Node, session: ClientSession, access: Access, request: str) -> None:
+    def __init__(
+        self, services: Services, session: ClientSession, access: Access, request: str
+    ) -> None:
         """`request`: its name in the audit log."""
-        self._node = node
+        self._services = services
         self._session = session
         self._access = access
         self._request = request
-        self.is_open = node.authorizer.is_open
+        self.is_open = services.authorizer.is_open
 
     def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
         """Whether the principal may do this."""
-        return self._node.authorizer.allows(self._session, operation, kind, name)
+        return self._services.authorizer.allows(self._session, operation, kind, name)
 
     def require(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
         """Raise Unauthorized unless the principal may do this."""
         if not self.may(operation, kind, name):
-            self._node.audit.denied(self._session, operation, kind, name, self._request)
+            self._services.audit.denied(self._session, operation, kind, name, self._request)
             raise unauthorized(self._session, operation, kind, name)
 
     def check(self, path: Json, body: Json) -> None:
@@ -110,7 +112,7 @@ class Rights:
         if needed:
             given = {"path": path, "body": body}
             names = [name for need in needed for name in _names(given, need.of)]
-            self._node.audit.changed(self._session, self._request, names, int(failed))
+            self._services.audit.changed(self._session, self._request, names, int(failed))
 
 
 def _names(given: Json, of: str) -> list[str]:

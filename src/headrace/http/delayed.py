@@ -32,8 +32,8 @@ from headrace.http.problems import Contradiction
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.broker.node import Node
     from headrace.broker.services.message_timers import DelayedShown
+    from headrace.broker.services.services import Services
     from headrace.broker.timers.half_messages import HalfShown
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.timers.commands import Half
@@ -56,9 +56,9 @@ _REFERENCE: Final[Schema] = {
 class DelayedOperations:
     """The operations on delayed records and half messages."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._timers = node.services.timers
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._timers = services.timers
         topic, named = "/v1/topics/{topic}", {"topic": TOPIC}
         paged: dict[str, Schema] = {**named, **PAGE, "partition": PARTITION}
         states: Schema = {"type": "string", "enum": ["pending", "settled"]}
@@ -98,12 +98,12 @@ class DelayedOperations:
         }
 
     def _reads_attributes(self, topic: Topic) -> bool:
-        return self._node.topics.log_config(topic.name, topic.fact.configs).has_attributes
+        return self._services.topics.reads_attributes(topic)
 
     # --- delayed records ---------------------------------------------------------------------
 
     async def _list(self, call: Call) -> Json:
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         limit = call.query.get("limit", LIMIT_DEFAULT)
         first, due_ms, offset = _parse(call.query.get("page_token", ""), 3) or (-1, -1, -1)
         found, is_more, failed = await self._timers.list_delayed(
@@ -117,7 +117,7 @@ class DelayedOperations:
         return answer
 
     async def _list_refused(self, call: Call) -> Json:
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         found, failed = await self._timers.list_refused(topic)
         names = ("offset", "refused_ms", "reason")
         return self._answer(topic, failed) | {
@@ -129,7 +129,7 @@ class DelayedOperations:
         }
 
     async def _cancel(self, call: Call) -> Json:
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         message_ids = call.body.get("message_ids", [])
         results: list[Json] = [{"receipt": one} for one in call.body.get("receipts", ())]
         results += [{"message_id": one} for one in message_ids]
@@ -154,7 +154,7 @@ class DelayedOperations:
     # --- half messages -----------------------------------------------------------------------
 
     async def _halves(self, call: Call) -> Json:
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         limit = call.query.get("limit", LIMIT_DEFAULT)
         is_settled = call.query.get("state") == "settled"
         first, number = _parse(call.query.get("page_token", ""), 2) or (-1, -1)
@@ -170,7 +170,7 @@ class DelayedOperations:
         return answer
 
     async def _settle(self, call: Call) -> Json:
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         results: list[Json] = []
         known: dict[int, HalfReference] = {}
         for name in ("commit", "rollback"):

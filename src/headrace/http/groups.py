@@ -44,8 +44,8 @@ from headrace.log.visibility import READ_UNCOMMITTED
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from headrace.broker.node import Node
     from headrace.broker.services.group_service import Partition
+    from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
 
 OFFSETS_MAX: Final = 1_000
@@ -54,9 +54,9 @@ OFFSETS_MAX: Final = 1_000
 class GroupOperations:
     """The operations on groups."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._groups = node.services.all_groups
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._groups = services.all_groups
         groups, group = "/v1/groups", "/v1/groups/{group}"
         named: dict[str, Schema] = {"group": GROUP}
         changing = named | {"dry_run": DRY_RUN}
@@ -172,7 +172,7 @@ class GroupOperations:
 
     async def _target(self, item: Json) -> int:
         """The offset that one item of the request means. Raises HeadraceError."""
-        topic = self._node.topics.get(item["topic"])
+        topic = self._services.topics.get(item["topic"])
         number = int(item["partition"])
         topic.check_partition(number)
         if "offset" in item:
@@ -180,14 +180,14 @@ class GroupOperations:
         start = Start(AT_START if item.get("position") == "earliest" else AT_END)
         if "timestamp_ms" in item:
             start = Start(AT_TIME, int(item["timestamp_ms"]))
-        found = await self._node.services.reads.read(topic, number, start, 0, READ_UNCOMMITTED)
+        found = await self._services.reads.read(topic, number, start, 0, READ_UNCOMMITTED)
         return found.next_offset
 
     # --- settings ----------------------------------------------------------------------------
 
     async def _config(self, call: Call) -> Response:
         group_id = call.path["group"]
-        configurations = self._node.services.configurations
+        configurations = self._services.configurations
         answer = {
             "group": group_id,
             "settings": shown_settings(configurations.of_group(group_id)),
@@ -195,12 +195,12 @@ class GroupOperations:
         return tagged(answer, configurations.version_of_group(group_id))
 
     async def _change_config(self, call: Call) -> Response:
-        group_id, configurations = call.path["group"], self._node.services.configurations
+        group_id, configurations = call.path["group"], self._services.configurations
         changes, version = config_changes(call.body), expected_version(call)
         await configurations.change_group(
             group_id, changes, is_dry_run=call.is_dry_run, version=version
         )
-        overrides = dict(self._node.group_configs.overrides(group_id))
+        overrides = dict(configurations.overrides_of_group(group_id))
         answer = {"group": group_id, "config": overrides, "dry_run": call.is_dry_run}
         return tagged(answer, configurations.version_of_group(group_id))
 

@@ -257,10 +257,11 @@ class Metrics(Collector):
         yield _counter("headrace_storage_errors", "Failed writes and syncs.", counters.errors)
 
     def _disk(self) -> Iterable[Metric]:
-        if self._node.space is None:
+        disk = self._node.services.topics.disk
+        if disk is None:
             return
         try:
-            space = self._node.space.space()
+            space = disk.space()
         except OSError:
             return  # a gap in the series; `/readyz` logs why
         yield _gauge("headrace_disk_free_bytes", "Free on the disk.", space.free_bytes)
@@ -297,12 +298,12 @@ class Metrics(Collector):
         yield _gauge(
             "headrace_partitions_damaged",
             "Partitions not served here: damaged, or without their chain of ledgers.",
-            len(self._node.health.damaged_partitions()),
+            len(self._node.services.health.damaged_partitions()),
         )
         yield _gauge(
             "headrace_problems",
             "What is not served here, or not as it was set; see /readyz for the reasons.",
-            len(self._node.health.problems()),
+            len(self._node.services.health.problems()),
         )
         yield from (end, start, size, local)
         garbage = self._node.ledger_garbage

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,6 @@ from headrace.broker.security.sessions import ClientSession
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
     HeadraceError,
-    MetadataUnavailable,
     RequestInvalid,
     Retriable,
 )
@@ -39,8 +37,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from headrace.broker.node import Node
     from headrace.broker.security.access import Access
+    from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
 
 CLIENT_ID, CLIENT_ID_DEFAULT = "x-client-id", "http"
@@ -318,7 +316,7 @@ def session_of(request: Request) -> ClientSession:
     return session
 
 
-def routes(node: Node, operations: Sequence[Operation], *, is_local: bool) -> list[Route]:
+def routes(services: Services, operations: Sequence[Operation], *, is_local: bool) -> list[Route]:
     """The routes of `operations`, one for each path."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
@@ -329,7 +327,7 @@ def routes(node: Node, operations: Sequence[Operation], *, is_local: bool) -> li
             schemas.verify(operation.body)
         by_path.setdefault(operation.path, {})[operation.method] = operation
     return [
-        Route(path, _Resource(node, found, is_local=is_local), methods=[*found])
+        Route(path, _Resource(services, found, is_local=is_local), methods=[*found])
         for path, found in by_path.items()
     ]
 
@@ -350,13 +348,15 @@ class _Resource:
     """What answers on one path. An application of its own: Starlette would put two layers around
     each call of a function."""
 
-    def __init__(self, node: Node, operations: Mapping[str, Operation], *, is_local: bool) -> None:
-        self._node = node
+    def __init__(
+        self, services: Services, operations: Mapping[str, Operation], *, is_local: bool
+    ) -> None:
+        self._services = services
         self._operations = operations
         self._is_local = is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guard = self._node.ownership.guard
+        guard = self._services.cluster.guard
         term = 0 if guard is None else guard.term_now()
         request = Request(scope, receive)
         try:
@@ -392,12 +392,12 @@ class _Resource:
                 "use https with a client certificate (ssl.client.auth), or ask from the broker's"
                 " own machine",
             )
-        quotas = self._node.quotas
+        quotas = self._services.quotas
         is_charged = bool(operation.quota) and quotas.is_active
         try:
             if is_charged:
                 quotas.check(session, operation.quota)
-            rights = Rights(self._node, session, operation.access, operation.name)
+            rights = Rights(self._services, session, operation.access, operation.name)
             call = await _call(operation, request, session, rights)
             rights.check(call.path, call.body)
             await self._look_up(call)
@@ -418,13 +418,9 @@ class _Resource:
     async def _look_up(self, call: Call) -> None:
         """Get the topics of `call` that this broker does not know: another one may have created
         them just now."""
-        topics = self._node.topics
         for name in (call.path.get("topic"), call.body.get("topic"), call.body.get("to")):
-            if isinstance(name, str) and name and name not in topics.by_name:
-                with suppress(MetadataUnavailable):  # then it is answered from what is known here
-                    await topics.refresh(name)
-                    if name in topics.by_name:
-                        await self._node.ownership.wait_served(topics.by_name[name])
+            if isinstance(name, str) and name:
+                await self._services.topics.look_up(name)
 
 
 # --- the document ----------------------------------------------------------------------------

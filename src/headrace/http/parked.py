@@ -27,7 +27,7 @@ from headrace.http.problems import Contradiction
 from headrace.http.records import as_text
 
 if TYPE_CHECKING:
-    from headrace.broker.node import Node
+    from headrace.broker.services.services import Services
     from headrace.coordination.shares.commands import ParkedKey
     from headrace.http.schemas import Schema
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class ParkedOperations:
     """The operations on parked keys."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, services: Services) -> None:
+        self._services = services
         path = "/v1/queues/{topic}/{group}"
         named: dict[str, Schema] = {"topic": TOPIC, "group": SET_GROUP}
         body = fields(
@@ -56,8 +56,8 @@ class ParkedOperations:
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
-        topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
-        answer = await self._node.services.queues.list_parked(topic, group_id)
+        topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
+        answer = await self._services.queues.list_parked(topic, group_id)
         found, failed = of_partitions(answer)
         items: list[Json] = [
             {"place": f"{number:010d} {one.key.hex()}", "key": (number, one)}
@@ -70,16 +70,16 @@ class ParkedOperations:
         return {"topic": topic.name, "group": group_id, **part, **failed}
 
     async def _park(self, call: Call) -> Json:
-        topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
+        topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
         keys = _keys(call.body)
-        answer = await self._node.services.queues.park(topic, group_id, keys)
+        answer = await self._services.queues.park(topic, group_id, keys)
         _found, failed = of_partitions(answer)
         return {"topic": topic.name, "group": group_id, "parked": len(keys), **failed}
 
     async def _unpark(self, call: Call) -> Json:
-        topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
+        topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
         keys = _keys(call.body)
-        answer = await self._node.services.queues.unpark(topic, group_id, keys)
+        answer = await self._services.queues.unpark(topic, group_id, keys)
         found, failed = of_partitions(answer)
         released = {key for part in found.values() for key in part}
         names = {

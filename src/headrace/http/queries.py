@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.services.background_tasks import BackgroundTasks
 from headrace.http.redrives import RedriveOperations
 from headrace.http.search import SearchOperations
 from headrace.http.traces import TraceOperations
 
 if TYPE_CHECKING:
-    from headrace.broker.node import Node
+    from headrace.broker.services.services import Services
     from headrace.http.operations import Operation
 
 
-def queries(node: Node) -> list[Operation]:
+def queries(services: Services) -> list[Operation]:
     """The operations, which share the tasks of one broker."""
-    tasks = BackgroundTasks(node.tasks, node.clock, node.randomness)
+    tasks = services.tasks
     return [
-        *SearchOperations(node, tasks).operations,
-        *TraceOperations(node, tasks).operations,
-        *RedriveOperations(node, tasks).operations,
+        *SearchOperations(services, tasks).operations,
+        *TraceOperations(services, tasks).operations,
+        *RedriveOperations(services, tasks).operations,
     ]

@@ -31,12 +31,13 @@ from headrace.http.operations import (
 )
 from headrace.http.operations import text as words
 from headrace.http.partitions import failed_partitions, of_partitions
-from headrace.http.search import partitions_elsewhere
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.requests import Request
 
-    from headrace.broker.node import Node
+    from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
 
@@ -93,9 +94,9 @@ class RequestClient:
 class Queues:
     """The routes of queues."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._queues = node.services.queues
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._queues = services.queues
         path = "/v1/queues/{topic}/{group}"
         named: dict[str, Schema] = {"topic": TOPIC, "group": SET_GROUP}
         self.operations = [
@@ -118,7 +119,7 @@ class Queues:
         records_max = int(call.body.get("max", 10))
         wait_ms = int(call.body.get("wait_ms", 0))
         lock_ms = int(call.body.get("lock_ms", -1))
-        member = self._node.randomness.uuid().hex[:16]
+        member = self._queues.new_member()
         asked = ReceiveRequest(group_id, _member_id(member), records_max, BYTES_MAX, True, lock_ms)
         asked.owner = f"http:{call.body.get('consumer', '')}"  # without a name they are one
         ends = call.body.get("ends")
@@ -135,12 +136,26 @@ class Queues:
         failed = receiving.failed
         answer |= failed_partitions(failed)
         if ends is not None:  # all up to there is wanted, so the caller may ask for the rest itself
-            answer["broker"] = self._node.config.broker_id
-            elsewhere = partitions_elsewhere(self._node, topic) if failed else []
-            answer["elsewhere"] = [one for one in elsewhere if one["partition"] in failed]
+            answer["broker"] = self._services.cluster.broker_id
+            answer["elsewhere"] = self._elsewhere(topic, failed)
         head = json.dumps(answer).removesuffix("}")
         data = f'{head}, "messages": [{",".join(receiving.messages)}]}}'
         return Response(data.encode(), media_type="application/json")
+
+    def _elsewhere(self, topic: Topic, numbers: Iterable[int]) -> list[Json]:
+        """Those of these partitions that other brokers serve, with the brokers."""
+        found: list[Json] = []
+        cluster = self._services.cluster
+        for number in sorted(numbers):
+            broker = cluster.leader_of(topic, number)
+            if broker is not None and broker.id == cluster.broker_id:
+                continue
+            item: Json = {"topic": topic.name, "partition": number}
+            if broker is not None:
+                address = f"{broker.http_host}:{broker.http_port}"
+                item["broker"] = {"id": broker.id, "http": address}
+            found.append(item)
+        return found
 
     # --- settle ------------------------------------------------------------------------------
 
@@ -180,4 +195,4 @@ class Queues:
 
     def _names(self, call: Call) -> tuple[Topic, str]:
         """Raises TopicUnknown."""
-        return self._node.topics.get(call.path["topic"]), call.path["group"]
+        return self._services.topics.get(call.path["topic"]), call.path["group"]

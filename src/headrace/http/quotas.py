@@ -31,7 +31,7 @@ from headrace.http.operations import (
 from headrace.http.problems import Contradiction
 
 if TYPE_CHECKING:
-    from headrace.broker.node import Node
+    from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
 
 RATE_MAX: Final = 2**53
@@ -74,8 +74,8 @@ def _shown(entity: Entity) -> Json:
 class QuotaOperations:
     """The operations on quotas."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, services: Services) -> None:
+        self._services = services
         path = "/v1/quotas"
         rates = {
             "type": "object",
@@ -101,7 +101,7 @@ class QuotaOperations:
                 "entity": _shown(entity),
                 "quotas": rates,
             }
-            for entity, rates in self._node.quotas.find()
+            for entity, rates in self._services.quotas.find()
         ]
         return page(sorted(found, key=lambda one: one["id"]), "id", call, "quotas")
 
@@ -117,7 +117,7 @@ class QuotaOperations:
     async def _delete(self, call: Call) -> Json:
         parts = _parts(call.query)
         wanted = tuple(sorted(parts, key=lambda part: part[0]))
-        known = next((rates for one, rates in self._node.quotas.find() if one == wanted), {})
+        known = next((rates for one, rates in self._services.quotas.find() if one == wanted), {})
         return await self._apply(parts, dict.fromkeys(known), is_dry_run=call.is_dry_run)
 
     async def _apply(
@@ -128,7 +128,7 @@ class QuotaOperations:
         is_dry_run: bool,
     ) -> Json:
         try:
-            rates = await self._node.quotas.change(parts, changes, is_dry_run=is_dry_run)
+            rates = await self._services.quotas.change(parts, changes, is_dry_run=is_dry_run)
         except RequestInvalid as error:  # each field was right: they do not go together
             raise Contradiction(str(error)) from error
         return {"entity": _shown(tuple(parts)), "quotas": rates, "dry_run": is_dry_run}

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
-    from headrace.broker.node import Node
     from headrace.broker.services.reads import Follower
     from headrace.broker.services.record_sends import Sent
+    from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
 
 RECORDS_MAX: Final = 1_000
@@ -65,9 +65,9 @@ ISOLATION: Final = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_U
 class RecordOperations:
     """The operations on records."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._reads = node.services.reads
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reads = services.reads
         self._followers = 0
         path = "/v1/topics/{topic}"
         named: dict[str, Schema] = {"topic": TOPIC}
@@ -101,8 +101,8 @@ class RecordOperations:
     # --- produce -----------------------------------------------------------------------------
 
     async def _produce(self, call: Call) -> Response:
-        topic = self._node.topics.get(call.path["topic"])
-        now_ms = self._node.clock.now_ms()
+        topic = self._services.topics.get(call.path["topic"])
+        now_ms = self._services.appends.clock.now_ms()
         results: list[Json] = [{} for _ in call.body["records"]]
         outgoing: dict[int, Outgoing] = {}
         for place, item in enumerate(call.body["records"]):
@@ -110,7 +110,7 @@ class RecordOperations:
                 outgoing[place] = Outgoing(_record(item, now_ms), int(item.get("partition", ANY)))
             except HeadraceError as error:
                 results[place] = {"ok": False, "error": details(error)}
-        outcomes = await self._node.services.sends.send(topic, [*outgoing.values()])
+        outcomes = await self._services.sends.send(topic, [*outgoing.values()])
         for place, outcome in zip(outgoing, outcomes, strict=True):
             results[place] = _sent(outcome)
         if wants_lines(call.request):
@@ -123,7 +123,7 @@ class RecordOperations:
         query = call.query
         if "offset" in query and "timestamp_ms" in query:
             raise Contradiction("give an offset or a time, not both")
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         number = query.get("partition", 0)
         start = Start(AT_START)
         if "timestamp_ms" in query:
@@ -157,7 +157,7 @@ class RecordOperations:
     # --- follow ------------------------------------------------------------------------------
 
     async def _follow(self, call: Call) -> Response:
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         isolation = ISOLATION[call.query.get("isolation", "read_committed")]
         numbers = [call.query["partition"]] if "partition" in call.query else None
         if self._followers >= FOLLOWERS_MAX:
@@ -175,7 +175,7 @@ class RecordOperations:
         self._followers -= 1
 
     async def _events(self, follower: Follower, call: Call) -> AsyncIterator[bytes]:
-        quotas = self._node.quotas
+        quotas = self._services.quotas
         try:
             yield b": follows\n\n"
             while True:

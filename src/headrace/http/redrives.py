@@ -19,8 +19,8 @@ from headrace.http.problems import Contradiction
 from headrace.runtime.child_process import run_python
 
 if TYPE_CHECKING:
-    from headrace.broker.node import Node
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
+    from headrace.broker.services.services import Services
 
 RATE_MAX: Final = 1_000_000
 RUNNING_MAX: Final = 4
@@ -34,8 +34,8 @@ class RedriveFailed(HeadraceError):
 class RedriveOperations:
     """The operations on redrives."""
 
-    def __init__(self, node: Node, tasks: BackgroundTasks) -> None:
-        self._node = node
+    def __init__(self, services: Services, tasks: BackgroundTasks) -> None:
+        self._services = services
         self._tasks = tasks
         body = fields(
             ["topic"],
@@ -51,15 +51,15 @@ class RedriveOperations:
 
     async def _begin(self, call: Call) -> BackgroundTask:
         body = call.body
-        name = self._node.topics.get(body["topic"]).name
+        name = self._services.topics.get(body["topic"]).name
         if "to" in body:
-            self._node.topics.get(body["to"])
+            self._services.topics.get(body["to"])
         running = [task for task in self._tasks.list("redrive") if task.state == RUNNING]
         if any(task.asked["topic"] == name for task in running):
             raise Contradiction(f"a redrive of {name} runs already: cancel it, or wait for its end")
         if len(running) >= RUNNING_MAX:
             raise TooManyTasks(f"{RUNNING_MAX} redrives run on this broker: wait for one to end")
-        host, port = self._node.kafka_address
+        host, port = self._services.cluster.kafka_address
         arguments = ["-m", "headrace", f"--bootstrap={host}:{port}", "dead", "redrive"]
         arguments += [
             f"--{option}={body[option]}"

@@ -32,10 +32,9 @@ from headrace.records.matching import TIME_MAX, Condition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.broker.node import Node
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
     from headrace.broker.services.search import FoundMessage, Page
-    from headrace.broker.topics.topic import Topic
+    from headrace.broker.services.services import Services
     from headrace.coordination.shares.commands import DeliveryState
     from headrace.errors import HeadraceError
     from headrace.http.schemas import Schema
@@ -54,9 +53,9 @@ _MEASURES: Final = ("message_id", "key", "tag")
 class SearchOperations:
     """The operations that find messages."""
 
-    def __init__(self, node: Node, tasks: BackgroundTasks) -> None:
-        self._node = node
-        self._search = node.services.search
+    def __init__(self, services: Services, tasks: BackgroundTasks) -> None:
+        self._services = services
+        self._search = services.search
         self._tasks = tasks
         conditions: dict[str, Schema] = dict.fromkeys(_MEASURES, _WORD)
         conditions |= dict.fromkeys(("since_ms", "until_ms"), integer(0, INT64_MAX))
@@ -85,7 +84,7 @@ class SearchOperations:
         ]  # fmt: skip
 
     async def _find(self, call: Call) -> Json:
-        topic, query = self._node.topics.get(call.path["topic"]), call.query
+        topic, query = self._services.topics.get(call.path["topic"]), call.query
         headers = []
         if "header" in query:
             name, is_pair, value = query["header"].partition("=")
@@ -108,7 +107,7 @@ class SearchOperations:
         return answer
 
     async def _begin(self, call: Call) -> BackgroundTask:
-        topic, body = self._node.topics.get(call.body["topic"]), call.body
+        topic, body = self._services.topics.get(call.body["topic"]), call.body
         condition = parse_condition(body, body.get("headers", ()))
         number = body.get("partition")
         if number is not None:
@@ -181,23 +180,6 @@ def _place(token: str) -> SearchPosition:
     if place.kind not in range(3):
         raise Contradiction("page_token is not one that this interface returned")
     return place
-
-
-def partitions_elsewhere(node: Node, *topics: Topic) -> list[Json]:
-    """The partitions that other brokers serve, with these."""
-    by_id = {broker.id: broker for broker in node.brokers()}
-    found: list[Json] = []
-    for topic in topics:
-        for number in range(len(topic.partitions)):
-            if node.ownership.is_mine(topic, number):
-                continue
-            broker = by_id.get(node.ownership.leader(topic, number).broker)
-            item: Json = {"topic": topic.name, "partition": number}
-            if broker is not None:
-                address = f"{broker.http_host}:{broker.http_port}"
-                item["broker"] = {"id": broker.id, "http": address}
-            found.append(item)
-    return found
 
 
 # --- shapes ----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ come in pages.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse
 
@@ -17,7 +17,7 @@ from headrace.broker.services.configurations import (
     Setting,
     version_of,
 )
-from headrace.broker.services.topic_administration import NewTopic
+from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.topics.topic_config import DEFINITIONS
 from headrace.coordination.quotas.entities import MUTATION
 from headrace.http.operations import (
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from headrace.broker.node import Node
-    from headrace.broker.topics.topic import Topic
+    from headrace.broker.services.services import Services
+    from headrace.broker.services.topic_service import PartitionState
     from headrace.http.schemas import Schema
 
 PARTITIONS_MAX: Final = 10_000
@@ -105,8 +105,8 @@ def shown_settings(settings: Sequence[Setting]) -> list[Json]:
 class TopicOperations:
     """The operations on topics."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, services: Services) -> None:
+        self._services = services
         topics, topic = "/v1/topics", "/v1/topics/{topic}"
         named: dict[str, Schema] = {"topic": TOPIC}
         changing = named | {"dry_run": DRY_RUN}
@@ -139,16 +139,16 @@ class TopicOperations:
 
     async def _list(self, call: Call) -> Json:
         prefix, internal = call.query.get("prefix", ""), call.query.get("internal", False)
-        by_name = self._node.topics.by_name
+        topics = [self._services.topics.get(name) for name in self._services.topics.names()]
         found = [
             {
-                "name": name,
-                "id": str(by_name[name].id),
-                "partitions": len(by_name[name].partitions),
-                "internal": by_name[name].is_internal,
+                "name": topic.name,
+                "id": str(topic.id),
+                "partitions": len(topic.partitions),
+                "internal": topic.is_internal,
             }
-            for name in self._node.topics.names()
-            if name.startswith(prefix) and (internal or not by_name[name].is_internal)
+            for topic in topics
+            if topic.name.startswith(prefix) and (internal or not topic.is_internal)
         ]
         return page(found, "name", call, "topics")
 
@@ -160,7 +160,7 @@ class TopicOperations:
             int(body.get("replication_factor", -1)),
             body.get("config", {}),
         )
-        fact = await self._node.services.topics.create(new, is_dry_run=call.is_dry_run)
+        fact = await self._services.topics.create(new, is_dry_run=call.is_dry_run)
         call.charge = 0 if call.is_dry_run else fact.partition_count
         return JSONResponse(
             {
@@ -174,60 +174,56 @@ class TopicOperations:
         )
 
     async def _get(self, call: Call) -> Json:
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         return {
             "name": topic.name,
             "id": str(topic.id),
             "internal": topic.is_internal,
             "replication_factor": topic.fact.replication_factor,
             "config": topic.fact.configs,
-            "partitions": [
-                self._partition(topic, number) for number in range(len(topic.partitions))
-            ],
+            "partitions": [_partition(one) for one in self._services.topics.describe(topic)],
         }
-
-    def _partition(self, topic: Topic, number: int) -> Json:
-        leader = self._node.ownership.leader(topic, number)
-        found: dict[str, Any] = {
-            "partition": number,
-            "leader": leader.broker,
-            "leader_epoch": leader.leader_epoch,
-        }
-        log = topic.log(number)
-        if log is not None and log.is_loaded and self._node.ownership.is_mine(topic, number):
-            found["start_offset"] = log.log_start_offset
-            found["end_offset"] = log.high_watermark
-        return found
 
     async def _grow(self, call: Call) -> Json:
         name, count = call.path["topic"], int(call.body["partitions"])
-        known = self._node.topics.by_name.get(name)
+        known = self._services.topics.find(name)
         before = 0 if known is None else len(known.partitions)
-        await self._node.services.topics.add_partitions(name, count, is_dry_run=call.is_dry_run)
+        await self._services.topics.add_partitions(name, count, is_dry_run=call.is_dry_run)
         call.charge = 0 if call.is_dry_run else max(0, count - before)
         return {"name": name, "partitions": count, "dry_run": call.is_dry_run}
 
     async def _delete(self, call: Call) -> Json:
         name = call.path["topic"]
-        known = self._node.topics.by_name.get(name)
-        await self._node.services.topics.delete(name, is_dry_run=call.is_dry_run)
+        known = self._services.topics.find(name)
+        await self._services.topics.delete(name, is_dry_run=call.is_dry_run)
         call.charge = 0 if known is None or call.is_dry_run else len(known.partitions)
         return {"name": name, "deleted": not call.is_dry_run, "dry_run": call.is_dry_run}
 
     async def _config(self, call: Call) -> Response:
         name = call.path["topic"]
-        settings = self._node.services.configurations.of_topic(name)
-        version = version_of(self._node.topics.get(name).fact.configs)
+        settings = self._services.configurations.of_topic(name)
+        version = version_of(self._services.topics.get(name).fact.configs)
         return tagged({"topic": name, "settings": shown_settings(settings)}, version)
 
     async def _change_config(self, call: Call) -> Response:
         name = call.path["topic"]
         changes = config_changes(call.body)
-        configurations = self._node.services.configurations
+        configurations = self._services.configurations
         version = expected_version(call)
         await configurations.change_topic(
             name, changes, is_dry_run=call.is_dry_run, version=version
         )
-        overrides = dict(self._node.topics.get(name).fact.configs)
+        overrides = dict(self._services.topics.get(name).fact.configs)
         answer = {"topic": name, "config": overrides, "dry_run": call.is_dry_run}
         return tagged(answer, version_of(overrides))
+
+
+def _partition(one: PartitionState) -> Json:
+    found: Json = {
+        "partition": one.number,
+        "leader": one.leader.broker,
+        "leader_epoch": one.leader.leader_epoch,
+    }
+    if one.offsets is not None:
+        found["start_offset"], found["end_offset"] = one.offsets
+    return found

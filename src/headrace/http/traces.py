@@ -28,8 +28,8 @@ from headrace.records.attributes import TIME_MS_MAX, TRACEPARENT, find_header
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.broker.node import Node
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
+    from headrace.broker.services.services import Services
     from headrace.broker.services.trace import Trace, TraceEvent
     from headrace.broker.topics.topic import Topic
     from headrace.errors import HeadraceError
@@ -43,9 +43,9 @@ TASK_TIME_MS: Final = 3_600_000
 class TraceOperations:
     """The operations on traces."""
 
-    def __init__(self, node: Node, tasks: BackgroundTasks) -> None:
-        self._node = node
-        self._search = node.services.search
+    def __init__(self, services: Services, tasks: BackgroundTasks) -> None:
+        self._services = services
+        self._search = services.search
         self._tasks = tasks
         of_message: dict[str, Schema] = {
             "message_id": text(255, 1),
@@ -64,7 +64,7 @@ class TraceOperations:
         ]  # fmt: skip
 
     async def _trace(self, call: Call) -> Json:
-        topic = self._node.topics.get(call.path["topic"])
+        topic = self._services.topics.get(call.path["topic"])
         return _shown(
             topic, *await self._find(topic, call.query, call.query.get("time_ms", TIME_MS))
         )
@@ -79,7 +79,7 @@ class TraceOperations:
         return await self._search.trace_by_offset(topic, *place, time_ms), {}
 
     async def _begin(self, call: Call) -> BackgroundTask:
-        body, topic = call.body, self._node.topics.get(call.body["topic"])
+        body, topic = call.body, self._services.topics.get(call.body["topic"])
         _check(body)
 
         async def work(task: BackgroundTask) -> None:

@@ -53,7 +53,7 @@ class Check:
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Whether the principal may do this."""
-        return self.node.authorizer.allows(self.context.session, operation, kind, name)
+        return self.node.services.authorizer.allows(self.context.session, operation, kind, name)
 
     def may_cluster(self, operation: Operation) -> bool:
         """Whether the principal may do this with the cluster."""
@@ -66,7 +66,7 @@ class Check:
     def error(self, operation: Operation, kind: ResourceType, name: str) -> Unauthorized:
         """The error of a missing right, which is noted for the audit log."""
         session = self.context.session
-        self.node.audit.denied(session, operation, kind, name, self.api.name)
+        self.node.services.audit.denied(session, operation, kind, name, self.api.name)
         return unauthorized(session, operation, kind, name)
 
     def require(self, operation: Operation, kind: ResourceType, name: str) -> None:
@@ -76,7 +76,7 @@ class Check:
 
     def topic_of(self, topic_id: UUID | None) -> str | None:
         """The name of the topic with an id; None if there is none."""
-        topic = None if topic_id is None else self.node.topics.by_id.get(topic_id)
+        topic = None if topic_id is None else self.node.services.topics.find_by_id(topic_id)
         return None if topic is None else topic.name
 
     # --- lists -------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Check:
 
     def operations(self, kind: ResourceType, name: str) -> int:
         """What the principal may do with a resource, as bits."""
-        granted = self.node.authorizer.operations(self.context.session, kind, name)
+        granted = self.node.services.authorizer.operations(self.context.session, kind, name)
         return granted & _OPERATIONS[kind]
 
     def _add_operations(self, answer: dict[str, Any]) -> None:

@@ -336,7 +336,7 @@ async def init_producer_id(check: Check, _access: Access) -> Answer:
             check.require(Operation.TWO_PHASE_COMMIT, TRANSACTION, name)
     elif not check.may_cluster(Operation.IDEMPOTENT_WRITE):
         session = check.context.session
-        if not check.node.authorizer.allows_any(session, Operation.WRITE, TOPIC):
+        if not check.node.services.authorizer.allows_any(session, Operation.WRITE, TOPIC):
             check.require(Operation.IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME)
     return await check.proceed()
 

@@ -193,9 +193,9 @@ class KafkaFace:
         self._node = node
         self._authentication = node.authentication
         self._admission: Admission = node.authentication if admission is None else admission
-        self._quotas: Quotas = node.quotas if quotas is None else quotas
+        self._quotas: Quotas = node.services.quotas if quotas is None else quotas
         self._is_metering = False
-        node.quotas.on_change(self._forget_throttles)
+        node.services.quotas.on_change(self._forget_throttles)
         node.authentication.users.on_change(self._user_changed)
         self._now_ns = node.clock.now_ns
         self._tasks = Tasks()
@@ -284,7 +284,7 @@ class KafkaFace:
         connection.must_be_admitted = session.must_be_admitted
         if connection.must_be_admitted:
             self._logins.opened(connection)
-        quotas = self._node.quotas
+        quotas = self._node.services.quotas
         if quotas.has_connection_quota:
             throttle_ms = quotas.connected(connection.peer)
             if throttle_ms:
@@ -399,7 +399,7 @@ class KafkaFace:
             )
         if api.key in BROKER_APIS:
             # Kafka has some of these, too, and an authorizer's rules say who may send them.
-            has_rule = api.key not in OWN_APIS and not self._node.authorizer.is_open
+            has_rule = api.key not in OWN_APIS and not self._node.services.authorizer.is_open
             if not has_rule and not self._authentication.admits_to_brokers(connection.session):
                 raise FrameInvalid(f"sent {api.name}, which only brokers may send")
 
@@ -451,12 +451,12 @@ class KafkaFace:
         """The answer to a request, as far as its client may have it."""
         node, handler = self._node, _HANDLERS[api.key]
         resources = resources_of(request) if api.key in _CHANGES else ()
-        if node.authorizer.is_open:
+        if node.services.authorizer.is_open:
             answer = await handler(node, request, context)
         else:
             answer = await authorized(node, api, handler, request, context)
         if api.key in _CHANGES and not getattr(request, "validate_only", False):
-            node.audit.changed(context.session, api.name, resources, failures_in(answer))
+            node.services.audit.changed(context.session, api.name, resources, failures_in(answer))
         return answer
 
     async def _answer(

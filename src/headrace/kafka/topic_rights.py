@@ -30,7 +30,7 @@ class TopicRights:
     def granted(self, session: ClientSession) -> set[Any]:
         """The keys that are allowed for the session's principal by the current rules."""
         if (
-            session.rights_version != self._node.authorizer.version
+            session.rights_version != self._node.services.authorizer.version
             or session.rights_principal is not session.principal
         ):
             session.granted.clear()
@@ -43,7 +43,7 @@ class TopicRights:
         key to remember, if it may."""
         try:
             if is_id:
-                name = self._node.topics.get_by_id(UUID(bytes=topic_key)).name
+                name = self._node.services.topics.get_by_id(UUID(bytes=topic_key)).name
             else:
                 name = topic_key.decode(errors="replace")
         except HeadraceError as unknown:
@@ -57,7 +57,7 @@ class TopicRights:
         self, session: ClientSession, kind: ResourceType, name: str
     ) -> HeadraceError | None:
         """The error if the client may not use a resource, which is noted for the audit log."""
-        if self._node.authorizer.allows(session, self._operation, kind, name):
+        if self._node.services.authorizer.allows(session, self._operation, kind, name):
             return None
-        self._node.audit.denied(session, self._operation, kind, name, self._request)
+        self._node.services.audit.denied(session, self._operation, kind, name, self._request)
         return unauthorized(session, self._operation, kind, name)

@@ -115,7 +115,7 @@ async def start_embedded(settings: Settings) -> Broker:
             tier=tier,
             given=settings.given,
         )
-        node.space = store.room
+        node.services.topics.disk = store.room
         await _open(broker, node, settings, certificates, store.counters)
     except BaseException:
         await broker.stop()

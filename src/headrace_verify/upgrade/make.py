@@ -75,7 +75,7 @@ def batch_of(
 async def append(node: Node, topic: str, number: int, batch: bytes) -> int:
     """Append to a partition and wait for the acknowledgement; returns the base offset."""
     partition = node.topics.get(topic).require_log(number)
-    await node.partition_ready(partition)
+    await partition.wait_loaded()
     while (appended := partition.append(batch, read_header(batch))) is None:
         if partition.ready is not None:
             await partition.ready.wait()

@@ -172,7 +172,7 @@ async def check_refusals(stopped: Path, work: Path) -> Findings:
                 for topic in broker.node.topics.by_name.values():
                     for _, partition in topic.logs:
                         try:
-                            await broker.node.partition_ready(partition)
+                            await partition.wait_loaded()
                         except HeadraceError as error:
                             errors.append(error)
         except HeadraceError as error:
@@ -277,7 +277,7 @@ async def _live(node: Node) -> None:
     """Rewrite every kind of fact."""
     topics = node.topics
     for _, partition in topics.get("orders").logs:
-        await node.partition_ready(partition)
+        await partition.wait_loaded()
     await topics.change_configs(
         topics.get("orders"), lambda before: {**before, "retention.bytes": "7777777"}
     )

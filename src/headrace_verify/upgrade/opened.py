@@ -113,7 +113,7 @@ async def everything(node: Node) -> tuple[dict[str, Any], dict[str, bytes]]:
         for number, partition in topic.logs:
             where = f"{name}-{number}"
             try:
-                await node.partition_ready(partition)
+                await partition.wait_loaded()
                 data[where] = await read_all(node, partition)
                 partitions[where] = {
                     "start": partition.log_start_offset,

@@ -12,7 +12,7 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators.group_config import consumer_group_settings
 from headrace.broker.node import Node
 from headrace.broker.services.configurations import APPEND, DELETE, SET, SUBTRACT, ConfigChange
-from headrace.broker.services.topic_administration import NewTopic
+from headrace.broker.services.topic_service import NewTopic
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.errors import (
     AssignmentInvalid,

@@ -59,7 +59,7 @@ def partition(node: Node, topic: str) -> PartitionLog:
 async def put(node: Node, topic: str, count: int) -> None:
     """So many records of one key, in the open ledger."""
     log = partition(node, topic)
-    await node.partition_ready(log)
+    await log.wait_loaded()
     for number in range(count):
         batch = encode_batch([Record(0, NOW_MS, b"key", b"%d" % number, [])])
         while (appended := log.append(batch, check_batch(batch))) is None:

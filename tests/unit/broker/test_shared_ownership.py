@@ -23,7 +23,7 @@ from headrace.broker.ownership import (
 from headrace.broker.ownership.hand_over import HandOvers
 from headrace.broker.ownership.membership import Membership
 from headrace.broker.services.reassignments import Move, Reassignment
-from headrace.broker.services.topic_administration import NewTopic
+from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.topics import deletion
 from headrace.broker.topics.ownership import NO_LEADER
 from headrace.broker.topics.topic import Topic

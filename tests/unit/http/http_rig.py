@@ -42,9 +42,11 @@ class Web:
         self.node = rig.node
         self.rig = rig
         self.answered: dict[str, str] = {}
-        self.operations: list[Operation] = [one for p in PARTS for one in p(rig.node).operations]
-        self.operations += queries(rig.node)
-        self.app = Starlette(routes=routes(rig.node, self.operations, is_local=is_local))
+        self.operations: list[Operation] = [
+            one for p in PARTS for one in p(rig.node.services).operations
+        ]
+        self.operations += queries(rig.node.services)
+        self.app = Starlette(routes=routes(rig.node.services, self.operations, is_local=is_local))
 
     async def ask(
         self,

@@ -38,8 +38,11 @@ class BareFace:
             ("clock", "group_configs", "randomness", "replication", "shares", "space", "store")
         )
         services = SimpleNamespace(**dict.fromkeys(field.name for field in fields(Services)))
-        parts = {"health": health, "services": services, "authorizer": AllowAll()}
-        self.node = SimpleNamespace(topics=topics, tasks=Tasks(), timers=None, **parts, **unused)
+        services.topics, services.health = SimpleNamespace(disk=None), health
+        services.authorizer = AllowAll()
+        self.node = SimpleNamespace(
+            topics=topics, tasks=Tasks(), timers=None, services=services, **unused
+        )
 
 
 @contextlib.asynccontextmanager

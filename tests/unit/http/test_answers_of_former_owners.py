@@ -83,13 +83,13 @@ def test_what_was_stored_is_acknowledged_and_what_was_refused_is_to_be_tried_aga
             status, found = await web.ask("POST", "/v1/topics/t/records", RECORDS)
             assert status == 200, found
         async with owner() as web:
-            get = web.node.topics.get
+            get = web.node.services.topics.get
 
             def refusing(name: str) -> Any:
                 web.rig.clock.freeze()
                 return get("unknown")
 
-            web.node.topics.get = refusing
+            web.node.services.topics.get = refusing
             status, found = await web.ask("POST", "/v1/topics/t/records", RECORDS)
             assert (status, found["retriable"]) == (503, True)
 

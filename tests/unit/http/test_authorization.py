@@ -89,7 +89,7 @@ async def guarded(monkeypatch: pytest.MonkeyPatch, **more: Any) -> AsyncIterator
         await rig.node.topics.create(TOPIC)
         web = NamedWeb(rig)
         web.app.router.routes += operations.routes(
-            rig.node, ClusterOperations(rig.node).operations, is_local=True
+            rig.node.services, ClusterOperations(rig.node.services).operations, is_local=True
         )
 
         def session_of(_request: Any) -> ClientSession:

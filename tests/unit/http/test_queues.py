@@ -117,7 +117,8 @@ class Queue:
     def __init__(self, rig, topic):
         self.topic = topic
         self.node = rig.node
-        self.app = Starlette(routes=routes(rig.node, Queues(rig.node).operations, is_local=True))
+        services = rig.node.services
+        self.app = Starlette(routes=routes(services, Queues(services).operations, is_local=True))
 
     @classmethod
     async def make(cls, rig, partition_count=1):

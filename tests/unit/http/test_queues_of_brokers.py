@@ -54,9 +54,10 @@ class Broker:
 
     def __init__(self, node: Node, face: KafkaFace) -> None:
         self.node, self.face = node, face
-        parts = Queues(node), ParkedOperations(node), GroupOperations(node)
+        services = node.services
+        parts = Queues(services), ParkedOperations(services), GroupOperations(services)
         operations = [one for part in parts for one in part.operations]
-        self.app = Starlette(routes=routes(node, operations, is_local=True))
+        self.app = Starlette(routes=routes(services, operations, is_local=True))
         self.rig = SimpleNamespace(node=node)
 
     async def ask(self, method, target, body=None):

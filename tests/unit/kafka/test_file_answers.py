@@ -64,7 +64,7 @@ async def filled_broker(folder):
         address = await face.listen("127.0.0.1", 0)
         await node.topics.create("logs", 1, 1, {})
         log = node.topics.get("logs").require_log(0)
-        await node.partition_ready(log)
+        await log.wait_loaded()
         rng = random.Random(3)
         for _ in range(BATCHES):
             batch = encode_batch([Record(0, 1_000, None, rng.randbytes(BATCH_BYTES))])

@@ -29,7 +29,7 @@ def test_usable_is_what_records_may_take() -> None:
             answer = await client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": ()})
             assert answer.results[0].usable_bytes == -1, "ledgers that are not on this machine"
             for is_full, usable in ((False, 600), (True, 0)):
-                rig.node.space = _Disk(is_full=is_full)
+                rig.node.services.topics.disk = _Disk(is_full=is_full)
                 answer = await client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": ()})
                 (found,) = answer.results
                 assert (found.error_code, found.total_bytes, found.usable_bytes) == (
@@ -61,7 +61,7 @@ def test_the_command_line_reads_an_answer_of_the_protocol() -> None:
 
     async def scenario() -> bytes:
         async with broker() as rig:
-            rig.node.space = _Disk(is_full=True)
+            rig.node.services.topics.disk = _Disk(is_full=True)
             entity = await rig.client().ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": ()})
             body = BytesIO()
             entity_writer(cls)(body, entity)

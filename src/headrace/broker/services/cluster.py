@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+    from headrace.broker.session_guard import SessionGuard
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
@@ -36,8 +37,25 @@ class Cluster:
         """Set when the broker has opened."""
         self.brokers = brokers
         """The live brokers, including this one before it has registered."""
+        self.wait_settled = ownership.wait_settled
+        """See `Ownership.wait_settled`."""
         self._topics = topics
         self._ownership = ownership
+
+    @property
+    def guard(self) -> SessionGuard | None:
+        """How long this broker may act as an owner; None if nothing limits it."""
+        return self._ownership.guard
+
+    def listed_brokers(self) -> Sequence[BrokerFact]:
+        """See `Ownership.listed_brokers`."""
+        return self._ownership.listed_brokers() or self.brokers()
+
+    @property
+    def kafka_address(self) -> tuple[str, int]:
+        """Advertised address of this broker's first Kafka listener."""
+        own = next(one for one in self.brokers() if one.id == self.broker_id)
+        return own.kafka_host, own.kafka_port
 
     def leader_of(self, topic: Topic, number: int) -> BrokerFact | None:
         """The live broker that serves the partition; None if there is none."""

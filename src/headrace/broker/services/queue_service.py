@@ -68,6 +68,10 @@ class QueueService:
 
     # --- messages ----------------------------------------------------------------------------
 
+    def new_member(self) -> str:
+        """The name of a member for one receive: letters and digits."""
+        return self._parts.randomness.uuid().hex[:16]
+
     async def receive(
         self,
         topic: Topic,

@@ -10,13 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
+    from headrace.broker.security.authorizer import Authorizer
+    from headrace.broker.services.access_control import AccessControl
     from headrace.broker.services.appends import Appends
+    from headrace.broker.services.audit import Audit
+    from headrace.broker.services.background_tasks import BackgroundTasks
     from headrace.broker.services.client_quotas import ClientQuotas
     from headrace.broker.services.client_telemetry import ClientTelemetry
     from headrace.broker.services.cluster import Cluster
     from headrace.broker.services.configurations import Configurations
     from headrace.broker.services.group_administration import GroupAdministration
     from headrace.broker.services.group_service import GroupService
+    from headrace.broker.services.health import Health
     from headrace.broker.services.message_search import MessageSearch
     from headrace.broker.services.message_timers import MessageTimers
     from headrace.broker.services.owner_calls import OwnerCalls
@@ -25,14 +31,14 @@ if TYPE_CHECKING:
     from headrace.broker.services.reassignments import Reassignments
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
-    from headrace.broker.services.topic_administration import TopicAdministration
+    from headrace.broker.services.topic_service import TopicService
 
 
 @dataclass(slots=True, kw_only=True)
 class Services:
     """See the module."""
 
-    topics: TopicAdministration
+    topics: TopicService
     cluster: Cluster
     appends: Appends
     """Batches of this broker's partitions."""
@@ -49,8 +55,16 @@ class Services:
     reassignments: Reassignments
     telemetry: ClientTelemetry
     """Metrics that clients push."""
+    health: Health
+    authorizer: Authorizer
+    access: AccessControl | None
+    """None: there are no access control lists."""
+    audit: Audit
+    tasks: BackgroundTasks
+    """Searches, traces and redrives in progress."""
     calls: OwnerCalls
     """What other brokers ask of this one."""
     groups: GroupAdministration = None  # type: ignore[assignment]  # set when the broker opens
     """Those that this broker coordinates."""
+    transactions: TransactionCoordinator = None  # type: ignore[assignment]  # as above
     all_groups: GroupService = None  # type: ignore[assignment]  # set when the broker opens

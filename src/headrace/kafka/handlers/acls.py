@@ -34,12 +34,12 @@ CHANGES_MAX: Final = 10_000
 
 def _access(node: Node) -> AccessControl:
     """Raises SecurityDisabled."""
-    if node.access is None:
+    if node.services.access is None:
         raise SecurityDisabled(
             "no authorizer is configured on the broker, so it has no access control lists: set"
             " headrace.authorizer=acl"
         )
-    return node.access
+    return node.services.access
 
 
 def _status(error: HeadraceError | None) -> dict[str, Any]:

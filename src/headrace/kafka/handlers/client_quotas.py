@@ -37,7 +37,7 @@ async def describe_client_quotas(node: Node, request: Any, _context: Context) ->
     """DescribeClientQuotas."""
     try:
         components = [_match(component) for component in request.components]
-        found = node.quotas.find(components, is_strict=request.strict)
+        found = node.services.quotas.find(components, is_strict=request.strict)
     except HeadraceError as error:
         return {"error_code": code_of(error), "error_message": message_of(error), "entries": None}
     entries = [
@@ -60,7 +60,7 @@ async def _alter(node: Node, entry: Any, *, is_dry_run: bool) -> None:
             )
         changes[operation.key] = None if operation.remove else operation.value
     parts = [(part.entity_type, part.entity_name) for part in entry.entity]
-    await node.quotas.change(parts, changes, is_dry_run=is_dry_run)
+    await node.services.quotas.change(parts, changes, is_dry_run=is_dry_run)
 
 
 async def alter_client_quotas(node: Node, request: Any, _context: Context) -> Answer:

@@ -189,7 +189,7 @@ async def incremental_alter_configs(node: Node, request: Any, _context: Context)
 def _resource_names(node: Node) -> dict[int, list[str]]:
     """What has a configuration, by type; brokers have no loggers that clients can set."""
     return {
-        TOPIC_RESOURCE: list(node.topics.names()),
+        TOPIC_RESOURCE: list(node.services.topics.names()),
         BROKER_RESOURCE: [str(broker.id) for broker in node.brokers()],
         LOGGER_RESOURCE: [],
         CLIENT_METRICS_RESOURCE: node.services.telemetry.subscriptions.names(),

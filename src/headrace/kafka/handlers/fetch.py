@@ -385,7 +385,7 @@ class FetchHandler:
         storage."""
         if partition.is_deleted:
             raise TopicUnknown(f"{partition.name} was deleted")
-        await self._node.partition_ready(partition)
+        await partition.wait_loaded()
         partition.check_leader_epoch(wanted.leader_epoch)
         if left <= 0 and size:
             check_offset(partition, wanted.offset)

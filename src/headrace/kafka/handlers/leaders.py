@@ -22,20 +22,19 @@ def leader_hint(
     """The hint for a partition that was refused with `error` at `listener`, or None."""
     if not isinstance(error, NotOwner | Fenced):
         return None
+    topics, cluster = node.services.topics, node.services.cluster
     try:
         topic = (
-            node.topics.get_by_id(UUID(bytes=topic_key))
+            topics.get_by_id(UUID(bytes=topic_key))
             if is_id
-            else node.topics.get(topic_key.decode(errors="replace"))
+            else topics.get(topic_key.decode(errors="replace"))
         )
         topic.check_partition(number)
     except HeadraceError:
         return None
-    leader = node.ownership.leader(topic, number)
-    if leader.broker == node.config.broker_id:
+    leader = topics.leader(topic, number)
+    broker = cluster.leader_of(topic, number)
+    if broker is None or broker.id == cluster.broker_id:
         return None
-    for broker in node.brokers():
-        if broker.id == leader.broker:
-            host, port = broker.kafka_address(listener)
-            return LeaderHint(broker.id, leader.leader_epoch, host, port, broker.rack)
-    return None
+    host, port = broker.kafka_address(listener)
+    return LeaderHint(broker.id, leader.leader_epoch, host, port, broker.rack)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, NotOwner, StorageUnavailable
+from headrace.broker.services.topic_service import DiskSpace
+from headrace.errors import HeadraceError, NotOwner
 from headrace.kafka import apis
 from headrace.kafka.error_codes import LOG_DIR_NOT_FOUND, NONE, REPLICA_NOT_AVAILABLE, code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
@@ -23,58 +22,39 @@ if TYPE_CHECKING:
 LOG_DIR = "ledgers"
 
 
-def _space(node: Node) -> tuple[int, int, HeadraceError | None]:
-    """(total bytes, usable bytes, error); -1 if the ledgers are not on this machine."""
-    if node.space is None:
-        return -1, -1, None
-    try:
-        space = node.space.space()
-    except OSError as error:
-        return -1, -1, StorageUnavailable(f"cannot read the free space of the disk: {error}")
-    usable = 0 if space.is_full else max(space.free_bytes - space.reserve_bytes, 0)
-    return space.total_bytes, usable, None
-
-
-async def _topic(node: Node, name: str, wanted: Container[int]) -> dict[str, Any] | None:
-    topic = node.topics.by_name.get(name)
-    if topic is None:
-        return None
-    partitions = []
-    for number, partition in topic.logs:
-        if number not in wanted:
-            continue
-        try:
-            await node.partition_ready(partition)
-        except HeadraceError:
-            continue  # another broker's, or damaged: its size is not known here
-        partitions.append(
-            {
-                "partition_index": number,
-                "partition_size": partition.size_bytes,
-                "offset_lag": 0,
-                "is_future_key": False,
-            }
-        )
-    return {"name": name, "partitions": partitions} if partitions else None
-
-
 async def describe_log_dirs(node: Node, request: Any, _context: Context) -> Answer:
     """DescribeLogDirs of this broker."""
-    total_bytes, usable_bytes, error = _space(node)
-    wanted: dict[str, set[int]] = {}
-    if request.topics is None:
-        for topic in node.topics.by_name.values():
-            wanted[topic.name] = set(range(len(topic.partitions)))
-    else:
+    topics = node.services.topics
+    space, error = DiskSpace(-1, -1), None
+    try:
+        space = topics.space() or space
+    except HeadraceError as refused:
+        error = refused
+    wanted: dict[str, set[int]] | None = None
+    if request.topics is not None:
+        wanted = {}
         for item in request.topics:
             wanted.setdefault(item.topic, set()).update(item.partitions)
-    topics = [await _topic(node, name, numbers) for name, numbers in wanted.items()]
     result = {
         "error_code": code_of(error),
         "log_dir": LOG_DIR,
-        "topics": [topic for topic in topics if topic is not None],
-        "total_bytes": total_bytes,
-        "usable_bytes": usable_bytes,
+        "topics": [
+            {
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_index": number,
+                        "partition_size": size_bytes,
+                        "offset_lag": 0,
+                        "is_future_key": False,
+                    }
+                    for number, size_bytes in sizes.items()
+                ],
+            }
+            for name, sizes in (await topics.sizes(wanted)).items()
+        ],
+        "total_bytes": space.total_bytes,
+        "usable_bytes": space.usable_bytes,
         "is_cordoned": False,
     }
     return {"error_code": 0, "results": [result]}
@@ -83,7 +63,7 @@ async def describe_log_dirs(node: Node, request: Any, _context: Context) -> Answ
 def _moved(node: Node, path: str, name: str, number: int) -> int:
     """The error code of moving a partition to a directory."""
     try:
-        node.topics.get(name).require_log(number)
+        node.services.topics.get(name).require_log(number)
     except NotOwner:
         return REPLICA_NOT_AVAILABLE
     except HeadraceError as error:

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.topics.ownership import NO_LEADER
-from headrace.errors import HeadraceError, RequestInvalid, TopicExists, TopicUnknown
+from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
     INVALID_REQUEST,
@@ -20,7 +20,6 @@ from headrace.kafka.error_codes import (
     code_of,
     message_of,
 )
-from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +75,8 @@ def _wrong_broker(node: Node, request: ApiVersionsRequest) -> int:
         return INVALID_REQUEST
     if request.cluster_id is None:
         return 0
-    found = request.cluster_id, request.node_id
-    return 0 if found == (node.cluster_id, node.config.broker_id) else REBOOTSTRAP_REQUIRED
+    found, cluster = (request.cluster_id, request.node_id), node.services.cluster
+    return 0 if found == (cluster.id, cluster.broker_id) else REBOOTSTRAP_REQUIRED
 
 
 async def api_versions(node: Node, request: ApiVersionsRequest, context: Context) -> Answer:
@@ -123,7 +122,7 @@ def _brokers(brokers: Sequence[BrokerFact], context: Context) -> list[dict[str, 
 def _partitions(node: Node, topic: Topic) -> list[dict[str, Any]]:
     described: list[dict[str, Any]] = []
     for number in range(len(topic.partitions)):
-        leader, leader_epoch = node.ownership.leader(topic, number)
+        leader, leader_epoch = node.services.topics.leader(topic, number)
         # Brokers store no data themselves: the broker that serves a partition is its one replica.
         replicas = [] if leader == NO_LEADER else [leader]
         described.append(
@@ -164,29 +163,15 @@ def _missing(name: str | None, topic_id: UUID | None, error: HeadraceError) -> d
     }
 
 
-async def _topic(node: Node, name: str, *, may_create: bool) -> Topic:
-    try:
-        return node.topics.get(name)
-    except TopicUnknown:
-        if name in INTERNAL_TOPICS:
-            return await node.topics.ensure_internal(name)
-        if not may_create:
-            raise
-    try:
-        await node.topics.create(name)
-    except TopicExists:
-        log.debug("another request has created topic %s", name)
-    return node.topics.get(name)
-
-
 async def metadata(node: Node, request: MetadataRequest, context: Context) -> Answer:
     """Metadata; creates topics that are requested by name."""
+    topics, cluster = node.services.topics, node.services.cluster
     may_create = node.config.auto_create_topics and request.allow_auto_topic_creation
     with_operations = request.include_topic_authorized_operations
     asked = request.topics
     found: list[Topic | dict[str, Any]] = []
     if asked is None or (context.version == 0 and not asked):
-        found = [node.topics.by_name[name] for name in node.topics.names()]
+        found = [topics.get(name) for name in topics.names()]
         asked = ()
     # Each name once, as in Kafka: a name repeated a million times must not cause a million entries.
     for item in dict.fromkeys(asked):
@@ -195,13 +180,13 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
             if item.name is None or (topic_id is not None and not item.name):
                 if topic_id is None:
                     raise RequestInvalid("the request has a topic with neither a name nor an id")
-                found.append(node.topics.get_by_id(topic_id))
+                found.append(topics.get_by_id(topic_id))
             else:
-                found.append(await _topic(node, item.name, may_create=may_create))
+                found.append(await topics.get_or_create(item.name, may_create=may_create))
         except HeadraceError as error:
             name = item.name if item.name is not None or context.version >= 12 else ""
             found.append(_missing(name, topic_id, error))
-    await node.ownership.wait_settled()
+    await node.services.cluster.wait_settled()
     # No await from here on: every leader is among the brokers. A broker may have left while a topic
     # was created, and clients do not expect a leader without an address.
     described = [
@@ -210,9 +195,9 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
     ]
     cluster_operations = request.include_cluster_authorized_operations
     return {
-        "brokers": _brokers(node.ownership.listed_brokers() or node.brokers(), context),
-        "cluster_id": node.cluster_id,
-        "controller_id": node.config.broker_id,
+        "brokers": _brokers(cluster.listed_brokers(), context),
+        "cluster_id": node.services.cluster.id,
+        "controller_id": node.services.cluster.broker_id,
         "topics": described,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if cluster_operations else NOT_ASKED,
         "error_code": 0,
@@ -226,9 +211,9 @@ async def describe_cluster(node: Node, request: DescribeClusterRequest, context:
         "error_code": 0,
         "error_message": None,
         "endpoint_type": request.endpoint_type,
-        "cluster_id": node.cluster_id,
-        "controller_id": node.config.broker_id,
-        "brokers": _brokers(node.brokers(), context),
+        "cluster_id": node.services.cluster.id,
+        "controller_id": node.services.cluster.broker_id,
+        "brokers": _brokers(node.services.cluster.brokers(), context),
         "cluster_authorized_operations": CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
     }
 
@@ -237,7 +222,8 @@ async def describe_topic_partitions(
     node: Node, request: DescribeTopicPartitionsRequest, _context: Context
 ) -> Answer:
     """DescribeTopicPartitions (KIP-966): pages of at most `response_partition_limit`."""
-    names = sorted({item.name for item in request.topics}) or node.topics.names()
+    topics = node.services.topics
+    names = sorted({item.name for item in request.topics}) or topics.names()
     cursor = request.cursor
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
@@ -249,7 +235,7 @@ async def describe_topic_partitions(
             next_cursor = {"topic_name": name, "partition_index": 0}
             break
         try:
-            topic = node.topics.get(name)
+            topic = topics.get(name)
         except HeadraceError as error:
             described.append(_missing(name, None, error))
             continue
@@ -273,7 +259,7 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
     kind = request.key_type
     coordinators: list[dict[str, Any]] = []
     has_paused = False
-    await node.ownership.wait_settled()
+    await node.services.cluster.wait_settled()
     for key in keys:
         error: HeadraceError | None = None
         broker: BrokerFact | None = None
@@ -281,10 +267,10 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
             if kind == GROUP_KEY:
                 shards: CoordinatorShards[Any, Any, Any] = node.groups.shards
             elif kind == TRANSACTION_KEY:
-                shards = node.transactions.shards
+                shards = node.services.transactions.shards
             else:
                 raise RequestInvalid("unsupported coordinator type: use group or transaction")
-            await node.topics.ensure_internal(shards.topic)
+            await node.services.topics.create_internal(shards.topic)
             await shards.wait_handed_over(key)
             if not has_paused and node.services.cluster.coordinated_for_s(shards, key) < MOVED_S:
                 has_paused = True

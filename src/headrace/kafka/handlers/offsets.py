@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
 
 
-async def _partition(node: Node, name: str, number: int) -> PartitionLog:
-    partition = node.topics.get(name).require_log(number)
-    await node.partition_ready(partition)
-    return partition
-
-
 _FIRST_VERSIONS = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """Special timestamps of ListOffsets, and the first version that supports each: -3 since KIP-734, -4
 KIP-405, -5 KIP-1005, -6 KIP-1023, as in Kafka 4.2."""
@@ -51,9 +45,7 @@ def _check_timestamp(timestamp_ms: int, version: int) -> None:
         )
 
 
-async def _offset(
-    node: Node, partition: PartitionLog, timestamp_ms: int, isolation: int
-) -> TimedOffset:
+async def _offset(partition: PartitionLog, timestamp_ms: int, isolation: int) -> TimedOffset:
     match timestamp_ms:
         case -1:  # latest
             return TimedOffset(-1, partition.visibility.bound(isolation).offset)
@@ -81,10 +73,10 @@ async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
             found, epoch = TimedOffset(-1, -1), -1
             error: HeadraceError | None = None
             try:
-                partition = await _partition(node, topic.name, item.partition_index)
+                partition = await node.services.topics.log(topic.name, item.partition_index)
                 partition.check_leader_epoch(item.current_leader_epoch)
                 _check_timestamp(item.timestamp, context.version)
-                found = await _offset(node, partition, item.timestamp, isolation)
+                found = await _offset(partition, item.timestamp, isolation)
                 epoch = epoch_of_offset(partition, found.offset) if found.offset >= 0 else -1
             except HeadraceError as refused:
                 error = refused
@@ -110,7 +102,7 @@ async def offset_for_leader_epoch(node: Node, request: Any, _context: Context) -
             epoch, end_offset = -1, -1
             error: HeadraceError | None = None
             try:
-                partition = await _partition(node, topic.topic, item.partition)
+                partition = await node.services.topics.log(topic.topic, item.partition)
                 partition.check_leader_epoch(item.current_leader_epoch)
                 epoch, end_offset = end_offset_of_epoch(partition, item.leader_epoch)
             except HeadraceError as refused:
@@ -136,11 +128,12 @@ async def delete_records(node: Node, request: Any, _context: Context) -> Answer:
             low_watermark = -1
             error: HeadraceError | None = None
             try:
-                if topic.name in node.topics.by_name and node.topics.get(topic.name).is_internal:
+                known = node.services.topics.find(topic.name)
+                if known is not None and known.is_internal:
                     raise PolicyViolation(
                         f"{topic.name} is an internal topic: its records cannot be deleted"
                     )
-                partition = await _partition(node, topic.name, item.partition_index)
+                partition = await node.services.topics.log(topic.name, item.partition_index)
                 offset = partition.high_watermark if item.offset == -1 else item.offset
                 await partition.trim(offset)
                 low_watermark = partition.log_start_offset

@@ -28,8 +28,6 @@ async def describe_producers(node: Node, request: Any, _context: Context) -> Ans
             error: HeadraceError | None = None
             found: Sequence[dict[str, int]] = ()
             try:
-                partition = node.topics.get(topic.name).require_log(number)
-                await node.partition_ready(partition)
                 found = [
                     {
                         "producer_id": one.producer_id,
@@ -39,7 +37,7 @@ async def describe_producers(node: Node, request: Any, _context: Context) -> Ans
                         "coordinator_epoch": one.coordinator_epoch,
                         "current_txn_start_offset": one.open_offset,
                     }
-                    for one in partition.producers.describe()
+                    for one in await node.services.topics.producers(topic.name, number)
                 ]
             except HeadraceError as refused:
                 error = refused

@@ -55,14 +55,14 @@ async def init_producer_id(node: Node, request: InitProducerIdRequest, context: 
 async def _init_transactional(
     node: Node, transactional_id: str, request: InitProducerIdRequest
 ) -> tuple[int, int]:
-    await node.topics.ensure_internal(TRANSACTIONS_TOPIC)
+    await node.services.topics.create_internal(TRANSACTIONS_TOPIC)
     command = InitProducerIdCommand(
         transactional_id,
         request.transaction_timeout_ms,
         request.producer_id,
         request.producer_epoch,
     )
-    reply = await node.transactions.submit(command)
+    reply = await node.services.transactions.submit(command)
     if reply.error is not None:
         raise reply.error
     return reply.producer_id, reply.producer_epoch

@@ -68,9 +68,9 @@ async def _checked_topic(node: Node, request: Any, numbers: Sequence[int]) -> To
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + NEW_TOPIC_WAIT_S
-    while request.topic_id not in node.topics.by_id and loop.time() < until_s:  # noqa: ASYNC110
+    while node.services.topics.find_by_id(request.topic_id) is None and loop.time() < until_s:  # noqa: ASYNC110
         await asyncio.sleep(NEW_TOPIC_LOOK_S)
-    topic: Topic = node.topics.get_by_id(request.topic_id)
+    topic: Topic = node.services.topics.get_by_id(request.topic_id)
     for number in numbers:
         topic.check_partition(number)
     return topic
@@ -325,7 +325,7 @@ async def queue_unpark(node: Node, request: Any, _context: Context) -> Answer:
 async def queue_append_copies(node: Node, request: Any, _context: Context) -> Answer:
     """QueueAppendCopies: append dead letters of another broker's partitions."""
     try:
-        topic: Topic = node.topics.get_by_id(request.topic_id)
+        topic: Topic = node.services.topics.get_by_id(request.topic_id)
         if topic.is_internal:
             raise RequestInvalid(f"{topic.name} is internal: no dead letters are written to it")
         partition = topic.require_log(request.partition_index)

@@ -57,7 +57,9 @@ async def elect_leaders(node: Node, request: Any, context: Context) -> Answer:
         return {"error_code": INVALID_REQUEST, "replica_election_results": []}
     is_every = request.topic_partitions is None
     if is_every:
-        asked = [(topic.name, range(len(topic.partitions))) for topic in node.topics.by_id.values()]
+        topics = node.services.topics
+        known = [topics.get(name) for name in topics.names()]
+        asked = [(topic.name, range(len(topic.partitions))) for topic in known]
     else:
         asked = [(item.topic, item.partitions) for item in request.topic_partitions]
     results: list[dict[str, Any]] = []
@@ -65,7 +67,7 @@ async def elect_leaders(node: Node, request: Any, context: Context) -> Answer:
         partitions: list[dict[str, Any]] = []
         for number in numbers:
             try:
-                code, message = _elected(node, node.topics.get(name), number, election)
+                code, message = _elected(node, node.services.topics.get(name), number, election)
             except HeadraceError as error:
                 code, message = code_of(error), message_of(error)
             if not is_every or code != ELECTION_NOT_NEEDED:
@@ -115,8 +117,8 @@ async def list_partition_reassignments(node: Node, request: Any, _context: Conte
         wanted = {}
         for item in request.topics:
             wanted.setdefault(item.name, set()).update(item.partition_indexes)
-    names = node.topics.names() if wanted is None else wanted
-    topics = [node.topics.by_name[name] for name in names if name in node.topics.by_name]
+    names = node.services.topics.names() if wanted is None else wanted
+    topics = [topic for name in names if (topic := node.services.topics.find(name))]
     described: list[dict[str, Any]] = []
     for name, moves in groupby(
         node.services.reassignments.under_way(topics), lambda move: move.topic

@@ -146,7 +146,7 @@ def _check_names(request: Any) -> None:
 
 
 def _partition(node: Node, key: PartitionKey) -> tuple[Topic, int]:
-    topic = node.topics.get_by_id(key[0])
+    topic = node.services.topics.get_by_id(key[0])
     topic.check_partition(key[1])
     return topic, key[1]
 
@@ -192,7 +192,9 @@ async def _receive_all(
         try:
             topic, number = _partition(node, key)
             # A session outlives the rights with which its partitions were added.
-            if not node.authorizer.allows(client, Operation.READ, ResourceType.TOPIC, topic.name):
+            if not node.services.authorizer.allows(
+                client, Operation.READ, ResourceType.TOPIC, topic.name
+            ):
                 raise unauthorized(client, Operation.READ, ResourceType.TOPIC, topic.name)
             received = await node.shares.receive(topic, number, asked)
         except HeadraceError as error:
@@ -299,14 +301,14 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
         await groups.release_partitions(session, forgotten)
     outcomes: dict[PartitionKey, _Outcome] = {}
     request.max_bytes = context.grant(min(request.max_bytes, BYTES_MAX))
-    burst = node.quotas.burst(context.session, CONSUMER)
+    burst = node.services.quotas.burst(context.session, CONSUMER)
     if burst is not None:
         request.max_bytes = min(request.max_bytes, burst)
     # A client in debt may acknowledge, and gets no records until its throttle time is over.
     if epoch == CLOSE_EPOCH:
         groups.sessions.close(request.group_id, request.member_id)
         await groups.release(session)
-    elif not is_renewing and not node.quotas.take(context.session, CONSUMER, 0):
+    elif not is_renewing and not node.services.quotas.take(context.session, CONSUMER, 0):
         outcomes = await _fetch(node, session, request, context)
     for key, error in errors.items():
         outcomes[key] = outcomes.get(key, _Outcome())._replace(acknowledge_error=error)
@@ -383,7 +385,7 @@ async def share_fetch(node: Node, request: Any, context: Context) -> Answer:
         for data in outcome.received.batches
     )
     return {
-        "throttle_time_ms": node.quotas.take(context.session, CONSUMER, size),
+        "throttle_time_ms": node.services.quotas.take(context.session, CONSUMER, size),
         "error_code": 0,
         "error_message": None,
         "acquisition_lock_timeout_ms": _lock_ms(node, request.group_id),

@@ -38,7 +38,7 @@ def _error(error: HeadraceError | None) -> dict[str, Any]:
 
 
 def _topic_id(node: Node, name: str) -> UUID | None:
-    topic = node.topics.by_name.get(name)
+    topic = node.services.topics.find(name)
     return topic.id if topic else None
 
 

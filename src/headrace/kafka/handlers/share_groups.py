@@ -76,7 +76,7 @@ async def share_group_heartbeat(node: Node, request: Any, context: Context) -> A
 
 
 def _member(node: Node, member: ShareMember) -> dict[str, Any]:
-    topics = node.topics.by_id
+    find = node.services.topics.find_by_id
     return {
         "member_id": member.member_id,
         "rack_id": member.rack,
@@ -86,9 +86,9 @@ def _member(node: Node, member: ShareMember) -> dict[str, Any]:
         "subscribed_topic_names": member.subscribed,
         "assignment": {
             "topic_partitions": [
-                {"topic_id": topic_id, "topic_name": topics[topic_id].name, "partitions": numbers}
+                {"topic_id": topic_id, "topic_name": topic.name, "partitions": numbers}
                 for topic_id, numbers in _by_topic(member.assigned).items()
-                if topic_id in topics
+                if (topic := find(topic_id)) is not None
             ]
         },
     }

@@ -1,7 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
 Invariants: each topic of a request has its own result; a failure affects no other topic. The rules
-are in `broker/services/topic_administration`.
+are in `broker/services/topic_service`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.services.topic_administration import Assignment, NewTopic
+from headrace.broker.services.topic_service import Assignment, NewTopic
 from headrace.coordination.quotas.entities import MUTATION
 from headrace.errors import HeadraceError, QuotaExceeded, RequestInvalid
 from headrace.kafka import apis
@@ -45,7 +45,7 @@ class _Mutations:
     def __init__(self, node: Node, context: Context, strict_from: int) -> None:
         """`strict_from`: the first version whose clients know that a topic can be refused
         temporarily."""
-        self._quotas = node.quotas
+        self._quotas = node.services.quotas
         self._session = context.session
         self._is_strict = context.version >= strict_from
         self.throttle_ms = 0
@@ -108,7 +108,8 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
     mutations = _Mutations(node, context, DELETE_STRICT_FROM)
     results: list[dict[str, Any]] = []
     for name, topic_id in asked:
-        known = node.topics.by_id.get(topic_id) if name is None else node.topics.by_name.get(name)
+        topics = node.services.topics
+        known = topics.find_by_id(topic_id) if name is None else topics.find(name)
         result = {"name": name, "topic_id": topic_id}
         if known is not None:
             result = {"name": known.name, "topic_id": known.id}
@@ -116,7 +117,7 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
         try:
             mutations.check()
             count = 0 if known is None else len(known.partitions)
-            await node.services.topics.delete(name, topic_id)
+            await topics.delete(name, topic_id)
             mutations.charge(count)
         except HeadraceError as refused:
             error = refused
@@ -137,7 +138,7 @@ async def create_partitions(node: Node, request: Any, context: Context) -> Answe
                 for number, one in enumerate(item.assignments or ())
             ]
             mutations.check()
-            known = node.topics.by_name.get(item.name)
+            known = node.services.topics.find(item.name)
             count = 0 if known is None else len(known.partitions)
             await node.services.topics.add_partitions(
                 item.name, item.count, assignments, is_dry_run=request.validate_only

@@ -55,7 +55,7 @@ async def txn_offset_commit(
     for topic in request.topics:
         for item in topic.partitions:
             try:
-                known = node.topics.get(topic_name(node, topic, has_ids=has_ids))
+                known = node.services.topics.get(topic_name(node, topic, has_ids=has_ids))
                 known.check_partition(item.partition_index)
             except HeadraceError as error:
                 codes[key(topic), item.partition_index] = code_of(error)
@@ -106,7 +106,7 @@ async def _commit_verified(
 ) -> CommitReply:
     """Have the transaction's coordinator verify the group's partition, then commit."""
     number = node.groups.partition_for(request.group_id)
-    held = node.topics.get(OFFSETS_TOPIC).require_log(number)
+    held = node.services.topics.get(OFFSETS_TOPIC).require_log(number)
     # A marker that arrives before the offsets are appended invalidates the coordinator's answer.
     held.begin_verification(request.producer_id)
     refusal = await node.transaction_checks.check(

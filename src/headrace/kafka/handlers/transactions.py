@@ -96,7 +96,7 @@ async def _add(node: Node, command: AddPartitionsCommand) -> tuple[int, dict[Par
                 codes[name, number] = UNKNOWN_TOPIC_OR_PARTITION
         if codes:
             return OPERATION_NOT_ATTEMPTED, codes
-    reply = await node.transactions.submit(command)
+    reply = await node.services.transactions.submit(command)
     codes = dict.fromkeys(reply.absent, TRANSACTION_ABORTABLE)
     return code_of(reply.error), codes
 
@@ -106,7 +106,7 @@ def _is_writable(node: Node, name: str, number: int) -> bool:
     if name == TRANSACTIONS_TOPIC:
         return False
     try:
-        node.topics.get(name).check_partition(number)
+        node.services.topics.get(name).check_partition(number)
     except TopicUnknown:
         return False
     return True
@@ -138,9 +138,9 @@ async def add_offsets_to_txn(node: Node, request: Any, context: Context) -> Answ
     try:
         if not request.group_id:
             raise GroupIdInvalid("a group id must not be empty")
-        await node.topics.ensure_internal(OFFSETS_TOPIC)
+        await node.services.topics.create_internal(OFFSETS_TOPIC)
         place = OFFSETS_TOPIC, node.groups.partition_for(request.group_id)
-        reply = await node.transactions.submit(
+        reply = await node.services.transactions.submit(
             AddPartitionsCommand(
                 request.transactional_id,
                 request.producer_id,
@@ -160,7 +160,7 @@ async def add_offsets_to_txn(node: Node, request: Any, context: Context) -> Answ
 async def end_txn(node: Node, request: Any, context: Context) -> Answer:
     """EndTxn: commit or abort; from v5 on returns the epoch to continue with."""
     is_bumping = context.version >= BUMPING_SINCE
-    reply = await node.transactions.submit(
+    reply = await node.services.transactions.submit(
         EndTransactionCommand(
             request.transactional_id,
             request.producer_id,
@@ -220,10 +220,10 @@ async def write_txn_markers(node: Node, request: Any, _context: Context) -> Answ
 
 async def describe_transactions(node: Node, request: Any, _context: Context) -> Answer:
     """DescribeTransactions."""
-    ids = dict.fromkeys(request.transactional_ids)
+    ids, submit = dict.fromkeys(request.transactional_ids), node.services.transactions.submit
     return {
         "transaction_states": [
-            _described(await node.transactions.submit(DescribeTransactionCommand(transactional_id)))
+            _described(await submit(DescribeTransactionCommand(transactional_id)))
             for transactional_id in ids
         ]
     }
@@ -255,7 +255,7 @@ async def list_transactions(node: Node, request: Any, context: Context) -> Answe
         request.duration_filter,
     )
     pattern = request.transactional_id_pattern if context.version >= 2 else None
-    reply = await node.transactions.list_transactions(command, pattern or "")
+    reply = await node.services.transactions.list_transactions(command, pattern or "")
     return {
         "error_code": code_of(reply.error),
         "unknown_state_filters": unknown,
