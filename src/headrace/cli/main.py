@@ -43,6 +43,7 @@ COMMANDS = {
         "headrace.cli.config",
         "Show and change settings of brokers and groups.",
     ),
+    "acl": ("headrace.cli.acl", "Add, list, remove and explain access control lists."),
     "quota": ("headrace.cli.quota", "List, set and delete client quotas."),
     "info": ("headrace.cli.info", "Show cluster id, brokers, topics and versions."),
     "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
@@ -60,7 +61,7 @@ COMMANDS = {
 
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
-    "config", "quota", "info", "pipeline",
+    "config", "quota", "acl", "info", "pipeline",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 

@@ -28,9 +28,9 @@ from headrace.server.authentication import set_up_authentication
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
 from headrace.server.settings import (
-    authenticates,
     check_exposure,
     check_listeners,
+    is_authenticated,
     is_wildcard,
 )
 from headrace.storage.files.store import FileLedgerStore
@@ -81,7 +81,8 @@ def authorizer_of(settings: Settings) -> str:
     chosen = settings.broker.authorizer
     if chosen != AUTO:
         return chosen
-    return ACL if any(map(authenticates, settings.endpoints)) else NONE
+    logs_in = any(is_authenticated(settings, endpoint) for endpoint in settings.endpoints)
+    return ACL if logs_in else NONE
 
 
 async def start_embedded(settings: Settings) -> Broker:

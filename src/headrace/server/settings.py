@@ -172,11 +172,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def authenticates(endpoint: Endpoint) -> bool:
-    """Whether clients of an endpoint must say, and prove, who they are."""
-    return endpoint.security.startswith("SASL_")
-
-
 def check_exposure(settings: Settings) -> None:
     """Raise RequestInvalid if other machines could reach a listener without authentication, and the
     operator has not allowed that."""

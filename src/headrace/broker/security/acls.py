@@ -19,7 +19,7 @@ from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, Resourc
 from headrace.errors import RequestInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 UNKNOWN: Final = 0
 ANY: Final = 1
@@ -381,3 +381,43 @@ def _is_any_uncovered(allowed: list[Pattern], denied: list[Pattern]) -> bool:
         if not any(one.name[:length] in prefixes for length in range(len(one.name) + 1)):
             return True
     return False
+
+
+# --- explanations ----------------------------------------------------------------------------
+
+
+class Question(NamedTuple):
+    """May this principal, from this host, do this?"""
+
+    principal: str
+    host: str
+    operation: Operation
+    kind: ResourceType
+    name: str
+
+
+class Explanation(NamedTuple):
+    """Why an operation is allowed or not."""
+
+    is_allowed: bool
+    reason: str
+    rules: list[Acl]
+    """Those that match, denials first."""
+
+
+def explain(
+    index: AclIndex, asked: Question, super_users: Collection[str], *, is_open_without_acl: bool
+) -> Explanation:
+    """Answer an operator's question, naming the rule that decides."""
+    rules = index.matching(*asked)
+    if asked.principal in super_users:
+        return Explanation(True, f"{asked.principal} is listed in super.users", rules)
+    if rules:
+        is_allowed = rules[0].entry.permission == Permission.ALLOW
+        return Explanation(is_allowed, f"this rule decides: {rules[0]}", rules)
+    if index.touches(asked.kind, asked.name):
+        reason = "rules apply to the resource, but none to this principal, host and operation"
+        return Explanation(False, reason, rules)
+    value = "true" if is_open_without_acl else "false"
+    reason = f"no rule applies to the resource, and allow.everyone.if.no.acl.found is {value}"
+    return Explanation(is_open_without_acl, reason, rules)

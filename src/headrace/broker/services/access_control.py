@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.broker_config import ACL
 from headrace.broker.security.acls import (
@@ -57,15 +57,6 @@ _ATTEMPTS_MAX: Final = 10
 _HARDCODED: Final = "hardcode"
 """As in Kafka: a topic of this name stands for any topic without rules."""
 _CLOSED: Final = Entry(ANY_PRINCIPAL, WILDCARD, Operation.ALL, Permission.DENY)
-
-
-class Explanation(NamedTuple):
-    """Why an operation is allowed or not."""
-
-    is_allowed: bool
-    reason: str
-    rules: Sequence[Acl]
-    """Those that match, denials first."""
 
 
 def super_users_of(text: str) -> frozenset[str]:
@@ -294,25 +285,6 @@ class AccessControl:
         if self.allows(session, operation, kind, _HARDCODED):
             return True
         return self._index.allows_any(str(principal), session.client_host, operation, kind)
-
-    def explain(
-        self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
-    ) -> Explanation:
-        """Why a principal may or may not do this; an operator's question."""
-        rules = self._index.matching(principal, host, operation, kind, name)
-        if principal.partition(":")[0] == BROKER:
-            return Explanation(True, "brokers may do everything", ())
-        if principal in self._super_users:
-            return Explanation(True, f"{principal} is listed in super.users", ())
-        if rules:
-            is_allowed = rules[0].entry.permission == Permission.ALLOW
-            return Explanation(is_allowed, f"{rules[0]} decides", rules)
-        if self._index.touches(kind, name):
-            reason = "rules apply to this resource, but none to this principal, host and operation"
-            return Explanation(False, reason, ())
-        value = "true" if self._is_open_without_acl else "false"
-        reason = f"no rule applies to it, and allow.everyone.if.no.acl.found is {value}"
-        return Explanation(self._is_open_without_acl, reason, ())
 
 
 def _entry(rule: AclRule) -> Entry | None:

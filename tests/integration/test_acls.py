@@ -1,0 +1,193 @@
+"""Access control lists with real clients: librdkafka, kafka-python, and `headrace acl`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from tests.integration.broker import Broker, wait_until
+
+from headrace.cli.main import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMEOUT_S = 20
+PASSWORD = "a-password-of-the-test"
+ADDRESSES: list[str] = []
+"""Of the plaintext and of the authenticating listener."""
+OPTIONS = (
+    "--super-users=User:ANONYMOUS",
+    "--listener-security-protocol-map=PLAINTEXT:PLAINTEXT,SECURE:SASL_PLAINTEXT",
+    "--sasl-enabled-mechanisms=SCRAM-SHA-256",
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker whose plaintext clients are its administrators; ACLs are on because a listener
+    authenticates its clients."""
+    broker = Broker(tmp_path_factory.mktemp("acls"), *OPTIONS)
+    plain, secure = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    broker.kafka = f"PLAINTEXT://{plain},SECURE://{secure}"
+    broker.start()
+    ADDRESSES[:] = [plain, secure]
+    yield broker
+    broker.stop()
+
+
+def run(*arguments: str) -> Any:
+    done = CliRunner().invoke(cli, ["--bootstrap", ADDRESSES[0], *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@functools.cache
+def admin_of(address: str) -> AdminClient:
+    """Kept: one that is dropped ends its requests."""
+    return AdminClient({"bootstrap.servers": address})
+
+
+def settings_of(user: str, **more: Any) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": ADDRESSES[1],
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": user,
+        "sasl.password": PASSWORD,
+        **more,
+    }
+
+
+def add_user(name: str) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4_096)
+    added = UserScramCredentialUpsertion(name, info, PASSWORD.encode())
+    admin_of(ADDRESSES[0]).alter_user_scram_credentials([added])[name].result(TIMEOUT_S)
+
+
+def send(user: str, topic: str) -> str | None:
+    """The name of the error of a record that is sent; None: it was stored."""
+    errors: list[Any] = []
+    producer = Producer(settings_of(user, **{"message.timeout.ms": 8_000}))
+    producer.produce(topic, b"v", on_delivery=lambda error, _: errors.append(error))
+    producer.flush(TIMEOUT_S)
+    (error,) = errors
+    return None if error is None else str(error.name())
+
+
+@pytest.mark.usefixtures("served")
+def test_a_user_may_do_what_the_rules_allow_and_nothing_else():
+    for topic in ("orders", "secret"):
+        created = admin_of(ADDRESSES[0]).create_topics([NewTopic(topic, 1)])
+        created[topic].result(TIMEOUT_S)
+    for user in ("alice", "bob"):
+        add_user(user)
+    assert send("alice", "orders") == "TOPIC_AUTHORIZATION_FAILED"
+    added = run(
+        "acl", "add", "--principal", "User:alice", "--role", "producer", "--topic", "orders"
+    )["added"]
+    assert [row["operation"] for row in added] == ["WRITE", "CREATE"]
+    wait_until(lambda: send("alice", "orders") is None, TIMEOUT_S, "the right takes effect")
+    assert send("bob", "orders") == "TOPIC_AUTHORIZATION_FAILED"
+    client = AdminClient(settings_of("alice"))
+    seen = client.list_topics(timeout=TIMEOUT_S).topics
+    assert set(seen) == {"orders"}
+
+    run("acl", "add", "--principal", "User:bob", "--role", "consumer", "--topic", "ord",
+        "--group", "g", "--prefix")  # fmt: skip
+    consumer = Consumer(settings_of("bob", **{"group.id": "g-1", "auto.offset.reset": "earliest"}))
+    consumer.subscribe(["orders"])
+    message = consumer.poll(TIMEOUT_S)
+    assert message is not None
+    assert message.value() == b"v"
+
+    # A right that is removed ends at once, also for a connection that is open.
+    run("acl", "remove", "--principal", "User:bob")
+    producer = Producer({"bootstrap.servers": ADDRESSES[0]})
+    producer.produce("orders", b"later")
+    producer.flush(TIMEOUT_S)
+    after = consumer.poll(5)
+    assert after is None or after.error() is not None, after.value()
+    consumer.close()
+
+
+@pytest.mark.usefixtures("served")
+def test_explain_names_the_rule():
+    run("acl", "add", "--principal", "User:carol", "--operation", "READ", "--topic", "t")
+    run("acl", "add", "--principal", "User:*", "--operation", "ALL", "--topic", "t",
+        "--host", "10.0.0.9", "--deny")  # fmt: skip
+    asked = ("acl", "explain", "--principal", "User:carol", "--operation", "DESCRIBE")
+    allowed = run(*asked, "--topic", "t")
+    assert allowed["allowed"]
+    assert "allow User:carol READ from * on topic t" in allowed["reason"]
+    denied = run(*asked, "--topic", "t", "--host", "10.0.0.9")
+    assert not denied["allowed"]
+    assert "deny User:* ALL from 10.0.0.9 on topic t" in denied["reason"]
+    nothing = run(*asked, "--topic", "u")
+    assert not nothing["allowed"]
+    assert "no rule applies" in nothing["reason"]
+    root = run("acl", "explain", "--principal", "User:ANONYMOUS", "--operation", "ALTER",
+               "--cluster")  # fmt: skip
+    assert "super.users" in root["reason"]
+
+
+@pytest.mark.usefixtures("served")
+def test_librdkafka_creates_describes_and_deletes_rules():
+    """As in its own test 0081."""
+    admin = admin_of(ADDRESSES[0])
+    rules = [
+        AclBinding(ResourceType.TOPIC, "acl-1", ResourcePatternType.PREFIXED, "User:t1", "*",
+                   AclOperation.READ, AclPermissionType.ALLOW),
+        AclBinding(ResourceType.TOPIC, "acl-2", ResourcePatternType.LITERAL, "User:t1", "*",
+                   AclOperation.WRITE, AclPermissionType.ALLOW),
+        AclBinding(ResourceType.GROUP, "acl-g", ResourcePatternType.PREFIXED, "User:t2", "*",
+                   AclOperation.ALL, AclPermissionType.DENY),
+    ]  # fmt: skip
+    for future in admin.create_acls(rules).values():
+        future.result(TIMEOUT_S)
+    wanted = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, "User:t1", None,
+                              AclOperation.ANY, AclPermissionType.ANY)  # fmt: skip
+    assert set(admin.describe_acls(wanted).result(TIMEOUT_S)) == set(rules[:2])
+    match = AclBindingFilter(ResourceType.TOPIC, "acl-1-x", ResourcePatternType.MATCH, None, None,
+                             AclOperation.ANY, AclPermissionType.ANY)  # fmt: skip
+    assert admin.describe_acls(match).result(TIMEOUT_S) == rules[:1]
+    assert set(admin.delete_acls([wanted])[wanted].result(TIMEOUT_S)) == set(rules[:2])
+    assert admin.describe_acls(wanted).result(TIMEOUT_S) == []
+
+
+def test_a_user_without_the_right_may_not_change_rules(served):
+    add_user("mallory")
+    admin = AdminClient(settings_of("mallory"))
+    rule = AclBinding(ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, "User:mallory", "*",
+                      AclOperation.ALL, AclPermissionType.ALLOW)  # fmt: skip
+    with pytest.raises(KafkaException) as refused:
+        admin.create_acls([rule])[rule].result(TIMEOUT_S)
+    assert refused.value.args[0].name() == "CLUSTER_AUTHORIZATION_FAILED"
+    lines = served.log_path.read_text().splitlines()
+    denied = [line for line in lines if "CreateAcls" in line and '"event":"denied"' in line]
+    assert denied
+    assert "User:mallory" in denied[0]
+    assert all(PASSWORD not in line for line in lines)
