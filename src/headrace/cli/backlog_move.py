@@ -21,6 +21,7 @@ from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import FAILED, USAGE, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
+from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import committed_offsets, first_unread
 from headrace.cli.output import AS_JSON, print_json, say
 from headrace.cli.positions import Bounds, Partition, log_bounds
@@ -63,6 +64,8 @@ def move(session: CliSession, /, group: str, topic: str, **options: Any) -> None
     each key is kept. The command can be interrupted and restarted. A consumer group must have no
     members; a share group may have members.
     """
+    if options["dry_run"]:
+        refuse_inert("with --dry-run", "rate")
     target = options["target"]
     if target == topic:
         raise CommandFailed(

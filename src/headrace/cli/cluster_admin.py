@@ -22,6 +22,7 @@ from headrace.cli.cluster_options import (
 )
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import FAILED, CommandFailed
+from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say, size_text
 from headrace.cli.progress import counting
 from headrace.errors import HeadraceError, MetadataUnavailable
@@ -262,6 +263,9 @@ def _fail_if_unwell(
 def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) -> None:
     """Move all partitions away from a broker before a long stop."""
 
+    if undo:
+        refuse_inert("with --undo", "wait_s")
+
     async def question(admin: ClusterAdmin) -> None:
         snapshot = await admin.snapshot()
         if undo and broker_id not in snapshot.draining:
@@ -303,6 +307,8 @@ def move(
     """Pin a partition to a broker, which then serves it whenever it is running."""
     if (broker_id is None) != unpin:
         raise CommandFailed("specify either --to BROKER_ID or --unpin")
+    if unpin:
+        refuse_inert("with --unpin", "wait_s")
 
     async def question(admin: ClusterAdmin) -> None:
         snapshot = await admin.snapshot()

@@ -11,6 +11,7 @@ import click
 
 from headrace.cli.cluster_admin import SHOWN_MAX, ask, where
 from headrace.cli.failures import FAILED, CommandFailed
+from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, print_json, say, size_text
 from headrace.runtime.log_text import one_line
 
@@ -34,6 +35,8 @@ def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: boo
     Shows the changes; --yes makes them. This closes ledgers that are still open. Brokers need not
     be stopped: they serve a partition as soon as its chain is restored.
     """
+    if not yes:
+        refuse_inert("without --yes", "accept_loss")
     found = ask(settings, lambda admin: admin.repair(is_plan=not yes, accept_loss=accept_loss))
     problems = [
         *(topic.problem for topic in found.topics if topic.problem),

@@ -19,6 +19,7 @@ import click
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CommandFailed, from_kafka
+from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.progress import counting
 from headrace.cli.transfer import (
@@ -214,6 +215,10 @@ def redrive(session: CliSession, /, topic: str, **options: Any) -> None:
     appended to the dead letter topic again, as are records that do not name their origin: these
     are listed, and the command exits with a failure.
     """
+    if options["lines"]:
+        refuse_inert("with --lines", "as_json")
+    if options["dry_run"]:
+        refuse_inert("with --dry-run", "rate")
     outcome = _Outcome()
     if options["dry_run"]:
         for message in _scan(session, topic):

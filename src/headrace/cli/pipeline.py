@@ -14,6 +14,7 @@ import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CommandFailed
+from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
       headrace pipeline run archive --topic flights --table archive.flights \\
           --warehouse ./warehouse --master spark://host:7077 --continuous
     """
+    if not options["continuous"]:
+        refuse_inert("without --continuous", "round_mib", "round_wait", "maintain_every")
     names = [name.strip() for name in options["topic"].split(",") if name.strip()]
     session.describe_topics(names)
     job = importlib.import_module("headrace.pipeline.jobs.archive")

@@ -21,6 +21,7 @@ from headrace.cli import records_in
 from headrace.cli.completion import complete_topics
 from headrace.cli.disk_space import full_disks
 from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say
 from headrace.cli.positions import TimeType
 from headrace.cli.progress import Meter
@@ -148,6 +149,7 @@ def produce(session: CliSession, /, topic: str, files: tuple[str, ...], **option
     key_base64 and value_base64 for binary data. Headers are an object, or a list
     of {"key": ..., "value": ...}. A value that is not a string is sent as JSON.
     """
+    _refuse_inert(options)
     config = _config(session, options)
     waiting = _ProducerId(config, session.client_config)
     producer = session.producer(config)  # first, as it asks for its id meanwhile
@@ -202,6 +204,19 @@ def _check_topic(session: CliSession, topic: str, create: bool) -> None:
         if not create:
             failure.next_step += ". Or let the broker create it: --create"
             raise
+
+
+def _refuse_inert(options: dict[str, Any]) -> None:
+    """Raises click.UsageError."""
+    form = options["form"]
+    if form != "lines":
+        refuse_inert(f"with --format {form}", "key_separator", "empty_is_null")
+    if form != "file":
+        refuse_inert("without --format file", "key_from_name")
+    if options["key_separator"]:
+        refuse_inert("with --key-separator", "key")
+    if options["key_from_name"]:
+        refuse_inert("with --key-from-name", "key")
 
 
 def _config(session: CliSession, options: dict[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class RedriveOperations:
 
     async def _begin(self, call: Call) -> BackgroundTask:
         body = call.body
+        if body.get("dry_run") and "rate" in body:
+            raise Contradiction("'rate' has no effect with 'dry_run': omit it")
         name = self._services.topics.get(body["topic"]).name
         if "to" in body:
             self._services.topics.get(body["to"])

@@ -13,6 +13,7 @@ import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK, UNKNOWN
+from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_table, say
 from headrace_verify.commands.mode import Proof, mode_options, perform
 from headrace_verify.commands.stopping import stop_requested
@@ -78,6 +79,11 @@ def simulate(
     from headrace_verify.simulation.explore import Limits
 
     if replay is not None and not asked.is_list and asked.planted is None:
+        refuse_inert(
+            "with --replay",
+            *("seconds", "runs", "hours", "failures", "workload", "quick"),
+            *("seed", "report", "as_json"),
+        )
         try:
             code = _replay(replay)
         except CANNOT_RUN as error:
