@@ -74,7 +74,7 @@ from headrace.broker.topics.ownership import Ownership, SoleOwnership
 from headrace.broker.topics.topic_loading import load_topics
 from headrace.broker.topics.topics import Topics
 from headrace.errors import HeadraceError, NotCoordinator
-from headrace.log.environment import Environment
+from headrace.log.environment import CompanionedLogs, Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.partition_log import PartitionLog
 from headrace.log.sealed_view import show_sealed
@@ -151,7 +151,7 @@ class Node:
         )
         """None if only this broker sees its ledgers."""
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
-        environment = self._environment = Environment(*parts, self.evidence, {}, {})
+        environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs(), {})
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,6 +15,35 @@ if TYPE_CHECKING:
     from headrace.runtime.tasks import Tasks
     from headrace.storage.ledger import LedgerStore
     from headrace.storage.tiering.tier import Tier
+
+
+class CompanionedLogs:
+    """The loaded logs that had companion logs when they were loaded, in order.
+
+    One host waits for the next ones; those that it has not seen wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.loaded: dict[PartitionLog, None] = {}
+        self._unseen: dict[PartitionLog, None] = {}
+        self._is_loaded = asyncio.Event()
+
+    def add(self, log: PartitionLog) -> None:
+        """The log is loaded, and has companion logs."""
+        self.loaded[log] = self._unseen[log] = None
+        self._is_loaded.set()
+
+    def discard(self, log: PartitionLog) -> None:
+        """The log is not loaded any more, or had no companion logs."""
+        self.loaded.pop(log, None)
+        self._unseen.pop(log, None)
+
+    async def wait_loaded(self) -> list[PartitionLog]:
+        """The logs that were loaded since the last call; waits for the first."""
+        await self._is_loaded.wait()
+        self._is_loaded.clear()
+        logs, self._unseen = [*self._unseen], {}
+        return logs
 
 
 class Environment(NamedTuple):
@@ -32,8 +62,7 @@ class Environment(NamedTuple):
     """Limits the memory for indexes of closed ledgers; None: no limit."""
     evidence: ChainEvidence | None = None
     """Evidence of chains in the ledgers' labels, if brokers share a store."""
-    companioned: dict[PartitionLog, None] | None = None
-    """The loaded logs that had companion logs when they were loaded, in order; for hosts of
-    companions."""
+    companioned: CompanionedLogs | None = None
+    """For hosts of companions."""
     companions: dict[PartitionKey, PartitionLog] | None = None
     """The companion logs opened last, by topic and number, for those who watch over logs."""

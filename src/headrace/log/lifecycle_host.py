@@ -162,9 +162,9 @@ class LifecycleHost:
         if (companioned := self._environment.companioned) is None:
             return
         if is_loaded and self._chain.fact.companions:
-            companioned[self._log] = None
+            companioned.add(self._log)
         else:
-            companioned.pop(self._log, None)
+            companioned.discard(self._log)
 
     # --- loading -----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from tests.integration.in_process import move, serve, until
 from tests.unit.kafka.face_rig import broker
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
-from headrace.broker.timers import timer_space
+from headrace.broker.timers import timer_host, timer_space
 from headrace.broker.timers.listing import LISTED_BYTES_MAX
 from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.metadata.memory import MemoryMetadata
@@ -86,6 +86,26 @@ def test_the_next_owner_delivers_what_is_pending_each_record_once():
             found = await until_delivered(second, 52)
             assert sorted(found) == sorted([b"%d" % n for n in range(50)] + [b"soon", b"later"])
             assert second.clock.now_ms() >= now_ms + 3_000
+
+    asyncio.run(scenario())
+
+
+def test_the_next_owner_opens_timers_when_their_partition_is_loaded(monkeypatch):
+    monkeypatch.setattr(timer_host, "LOOK_S", 3_600)
+
+    async def scenario() -> None:
+        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+        async with (
+            cluster_broker(1, metadata, ledgers) as first,
+            cluster_broker(2, metadata, ledgers) as second,
+        ):
+            await first.topics.create("t", 1, configs=ON)
+            await until(lambda: "t" in second.topics.by_name)
+            await move(first, first)
+            await add(first, [b"waits"], first.clock.now_ms() + 1_000)
+            await move(first, second)
+            await serve(second)
+            assert await until_delivered(second, 1) == [b"waits"]
 
     asyncio.run(scenario())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.companions.companion_host import CompanionHost
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-"""Interval between checks for newly served partitions and for records due soon."""
+"""Interval between checks for records due soon, for partitions that could not be opened, and for
+fenced ones. A partition is opened as soon as it is loaded."""
 SPACE_LOOKS: Final = 10
 """Checks between two evaluations of disk space."""
 
@@ -85,9 +87,11 @@ class TimerHost:
         """Host the partitions that have timers and maintain them, until cancelled."""
         if self._is_standalone:
             await self._load_all()
+        loaded = self.environment.companioned
+        assert loaded is not None, "a host of timers is notified of loaded logs"
         looks = 0
         while True:
-            self._look()
+            self._open_waiting([*loaded.loaded, *(one.data for one in self.hosted)])
             looks += 1
             for hosted in self.hosted:
                 try:
@@ -98,7 +102,10 @@ class TimerHost:
                         await keep_small(hosted)
                 except HeadraceError as error:
                     log.info("%s: cannot maintain its timers yet: %s", hosted.data.name, error)
-            await asyncio.sleep(LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    while True:
+                        self._open_waiting(await loaded.wait_loaded())
 
     async def _load_all(self) -> None:
         """Load the partitions that have timers: no client may use them before records are due."""
@@ -111,12 +118,9 @@ class TimerHost:
             ):
                 data.load()
 
-    def _look(self) -> None:
-        """Host newly loaded partitions, and reopen fenced ones."""
-        loaded = self.environment.companioned
-        if loaded is None:
-            return
-        for data in dict.fromkeys([*loaded, *(one.data for one in self.hosted)]):
+    def _open_waiting(self, logs: list[PartitionLog]) -> None:
+        """Host the partitions among these that have timers, and reopen fenced ones."""
+        for data in dict.fromkeys(logs):
             topic = self.topics.by_id.get(data.topic_id)
             number = number_of(data)
             if (
