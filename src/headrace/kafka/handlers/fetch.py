@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from headrace.broker.security.authorizer import Operation
+from headrace.broker.services.cold_reads import WAIT_MS, WAIT_WITH_DATA_MS, ColdReads
 from headrace.broker.services.long_poll import LongPoll
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import (
@@ -27,7 +28,6 @@ from headrace.errors import (
     TopicUnknown,
 )
 from headrace.kafka.error_codes import code_of
-from headrace.kafka.handlers.cold_reads import WAIT_MS, WAIT_WITH_DATA_MS, ColdReads
 from headrace.kafka.handlers.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions
 from headrace.kafka.handlers.leaders import leader_hint
 from headrace.kafka.topic_rights import TopicRights

@@ -1,4 +1,4 @@
-"""Reads ledgers from object storage for the Fetch API.
+"""Reads ledgers from object storage for clients that ask again.
 
 Invariants: no fetch waits long for object storage. The read continues when the fetch is answered
 without it, and the next fetch for the same offset finds it in progress or done. So a consumer that
@@ -27,8 +27,7 @@ WAIT_WITH_DATA_MS = 20
 """If the response already has records of other partitions."""
 READS_MAX = 1_000
 """Reads in progress; further requests get no data and are repeated by the client."""
-
-TELL_INTERVAL_S = 60
+LOG_INTERVAL_S = 60
 
 _Place = tuple["PartitionLog", int, int, int]
 """(partition, offset, bytes_max, isolation)."""
@@ -83,7 +82,7 @@ class ColdReads:
         self._failures += 1
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._quiet_until_s:
-            self._quiet_until_s = now_s + TELL_INTERVAL_S
+            self._quiet_until_s = now_s + LOG_INTERVAL_S
             log.warning(
                 "%s cannot be read from object storage (%d such reads failed): %s",
                 partition.name,
