@@ -431,3 +431,36 @@ def coordinator_of(cluster, group):
         except CoordinatorUnavailable:
             return None
     return cluster.brokers[found.pop()].node if len(found) == 1 else None
+
+
+@with_brokers(3)
+async def test_a_search_asks_each_owner_once_for_the_first_step_of_its_partitions(cluster):
+    webs = await webs_of(cluster)
+    for number in range(COUNT):
+        headers = [["headrace-message-id", "wanted"], ["n", str(number)]]
+        await webs[0].send({"value": "x", "partition": number}, {"value": "y", "partition": number})
+        await webs[0].send({"value": "z", "partition": number, "headers": headers})
+    peers, asked = webs[0].node.queue_owners.peers, []
+    real = peers.ask
+
+    async def noted(broker, operation, topic_id, partitions, *rest):
+        if operation == "search":
+            asked.append((broker.id, [*partitions]))
+        return await real(broker, operation, topic_id, partitions, *rest)
+
+    cluster.patch.setattr(peers, "ask", noted)
+    found = await webs[0].ok("GET", f"{PATH}/messages?message_id=wanted")
+    assert [one["partition"] for one in found["messages"]] == [*range(COUNT)]
+    assert (found["is_complete"], found["searched"]["records"]) == (True, 3 * COUNT)
+    owners = cluster.owners()
+    own = {one: [n for n, owner in enumerate(owners) if owner == one] for one in (2, 3)}
+    assert sorted(asked) == sorted((broker, numbers) for broker, numbers in own.items() if numbers)
+    pages, token = [], ""
+    while True:  # what a page has no room for is found by the next one
+        more = f"&page_token={token}" if token else ""
+        found = await webs[0].ok("GET", f"{PATH}/messages?limit=4{more}")
+        pages += [(one["partition"], one["offset"]) for one in found["messages"]]
+        token = found.get("next_page_token", "")
+        if not token:
+            break
+    assert pages == [(number, offset) for number in range(COUNT) for offset in range(3)]

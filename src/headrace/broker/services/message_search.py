@@ -1,9 +1,10 @@
 """Finds and traces messages of whole topics: any broker accepts a search, owners carry it out.
 
-Invariants: knows no protocol. A page goes through the partitions in a fixed order and asks each
-owner for what is left of its limits, so `Page.next` holds wherever partitions move, and the next
-page may be asked of any broker. A partition that cannot be asked is named; it costs the others
-nothing, and what it holds is not said to be absent.
+Invariants: knows no protocol. A page goes through the partitions in a fixed order, so `Page.next`
+holds wherever partitions move, and the next page may be asked of any broker. All owners take the
+first step of their partitions at once; a partition that needs more is then asked alone for what is
+left of the limits. A partition that cannot be asked is named; it costs the others nothing, and what
+it holds is not said to be absent.
 """
 
 from __future__ import annotations
@@ -66,10 +67,14 @@ class MessageSearch:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + bounds.time_ms / 1000
         page, bytes_left, has_searched = Page(), FOUND_BYTES_MAX, False
+        firsts: dict[SearchPosition, Page | HeadraceError] = {}
         for one, place in self._places(topic, partition):
             if place[:3] < start[:3]:
                 continue
             at: SearchPosition | None = start if place[:3] == start[:3] else place
+            if place not in firsts and at is place and bounds.time_ms > STEP_MS:
+                count_left = bounds.count_max - len(page.found)
+                firsts = await self._firsts(one, place, topic, condition, count_left)
             while at is not None:
                 count_left = bounds.count_max - len(page.found)
                 left_ms = int((deadline_s - loop.time()) * 1000)
@@ -77,10 +82,11 @@ class MessageSearch:
                     page.next = at
                     return page
                 limits = count_left, min(max(left_ms, 1), STEP_MS)
-                try:
+                part = firsts[place] if at is place and place in firsts else None
+                if part is None or (isinstance(part, Page) and len(part.found) > count_left):
                     part = await self._ask(one, place, topic, condition, at, limits)
-                except HeadraceError as error:
-                    page.failed[one.name, place.partition] = error
+                if isinstance(part, HeadraceError):
+                    page.failed[one.name, place.partition] = part
                     break
                 has_searched = True
                 _add(page, part)
@@ -107,24 +113,49 @@ class MessageSearch:
         condition: Condition,
         start: SearchPosition,
         limits: tuple[int, int],
-    ) -> Page:
-        asked = (
-            _condition_row(condition), origin.name if place.rank else "", list(start), *limits
-        )  # fmt: skip
-        found, after, *figures = await self._calls.ask_partition(
-            "search", one, place.partition, asked
-        )
-        return Page(
-            list(map(_message, found)), None if after is None else SearchPosition(*after), *figures
-        )
+    ) -> Page | HeadraceError:
+        names = _condition_row(condition), origin.name if place.rank else ""
+        asked: Any = *names, place.rank, list(start), *limits, FOUND_BYTES_MAX
+        try:
+            return _page(await self._calls.ask_partition("search", one, place.partition, asked))
+        except HeadraceError as error:
+            return error
+
+    async def _firsts(
+        self, one: Topic, place: SearchPosition, origin: Topic, condition: Condition, count_max: int
+    ) -> dict[SearchPosition, Page | HeadraceError]:
+        """What the first step finds in each partition from `place` on: one request to each owner,
+        all at once. What the page has no room for is asked again."""
+        numbers = range(place.partition, len(one.partitions))
+        if len(numbers) < 2 or count_max <= 0:
+            return {}
+        names = _condition_row(condition), origin.name if place.rank else ""
+        count = len(numbers)
+        limits = count_max, max(STEP_MS // count, 1), FOUND_BYTES_MAX // count
+        asked: Any = *names, place.rank, [], *limits
+        answers = await self._calls.ask_partitions("search", one, asked, numbers)
+        return {
+            place._replace(partition=number): (
+                answer if isinstance(answer, HeadraceError) else _page(answer)
+            )
+            for number, answer in answers.items()
+        }
 
     async def _page_here(self, topic: Topic, number: int, asked: Any) -> Any:
-        row, origin, start, count_max, time_ms = checked(asked, list | tuple, str, list, int, int)
-        bounds = SearchBounds(min(max(count_max, 1), COUNT_MAX), min(max(time_ms, 1), STEP_MS))
+        row, origin, rank, start, count_max, time_ms, bytes_max = checked(
+            asked, list | tuple, str, int, list, int, int, int
+        )
+        bounds = SearchBounds(
+            min(max(count_max, 1), COUNT_MAX),
+            min(max(time_ms, 1), STEP_MS),
+            min(max(bytes_max, 1), FOUND_BYTES_MAX),
+        )
+        place = SearchPosition(rank, topic.name, number, 0)
+        if start:
+            place = SearchPosition(*checked(start, int, str, int, int, int, int))
         page = await self._search.partition_page(
-            topic, number, _condition(row),
-            SearchPosition(*checked(start, int, str, int, int, int, int)), bounds, origin,
-        )  # fmt: skip
+            topic, number, _condition(row), place, bounds, origin
+        )
         figures = page.records, page.size_bytes, page.unreadable, page.up_to_ms
         return page.found, None if page.next is None else list(page.next), *figures
 
@@ -165,6 +196,12 @@ class MessageSearch:
         trace = Trace()
         await self._tracer.by_offset(topic, number, offset, time_ms, trace)
         return _trace_row(trace)
+
+
+def _page(row: Any) -> Page:
+    found, after, *figures = row
+    place = None if after is None else SearchPosition(*after)
+    return Page(list(map(_message, found)), place, *figures)
 
 
 def _add(page: Page, part: Page) -> None:

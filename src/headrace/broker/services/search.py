@@ -119,6 +119,8 @@ class SearchBounds(NamedTuple):
 
     count_max: int
     time_ms: int
+    bytes_max: int = FOUND_BYTES_MAX
+    """For the values; the last one may exceed it."""
 
 
 class Search:
@@ -193,7 +195,7 @@ class Search:
                 if place[:4] < start[:4]:
                     continue
                 begun = start if place[:4] == start[:4] else place
-                run = _Run(page, condition, bounds.count_max, deadline_s, loop.time)
+                run = _Run(page, condition, bounds, deadline_s, loop.time)
                 page.next = await self._search(run, begun, origin)
                 if page.next is not None:
                     break
@@ -373,17 +375,17 @@ class _Run:
         self,
         page: Page,
         condition: Condition,
-        count_max: int,
+        bounds: SearchBounds,
         deadline_s: float,
         now_s: Callable[[], float],
     ) -> None:
         self.page = page
         self.condition = condition
-        self._count_max = count_max
+        self._count_max = bounds.count_max
         self._deadline_s = deadline_s
         self._now_s = now_s
         self._needles = condition.needles()
-        self._bytes_left = FOUND_BYTES_MAX
+        self._bytes_left = bounds.bytes_max - sum(record_bytes(one.record) for one in page.found)
 
     @property
     def is_full(self) -> bool:
