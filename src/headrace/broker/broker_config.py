@@ -84,6 +84,8 @@ class BrokerConfig:
     """connections.max.idle.ms"""
     fetch_bytes_max: int = 55 * 1024 * 1024
     """fetch.max.bytes"""
+    request_memory_bytes_max: int = 256 * 1024 * 1024
+    """queued.max.request.bytes"""
     response_bytes_max: int = 256 * 1024 * 1024
     """queued.max.response.bytes"""
     fetch_sessions_max: int = 1_000

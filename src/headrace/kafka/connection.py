@@ -21,7 +21,7 @@ from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
 from headrace.errors import AuthenticationFailed
-from headrace.kafka.response_memory import COUNTED_BYTES_MIN
+from headrace.kafka.connection_memory import COUNTED_BYTES_MIN
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.metadata.endpoints import PLAINTEXT
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.security.listener import ListenerSecurity
-    from headrace.kafka.response_memory import ResponseMemory
+    from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
     from headrace.records.batch import Buffer
     from headrace.runtime.file_bytes import Sendable
 
@@ -58,7 +58,15 @@ _NOT_OPEN: Final = ClientSession(PLAINTEXT, "")
 class Reply:
     """The place of one response in its connection's queue."""
 
-    __slots__ = ("buffers", "bytes_max", "connection", "held_bytes", "term", "throttle_ms")
+    __slots__ = (
+        "buffers",
+        "bytes_max",
+        "connection",
+        "held_bytes",
+        "request_bytes",
+        "term",
+        "throttle_ms",
+    )
 
     def __init__(self, connection: KafkaConnection, bytes_max: int) -> None:
         self.connection = connection
@@ -70,6 +78,9 @@ class Reply:
         self.buffers: Sequence[Sendable] | None = None
         self.held_bytes = 0
         """What is counted for it in the broker's `ResponseMemory`."""
+        self.request_bytes = connection.reserved_bytes
+        """What is counted for its request in the broker's `RequestMemory`."""
+        connection.reserved_bytes = 0
 
     @property
     def is_next(self) -> bool:
@@ -87,6 +98,8 @@ class Reply:
         self.buffers = buffers
         if size >= COUNTED_BYTES_MIN or self.held_bytes:
             self.connection.hold(self, size)
+        if self.request_bytes:
+            self.connection.forget_request(self)
         self.connection.reply_is_ready(self)
 
 
@@ -111,6 +124,7 @@ class Dispatcher(Protocol):
     gate: Gate | None
     """None: this broker owns everything permanently."""
     responses: ResponseMemory
+    requests: RequestMemory
 
     def opened(self, connection: KafkaConnection) -> None:
         """A client has connected."""
@@ -136,6 +150,7 @@ class KafkaConnection:
         "_is_half_closed",
         "_is_held",
         "_is_paused",
+        "_is_starved",
         "_is_write_paused",
         "_loop",
         "_muted",
@@ -154,6 +169,7 @@ class KafkaConnection:
         "must_be_admitted",
         "peer",
         "peer_port",
+        "reserved_bytes",
         "session",
         "settles_ns",
         "state",
@@ -198,6 +214,10 @@ class KafkaConnection:
         """Whether requests wait until the one that is being handled has its response."""
         self._is_flushing = False
         self._is_paused = False
+        self._is_starved = False
+        """Whether a large request waits for memory."""
+        self.reserved_bytes = 0
+        """Counted for the large request that is being received."""
         self._is_write_paused = False
         self.last_request_ns = 0
         self.settles_ns = 0
@@ -236,6 +256,7 @@ class KafkaConnection:
         if self._muted is not None:
             self._muted.cancel()
         self._dispatcher.responses.forget(self)
+        self._dispatcher.requests.forget(self)
         self._dispatcher.closed(self)
 
     def eof_received(self) -> bool:
@@ -291,13 +312,29 @@ class KafkaConnection:
             if len(partial) < SIZE_BYTES:
                 return at
             self._need = SIZE_BYTES + self._checked_length(partial, 0)
+        if self._need >= COUNTED_BYTES_MIN and not self._may_take(self._need):
+            self._uncut = data[at:]
+            return len(data)
         end = at + self._need - len(partial)
         with memoryview(data) as view:
             partial += view[at:end]
         if end <= len(data):
             self._partial = bytearray()
             self._dispatcher.dispatch(self, memoryview(partial)[SIZE_BYTES:])
+            if self.reserved_bytes:  # nothing is left to be done for it
+                self.release_request()
         return end
+
+    def _may_take(self, need: int) -> bool:
+        """Whether there is memory for a large request; if not, it waits."""
+        if self.reserved_bytes:
+            return True
+        if self._is_starved or not self._dispatcher.requests.reserve(self, need):
+            self._is_starved = True
+            self._pause()
+            return False
+        self.reserved_bytes = need
+        return True
 
     def _checked_length(self, data: bytes | bytearray, at: int) -> int:
         length = int.from_bytes(data[at : at + SIZE_BYTES], "big", signed=True)
@@ -325,10 +362,14 @@ class KafkaConnection:
             end = start + int.from_bytes(data[at:start])
             if not self.frame_bytes_min <= end - start <= self.frame_bytes_max:
                 self._checked_length(data, at)  # raises the specific error
+            if end - at >= COUNTED_BYTES_MIN and not self._may_take(end - at):
+                break
             if end > size:
                 self._need = end - at
                 break
             dispatch(self, view[start:end])
+            if self.reserved_bytes:  # nothing is left to be done for it
+                self.release_request()
             at = end
         if at < size and self.transport is not None:
             if self._is_paused:
@@ -367,6 +408,28 @@ class KafkaConnection:
             self._dispatcher.responses.hold(self, change)
         elif change < 0:
             self._dispatcher.responses.release(self, -change)
+
+    def forget_request(self, reply: Reply) -> None:
+        """The request of this response takes no memory any more."""
+        if self.transport is not None:
+            self._dispatcher.requests.release(self, reply.request_bytes)
+
+    def release_request(self) -> None:
+        """The request that was received has no response."""
+        size, self.reserved_bytes = self.reserved_bytes, 0
+        if self.transport is not None:
+            self._dispatcher.requests.release(self, size)
+
+    def missing_bytes(self) -> int:
+        """See connection_memory.Holder: none while the client is not read from."""
+        return 0 if self._is_paused or not self._partial else self._need - len(self._partial)
+
+    def granted(self, size: int) -> None:
+        """See connection_memory.Holder."""
+        if self.transport is not None:
+            self._is_starved = False
+            self.reserved_bytes = size
+            self._resume()
 
     def unsent_bytes(self) -> int:
         """How many bytes of its responses the operating system has not taken yet."""
@@ -510,6 +573,7 @@ class KafkaConnection:
         if (
             self._is_paused
             and not self._is_held
+            and not self._is_starved
             and self._muted is None
             and not self._is_write_paused
             and len(self._replies) < REPLIES_MAX // 2

@@ -51,6 +51,7 @@ from headrace.kafka.apis import (
 from headrace.kafka.authorization import failures_in, is_change, resources_of
 from headrace.kafka.authorization_rules import authorized
 from headrace.kafka.connection import ANY_TERM, Gate, KafkaConnection, Reply
+from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION
 from headrace.kafka.handlers import (
     acls,
@@ -85,7 +86,6 @@ from headrace.kafka.login_connections import LoginConnections
 from headrace.kafka.peer_client import KafkaPeerClient, PeerAccess
 from headrace.kafka.peer_lines import incarnation_in, open_line
 from headrace.kafka.queue_peers import KafkaQueuePeers
-from headrace.kafka.response_memory import ResponseMemory
 from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
@@ -212,6 +212,7 @@ class KafkaFace:
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
         self.responses = ResponseMemory(node.config.response_bytes_max, self._loop)
+        self.requests = RequestMemory(node.config.request_memory_bytes_max, self._loop)
         self.fetch = FetchHandler(node, self._tasks, self.responses)
         self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)
 

@@ -70,7 +70,7 @@ CORE = (
     "kafka/wire/primitives",
     "kafka/wire/produce",
     "kafka/wire/fetch",
-    "kafka/response_memory",
+    "kafka/connection_memory",
     "kafka/connection",
     "kafka/handlers/produce",
     "kafka/handlers/fetch",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.services import appends
-from headrace.kafka import connection, response_memory
+from headrace.kafka import connection, connection_memory
 from headrace.kafka.wire import codecs
 from headrace.records import codec, compression, validation
 
@@ -62,13 +62,18 @@ decompress = compression.decompress
 
 
 def grant_every_response_what_it_asks_for(patch: Patch) -> None:
-    patch(response_memory.ResponseMemory, "grant", lambda _self, wanted: wanted)
+    patch(connection_memory.ResponseMemory, "grant", lambda _self, wanted: wanted)
+
+
+def receive_every_request_at_once(patch: Patch) -> None:
+    patch(connection_memory.RequestMemory, "_has_room", lambda _self, _size: True)
 
 
 BUGS = (
     Bug(take_frames_of_any_length, "a frame of an impossible length", "stays open"),
     Bug(unfold_whatever_a_batch_claims, "bombs are refused before", "MiB"),
     Bug(grant_every_response_what_it_asks_for, "consumers that read nothing", "MiB more"),
+    Bug(receive_every_request_at_once, "producers that stop within large", "MiB more"),
     Bug(store_records_unseen, "records that nobody can decode", "code 0"),
     Bug(believe_what_an_array_claims, "every field of every request", "MiB more"),
 )

@@ -12,7 +12,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from headrace.records.codec import Record, encode_batch
-from headrace_verify.kafka_wire import FETCH, METADATA, KafkaWire, request_bytes
+from headrace_verify.kafka_wire import FETCH, METADATA, PRODUCE, KafkaWire, request_bytes
 from headrace_verify.wire.abuse import Case
 from headrace_verify.wire.process import usage
 
@@ -26,9 +26,11 @@ SLOW_COUNT, SLOW_COUNT_LONG = 200, 2_000
 SPARE_DESCRIPTORS = 300
 KEPT_BYTES_MAX = 32 * 1024
 """Memory per idle connection."""
-DEAF_TOPIC = "wire-deaf"
+DEAF_TOPIC, STALLED_TOPIC = "wire-deaf", "wire-stalled"
 DEAF_COUNT, DEAF_BATCH_COUNT, DEAF_VALUE_BYTES = 60, 40, 900_000
 """Together they request 6 GB."""
+STALLED_COUNT, STALLED_BYTES, STALLED_SENT_BYTES = 40, 60 << 20, 40 << 20
+"""Together they begin requests of 2.4 GB and send 1.6 GB of them."""
 
 
 def _ask(number: int = 1) -> bytes:
@@ -150,10 +152,27 @@ def consumers_that_read_nothing_take_bounded_memory(abuse: Abuse) -> None:
         wire.delete_topic(DEAF_TOPIC)
 
 
+def producers_that_stop_within_large_requests_take_bounded_memory(abuse: Abuse) -> None:
+    request = request_bytes(PRODUCE, 7, 1, acks=-1, timeout=5_000, topic_data=[])
+    part = STALLED_BYTES.to_bytes(4, "big") + request[4:] + bytes(STALLED_SENT_BYTES)
+    for peer in _crowd(abuse, STALLED_COUNT):
+        peer.send(part, 0.5)
+    _is_served(abuse, f"{STALLED_COUNT} producers that stop within large requests")
+    with KafkaWire(abuse.kafka) as wire:
+        wire.create_topic(STALLED_TOPIC, 1, {})
+        value = abuse.rng.randbytes(DEAF_VALUE_BYTES)
+        for offset in range(DEAF_BATCH_COUNT):
+            wire.produce(STALLED_TOPIC, 0, encode_batch([Record(0, 1, None, value)]))
+            found, _ = wire.fetch(STALLED_TOPIC, 0, offset)
+            abuse.expect(value in found, f"record {offset} sent beside them is not stored")
+        wire.delete_topic(STALLED_TOPIC)
+
+
 CASES = (
     Case("kafka", thousands_of_idle_connections_harm_nobody, 2),
     Case("kafka", a_thousand_busy_connections_leave_time_for_others, 3),
     Case("kafka", a_crowd_that_sends_a_byte_now_and_then_is_served_in_the_end, 2),
     Case("kafka", clients_that_stop_in_the_middle_and_stay_harm_nobody, 2),
     Case("kafka", consumers_that_read_nothing_take_bounded_memory),
+    Case("kafka", producers_that_stop_within_large_requests_take_bounded_memory),
 )

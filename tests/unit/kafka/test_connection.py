@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from headrace.kafka.connection import KafkaConnection
-from headrace.kafka.response_memory import ResponseMemory
+from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
 
 
 class Transport:
@@ -30,10 +30,10 @@ class Transport:
         self.is_closed = True
 
     def pause_reading(self) -> None:
-        self.pauses += 1
+        self.pauses = 1  # as in asyncio, however often
 
     def resume_reading(self) -> None:
-        self.pauses -= 1
+        self.pauses = 0
 
 
 class Echo:
@@ -44,6 +44,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.responses = ResponseMemory(16 << 20, asyncio.get_running_loop())
+        self.requests = RequestMemory(16 << 20, asyncio.get_running_loop())
         self.frames: list[bytes] = []
         self.replies: list[Any] = []
 
@@ -85,6 +86,42 @@ async def _run(seed: int) -> None:
 def test_frames_are_cut_alike_however_they_arrive() -> None:
     for seed in range(200):
         asyncio.run(_run(seed))
+
+
+def test_large_frames_of_many_clients_are_received_within_the_memory_for_requests() -> None:
+    async def scenario(seed: int) -> None:
+        rng = random.Random(seed)
+        loop = asyncio.get_running_loop()
+        echo = Echo()
+        echo.request_bytes_max = 1_000_000
+        memory = echo.requests = RequestMemory(400_000, loop)
+        sent, clients = [], []
+        for _ in range(6):
+            frames = [rng.randbytes(rng.choice([10, 70_000, 150_000])) for _ in range(5)]
+            stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+            connection, transport = KafkaConnection(echo, loop), Transport()
+            connection.connection_made(transport)  # type: ignore[arg-type]
+            sent += frames
+            clients.append([connection, transport, stream])
+        while echo.replies or any(stream for _, _, stream in clients):
+            for client in rng.sample(clients, len(clients)):
+                connection, transport, stream = client
+                if not transport.pauses:
+                    size = rng.choice([1, 3, 4, 5_000, 90_000, 200_000])
+                    connection.data_received(stream[:size])
+                    client[2] = stream[size:]
+                assert memory.held_bytes <= memory.bytes_max
+            rng.shuffle(echo.replies)
+            for reply, frame in echo.replies[: rng.randrange(4)]:
+                reply.send([frame])
+                echo.replies.remove((reply, frame))
+            await asyncio.sleep(0)
+        assert sorted(echo.frames) == sorted(sent)
+        await asyncio.sleep(0)
+        assert memory.held_bytes == 0
+
+    for seed in range(30):
+        asyncio.run(scenario(seed))
 
 
 def test_a_frame_larger_than_the_limit_closes_the_connection() -> None:

@@ -387,6 +387,13 @@ _CONNECTIONS = (
         "Maximum number of incremental fetch sessions.",
     ),
     of_config(
+        "queued.max.request.bytes",
+        "request_memory_bytes_max",
+        Whole(16 * 1024 * 1024),
+        "Memory for large requests that are received or handled. When it is short, further ones"
+        " wait, and clients that have begun a request and send nothing more are disconnected.",
+    ),
+    of_config(
         "queued.max.response.bytes",
         "response_bytes_max",
         Whole(16 * 1024 * 1024),

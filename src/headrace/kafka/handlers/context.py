@@ -27,7 +27,7 @@ class Context(NamedTuple):
     client_host: str
     session: ClientSession
     grant: Callable[[int], int]
-    """How many of these bytes a large response may have: see `kafka.response_memory`."""
+    """How many of these bytes a large response may have: see `kafka.connection_memory`."""
     connection: object = None
     """Identifies the client's connection: state tied to it ends with it."""
     client_port: int = 0

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
-    from headrace.kafka.response_memory import ResponseMemory
+    from headrace.kafka.connection_memory import ResponseMemory
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
 

@@ -1,15 +1,16 @@
-"""Responses that wait share a broker's memory, and only clients that read nothing lose by it."""
+"""Large requests and responses share memory, and only clients that stand still lose by it."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.kafka.response_memory import (
+from headrace.kafka.connection_memory import (
     CHECK_S,
     PATIENCE_S,
     PROGRESS_BYTES,
     RESPONSE_BYTES_MIN,
+    RequestMemory,
     ResponseMemory,
 )
 
@@ -35,7 +36,11 @@ class Clock:
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         self._due.append((self.now_s + delay_s, call))
+        self._due.sort(key=lambda each: each[0])
         return Timer()
+
+    def call_soon(self, call: Callable[..., None], *arguments: object) -> None:
+        self.call_later(0, lambda: call(*arguments))
 
     def pass_time(self, seconds: float) -> None:
         end_s = self.now_s + seconds
@@ -55,6 +60,12 @@ class Client:
 
     def unsent_bytes(self) -> int:
         return max(self._size - int(self._rate * (self._clock.now_s - self._since_s)), 0)
+
+    def missing_bytes(self) -> int:
+        raise AssertionError
+
+    def granted(self, size: int) -> None:
+        raise AssertionError
 
     def abort(self, reason: str) -> None:
         assert "queued.max.response.bytes" in reason
@@ -126,3 +137,70 @@ def test_what_is_released_or_forgotten_is_counted_no_more() -> None:
         assert memory.held_bytes == 0
 
     asyncio.run(scenario())
+
+
+class Sender:
+    """A connection that receives requests; it may be waiting for memory."""
+
+    def __init__(self, left: int = 0) -> None:
+        self.left = left
+        self.grants: list[int] = []
+        self.aborted = ""
+
+    def unsent_bytes(self) -> int:
+        raise AssertionError
+
+    def missing_bytes(self) -> int:
+        return self.left
+
+    def granted(self, size: int) -> None:
+        self.grants.append(size)
+
+    def abort(self, reason: str) -> None:
+        self.aborted = reason
+
+
+def test_requests_that_do_not_fit_wait_in_order_and_hold_no_memory() -> None:
+    clock = Clock()
+    memory = RequestMemory(10 * MIB, clock)  # type: ignore[arg-type]
+    first, large, small = Sender(), Sender(), Sender()
+    assert memory.reserve(first, 6 * MIB)
+    assert not memory.reserve(large, 20 * MIB)
+    assert not memory.reserve(small, MIB), "it would fit, and large ones would wait for ever"
+    assert memory.held_bytes == 6 * MIB
+    memory.release(first, 6 * MIB)
+    clock.pass_time(0)
+    assert (large.grants, small.grants) == ([20 * MIB], []), "one may exceed all memory"
+    memory.forget(large)
+    clock.pass_time(0)
+    assert small.grants == [MIB]
+    memory.release(small, MIB)
+    assert memory.held_bytes == 0
+
+
+def test_a_client_that_stops_within_a_request_is_closed_only_while_others_wait() -> None:
+    clock = Clock()
+    memory = RequestMemory(10 * MIB, clock)  # type: ignore[arg-type]
+    stalled, handled, waiting = Sender(left=5 * MIB), Sender(left=0), Sender()
+    assert memory.reserve(stalled, 6 * MIB)
+    assert memory.reserve(handled, 3 * MIB)
+    clock.pass_time(600)
+    assert not stalled.aborted
+    assert not memory.reserve(waiting, 6 * MIB)
+    clock.pass_time(PATIENCE_S + 2 * CHECK_S)
+    assert "queued.max.request.bytes" in stalled.aborted
+    assert not handled.aborted, "its client has sent everything"
+    assert waiting.grants == [6 * MIB]
+
+
+def test_a_connection_that_ends_while_it_waits_is_not_served() -> None:
+    clock = Clock()
+    memory = RequestMemory(10 * MIB, clock)  # type: ignore[arg-type]
+    first, gone, last = Sender(), Sender(), Sender()
+    assert memory.reserve(first, 10 * MIB)
+    assert not memory.reserve(gone, 10 * MIB)
+    assert not memory.reserve(last, 10 * MIB)
+    memory.forget(gone)
+    memory.release(first, 10 * MIB)
+    clock.pass_time(0)
+    assert (gone.grants, last.grants) == ([], [10 * MIB])
