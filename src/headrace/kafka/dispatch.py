@@ -211,8 +211,9 @@ class KafkaFace:
         self._logins = LoginConnections(node.authentication, self._loop, self.request_bytes_max)
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
-        self.responses = ResponseMemory(node.config.response_bytes_max, self._loop)
-        self.requests = RequestMemory(node.config.request_memory_bytes_max, self._loop)
+        config = node.config
+        self.responses = ResponseMemory(config.response_bytes_max, self._loop)
+        self.requests = RequestMemory(config.request_memory_bytes_max, self._loop)
         self.fetch = FetchHandler(node, self._tasks, self.responses)
         self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)
 
