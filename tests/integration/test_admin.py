@@ -176,6 +176,19 @@ def test_confluent_groups(broker, name):
     assert not listed.errors
 
 
+def test_confluent_elections(broker, name):
+    from confluent_kafka import ElectionType, KafkaError, TopicPartition
+
+    create_topic(broker.kafka, name)
+    client = admin(broker.kafka)
+    for election in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+        wanted = [TopicPartition(name, 0), TopicPartition(name, 9)]
+        found = client.elect_leaders(election, wanted).result(TIMEOUT_S)
+        codes = {at.partition: error.code() for at, error in found.items()}
+        assert codes == {0: KafkaError.ELECTION_NOT_NEEDED, 9: KafkaError.UNKNOWN_TOPIC_OR_PART}
+    assert client.elect_leaders(ElectionType.PREFERRED, None).result(TIMEOUT_S) == {}
+
+
 # --- kafka-python ----------------------------------------------------------------------------
 
 
@@ -213,6 +226,30 @@ def test_kafka_python_topics_configs_and_cluster(python_admin, broker, name):
     assert name not in python_admin.list_topics()
     with pytest.raises(UnknownTopicOrPartitionError):
         python_admin.delete_topics([name])
+
+
+def test_kafka_python_leaders_and_reassignments(python_admin, broker, name):
+    from kafka import TopicPartition
+    from kafka.errors import (
+        InvalidReplicationAssignmentError,
+        NoReassignmentInProgressError,
+        UnknownTopicOrPartitionError,
+        UnsupportedVersionError,
+    )
+
+    create_topic(broker.kafka, name)
+    at, missing = TopicPartition(name, 0), TopicPartition(name, 9)
+    alter = python_admin.alter_partition_reassignments
+    assert alter({at: [0], missing: [0]}) == {at: None, missing: UnknownTopicOrPartitionError}
+    assert alter({at: [7]}) == {at: InvalidReplicationAssignmentError}
+    assert alter({at: None}) == {at: NoReassignmentInProgressError}
+    assert python_admin.list_partition_reassignments() == {}
+    python_admin.elect_leaders(0, {name: [0]})
+    with pytest.raises(UnknownTopicOrPartitionError):
+        python_admin.elect_leaders(1, {name: [9]})
+    with pytest.raises(UnsupportedVersionError):
+        python_admin.describe_metadata_quorum()
+    assert name in str(python_admin.list_config_resources())
 
 
 def test_kafka_python_records_and_groups(python_admin, broker, name):

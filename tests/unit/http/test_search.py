@@ -195,6 +195,14 @@ async def trace(web: Web, **query: Any) -> dict[str, Any]:
 
 
 @on_the_web
+async def test_a_rate_without_effect_is_refused(web: Web) -> None:
+    await create(web)
+    asked = {"topic": "orders", "dry_run": True, "rate": 10}
+    status, problem = await web.ask("POST", "/v1/redrives", asked)
+    assert (status, "no effect" in problem["detail"]) == (409, True)
+
+
+@on_the_web
 async def test_tasks_that_cannot_be_are_refused(web: Web) -> None:
     assert (await web.ask("POST", "/v1/searches", {"topic": "nowhere"}))[0] == 404
     assert (await web.ask("GET", "/v1/searches/unknown"))[0] == 404
