@@ -9,6 +9,7 @@ stops. Errors and their order are Kafka's (`ClientMetricsManager`).
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -163,7 +164,7 @@ class ClientTelemetry:
         instance.last_error = None
         return Offer(instance_id, instance.subscription_id, instance.subscription)
 
-    def push(self, push: Push, client: Client) -> None:
+    async def push(self, push: Push, client: Client) -> None:
         """Store a client's metrics in place of its former ones.
 
         Raises RequestInvalid, QuotaExceeded, SubscriptionUnknown, CodecUnsupported,
@@ -175,7 +176,10 @@ class ClientTelemetry:
         try:
             self._check(instance, push)
             if push.metrics and instance.subscription.metrics:
-                self._keep(instance, read_points(_plain(push)))
+                # In a thread: a small push may decompress to much.
+                points = await asyncio.to_thread(_points, push)
+                if self._instances.get(push.instance) is instance:  # not forgotten meanwhile
+                    self._keep(instance, points)
         except HeadraceError as error:
             instance.last_error = type(error)
             self.refused_total += 1
@@ -248,10 +252,10 @@ class ClientTelemetry:
                 return
 
 
-def _plain(push: Push) -> bytes:
+def _points(push: Push) -> list[Point]:
     """Raises TelemetryTooLarge, RecordInvalid."""
     try:
-        return decompress(push.codec, push.metrics, BYTES_MAX)
+        return read_points(decompress(push.codec, push.metrics, BYTES_MAX))
     except BatchExpandsTooFar:
         raise _too_large() from None
     except BatchCorrupt as error:

@@ -73,7 +73,7 @@ async def push_telemetry(node: Node, request: Any, context: Context) -> Answer:
         request.terminating,
     )
     try:
-        node.services.telemetry.push(push, _client(context))
+        await node.services.telemetry.push(push, _client(context))
     except HeadraceError as error:
         return {"error_code": code_of(error)}
     return {"error_code": NONE}
