@@ -460,3 +460,46 @@ def test_settings_that_cannot_work_are_refused(tmp_path, certificates, options, 
     assert "a-canary-secret" not in ran.stderr
     assert "Traceback" not in ran.stderr
     assert not (tmp_path / "data").exists()
+
+
+def command(*arguments: str, env: dict[str, str] | None = None, code: int = 0) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | (env or {}),
+    )
+    assert ran.returncode == code, ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def test_the_command_line_reaches_a_broker_with_made_certificates(tmp_path) -> None:
+    folder = tmp_path / "made"
+    printed = command("cert", "dev", str(folder))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes == {"ca.pem": 0o644, "broker.pem": 0o600, "client.pem": 0o644, "client.key": 0o600}
+    assert "exists; nothing was written" in command("cert", "dev", str(folder), code=2)
+    # The printed commands, at free ports.
+    lines = " ".join(printed.replace("\\\n", " ").split("\n")).split()
+    begin, end = lines.index("serve"), lines.index("Reach")
+    given = lines[begin + 1 : end]
+    options = given[given.index("--http-security-protocol") :]
+    broker = Broker(tmp_path / "broker", *options)
+    broker.kafka = "SSL://127.0.0.1:0"
+    broker.start()
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    try:
+        files = [f"--{name}={folder / file}" for name, file in
+                 (("ca", "ca.pem"), ("cert", "client.pem"), ("key", "client.key"))]  # fmt: skip
+        command("context", "add", "dev", "--bootstrap", broker.kafka, *files, env=env)
+        command("topic", "create", "orders", env=env)  # the client library
+        assert "orders" in command("topic", "list", env=env)
+        assert "Kafka APIs" in command("info", env=env)
+        shown = command("config", "list", "--all", env=env)  # our own client
+        assert "ssl.client.auth" in shown
+        command("queue", "receive", "orders", "workers", env=env)  # HTTP
+        refused = command("-b", broker.kafka, "topic", "list", env=env, code=4)
+        assert "orders" not in refused
+    finally:
+        broker.stop()

@@ -32,7 +32,7 @@ def ask_broker(
 
     request = write_request(*api, body)
     try:
-        answer = ask(address, *api, request, session.timeout_s, is_flexible=True)
+        answer = ask(session, address, api, request, is_flexible=True)
         return read_response(*api, answer, 0)
     except (OSError, FrameInvalid) as error:
         raise CommandFailed(

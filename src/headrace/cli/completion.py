@@ -10,7 +10,8 @@ import os
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from headrace.cli.connection import DEFAULT_BOOTSTRAP, bootstrap_of
+from headrace.cli.connection import bootstrap_of
+from headrace.cli.session import DEFAULT_BOOTSTRAP
 
 TIMEOUT_S = 1.0  # a longer completion feels like a hang
 

@@ -139,7 +139,7 @@ def _ask(
     """Return the response after its only resource's error. Raises CommandFailed."""
     address = address_of(session, resource)
     try:
-        answer = ask(address, api_key, version, body, session.timeout_s, is_flexible=False)
+        answer = ask(session, address, (api_key, version), body, is_flexible=False)
         reader = _Reader(answer)
         reader.take(">i"), reader.take(">i")  # throttle time, one result
         error, message = reader.take(">h"), reader.text()

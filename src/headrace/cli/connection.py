@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.pairs import name_and_value
-from headrace.cli.session import CliSession
+from headrace.cli.session import DEFAULT_BOOTSTRAP, CliSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _BOOTSTRAP_META = "headrace.cli.bootstrap"
 
 
@@ -28,7 +27,7 @@ def _keep_bootstrap(ctx: click.Context, _param: object, value: str | None) -> No
     if value is not None:
         ctx.meta[_BOOTSTRAP_META] = value
         if isinstance(ctx.obj, CliSession):
-            ctx.obj.bootstrap, ctx.obj.is_default = value, False
+            ctx.obj.given_bootstrap, ctx.obj.is_default = value, False
 
 
 def _keep_timeout(ctx: click.Context, _param: object, value: float | None) -> None:
@@ -39,7 +38,12 @@ def _keep_timeout(ctx: click.Context, _param: object, value: float | None) -> No
 def _keep_settings(ctx: click.Context, param: object, values: tuple[str, ...]) -> None:
     settings = _parse_settings(ctx, param, values)
     if isinstance(ctx.obj, CliSession):
-        ctx.obj.client_config.update(settings)
+        ctx.obj.given_config.update(settings)
+
+
+def _keep_context(ctx: click.Context, _param: object, value: str | None) -> None:
+    if value is not None and isinstance(ctx.obj, CliSession):
+        ctx.obj.context_name = value
 
 
 def _options(*, is_behind: bool) -> list[click.Option]:
@@ -54,12 +58,22 @@ def _options(*, is_behind: bool) -> list[click.Option]:
         click.Option(
             ["--bootstrap", "-b"],
             metavar="HOST:PORT[,...]",
-            default=None if is_behind else DEFAULT_BOOTSTRAP,
+            default=None,
             envvar=None if is_behind else "HEADRACE_BOOTSTRAP",
             show_envvar=not is_behind,
-            help="One or more brokers; the others are discovered.",
-            **first,
+            help="One or more brokers; the others are discovered. Default: those of the context, or"
+            f" {DEFAULT_BOOTSTRAP}.",
             **keep(_keep_bootstrap),
+        ),
+        click.Option(
+            ["--context", "context_name"],
+            metavar="NAME",
+            default=None,
+            envvar=None if is_behind else "HEADRACE_CONTEXT",
+            show_envvar=not is_behind,
+            help="How to reach the cluster: see headrace context. Default: the current context,"
+            " unless --bootstrap is given.",
+            **keep(_keep_context),
         ),
         click.Option(
             ["--timeout", "timeout_s"],

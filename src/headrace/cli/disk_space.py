@@ -32,7 +32,7 @@ def full_disks(session: CliSession) -> list[str]:
     full = []
     for broker in _brokers(session):
         address = f"{broker.host}:{broker.port}"
-        for log_dir in _log_dirs(address, session.timeout_s):
+        for log_dir in _log_dirs(session, address):
             if log_dir.usable_bytes == 0:
                 size = f"{log_dir.total_bytes >> 20} MiB"
                 full.append(
@@ -46,9 +46,9 @@ def _brokers(session: CliSession) -> list[Any]:
     return [broker for _, broker in sorted(brokers.items())]
 
 
-def _log_dirs(address: str, timeout_s: float) -> list[LogDir]:
+def _log_dirs(session: CliSession, address: str) -> list[LogDir]:
     try:
-        answer = ask(address, DESCRIBE_LOG_DIRS, VERSION, _NO_TOPICS, timeout_s, is_flexible=True)
+        answer = ask(session, address, (DESCRIBE_LOG_DIRS, VERSION), _NO_TOPICS, is_flexible=True)
         return read_log_dirs(answer)
     except (OSError, struct.error, IndexError):
         return []

@@ -43,10 +43,10 @@ API_NAMES = {
 }  # fmt: skip
 
 
-def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int]]:
+def ask_api_versions(session: CliSession, address: str) -> list[tuple[int, int, int]]:
     """Return (API key, lowest version, highest version) of the broker at `address`."""
     try:
-        answer = ask(address, 18, 0, b"", timeout_s, is_flexible=False)
+        answer = ask(session, address, (18, 0), b"", is_flexible=False)
         count = struct.unpack_from(">i", answer, 2)[0]
         return [struct.unpack_from(">hhh", answer, 6 + 6 * index) for index in range(count)]
     except (OSError, struct.error) as error:
@@ -98,7 +98,7 @@ def _gather(session: CliSession) -> dict[str, Any]:
     )
     topics = session.cluster_metadata().topics
     shown = {name: topic for name, topic in topics.items() if not name.startswith("__")}
-    apis = ask_api_versions(session.bootstrap.split(",")[0].strip(), session.timeout_s)
+    apis = ask_api_versions(session, session.bootstrap.split(",")[0].strip())
     return {
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller.id if cluster.controller else None,

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from headrace.cli.connection import before_commands, behind_commands
 from headrace.cli.failures import EXIT_CODES, FAILED, INTERRUPTED, OK, CommandFailed
@@ -47,6 +46,8 @@ COMMANDS = {
     "quota": ("headrace.cli.quota", "List, set and delete client quotas."),
     "info": ("headrace.cli.info", "Show cluster id, brokers, topics and versions."),
     "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
+    "context": ("headrace.cli.context", "Name clusters, and how to reach them."),
+    "cert": ("headrace.cli.cert", "Make certificates for trying TLS out."),
     "check": ("headrace.cli.check", "Check a data directory for damage."),
     "dump": ("headrace.cli.dump", "Show segments, write-ahead log and metadata."),
     "demo": ("headrace.cli.demo", "Run the pipeline end to end on real data."),
@@ -147,7 +148,11 @@ def _print_version(ctx: click.Context, _param: object, wanted: bool) -> None:
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
 @click.pass_context
 def cli(
-    ctx: click.Context, bootstrap: str, timeout_s: float, client_config: dict[str, str]
+    ctx: click.Context,
+    bootstrap: str | None,
+    context_name: str | None,
+    timeout_s: float,
+    client_config: dict[str, str],
 ) -> None:
     """Headrace, a message queue that speaks Kafka's protocol.
 
@@ -159,8 +164,8 @@ def cli(
       headrace consume orders --count 5
       headrace group list
     """
-    ctx.obj = CliSession(bootstrap, timeout_s, client_config)
-    ctx.obj.is_default = ctx.get_parameter_source("bootstrap") is ParameterSource.DEFAULT
+    ctx.obj = CliSession(bootstrap, timeout_s, client_config, context_name=context_name)
+    ctx.obj.is_default = bootstrap is None
 
 
 def _run(arguments: list[str] | None) -> int:

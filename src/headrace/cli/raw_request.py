@@ -5,15 +5,28 @@ Invariants: one connection per request; bodies are opaque.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.cli.session import host_and_port
 from headrace.kafka.client.blocking import BlockingConnection
+
+if TYPE_CHECKING:
+    from headrace.cli.session import CliSession
 
 _CLIENT_ID = b"headrace-cli"
 
 
 def ask(
-    address: str, api_key: int, version: int, body: bytes, timeout_s: float, *, is_flexible: bool
+    session: CliSession,
+    address: str,
+    api: tuple[int, int],
+    body: bytes,
+    *,
+    is_flexible: bool,
 ) -> bytes:
-    """Return the body of the response. Raises OSError."""
-    with BlockingConnection(host_and_port(address), timeout_s, _CLIENT_ID) as connection:
+    """Return the body of the response to a request of `api`, (key, version). Raises OSError."""
+    api_key, version = api
+    with BlockingConnection(
+        host_and_port(address), session.timeout_s, _CLIENT_ID, access=session.access
+    ) as connection:
         return connection.call(api_key, version, body, is_flexible=is_flexible)

@@ -11,14 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.cli.client import kafka, kafka_admin
+from headrace.cli.contexts import context_for, helper_settings
 from headrace.cli.failures import NOT_FOUND, UNREACHABLE, USAGE, CommandFailed, from_kafka, no_topic
+from headrace.errors import RequestInvalid
+from headrace.kafka.client.access import access_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.cli.client import Client
+    from headrace.cli.contexts import Context
+    from headrace.kafka.client.access import Access
 
 Answer = TypeVar("Answer")
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 CONNECT_TIMEOUT_S = 3.0  # a broker that does not accept within this time is down
 
@@ -27,11 +33,15 @@ CONNECT_TIMEOUT_S = 3.0  # a broker that does not accept within this time is dow
 class CliSession:
     """The global options of one `headrace` command."""
 
-    bootstrap: str
+    given_bootstrap: str | None
+    """As given with --bootstrap; None: the context's, or the default."""
     timeout_s: float = 15.0
-    client_config: dict[str, str] = field(default_factory=dict)
-    http: str | None = None
+    given_config: dict[str, str] = field(default_factory=dict)
+    """The client's settings given with -X."""
+    given_http: str | None = None
     """The HTTP address of a broker, if one was given."""
+    context_name: str | None = None
+    """As given with --context; None: the current context, unless --bootstrap is given."""
     cluster_id: str | None = None
     """Once known: see `identify`."""
     same_cluster: set[str] = field(default_factory=set)
@@ -39,6 +49,66 @@ class CliSession:
     is_default: bool = False
     """Whether nobody named `bootstrap`."""
     _admin: Client | None = None
+    _config: dict[str, str] | None = None
+    _access: Access | None = None
+    _http: str | None = None
+
+    def _context(self) -> Context | None:
+        """Raises CommandFailed if there is no such context."""
+        is_given = self.given_bootstrap is not None
+        return context_for(self.context_name, is_bootstrap_given=is_given)
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers to begin with."""
+        if self.given_bootstrap is None:
+            context = self._context()
+            self.given_bootstrap = DEFAULT_BOOTSTRAP
+            if context is not None:
+                self._use(context)
+                self.given_bootstrap = context.bootstrap
+        return self.given_bootstrap
+
+    def _use(self, context: Context) -> None:
+        self._config = context.settings() | self.given_config
+        self._http = self.given_http or context.http
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """The client's settings of the context, and those given with -X, which take precedence."""
+        if self._config is None:
+            context = None
+            if self.given_bootstrap is None:
+                _ = self.bootstrap  # takes them from the context, if there is one
+            elif self.context_name is not None:
+                context = self._context()
+            if context is not None:
+                self._use(context)
+        if self._config is None:
+            self._config = {**helper_settings(), **self.given_config}
+        return self._config
+
+    @property
+    def http(self) -> str | None:
+        """The HTTP address of a broker: as given, the context's, or the one that was found."""
+        _ = self.client_config  # takes the context's
+        if self._http is None:
+            self._http = self.given_http
+        return self._http
+
+    @http.setter
+    def http(self, address: str) -> None:
+        self._http = address
+
+    @property
+    def access(self) -> Access:
+        """What transports other than the client library need to connect. Raises CommandFailed."""
+        if self._access is None:
+            try:
+                self._access = access_of(self.client_config)
+            except RequestInvalid as error:
+                raise CommandFailed(f"{error}; nothing was sent", "", USAGE) from error
+        return self._access
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """The client's settings; those given with -X take precedence."""

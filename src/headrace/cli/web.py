@@ -18,11 +18,15 @@ import click
 from headrace.cli.config_requests import BROKER, Resource, broker_addresses, describe
 from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandFailed
 from headrace.cli.session import CliSession, host_and_port
-from headrace.metadata.endpoints import HTTP_ADVERTISED
+from headrace.errors import RequestInvalid
+from headrace.kafka.client.access import tls_context
+from headrace.metadata.endpoints import HTTP_ADVERTISED, SASL_SSL, SSL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+HTTPS: Final = "https://"
+HTTP_PROTOCOL: Final = "headrace.http.security.protocol"
 CLUSTER_PATH: Final = "/v1/cluster"
 MISDIRECTED: Final = 421
 HOPS_MAX: Final = 3
@@ -36,12 +40,12 @@ _EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT, 503: UNREACHABL
 
 def _keep_http(ctx: click.Context, _param: object, value: str | None) -> None:
     if value is not None and isinstance(ctx.obj, CliSession):
-        ctx.obj.http = value
+        ctx.obj.given_http = value
 
 
 HTTP = click.option(
     "--http",
-    metavar="HOST:PORT",
+    metavar="[https://]HOST:PORT",
     envvar="HEADRACE_HTTP",
     show_envvar=True,
     expose_value=False,
@@ -133,9 +137,10 @@ def path_of(*parts: str) -> str:
 def http_address(session: CliSession) -> str:
     """The HTTP address of a broker: as given, else as registered by the brokers that `bootstrap`
     names. Raises CommandFailed."""
-    if session.http is None:
-        session.http = _registered_address(session)
-    return session.http
+    found = session.http
+    if found is None:
+        found = session.http = _registered_address(session)
+    return found
 
 
 def _registered_address(session: CliSession) -> str:
@@ -146,9 +151,11 @@ def _registered_address(session: CliSession) -> str:
         except CommandFailed as error:  # this broker is down, and others are not
             failure = error
             continue
-        found = next((one.value for one in settings if one.name == HTTP_ADVERTISED), None)
+        values = {one.name: one.value for one in settings}
+        found = values.get(HTTP_ADVERTISED)
         if found:
-            return found
+            is_encrypted = values.get(HTTP_PROTOCOL) in {SSL, SASL_SSL}
+            return f"{HTTPS}{found}" if is_encrypted else found
     raise failure or CommandFailed(
         f"the brokers at {session.bootstrap} do not report an HTTP address; nothing was changed",
         "Specify the HTTP address of one of them with --http HOST:PORT",
@@ -254,11 +261,23 @@ class Web:
                 )
             raise
 
+    def _connection(self, address: str, timeout_s: float) -> http.client.HTTPConnection:
+        """All brokers of a cluster serve the same: the first address says whether https. Raises
+        CommandFailed."""
+        is_encrypted = any(one.startswith(HTTPS) for one in (address, self._session.http or ""))
+        host, port = host_and_port(address.removeprefix(HTTPS).removeprefix("http://"))
+        if not is_encrypted:
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        try:
+            context = tls_context(self._session.client_config)
+        except RequestInvalid as error:
+            raise CommandFailed(f"{error}; nothing was sent", "", USAGE) from error
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+
     def _call(
         self, address: str, method: str, path: str, body: Any, wait_s: float
     ) -> tuple[int, Any]:
-        host, port = host_and_port(address)
-        connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s + wait_s)
+        connection = self._connection(address, self._timeout_s + wait_s)
         data = None if body is None else json.dumps(body)
         headers = {} if data is None else {"Content-Type": "application/json"}
         try:

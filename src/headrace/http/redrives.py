@@ -16,9 +16,11 @@ from headrace.errors import HeadraceError
 from headrace.http.background import TaskOperations
 from headrace.http.operations import TOPIC, Call, Json, fields, integer, text
 from headrace.http.problems import Contradiction
-from headrace.runtime.child_process import run_python
+from headrace.runtime.child_process import HELPER_VARIABLE, run_python
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
     from headrace.broker.services.services import Services
 
@@ -71,13 +73,17 @@ class RedriveOperations:
         arguments += ["--dry-run"] if body.get("dry_run") else []
         arguments += ["--lines", "--", name]
 
+        environment = {HELPER_VARIABLE: json.dumps(dict(self._services.cluster.helper_settings()))}
+
         async def work(task: BackgroundTask) -> None:
-            await _follow(task, arguments)
+            await _follow(task, arguments, environment)
 
         return self._tasks.start("redrive", body, work)
 
 
-async def _follow(task: BackgroundTask, arguments: list[str]) -> None:
+async def _follow(
+    task: BackgroundTask, arguments: list[str], environment: Mapping[str, str]
+) -> None:
     """Run the command; its lines are the task's progress, and the last one its result."""
 
     def take(line: str) -> None:
@@ -88,7 +94,7 @@ async def _follow(task: BackgroundTask, arguments: list[str]) -> None:
             task.add(told, len(line))
 
     try:
-        code, errors = await run_python(arguments, take)
+        code, errors = await run_python(arguments, take, environment)
     except (OSError, ValueError) as error:  # a null byte cannot be an argument
         raise RedriveFailed(f"no process can be started for it: {error}") from error
     if code:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.principal_rules import parse_rules
 from headrace.errors import RequestInvalid
+from headrace.kafka.client.access import CA, CERTIFICATE, KEY, KEY_PASSWORD, PROTOCOL
 from headrace.metadata.endpoints import SASL_SSL, SSL
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.tls import (
@@ -28,7 +29,7 @@ from headrace.runtime.tls import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.metadata.endpoints import Endpoint
     from headrace.runtime.clock import Clock
@@ -61,7 +62,7 @@ class ListenerTls:
         self._settings = settings
         self.listener = listener
         self._stamps = self._read_stamps()
-        material = self._read()
+        material = self.read()
         self.server = CurrentContext.of(self._server_context(material))
         self.peer: CurrentContext | None = None
         """For connections to this listener of other brokers; None without trusted CAs."""
@@ -78,7 +79,7 @@ class ListenerTls:
         """Read the files again, for connections from now on. Raises RequestInvalid: nothing has
         changed then. Blocks."""
         self._stamps = self._read_stamps()
-        material = self._read()
+        material = self.read()
         server = self._server_context(material)
         peer = peer_context(material) if material.trust else None
         expires_s = _expiry_s(material)
@@ -95,8 +96,8 @@ class ListenerTls:
     def _value(self, name: str) -> str:
         return self._settings.of_listener(self.listener, name) or ""
 
-    def _read(self) -> TlsMaterial:
-        """Raises RequestInvalid, naming the listener."""
+    def read(self) -> TlsMaterial:
+        """What the settings and files hold now. Raises RequestInvalid, naming the listener."""
         chain, key = self._value("ssl.keystore.certificate.chain"), self._value("ssl.keystore.key")
         trust = self._value("ssl.truststore.certificates")
         keystore, truststore = map(self._value, _LOCATIONS)
@@ -203,6 +204,22 @@ class Certificates:
                 " nothing was started"
             )
         return found.peer
+
+    def helper_settings(self) -> Mapping[str, str]:
+        """What commands that this broker starts need to reach its inter-broker listener, in
+        librdkafka's names. Holds the private key. Raises RequestInvalid."""
+        found = self.tls.get(self._settings.inter_broker_listener)
+        if found is None:
+            return {}
+        material = found.read()
+        texts = {
+            f"{CA}.pem": material.trust,
+            f"{CERTIFICATE}.pem": material.chain,
+            f"{KEY}.pem": material.key or material.chain,
+            KEY_PASSWORD: material.password.encode(),
+        }
+        given = {name: text.decode() for name, text in texts.items() if text}
+        return {PROTOCOL: SSL, **given}
 
     def expiries(self) -> Sequence[Expiry]:
         """When the certificates in use expire."""

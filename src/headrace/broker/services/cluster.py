@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import CoordinatorUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
     from headrace.broker.session_guard import SessionGuard
@@ -37,6 +37,9 @@ class Cluster:
         """Set when the broker has opened."""
         self.brokers = brokers
         """The live brokers, including this one before it has registered."""
+        self.helper_settings: Callable[[], Mapping[str, str]] = dict
+        """What client commands that this broker starts need to reach it: settings of librdkafka,
+        which may hold secrets."""
         self.wait_settled = ownership.wait_settled
         """See `Ownership.wait_settled`."""
         self._topics = topics

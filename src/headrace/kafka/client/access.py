@@ -55,14 +55,16 @@ def access_of(settings: Mapping[str, str]) -> Access:
             f"{PROTOCOL}={protocol[:50]!r} is not known: use PLAINTEXT, SSL, SASL_PLAINTEXT or"
             " SASL_SSL"
         )
-    tls = _tls(settings) if protocol in {SSL, SASL_SSL} else None
+    tls = tls_context(settings) if protocol in {SSL, SASL_SSL} else None
     if protocol in {PLAINTEXT, SSL}:
         return Access(tls)
     mechanism = settings.get(MECHANISM) or settings.get("sasl.mechanisms") or ""
     return Access(tls, mechanism, settings.get(USER, ""), settings.get(PASSWORD, ""))
 
 
-def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
+def tls_context(settings: Mapping[str, str]) -> ssl.SSLContext:
+    """Verifies servers, and shows the client's certificate, as these settings of librdkafka say.
+    Raises RequestInvalid."""
     import ssl
 
     material = TlsMaterial(

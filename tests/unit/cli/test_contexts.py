@@ -1,0 +1,104 @@
+"""Contexts: how to reach a cluster, and whose credentials go where."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli.contexts import Context, Contexts
+from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.main import cli
+from headrace.cli.session import CliSession
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("HEADRACE_CONTEXT", "HEADRACE_BOOTSTRAP", "HEADRACE_PASSWORD", "HEADRACE_HTTP"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(cli, ["context", *arguments])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_contexts_are_added_used_listed_and_removed(home):
+    ca = home / "ca.pem"
+    ca.write_text("x")
+    run("add", "dev", "--bootstrap", "127.0.0.1:1")
+    run("add", "prod", "--bootstrap", "kafka.example:9093", "--ca", str(ca), "--user", "alice")
+    path = home / "config" / "headrace" / "contexts.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert Contexts().current == "dev"
+    run("use", "prod")
+    listed = run("list")
+    assert "kafka.example:9093" in listed
+    assert "alice" in listed
+    run("remove", "prod")
+    assert Contexts().current is None
+    assert set(Contexts().by_name) == {"dev"}
+    assert "no context 'prod'" in run("use", "prod", code=NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["add", "../x", "--bootstrap", "h:1"],
+        ["add", "x", "--bootstrap", "h:1", "--mechanism", "PLAIN"],
+        ["add", "x"],
+        ["add", "x", "--bootstrap", "h:1", "--password", "canary"],
+    ],
+)
+def test_contexts_that_cannot_be_are_refused(home, arguments):
+    run(*arguments, code=2)
+    assert not (home / "config").exists()
+
+
+def test_the_current_context_is_used_and_not_for_other_brokers(home, monkeypatch):
+    monkeypatch.setenv("HEADRACE_PASSWORD", "canary")
+    run("add", "prod", "--bootstrap", "kafka.example:9093", "--tls", "--user", "alice")
+    session = CliSession(None)
+    assert session.bootstrap == "kafka.example:9093"
+    settings = session.settings()
+    assert settings["security.protocol"] == "SASL_SSL"
+    assert settings["sasl.username"] == "alice"
+    assert settings["sasl.password"] == "canary"
+    assert settings["sasl.mechanism"] == "SCRAM-SHA-512"
+    assert "canary" not in repr(session.access)
+    elsewhere = CliSession("evil.example:9093")
+    assert "canary" not in str(elsewhere.settings())
+    assert elsewhere.access.tls is None
+    named = CliSession("kafka-2.example:9093", context_name="prod")
+    assert named.bootstrap == "kafka-2.example:9093"
+    assert named.settings()["sasl.password"] == "canary"
+    override = CliSession(None, given_config={"sasl.username": "bob"})
+    assert override.settings()["sasl.username"] == "bob"
+    assert "canary" not in (home / "config" / "headrace" / "contexts.json").read_text()
+
+
+def test_a_password_comes_from_a_file_or_is_missed(home, monkeypatch):
+    secret = home / "password"
+    secret.write_text("canary\n")
+    asked = Context("h:1", user="alice", password_file=str(secret))
+    assert asked.settings()["sasl.password"] == "canary"
+    assert asked.settings()["security.protocol"] == "SASL_PLAINTEXT"
+    with pytest.raises(CommandFailed, match="no password for user"):
+        Context("h:1", user="alice").settings()
+    with pytest.raises(CommandFailed, match="cannot be read"):
+        Context("h:1", user="alice", password_file=str(home / "none")).settings()
+
+
+def test_a_damaged_file_is_explained(home):
+    path = home / "config" / "headrace" / "contexts.json"
+    path.parent.mkdir(parents=True)
+    for content in ("{", "[]", json.dumps({"contexts": {"a": {}}}), json.dumps({"contexts": [1]})):
+        path.write_text(content)
+        with pytest.raises(CommandFailed, match="cannot be read"):
+            Contexts()
