@@ -183,7 +183,7 @@ class Node:
         self._prepare_coordinators()
         self.appends = Appends(clock, self.verifications)
         self._prepare_shares()
-        self._prepare_services()
+        self.services = _services_of(self)
         self.settings.attach(self.topics.defaults_changed, self._advertised)
         self._prepare_housekeeping()
 
@@ -241,43 +241,6 @@ class Node:
             self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
         )
         self.copies.peer = self.queue_owners.peer
-
-    def _prepare_services(self) -> None:
-        """Put together what faces may use."""
-        owners, topics, groups = self.queue_owners, self.topics, self.group_configs
-        broker_id = self.config.broker_id
-        calls = OwnerCalls(owners, self.brokers, broker_id)
-        search = Search(
-            *(topics, self.shares, self.timers),
-            lambda: groups.values("errors.deadletterqueue.topic.name"),
-        )
-        self.services = Services(
-            topics=TopicService(topics, self.ownership, broker_id),
-            cluster=self.cluster,
-            appends=self.appends,
-            sends=RecordSends(topics, owners, self.appends),
-            reads=Reads(calls),
-            queues=QueueService(
-                *(owners, self.shares, groups),
-                lambda: self.services.groups,
-                *(self.clock, self.randomness, self.tasks),
-            ),
-            timers=MessageTimers(calls, self.timers, self.brokers, broker_id),
-            search=MessageSearch(calls, search, Tracer(topics, search, self.shares, self.timers)),
-            share_groups=self.share_group_administration,
-            configurations=Configurations(
-                topics, groups, self.config, GroupAnnouncements(calls, groups).announce
-            ),
-            quotas=self.quotas,
-            reassignments=Reassignments(topics, self.metadata, broker_id),
-            telemetry=ClientTelemetry(self.metadata, self.clock, self.randomness),
-            health=self.health,
-            authorizer=self.authorizer,
-            access=self.access,
-            audit=self.audit,
-            tasks=BackgroundTasks(self.tasks, self.clock, self.randomness),
-            calls=calls,
-        )
 
     def _make_ownership(self, incarnation: str) -> Ownership:
         if self._is_standalone:
@@ -526,3 +489,44 @@ class Node:
         """Delete ledgers and facts that a crash left without a topic."""
         parts = self.store, self.metadata, self.topics, self.config.broker_id
         await collect_orphans(*parts, has_neighbours=bool(self._slots))
+
+
+def _services_of(node: Node) -> Services:
+    """Put together what faces may use."""
+    owners, topics, groups = node.queue_owners, node.topics, node.group_configs
+    broker_id = node.config.broker_id
+    calls = OwnerCalls(owners, node.brokers, broker_id)
+    search = Search(
+        *(topics, node.shares, node.timers),
+        lambda: groups.values("errors.deadletterqueue.topic.name"),
+    )
+    return Services(
+        topics=TopicService(topics, node.ownership, broker_id),
+        cluster=node.cluster,
+        appends=node.appends,
+        sends=RecordSends(topics, owners, node.appends),
+        reads=Reads(calls),
+        queues=QueueService(
+            *(owners, node.shares, groups),
+            lambda: node.services.groups,
+            *(node.clock, node.randomness, node.tasks),
+        ),
+        timers=MessageTimers(calls, node.timers, node.brokers, broker_id),
+        search=MessageSearch(calls, search, Tracer(topics, search, node.shares, node.timers)),
+        share_groups=node.share_group_administration,
+        shares=node.shares,
+        share_members=node.share_groups,
+        settings=node.settings,
+        configurations=Configurations(
+            topics, groups, node.config, GroupAnnouncements(calls, groups).announce
+        ),
+        quotas=node.quotas,
+        reassignments=Reassignments(topics, node.metadata, broker_id),
+        telemetry=ClientTelemetry(node.metadata, node.clock, node.randomness),
+        health=node.health,
+        authorizer=node.authorizer,
+        access=node.access,
+        audit=node.audit,
+        tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
+        calls=calls,
+    )

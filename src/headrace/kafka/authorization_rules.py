@@ -56,13 +56,13 @@ async def metadata(check: Check, _access: Access) -> Answer:
         check.show(answer, "topics", lambda item: check.may_topic(Operation.DESCRIBE, item["name"]))
         return answer
     may_create = check.node.config.auto_create_topics and request.allow_auto_topic_creation
-    by_name = check.node.topics.by_name
+    find = check.node.services.topics.find
 
     def refuse(item: Any) -> Unauthorized | None:
         is_id = item.topic_id is not None and not item.name
         name = check.topic_of(item.topic_id) if is_id else item.name
         error = _refusal_of_topic(check, Operation.DESCRIBE, name)
-        is_new = may_create and name and name not in by_name and name not in INTERNAL_TOPICS
+        is_new = may_create and name and find(name) is None and name not in INTERNAL_TOPICS
         if error is None and is_new and not check.may_cluster(Operation.CREATE):
             error = _refusal_of_topic(check, Operation.CREATE, name)
         if error is not None and not is_id and item.topic_id is not None:
@@ -80,7 +80,7 @@ async def metadata(check: Check, _access: Access) -> Answer:
 async def describe_topic_partitions(check: Check, _access: Access) -> Answer:
     """DescribeTopicPartitions: without names, those that the client may see, so that neither a
     page nor its cursor shows another."""
-    topics = check.node.topics
+    topics = check.node.services.topics
     if check.request.topics:
         check.keep("topics", lambda item: _refusal_of_topic(check, Operation.DESCRIBE, item.name))
         return await check.proceed()
@@ -112,7 +112,7 @@ async def delete_topics(check: Check, _access: Access) -> Answer:
     if check.context.version < TOPIC_IDS_SINCE:
         check.keep("topic_names", lambda name: _refusal_of_topic(check, Operation.DELETE, name))
         return await check.proceed()
-    by_name = check.node.topics.by_name
+    find = check.node.services.topics.find
 
     def refuse(item: Any) -> Unauthorized | None:
         is_id = item.topic_id is not None and item.name is None
@@ -120,13 +120,13 @@ async def delete_topics(check: Check, _access: Access) -> Answer:
         if name is None:
             return None
         may_see = check.may_topic(Operation.DESCRIBE, name)
-        is_absent = name not in by_name
-        if may_see and (is_absent or check.may_topic(Operation.DELETE, name)):
+        known = find(name)
+        if may_see and (known is None or check.may_topic(Operation.DELETE, name)):
             return None
         if may_see and is_id:
             item.name = name
-        elif may_see:
-            item.topic_id = by_name[name].id
+        elif may_see and known is not None:
+            item.topic_id = known.id
         return check.error(Operation.DELETE, TOPIC, name)
 
     check.keep("topics", refuse)
@@ -267,7 +267,7 @@ async def streams_heartbeat(check: Check, _access: Access) -> Answer:
             check.require(Operation.DESCRIBE, TOPIC, name)
         if not check.may_cluster(Operation.CREATE):
             for name in dict.fromkeys(internal):
-                if name not in check.node.topics.by_name:
+                if check.node.services.topics.find(name) is None:
                     check.require(Operation.CREATE, TOPIC, name)
     return await check.proceed()
 

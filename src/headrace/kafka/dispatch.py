@@ -303,7 +303,7 @@ class KafkaFace:
         self.connections.pop(connection, None)
         self._logins.closed(connection)
         self.fetch.closed(connection)
-        self._node.share_groups.disconnected(connection)
+        self._node.services.share_members.disconnected(connection)
         incarnation = incarnation_in(connection.session.client_id)
         if incarnation is not None and self._authentication.admits_to_brokers(connection.session):
             self._node.ownership.line_ended(incarnation)

@@ -54,6 +54,9 @@ class GroupAdministration:
     ) -> None:
         self._topics = topics
         self._cluster = cluster
+        self.submit, self.submit_each = coordinator.submit, coordinator.submit_each
+        """Commands of members: see `GroupCoordinator`."""
+        self.shards = coordinator.shards
         self._coordinator = coordinator
         self._shares = shares
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.appends import Appends
     from headrace.broker.services.audit import Audit
     from headrace.broker.services.background_tasks import BackgroundTasks
+    from headrace.broker.services.broker_settings import BrokerSettings
     from headrace.broker.services.client_quotas import ClientQuotas
     from headrace.broker.services.client_telemetry import ClientTelemetry
     from headrace.broker.services.cluster import Cluster
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
     from headrace.broker.services.topic_service import TopicService
+    from headrace.broker.shares.share_groups import ShareGroups
+    from headrace.broker.shares.share_partitions import SharePartitions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +53,11 @@ class Services:
     """Delayed and half messages."""
     search: MessageSearch
     share_groups: ShareGroupAdministration
+    shares: SharePartitions
+    """Share groups on the partitions of this broker."""
+    share_members: ShareGroups
+    """The members of share groups that this broker coordinates."""
+    settings: BrokerSettings
     configurations: Configurations
     quotas: ClientQuotas
     reassignments: Reassignments

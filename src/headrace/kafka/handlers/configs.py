@@ -91,7 +91,9 @@ def _resource_configs(node: Node, resource: Any, request: Any) -> list[dict[str,
         "with_documentation": request.include_documentation,
     }
     if resource.resource_type == BROKER_RESOURCE:
-        return [_described_broker(shown, **details) for shown in node.settings.of_broker(name)]
+        return [
+            _described_broker(shown, **details) for shown in node.services.settings.of_broker(name)
+        ]
     if resource.resource_type == TOPIC_RESOURCE:
         settings, source = node.services.configurations.of_topic(name), TOPIC_SOURCE
     elif resource.resource_type == GROUP_RESOURCE:
@@ -140,7 +142,7 @@ async def _replace(node: Node, resource: Any, *, is_dry_run: bool) -> None:
     configs = {item.name: item.value for item in resource.configs}
     services = {
         TOPIC_RESOURCE: node.services.configurations.replace_topic,
-        BROKER_RESOURCE: node.settings.replace,
+        BROKER_RESOURCE: node.services.settings.replace,
         GROUP_RESOURCE: node.services.configurations.replace_group,
         CLIENT_METRICS_RESOURCE: node.services.telemetry.subscriptions.replace,
     }
@@ -155,7 +157,7 @@ async def _change(node: Node, resource: Any, *, is_dry_run: bool) -> None:
     ]
     services: dict[int, Callable[..., Awaitable[None]]] = {
         TOPIC_RESOURCE: node.services.configurations.change_topic,
-        BROKER_RESOURCE: node.settings.change,
+        BROKER_RESOURCE: node.services.settings.change,
         GROUP_RESOURCE: node.services.configurations.change_group,
         CLIENT_METRICS_RESOURCE: node.services.telemetry.subscriptions.change,
     }

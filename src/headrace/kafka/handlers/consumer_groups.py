@@ -66,7 +66,7 @@ async def consumer_group_heartbeat(
     if context.version >= OWN_ID_SINCE and not command.member_id:
         reply = command.refused(RequestInvalid("a member of this version must send its own id"))
     else:
-        reply = await node.groups.submit(command)
+        reply = await node.services.groups.submit(command)
     assignment = reply.assignment
     return {
         "error_code": code_of(reply.error),
@@ -128,7 +128,7 @@ async def consumer_group_describe(node: Node, request: Any, _context: Context) -
     """ConsumerGroupDescribe."""
     await node.services.groups.ensure_offsets_topic()
     group_ids = [str(group_id) for group_id in request.group_ids]
-    described = await node.groups.submit_each(DescribeConsumerGroupsCommand(group_ids))
+    described = await node.services.groups.submit_each(DescribeConsumerGroupsCommand(group_ids))
     with_operations = request.include_authorized_operations
     return {"groups": [_group(group, with_operations=with_operations) for group in described]}
 

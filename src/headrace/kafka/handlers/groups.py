@@ -64,7 +64,7 @@ async def join_group(node: Node, request: JoinGroupRequest, context: Context) ->
         can_skip_assignment=context.version >= 9,
         reason=request.reason or "",
     )
-    reply = await node.groups.submit(command)
+    reply = await node.services.groups.submit(command)
     name = reply.protocol_name
     return {
         "error_code": code_of(reply.error),
@@ -97,7 +97,7 @@ async def sync_group(node: Node, request: SyncGroupRequest, _context: Context) -
         request.protocol_name,
         [(item.member_id, item.assignment) for item in request.assignments],
     )
-    reply = await node.groups.submit(command)
+    reply = await node.services.groups.submit(command)
     return {
         "error_code": code_of(reply.error),
         "protocol_type": reply.protocol_type,
@@ -115,7 +115,7 @@ async def heartbeat(node: Node, request: HeartbeatRequest, _context: Context) ->
         request.member_id,
         request.group_instance_id,
     )
-    reply = await node.groups.submit(command)
+    reply = await node.services.groups.submit(command)
     return {"error_code": code_of(reply.error)}
 
 
@@ -129,7 +129,7 @@ async def leave_group(node: Node, request: LeaveGroupRequest, context: Context) 
         ]
     else:
         members = [LeavingMember(request.member_id)]
-    reply = await node.groups.submit(LeaveCommand(request.group_id, members))
+    reply = await node.services.groups.submit(LeaveCommand(request.group_id, members))
     error = reply.error
     if context.version < 3 and error is None and reply.members:
         error = reply.members[0].error

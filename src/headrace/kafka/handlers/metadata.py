@@ -265,7 +265,7 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
         broker: BrokerFact | None = None
         try:
             if kind == GROUP_KEY:
-                shards: CoordinatorShards[Any, Any, Any] = node.groups.shards
+                shards: CoordinatorShards[Any, Any, Any] = node.services.groups.shards
             elif kind == TRANSACTION_KEY:
                 shards = node.services.transactions.shards
             else:

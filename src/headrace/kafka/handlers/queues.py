@@ -108,14 +108,14 @@ async def _parts(
     for one in request.partitions:
         number = one.partition_index
         try:
-            await node.shares.begin(topic, number, request.group_id)
+            await node.services.shares.begin(topic, number, request.group_id)
             if records_left <= 0 or bytes_left <= 0:
                 continue
             asked = ReceiveRequest(
                 request.group_id, request.member_id, records_left, bytes_left, True,
                 request.lock_ms, one.end, request.owner,
             )  # fmt: skip
-            received = await node.shares.receive(topic, number, asked)
+            received = await node.services.shares.receive(topic, number, asked)
         except HeadraceError as error:
             empty: dict[str, Any] = {"batches": [], "acquired": []}
             parts.append({"partition_index": number, **_error(error), **empty})
@@ -151,7 +151,7 @@ async def _give_back(node: Node, topic: Topic, request: Any, received: dict[int,
     for number, one in received.items():
         settlements = [Settlement(item.first, item.last, UNDELIVERED) for item in one.acquired]
         names = request.group_id, request.member_id
-        await node.shares.settle(topic, number, *names, settlements, is_atomic=False)
+        await node.services.shares.settle(topic, number, *names, settlements, is_atomic=False)
 
 
 # --- waits -----------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ async def queue_wait(node: Node, request: Any, _context: Context) -> Answer:
     except HeadraceError as error:
         return _error(error)
     timeout_ms = min(max(request.timeout_ms, 0), WAIT_MS_MAX)
-    await wait_for_records(node.shares, waiting, timeout_ms / 1000)
+    await wait_for_records(node.services.shares, waiting, timeout_ms / 1000)
     return {}
 
 
@@ -194,7 +194,7 @@ async def queue_settle(node: Node, request: Any, _context: Context) -> Answer:
         ]
         try:
             topic.check_partition(delivery.partition_index)
-            errors = await node.shares.settle(
+            errors = await node.services.shares.settle(
                 *(topic, delivery.partition_index, request.group_id, delivery.member_id),
                 settlements,
                 is_atomic=False,
@@ -219,7 +219,9 @@ async def queue_release(node: Node, request: Any, _context: Context) -> Answer:
         topic = await _checked_topic(node, request, request.partitions)
         for number in request.partitions:
             try:
-                await node.shares.release(topic, number, request.group_id, request.member_id)
+                await node.services.shares.release(
+                    topic, number, request.group_id, request.member_id
+                )
             except GroupUnknown:
                 continue  # no record was ever delivered there
             except HeadraceError as error:

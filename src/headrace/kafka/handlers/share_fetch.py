@@ -162,7 +162,7 @@ async def _acknowledge(
             return settlements
         try:
             topic, number = _partition(node, key)
-            errors = await node.shares.settle(
+            errors = await node.services.shares.settle(
                 topic, number, session.group_id, session.member_id, settlements, is_atomic=True
             )
         except GroupUnknown:
@@ -196,7 +196,7 @@ async def _receive_all(
                 client, Operation.READ, ResourceType.TOPIC, topic.name
             ):
                 raise unauthorized(client, Operation.READ, ResourceType.TOPIC, topic.name)
-            received = await node.shares.receive(topic, number, asked)
+            received = await node.services.shares.receive(topic, number, asked)
         except HeadraceError as error:
             outcomes[key] = _Outcome(error)
             continue
@@ -221,7 +221,7 @@ async def _wait_for_any(
     Raises TopicUnknown.
     """
     partitions = [(*_partition(node, key), pause) for key, pause in waiting]
-    await wait_for_records(node.shares, partitions, timeout_s, session.waiters)
+    await wait_for_records(node.services.shares, partitions, timeout_s, session.waiters)
 
 
 async def _fetch(
@@ -237,7 +237,7 @@ async def _fetch(
         )
         if session.has_ended:
             # Its records were released when it ended; release those acquired since.
-            await node.share_groups.release(session)
+            await node.services.share_members.release(session)
             raise ShareSessionUnknown(
                 "the share session has ended: open a new session with epoch 0"
             )
@@ -263,7 +263,7 @@ def _check_renewal(request: Any) -> None:
 
 async def _open(node: Node, request: Any, context: Context) -> ShareSession:
     """A new session. Raises ShareSessionLimitReached, but not before the request's time is over."""
-    groups = node.share_groups
+    groups = node.services.share_members
     try:
         session, former = groups.sessions.open(
             request.group_id, request.member_id, context.connection
@@ -280,7 +280,7 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
     """Raises the error that refuses the request as a whole."""
     _check_names(request)
     epoch, wanted = request.share_session_epoch, _acknowledgements(request, context.version)
-    groups = node.share_groups
+    groups = node.services.share_members
     is_renewing = context.version >= 2 and request.is_renew_ack
     if is_renewing:
         _check_renewal(request)
@@ -297,7 +297,7 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
     ]
     session.update(_keys(request.topics), forgotten)
     errors = await _acknowledge(node, session, wanted)
-    if forgotten and node.group_configs.share_config(request.group_id).is_sticky:
+    if forgotten and node.services.queues.terms(request.group_id).config.is_sticky:
         await groups.release_partitions(session, forgotten)
     outcomes: dict[PartitionKey, _Outcome] = {}
     request.max_bytes = context.grant(min(request.max_bytes, BYTES_MAX))
@@ -349,7 +349,7 @@ def _leader(hint: LeaderHint | None) -> dict[str, int]:
 
 
 def _lock_ms(node: Node, group_id: str | None) -> int:
-    overrides = node.group_configs.overrides(group_id or "")
+    overrides = node.services.configurations.overrides_of_group(group_id or "")
     return int(group_value(overrides, "share.record.lock.duration.ms"))
 
 
@@ -403,11 +403,13 @@ async def share_acknowledge(node: Node, request: Any, context: Context) -> Answe
             raise ShareSessionEpochInvalid(
                 "acknowledgements require an open session: send epoch 0 in ShareFetch first"
             )
-        session = node.share_groups.sessions.resume(request.group_id, request.member_id, epoch)
+        session = node.services.share_members.sessions.resume(
+            request.group_id, request.member_id, epoch
+        )
         errors = await _acknowledge(node, session, _acknowledgements(request, context.version))
         if epoch == CLOSE_EPOCH:
-            node.share_groups.sessions.close(request.group_id, request.member_id)
-            await node.share_groups.release(session)
+            node.services.share_members.sessions.close(request.group_id, request.member_id)
+            await node.services.share_members.release(session)
     except HeadraceError as error:
         return _refused(error)
     hints = {key: _hint(node, context, key, error) for key, error in errors.items()}

@@ -44,10 +44,11 @@ async def share_group_heartbeat(node: Node, request: Any, context: Context) -> A
         f"/{context.client_host}",
     )
     try:
-        is_new = beat.member_epoch == JOIN_EPOCH and not node.share_groups.exists(beat.group_id)
+        members = node.services.share_members
+        is_new = beat.member_epoch == JOIN_EPOCH and not members.exists(beat.group_id)
         if is_new and beat.group_id:
             await node.groups.check_is_free_for_shares(beat.group_id)
-        answer = node.share_groups.heartbeat(beat)
+        answer = members.heartbeat(beat)
     except HeadraceError as error:
         return {
             "error_code": code_of(error),

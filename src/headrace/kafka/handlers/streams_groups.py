@@ -117,7 +117,7 @@ async def streams_group_heartbeat(
         request.endpoint_information_epoch,
         request.shutdown_application,
     )
-    reply = await node.groups.submit(command)
+    reply = await node.services.groups.submit(command)
     tasks = reply.tasks
     return {
         "error_code": code_of(reply.error),
@@ -244,7 +244,7 @@ async def streams_group_describe(node: Node, request: Any, _context: Context) ->
     """StreamsGroupDescribe."""
     await node.services.groups.ensure_offsets_topic()
     group_ids = [str(group_id) for group_id in request.group_ids]
-    described = await node.groups.submit_each(DescribeStreamsGroupsCommand(group_ids))
+    described = await node.services.groups.submit_each(DescribeStreamsGroupsCommand(group_ids))
     with_operations = request.include_authorized_operations
     return {"groups": [_group(group, with_operations=with_operations) for group in described]}
 

@@ -105,7 +105,7 @@ async def _commit_verified(
     node: Node, request: Any, context: Context, command: TransactionalCommitCommand
 ) -> CommitReply:
     """Have the transaction's coordinator verify the group's partition, then commit."""
-    number = node.groups.partition_for(request.group_id)
+    number = node.services.groups.partition_for(request.group_id)
     held = node.services.topics.get(OFFSETS_TOPIC).require_log(number)
     # A marker that arrives before the offsets are appended invalidates the coordinator's answer.
     held.begin_verification(request.producer_id)
@@ -116,7 +116,7 @@ async def _commit_verified(
         is_adding=context.version >= ADDING_SINCE,
     )
     if refusal is None:
-        return await node.groups.submit(command)
+        return await node.services.groups.submit(command)
     held.end_verification(request.producer_id)
     return command.refused(refusal)
 

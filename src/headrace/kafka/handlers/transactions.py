@@ -139,7 +139,7 @@ async def add_offsets_to_txn(node: Node, request: Any, context: Context) -> Answ
         if not request.group_id:
             raise GroupIdInvalid("a group id must not be empty")
         await node.services.topics.create_internal(OFFSETS_TOPIC)
-        place = OFFSETS_TOPIC, node.groups.partition_for(request.group_id)
+        place = OFFSETS_TOPIC, node.services.groups.partition_for(request.group_id)
         reply = await node.services.transactions.submit(
             AddPartitionsCommand(
                 request.transactional_id,
