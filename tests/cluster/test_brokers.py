@@ -236,6 +236,24 @@ def test_an_operator_sees_the_cluster_drains_a_broker_and_pins_a_partition(
     wait_until(lambda: headrace("cluster", "status", *where).returncode != 0)
 
 
+def test_kafkas_admin_client_reassigns_a_partition_under_load(brokers):
+    from kafka import KafkaAdminClient, TopicPartition
+
+    load = start_load(brokers, "reassigned")
+    client = KafkaAdminClient(bootstrap_servers=brokers.bootstrap)
+    place = TopicPartition("reassigned", 0)
+    try:
+        for target in (3, 1, 2):
+            assert client.alter_partition_reassignments({place: [target]}) == {place: None}
+            wait_until(lambda wanted=target: brokers.leaders("reassigned")[0] == wanted, 60)
+            wait_until(lambda: client.list_partition_reassignments() == {}, 60)
+            load.wait_acked(20)
+    finally:
+        client.close()
+    load.stop()
+    load.check(brokers.bootstrap)
+
+
 def _committed(client, places) -> list[int]:
     from confluent_kafka import KafkaException
 
