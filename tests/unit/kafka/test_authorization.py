@@ -15,14 +15,20 @@ import pytest
 from face_rig import Client, batch, broker
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.security.access import How
-from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.acls import Acl, AclFilter, Entry, Pattern, PatternType, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import Principal
+from headrace.broker.services.access_control import AccessControl
+from headrace.errors import DataCorrupt, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.authorization_rules import RULES
 from headrace.kafka.wire.definitions import REQUEST, load
 from headrace.kafka.wire.schema import read_response, write_request
+from headrace.metadata.acl_facts import ACLS, acl_key
+from headrace.metadata.store import MetadataEntry
+from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -315,5 +321,226 @@ def test_only_brokers_send_what_brokers_send(api):
             client = NamedClient(rig, Principal("1", "Broker"))
             answer = await client.ask(api.key, 0, made(api, 0, uuid4()))
             assert "ClusterUnauthorized" not in repr(answer)
+
+    asyncio.run(scenario())
+
+
+# --- single rules ------------------------------------------------------------------------------
+
+
+async def _grant(rig: Rig, *rules: Acl) -> None:
+    assert rig.node.access is not None
+    assert await rig.node.access.create(rules) == [None] * len(rules)
+
+
+def _fetch(version: int, topic: Any, **more: Any) -> dict[str, Any]:
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+    part |= {"current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
+    wanted = {"topic": topic.name, "topic_id": topic.id, "partitions": [part]}
+    return {
+        "replica_id": -1, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20,
+        "isolation_level": 0, "session_id": 0, "session_epoch": -1, "topics": [wanted],
+        "forgotten_topics_data": [], **more,
+    }  # fmt: skip
+
+
+def _produce(topic: Any) -> dict[str, Any]:
+    data = {"index": 0, "records": batch(b"v")}
+    topics = [{"name": topic.name, "topic_id": topic.id, "partition_data": [data]}]
+    return {"transactional_id": None, "acks": -1, "timeout_ms": 1_000, "topic_data": topics}
+
+
+NO_OPERATIONS = {
+    "allow_auto_topic_creation": False,
+    "include_topic_authorized_operations": False,
+    "include_cluster_authorized_operations": False,
+}
+READ_TOPIC = allow(Operation.READ, ResourceType.TOPIC, TOPIC)
+WRITE_TOPIC = allow(Operation.WRITE, ResourceType.TOPIC, TOPIC)
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_a_right_acts_at_once_on_open_connections_and_so_does_its_removal(version):
+    async def scenario() -> None:
+        async with guarded() as rig:
+            topic, client = rig.node.topics.get(TOPIC), NamedClient(rig, SOMEBODY)
+            access = rig.node.access
+            assert access is not None
+
+            async def codes() -> list[int]:
+                sent = await client.ask(apis.PRODUCE, version, _produce(topic))
+                read = await client.ask(apis.FETCH, version, _fetch(version, topic))
+                return [*(codes_in(sent) - {0}), *(codes_in(read) - {0})]
+
+            for _ in range(2):
+                before = access.version
+                assert await codes() == [29, 29]
+                await _grant(rig, READ_TOPIC, WRITE_TOPIC)
+                assert access.version > before
+                for _ in range(3):  # the second is answered from what the session remembers
+                    assert await codes() == []
+                await access.delete(AclFilter(principal=str(SOMEBODY)))
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_that_waits_loses_its_right_with_the_rule():
+    async def scenario() -> None:
+        async with guarded() as rig:
+            topic, client = rig.node.topics.get(TOPIC), NamedClient(rig, SOMEBODY)
+            await _grant(rig, READ_TOPIC)
+            wait = {"max_wait_ms": 5_000, "min_bytes": 1}
+            client.send(apis.FETCH, 12, _fetch(12, topic, **wait))
+            await asyncio.sleep(0.05)
+            assert client.answers() == []
+            assert rig.node.access is not None
+            await rig.node.access.delete(AclFilter(principal=str(SOMEBODY)))
+            root = NamedClient(rig, ROOT)
+            await root.ask(apis.PRODUCE, 9, _produce(topic))
+            while not client.answers():
+                await asyncio.sleep(0.01)
+            (answer,) = client.answers()
+            assert codes_in(answer) == {0, 29}
+            assert b"v" not in bytes(client.transport.out)
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_session_is_no_way_around_the_rules():
+    """Its id may be guessed, or its owner's right removed."""
+
+    async def scenario() -> None:
+        async with guarded() as rig:
+            topic, owner = rig.node.topics.get(TOPIC), NamedClient(rig, SOMEBODY)
+            await _grant(rig, READ_TOPIC)
+            first = await owner.ask(apis.FETCH, 12, _fetch(12, topic, session_epoch=0))
+            assert codes_in(first) == {0}
+            root = NamedClient(rig, ROOT)
+            await root.ask(apis.PRODUCE, 9, _produce(topic))
+            thief = NamedClient(rig, NOBODY)
+            more = {"session_id": first.session_id, "session_epoch": 1, "topics": []}
+            stolen = await thief.ask(apis.FETCH, 12, _fetch(12, topic) | more)
+            assert codes_in(stolen) == {0, 29}
+
+    asyncio.run(scenario())
+
+
+def test_denied_and_allowed_items_of_a_request_are_answered_together():
+    async def scenario() -> None:
+        async with guarded() as rig:
+            await rig.node.topics.create("open")
+            await _grant(rig, allow(Operation.DESCRIBE, ResourceType.TOPIC, "open"))
+            client = NamedClient(rig, SOMEBODY)
+            topics = [
+                {"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}
+                for name in (TOPIC, "open")
+            ]
+            request = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+            for topic in topics:
+                topic["partitions"][0]["current_leader_epoch"] = -1  # type: ignore[index]
+            answer = await client.ask(apis.LIST_OFFSETS, 6, request)
+            found = {one.name: one.partitions[0] for one in answer.topics}
+            assert (found["open"].error_code, found["open"].offset) == (0, 0)
+            assert (found[TOPIC].error_code, found[TOPIC].offset) == (29, -1)
+            everything = await client.ask(apis.METADATA, 9, {**NO_OPERATIONS, "topics": None})
+            assert [one.name for one in everything.topics] == ["open"]
+
+    asyncio.run(scenario())
+
+
+def test_authorized_operations_are_those_of_the_principal():
+    async def scenario() -> None:
+        async with guarded() as rig:
+            await _grant(
+                rig,
+                READ_TOPIC,
+                allow(Operation.READ, ResourceType.GROUP, GROUP),
+                allow(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME),
+            )
+            client = NamedClient(rig, SOMEBODY)
+            asked = {
+                "topics": [{"name": TOPIC, "topic_id": None}],
+                "include_topic_authorized_operations": True,
+            }
+            asked |= {"include_cluster_authorized_operations": True}
+            asked |= {"allow_auto_topic_creation": False}
+            answer = await client.ask(apis.METADATA, 10, asked)
+            read, see = 1 << Operation.READ, 1 << Operation.DESCRIBE
+            assert answer.topics[0].topic_authorized_operations == read | see
+            assert answer.cluster_authorized_operations == 1 << Operation.ALTER | see
+            groups = {"groups": [GROUP], "include_authorized_operations": True}
+            described = await client.ask(apis.DESCRIBE_GROUPS, 5, groups)
+            assert described.groups[0].authorized_operations == read | see
+            cluster = await NamedClient(rig, NOBODY).ask(
+                apis.DESCRIBE_CLUSTER, 0, {"include_cluster_authorized_operations": True}
+            )
+            assert cluster.cluster_authorized_operations == 0
+
+    asyncio.run(scenario())
+
+
+def test_without_an_authorizer_rules_are_refused():
+    async def scenario() -> None:
+        async with guarded(authorizer="none") as rig:
+            client = NamedClient(rig, NOBODY)
+            for key in (apis.DESCRIBE_ACLS, apis.CREATE_ACLS, apis.DELETE_ACLS):
+                answer = await client.ask(key, 3, made(apis.APIS[key], 3, uuid4()))
+                assert codes_in(answer) == {54}
+
+    asyncio.run(scenario())
+
+
+def test_another_broker_applies_a_change_and_a_restart_keeps_it():
+    async def scenario() -> None:
+        async with guarded() as rig:
+            other = AccessControl(rig.metadata)
+            cache = MetadataCache(rig.metadata, ACLS, other.apply, lambda: None, Tasks(), {})
+            await cache.start()
+            await _grant(rig, READ_TOPIC, WRITE_TOPIC)
+            while other.count < 2:
+                await asyncio.sleep(0.01)
+            assert rig.node.access is not None
+            assert other.find(AclFilter()) == rig.node.access.find(AclFilter())
+            deleted = await other.delete(AclFilter(operation=Operation.READ))
+            assert deleted == [READ_TOPIC]
+            while rig.node.access.count > 1:
+                await asyncio.sleep(0.01)
+            assert rig.node.access.find(AclFilter()) == [WRITE_TOPIC]
+
+    asyncio.run(scenario())
+
+
+def test_a_list_that_cannot_be_read_denies_everything_on_its_resource():
+    async def scenario() -> None:
+        async with guarded() as rig:
+            access = rig.node.access
+            assert access is not None
+            await _grant(rig, READ_TOPIC)
+            key = acl_key(ResourceType.TOPIC, PatternType.LITERAL, TOPIC)
+            with pytest.raises(DataCorrupt):
+                access.apply(key, MetadataEntry(key, b"{", 99))
+            session = NamedClient(rig, SOMEBODY).connection.session
+            assert not access.allows(session, Operation.READ, ResourceType.TOPIC, TOPIC)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        allow(Operation.READ, ResourceType.TOPIC, ""),
+        allow(Operation.READ, ResourceType.TOPIC, "x" * 1_001),
+        allow(Operation.READ, ResourceType.CLUSTER, "another"),
+        Acl(Pattern(ResourceType.TOPIC, "t", PatternType.MATCH), READ_TOPIC.entry),
+        Acl(READ_TOPIC.pattern, READ_TOPIC.entry._replace(principal="alice")),
+    ],
+)
+def test_a_rule_without_meaning_is_refused(rule):
+    async def scenario() -> None:
+        async with guarded() as rig:
+            assert rig.node.access is not None
+            (error,) = await rig.node.access.create([rule])
+            assert isinstance(error, RequestInvalid)
+            assert rig.node.access.count == 0
 
     asyncio.run(scenario())

@@ -19,7 +19,7 @@ from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, Resourc
 from headrace.errors import RequestInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 UNKNOWN: Final = 0
 ANY: Final = 1
@@ -232,22 +232,23 @@ class _Held:
         else:
             self.literal[pattern.name] = rules
 
-    def find(self, name: str) -> Iterator[_Rules]:
-        """The rules that apply to a name."""
+    def find(self, name: str) -> list[_Rules]:
+        """The rules that apply to a name. Plain loops: this is most of a decision."""
+        found: list[_Rules] = []
         rules = self.literal.get(name)
         if rules is not None:
-            yield rules
-        if name != WILDCARD:
-            rules = self.literal.get(WILDCARD)
-            if rules is not None:
-                yield rules
+            found.append(rules)
+        rules = self.literal.get(WILDCARD)
+        if rules is not None and name != WILDCARD:
+            found.append(rules)
         if self.lengths:
             size, prefixed = len(name), self.prefixed
             for length in self.lengths:
                 if length <= size:
                     rules = prefixed.get(name[:length])
                     if rules is not None:
-                        yield rules
+                        found.append(rules)
+        return found
 
     @property
     def is_empty(self) -> bool:
@@ -259,7 +260,7 @@ class AclIndex:
 
     def __init__(self) -> None:
         self._entries: dict[Pattern, tuple[Entry, ...]] = {}
-        self._held: dict[tuple[ResourceType, str], _Held] = {}
+        self._held: dict[ResourceType, dict[str, _Held]] = {kind: {} for kind in ResourceType}
         """By kind of resource and principal."""
         self._patterns: dict[ResourceType, _Held] = {}
         """Which patterns have any rule: for `allow.everyone.if.no.acl.found`."""
@@ -275,11 +276,11 @@ class AclIndex:
         for entry in kept:
             by_principal.setdefault(entry.principal, []).append(entry)
         for principal, own in by_principal.items():
-            key = pattern.kind, principal
-            held = self._held.setdefault(key, _Held())
+            of_kind = self._held[pattern.kind]
+            held = of_kind.setdefault(principal, _Held())
             held.put(pattern, _rules(own) if own else None)
             if held.is_empty:
-                del self._held[key]
+                del of_kind[principal]
         self.count += len(kept) - len(before)
         known = self._patterns.setdefault(pattern.kind, _Held())
         if kept:
@@ -308,20 +309,21 @@ class AclIndex:
     def touches(self, kind: ResourceType, name: str) -> bool:
         """Whether any rule, of any principal, applies to a resource."""
         known = self._patterns.get(kind)
-        return known is not None and next(known.find(name), None) is not None
+        return known is not None and bool(known.find(name))
 
     def decide(self, principal: str, host: str, kind: ResourceType, name: str) -> tuple[int, int]:
         """(operations that rules deny, operations that rules allow), as bits."""
         denied = allowed = 0
+        of_kind = self._held[kind]
         for holder in (principal, ANY_PRINCIPAL):
-            held = self._held.get((kind, holder))
+            held = of_kind.get(holder)
             if held is None:
                 continue
             for rules in held.find(name):
-                denied |= rules.denied
-                allowed |= rules.allowed
-                if rules.of_hosts:
-                    of_host = rules.of_hosts.get(host)
+                denied |= rules[0]
+                allowed |= rules[1]
+                if rules[2]:
+                    of_host = rules[2].get(host)
                     if of_host is not None:
                         denied |= of_host[0]
                         allowed |= of_host[1]
@@ -352,7 +354,7 @@ class AclIndex:
         allowed: list[Pattern] = []
         denied: list[Pattern] = []
         for holder in (principal, ANY_PRINCIPAL):
-            held = self._held.get((kind, holder))
+            held = self._held[kind].get(holder)
             if held is None:
                 continue
             for pattern_type, known in (

@@ -25,6 +25,7 @@ from headrace.broker.security.acls import (
     check_acl,
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
+from headrace.broker.security.principal import BROKER
 from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
     from headrace.metadata.store import MetadataStore
 
-BROKER: Final = "Broker"
-"""The type of the principals of brokers, which may do everything."""
 ACLS_MAX: Final = 200_000
 """In all: about 500 bytes of memory each."""
 ACLS_OF_PATTERN_MAX: Final = 5_000
