@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -242,3 +243,10 @@ def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
     assert '"resource":"TOPIC:secret-topic"' in lines[0]
     assert '"event":"changed","principal":"User:root"' in lines[1]
     assert "123456" not in "".join(lines)
+
+
+def test_the_documents_say_what_each_operation_needs():
+    text = (Path(__file__).parents[3] / "docs" / "SECURITY.md").read_text()
+    missing = [name for name in ACCESS if f"`{name}`" not in text]
+    of_tasks = {f"{verb}{kind}" for kind in ("Trace", "Redrive") for verb in ("get", "cancel")}
+    assert {*missing} <= of_tasks | {"listTraceTasks", "listRedriveTasks"}
