@@ -453,14 +453,6 @@ class KafkaConnection:
         else:
             transport.close()
 
-    def end(self) -> None:
-        """Read no further requests, and close the connection once all responses are sent."""
-        self._uncut = b""
-        self._is_held = self._is_half_closed = True
-        self._pause()
-        if not self._replies:
-            self.close()
-
     def hold_input(self) -> None:
         """Handle no further request until `release_input`."""
         self._is_held = True

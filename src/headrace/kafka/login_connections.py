@@ -33,6 +33,9 @@ SMALL_REQUEST_BYTES_MAX: Final = 16_384
 FAILURE_DELAY_S: Final = 0.1
 """Kafka's `connection.failed.authentication.delay.ms`: slows down who tries passwords."""
 
+LINGER_S: Final = 0.2
+"""How long a connection stays open after the answer that refuses it."""
+
 
 class LoginConnections:
     """See the module."""
@@ -81,7 +84,9 @@ class LoginConnections:
         if connection.transport is None:
             return
         if session.has_failed:
-            connection.end()
+            # Some clients drop an answer that arrives together with the end of the connection.
+            self._cancel_timer(connection)
+            self._timers[connection] = self._loop.call_later(LINGER_S, connection.close)
             return
         connection.frame_bytes_min = 1 if session.has_raw_tokens else FRAME_BYTES_MIN
         connection.must_be_admitted = session.must_be_admitted

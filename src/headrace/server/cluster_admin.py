@@ -466,8 +466,10 @@ def _contradictions(
 
 
 @asynccontextmanager
-async def open_admin(settings: ClusterSettings) -> AsyncIterator[ClusterAdmin]:
-    """Connect. Raises MetadataUnavailable."""
+async def open_metadata(
+    settings: ClusterSettings,
+) -> AsyncIterator[tuple[ZooKeeper, ZooKeeperMetadataStore]]:
+    """Connect to the metadata of a cluster. Raises MetadataUnavailable."""
     options = ZooKeeperOptions(
         settings.zookeeper,
         settings.session_timeout_ms,
@@ -479,8 +481,15 @@ async def open_admin(settings: ClusterSettings) -> AsyncIterator[ClusterAdmin]:
     try:
         metadata = await ZooKeeperMetadataStore.open(zookeeper, settings.root)
         try:
-            yield ClusterAdmin(settings, zookeeper, metadata)
+            yield zookeeper, metadata
         finally:
             await metadata.close()
     finally:
         await zookeeper.close()
+
+
+@asynccontextmanager
+async def open_admin(settings: ClusterSettings) -> AsyncIterator[ClusterAdmin]:
+    """Connect. Raises MetadataUnavailable."""
+    async with open_metadata(settings) as (zookeeper, metadata):
+        yield ClusterAdmin(settings, zookeeper, metadata)

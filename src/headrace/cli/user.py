@@ -1,0 +1,253 @@
+"""`headrace user`: the users that log in by SASL and HTTP Basic.
+
+Invariants: a password comes from a prompt, a file or standard input, or is generated and printed
+once; it is never an option, which every user of the machine could see. Users are changed through a
+broker, or, for the first one, in the metadata itself (`--data-dir`, `--zookeeper`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headrace.broker.security.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
+from headrace.broker.security.users import check_name
+from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_options, with_tls
+from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
+from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.user_places import BrokerUsers, StoredUsers
+from headrace.errors import CredentialInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.cli.session import CliSession
+    from headrace.cli.user_places import UserPlace
+
+_SESSION_TIMEOUT_MS: Final = 6_000
+_GENERATED_BYTES: Final = 18
+PASSWORD_LENGTH_MAX: Final = 1_024
+_LIST: Final = "List users: headrace user list"
+
+
+def _place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where the users are; the command gets a UserPlace first."""
+
+    @wraps(command)
+    def placed(session: CliSession, /, **values: Any) -> None:
+        command(_place(session, values), **values)
+
+    taking = tls_options(click.pass_obj(placed))
+    for option in (
+        click.option(
+            "--zookeeper-root",
+            metavar="PATH",
+            default="/headrace",
+            show_default=True,
+            help="With --zookeeper: the ZooKeeper path of the cluster.",
+        ),
+        click.option(
+            "--zookeeper",
+            metavar="HOST:PORT,...",
+            help="Use the metadata of a cluster, without a broker.",
+        ),
+        CREDENTIAL,
+        click.option(
+            "--data-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Use the metadata in the data directory of a stand-alone broker, running or not.",
+        ),
+    ):
+        taking = option(taking)
+    return taking
+
+
+def _place(session: CliSession, values: dict[str, Any]) -> UserPlace:
+    """Remove the options that say where the users are. Raises CommandFailed."""
+    tls = values.pop("tls")
+    data_dir, zookeeper = values.pop("data_dir"), values.pop("zookeeper")
+    root, credential = values.pop("zookeeper_root"), values.pop("zookeeper_credential_file")
+    if data_dir is not None and zookeeper is not None:
+        raise CommandFailed("--data-dir and --zookeeper are mutually exclusive", "", USAGE)
+    quorum = (3, 3, 2)  # nothing is written that would need another value
+    cluster = cluster_settings(zookeeper, root, _SESSION_TIMEOUT_MS, quorum, credential)
+    place = data_dir or with_tls(cluster, tls)
+    return BrokerUsers(session) if place is None else StoredUsers(place)
+
+
+def _password_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option(
+            "--iterations",
+            type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
+            default=ITERATIONS,
+            show_default=True,
+            help="Iterations of the password hash.",
+        ),
+        click.option(
+            "--mechanism",
+            "mechanisms",
+            type=click.Choice(tuple(HASHES)),
+            multiple=True,
+            help="SCRAM mechanisms that the user can log in by. Default: both. PLAIN and HTTP Basic"
+            " need any of them.",
+        ),
+        click.option("--generate", is_flag=True, help="Generate a password and print it once."),
+        click.option(
+            "--password-file",
+            type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+            help="Read the password from a file, or from standard input (-). Default: prompt.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _password(path: Path | None, *, generate: bool) -> str:
+    """The new password. Raises CommandFailed."""
+    if generate and path is not None:
+        raise CommandFailed("--generate and --password-file are mutually exclusive", "", USAGE)
+    if generate:
+        return secrets.token_urlsafe(_GENERATED_BYTES)
+    if path is not None:
+        try:
+            is_input = str(path) == "-"
+            data = sys.stdin.buffer.readline() if is_input else path.read_bytes()
+            password = data.decode().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandFailed(
+                f"the password cannot be read from {path} ({type(error).__name__}); nothing was"
+                " changed"
+            ) from error
+    elif sys.stdin.isatty():
+        password = str(
+            click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        )
+    else:
+        raise CommandFailed(
+            "no password was given; nothing was changed",
+            "Add --generate, --password-file FILE, or --password-file - for standard input",
+            USAGE,
+        )
+    if not password or "\0" in password or len(password) > PASSWORD_LENGTH_MAX:
+        raise CommandFailed(
+            f"a password has 1 to {PASSWORD_LENGTH_MAX} characters; nothing was changed", "", USAGE
+        )
+    return password
+
+
+@click.group()
+def user() -> None:
+    """Add, list and remove the users of listeners with SASL, and change their passwords.
+
+    \b
+    Examples:
+      headrace user add admin --generate --data-dir headrace-data   # before the first start
+      headrace user add alice                                       # asks for the password
+      headrace user rotate alice --password-file new-password
+      headrace user list
+      headrace user remove alice --yes
+
+    A user may do nothing until super.users names it, or ACLs allow it. Changing or removing a user
+    closes the connections that it has open. See docs/SECURITY.md.
+    """
+
+
+@user.command()
+@click.argument("name")
+@_password_options
+@AS_JSON
+@_place_options
+def add(place: UserPlace, /, name: str, **options: Any) -> None:
+    """Add a user."""
+    _check_name(name)
+    if name in place.find():
+        raise CommandFailed(
+            f"user {name!r} exists; nothing was changed",
+            f"To change its password: headrace user rotate {name}",
+            CONFLICT,
+        )
+    _set(place, name, "added", **options)
+
+
+@user.command()
+@click.argument("name")
+@_password_options
+@AS_JSON
+@_place_options
+def rotate(place: UserPlace, /, name: str, **options: Any) -> None:
+    """Change a user's password. Its open connections are closed."""
+    if name not in place.find():
+        raise CommandFailed(f"no user {name!r}; nothing was changed", _LIST, NOT_FOUND)
+    _set(place, name, "changed", **options)
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_name(name)
+    except CredentialInvalid as error:
+        raise CommandFailed(f"{error}; nothing was changed", "", USAGE) from error
+
+
+def _set(
+    place: UserPlace,
+    name: str,
+    done: str,
+    *,
+    password_file: Path | None,
+    generate: bool,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    as_json: bool,
+) -> None:
+    password = _password(password_file, generate=generate)
+    chosen = sorted(mechanisms) or list(HASHES)
+    place.set_password(name, password, chosen, iterations)
+    stale = set(place.find().get(name, {})) - set(chosen)
+    if stale:  # the old password must not remain valid by another mechanism
+        place.delete(name, sorted(stale))
+    if as_json:
+        shown = {"password": password} if generate else {}
+        print_json({"user": name, "mechanisms": chosen, "iterations": iterations, **shown})
+        return
+    click.echo(f"user {name} {done} ({', '.join(chosen)})")
+    if generate:
+        click.echo(f"password: {password}")
+
+
+@user.command("list")
+@AS_JSON
+@_place_options
+def list_(place: UserPlace, /, as_json: bool) -> None:
+    """List users with their mechanisms and iterations."""
+    found = place.find()
+    if as_json:
+        print_json({"users": [{"user": name, "mechanisms": of} for name, of in found.items()]})
+        return
+    print_table(
+        ["user", "mechanism", "iterations"],
+        [
+            [name, mechanism, iterations]
+            for name, of in found.items()
+            for mechanism, iterations in of.items()
+        ],
+    )
+
+
+@user.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_place_options
+def remove(place: UserPlace, /, name: str, yes: bool) -> None:
+    """Remove a user, and close its connections."""
+    found = place.find().get(name)
+    if not found:
+        raise CommandFailed(f"no user {name!r}; nothing was changed", _LIST, NOT_FOUND)
+    confirm(f"Remove user {name}?", is_sure=yes)
+    place.delete(name, sorted(found))
+    click.echo(f"user {name} removed")

@@ -1,0 +1,154 @@
+"""Where `headrace user` finds and changes users: at a broker, or in the metadata itself.
+
+Invariants: two places with the same three operations. Passwords are hashed here; what is sent to a
+broker or stored are SCRAM keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.broker.security.scram import HASHES, new_credential, salt_text
+from headrace.broker.security.users import CredentialChange
+from headrace.cli.client import kafka_admin
+from headrace.cli.failures import CommandFailed
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+    from headrace.broker.security.users import Users
+    from headrace.cli.session import CliSession
+    from headrace.server.settings import ClusterSettings
+
+Found = dict[str, dict[str, int]]
+"""Iterations by mechanism, by user."""
+_IDS: Final[Mapping[str, int]] = {name: number for number, name in enumerate(HASHES, 1)}
+"""Kafka's `ScramMechanism.type`."""
+_NAMES: Final = {number: name for name, number in _IDS.items()}
+_SALT_BITS: Final = 140
+_OWNER_ONLY_UMASK: Final = 0o077
+
+
+class UserPlace(Protocol):
+    """Users that can be listed and changed. Every method raises CommandFailed."""
+
+    def find(self) -> Found:
+        """All users."""
+        ...
+
+    def set_password(
+        self, user: str, password: str, mechanisms: Sequence[str], iterations: int
+    ) -> None:
+        """Give a user this password for these mechanisms."""
+        ...
+
+    def delete(self, user: str, mechanisms: Sequence[str]) -> None:
+        """Take a user's credentials for these mechanisms away."""
+        ...
+
+
+class StoredUsers:
+    """Users in a metadata store, which is opened without a broker."""
+
+    def __init__(self, place: Path | ClusterSettings) -> None:
+        self._place = place
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Users]:
+        from headrace.server.stored_users import open_users
+
+        os.umask(_OWNER_ONLY_UMASK)  # as the broker that will use the files
+        try:
+            async with open_users(self._place) as users:
+                yield users
+        except HeadraceError as error:
+            raise CommandFailed(f"{str(error).rstrip('.')}; nothing was changed") from error
+
+    def find(self) -> Found:
+        """See UserPlace."""
+
+        async def found() -> Found:
+            async with self._open() as users:
+                return {name: dict(users.described(name)) for name in users.names()}
+
+        return asyncio.run(found())
+
+    def set_password(
+        self, user: str, password: str, mechanisms: Sequence[str], iterations: int
+    ) -> None:
+        """See UserPlace."""
+        salt = salt_text(secrets.randbits(_SALT_BITS))
+        self._change(
+            CredentialChange(user, one, new_credential(one, password, salt, iterations))
+            for one in mechanisms
+        )
+
+    def delete(self, user: str, mechanisms: Sequence[str]) -> None:
+        """See UserPlace."""
+        self._change(CredentialChange(user, one, None) for one in mechanisms)
+
+    def _change(self, changes: Any) -> None:
+        async def change() -> None:
+            async with self._open() as users:
+                for error in (await users.change(list(changes))).values():
+                    if error is not None:
+                        raise error
+
+        asyncio.run(change())
+
+
+class BrokerUsers:
+    """Users that a broker lists and changes (KIP-554)."""
+
+    def __init__(self, session: CliSession) -> None:
+        self._session = session
+
+    def find(self) -> Found:
+        """See UserPlace."""
+        future = self._session.admin().describe_user_scram_credentials(
+            request_timeout=self._session.timeout_s
+        )
+        described: Any = self._session.answer(future, "list users")
+        return {
+            name: {
+                _NAMES[info.mechanism.value]: info.iterations for info in one.scram_credential_infos
+            }
+            for name, one in sorted(described.items())
+        }
+
+    def set_password(
+        self, user: str, password: str, mechanisms: Sequence[str], iterations: int
+    ) -> None:
+        """See UserPlace."""
+        admin: Any = kafka_admin()
+        salt = salt_text(secrets.randbits(_SALT_BITS))
+        self._alter(
+            user,
+            [
+                admin.UserScramCredentialUpsertion(
+                    user,
+                    admin.ScramCredentialInfo(admin.ScramMechanism(_IDS[one]), iterations),
+                    password.encode(),
+                    salt,
+                )
+                for one in mechanisms
+            ],
+        )
+
+    def delete(self, user: str, mechanisms: Sequence[str]) -> None:
+        """See UserPlace."""
+        admin: Any = kafka_admin()
+        kind = admin.UserScramCredentialDeletion
+        self._alter(user, [kind(user, admin.ScramMechanism(_IDS[one])) for one in mechanisms])
+
+    def _alter(self, user: str, alterations: Sequence[Any]) -> None:
+        futures = self._session.admin().alter_user_scram_credentials(
+            list(alterations), request_timeout=self._session.timeout_s
+        )
+        self._session.answer(futures[user], f"change user {user!r}")

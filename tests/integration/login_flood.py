@@ -1,0 +1,39 @@
+"""Logs in by PLAIN with a wrong password, again and again, on many connections.
+
+python login_flood.py HOST:PORT CONNECTIONS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+HANDSHAKE = b"\x00\x11\x00\x01\x00\x00\x00\x01\x00\x00\x00\x05PLAIN"
+TOKEN = b"\0admin\0wrong"
+AUTHENTICATE = b"\x00\x24\x00\x00\x00\x00\x00\x02\x00\x00" + len(TOKEN).to_bytes(4, "big") + TOKEN
+
+
+def framed(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+async def flood(host: str, port: int) -> None:
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(framed(HANDSHAKE) + framed(AUTHENTICATE))
+            await reader.read()
+            writer.close()
+        except OSError:
+            await asyncio.sleep(0.01)
+
+
+async def main() -> None:
+    host, _, port = sys.argv[1].rpartition(":")
+    floods = [asyncio.ensure_future(flood(host, int(port))) for _ in range(int(sys.argv[2]))]
+    await asyncio.sleep(0.5)
+    print("begun", flush=True)
+    await asyncio.gather(*floods)
+
+
+asyncio.run(main())

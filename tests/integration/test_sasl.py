@@ -1,0 +1,445 @@
+"""Real clients log in by every mechanism, and learn at once when they may not.
+
+One broker authenticates clients on its only listener. The first user is made by the command line
+before the broker starts, others by admin clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiokafka
+import kafka
+import pytest
+from aiokafka.errors import AuthenticationFailedError
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
+from tests.integration.broker import Broker, wait_until
+from tests.integration.foreign import node_program
+from tests.integration.test_transactions import fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+PASSWORD = "pä ss,=word"
+KEY = RSAKey.generate_key(2048, {"kid": "one"})
+ISSUER, AUDIENCE = "https://issuer.example", "headrace"
+AT_ONCE_S = 10
+"""A client that retries a refused login takes its whole timeout, 30 s or more."""
+TIMEOUT_S = 60
+
+
+def headrace(*arguments: str, text: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Secured:
+    """A broker whose only listener authenticates, with the super user admin."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        keys = folder / "keys.json"
+        keys.write_text(json.dumps({"keys": [KEY.as_dict(private=False)]}))
+        self.broker = Broker(
+            folder,
+            *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
+            *("--sasl-enabled-mechanisms", ",".join([*MECHANISMS, "OAUTHBEARER"])),
+            *("--sasl-oauthbearer-jwks-endpoint-url", keys.as_uri()),
+            *("--sasl-oauthbearer-expected-issuer", ISSUER),
+            *("--sasl-oauthbearer-expected-audience", AUDIENCE),
+            *("--super-users", "User:admin"),
+            *options,
+        )
+        where = ("--password-file", "-", "--data-dir", str(self.broker.data_dir))
+        headrace("user", "add", "admin", *where, text=f"{PASSWORD}\n")
+        self.broker.start()
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.kafka
+
+    def settings(
+        self, mechanism: str = "SCRAM-SHA-256", user: str = "admin", password: str = PASSWORD
+    ) -> dict[str, Any]:
+        """Settings of librdkafka."""
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": password,
+            "log_level": 0,
+        }
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self.settings())
+
+    def create_topic(self, stem: str) -> str:
+        topic = fresh(stem)
+        admin = self.admin()  # it must live until the answer is there
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
+        return topic
+
+    def set_password(self, user: str, password: str | None) -> None:
+        kinds = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
+        changes: list[Any] = [
+            UserScramCredentialDeletion(user, kind)
+            if password is None
+            else UserScramCredentialUpsertion(
+                user, ScramCredentialInfo(kind, 4096), password.encode()
+            )
+            for kind in kinds
+        ]
+        admin = self.admin()
+        admin.alter_user_scram_credentials(changes)[user].result(TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    made = Secured(tmp_path_factory.mktemp("secured"))
+    yield made
+    made.broker.stop()
+
+
+# --- each client by each mechanism -----------------------------------------------------------
+
+
+def with_librdkafka(secured: Secured, mechanism: str, topic: str) -> list[bytes]:
+    producer = Producer(secured.settings(mechanism))
+    producer.produce(topic, b"v")
+    assert producer.flush(TIMEOUT_S) == 0
+    group = {"group.id": fresh("g"), "auto.offset.reset": "earliest"}
+    consumer = Consumer({**secured.settings(mechanism), **group})
+    consumer.subscribe([topic])
+    found = wait_until(lambda: consumer.poll(1), TIMEOUT_S)
+    consumer.close()
+    return [found.value()]
+
+
+def with_kafka_python(secured: Secured, mechanism: str, topic: str) -> list[bytes]:
+    login = of_python(secured, mechanism)
+    producer = kafka.KafkaProducer(**login)
+    producer.send(topic, b"v").get(TIMEOUT_S)
+    producer.close()
+    consumer = kafka.KafkaConsumer(
+        topic, auto_offset_reset="earliest", consumer_timeout_ms=TIMEOUT_S * 1000, **login
+    )
+    found = [next(consumer).value]
+    consumer.close()
+    return found
+
+
+def with_aiokafka(secured: Secured, mechanism: str, topic: str) -> list[bytes]:
+    async def run() -> list[bytes]:
+        login = of_python(secured, mechanism)
+        async with aiokafka.AIOKafkaProducer(**login) as producer:
+            await producer.send_and_wait(topic, b"v")
+        consumer = aiokafka.AIOKafkaConsumer(topic, auto_offset_reset="earliest", **login)
+        async with consumer, asyncio.timeout(TIMEOUT_S):
+            return [(await consumer.getone()).value]
+
+    return asyncio.run(run())
+
+
+def of_python(secured: Secured, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": secured.bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "admin",
+        "sasl_plain_password": password,
+    }
+
+
+CLIENTS = {
+    "librdkafka": with_librdkafka,
+    "kafka-python": with_kafka_python,
+    "aiokafka": with_aiokafka,
+}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_logs_in_writes_and_reads(secured, client, mechanism):
+    topic = secured.create_topic("logged-in")
+    assert CLIENTS[client](secured, mechanism, topic) == [b"v"]
+
+
+def node(secured: Secured, library: str, mechanism: str, password: str) -> dict[str, Any]:
+    """What the program in JavaScript prints: the number of brokers, or its error."""
+    (program, script), environment = node_program()
+    done = subprocess.run(
+        [program, str(Path(script).with_name("login.mjs")), library, mechanism, secured.bootstrap],
+        env={**os.environ, **environment, "SASL_USER": "admin", "SASL_PASSWORD": password},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("library", ["kafkajs", "platformatic"])
+def test_a_client_in_javascript_logs_in_and_is_refused_at_once(secured, library, mechanism):
+    assert node(secured, library, mechanism, PASSWORD) == {"brokers": 1}
+    begun_s = time.monotonic()
+    assert "uthentication" in node(secured, library, mechanism, "wrong")["error"]
+    assert time.monotonic() - begun_s < AT_ONCE_S
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_reports_a_wrong_password_at_once(secured, mechanism):
+    errors: list[KafkaError] = []
+    producer = Producer(
+        {**secured.settings(mechanism, password="wrong"), "error_cb": errors.append}
+    )
+    begun_s = time.monotonic()
+    wait_until(lambda: producer.poll(0.1) or errors, TIMEOUT_S)
+    assert time.monotonic() - begun_s < AT_ONCE_S
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+    assert "invalid credentials" in errors[0].str()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_is_told_of_a_wrong_password(secured, mechanism, caplog):
+    """The client itself tries again for as long as it may; each attempt gets the answer."""
+    settings = of_python(secured, mechanism, "wrong")
+    with pytest.raises((SaslAuthenticationFailedError, KafkaTimeoutError)):
+        kafka.KafkaProducer(bootstrap_timeout_ms=500, **settings)
+    assert "invalid credentials" in caplog.text
+    assert "socket disconnected" not in caplog.text
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_reports_a_wrong_password_at_once(secured, mechanism, caplog):
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(**of_python(secured, mechanism, "wrong"))
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()
+
+    begun_s = time.monotonic()
+    with pytest.raises((AuthenticationFailedError, aiokafka.errors.KafkaConnectionError)):
+        asyncio.run(run())
+    assert time.monotonic() - begun_s < AT_ONCE_S
+    assert "invalid credentials" in caplog.text
+
+
+# --- sessions --------------------------------------------------------------------------------
+
+
+def a_token(lifetime_s: float, user: str = "admin") -> tuple[str, float]:
+    now_s = time.time()
+    claims = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": user,
+        "iat": int(now_s),
+        "exp": now_s + lifetime_s,
+    }
+    return jwt.encode({"alg": "RS256", "kid": "one"}, claims, KEY), now_s + lifetime_s
+
+
+def test_librdkafka_renews_its_token_and_its_session_without_a_pause(secured):
+    """Tokens of 4 s: a connection that was not authenticated again would be closed."""
+    topic = secured.create_topic("tokens")
+    renewals, errors = [], []
+
+    def renew(_config: str) -> tuple[str, float]:
+        renewals.append(time.monotonic())
+        return a_token(4)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": secured.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": renew,
+            "error_cb": errors.append,
+            "log_level": 0,
+        }
+    )
+    failed: list[Any] = []
+    end_s = time.monotonic() + 10
+    count = 0
+    while time.monotonic() < end_s:
+        producer.produce(topic, b"v", on_delivery=lambda error, _: failed.append(error))
+        count += 1
+        producer.poll(0.05)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failed == [None] * count
+    assert len(renewals) >= 3
+    assert errors == []
+
+
+def test_a_token_of_another_issuer_is_refused(secured):
+    errors: list[KafkaError] = []
+    other = RSAKey.generate_key(2048, {"kid": "one"})
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "admin", "iat": 1, "exp": time.time() + 60}
+    forged = jwt.encode({"alg": "RS256", "kid": "one"}, claims, other)
+    producer = Producer(
+        {
+            "bootstrap.servers": secured.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (forged, time.time() + 60),
+            "error_cb": errors.append,
+            "log_level": 0,
+        }
+    )
+    wait_until(lambda: producer.poll(0.1) or errors, TIMEOUT_S)
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+
+
+def test_librdkafka_authenticates_again_before_its_session_ends(tmp_path):
+    secured = Secured(tmp_path, "--connections-max-reauth-ms", "1500")
+    try:
+        topic = secured.create_topic("reauth")
+        errors: list[Any] = []
+        producer = Producer({**secured.settings(), "error_cb": errors.append})
+        failed: list[Any] = []
+        end_s = time.monotonic() + 6
+        count = 0
+        while time.monotonic() < end_s:
+            producer.produce(topic, b"v", on_delivery=lambda error, _: failed.append(error))
+            count += 1
+            producer.poll(0.05)
+        assert producer.flush(TIMEOUT_S) == 0
+        assert (failed, errors) == ([None] * count, [])
+    finally:
+        secured.broker.stop()
+
+
+def test_a_changed_password_ends_the_connections_and_the_new_one_serves_without_loss(secured):
+    """What is acknowledged before, during and after the change is there once."""
+    topic = secured.create_topic("rotated")
+    secured.set_password("carol", "first")
+    rights = ("--bootstrap", secured.bootstrap)
+    login = [
+        f"-X{name}={value}"
+        for name, value in secured.settings().items()
+        if name not in {"bootstrap.servers", "log_level"}
+    ]
+    acl = ("acl", "add", *rights, "--principal", "User:carol", "--allow", "write", "--topic", topic)
+    headrace(*acl, *login)
+    acknowledged: list[int] = []
+    errors: list[KafkaError] = []
+    stop = threading.Event()
+
+    def write(password: str, first: int) -> None:
+        producer = Producer(
+            {
+                **secured.settings(user="carol", password=password),
+                "error_cb": errors.append,
+                "message.timeout.ms": 20_000,
+                "enable.idempotence": True,
+            }
+        )
+        number = first
+        while not stop.is_set() and not errors:
+
+            def noted(error: Any, _message: Any, number: int = number) -> None:
+                if error is None:
+                    acknowledged.append(number)
+
+            producer.produce(topic, str(number).encode(), on_delivery=noted)
+            number += 1
+            producer.poll(0.002)
+        stop.clear()
+        if errors:
+            producer.purge()
+        producer.flush(TIMEOUT_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write, "first", 0)
+        wait_until(lambda: len(acknowledged) > 100)
+        secured.set_password("carol", "second")
+        changed_s = time.monotonic()
+        wait_until(lambda: errors)
+        assert time.monotonic() - changed_s < AT_ONCE_S
+        assert {error.code() for error in errors} <= {
+            KafkaError._AUTHENTICATION,
+            KafkaError._ALL_BROKERS_DOWN,
+            KafkaError._TRANSPORT,
+        }
+        writing.result(TIMEOUT_S)
+        errors.clear()
+        writing = pool.submit(write, "second", 1_000_000)
+        wait_until(lambda: any(number >= 1_000_100 for number in acknowledged))
+        stop.set()
+        writing.result(TIMEOUT_S)
+    consumer = Consumer(
+        {**secured.settings(), "group.id": fresh("g"), "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list[int] = []
+    while set(acknowledged) - set(found):
+        message = wait_until(lambda: consumer.poll(1), TIMEOUT_S)
+        found.append(int(message.value()))
+    consumer.close()
+    assert len(found) == len(set(found))
+
+
+def test_a_login_flood_delays_no_client_that_is_logged_in(secured):
+    """PLAIN costs the broker a password hash, also for a wrong password."""
+    topic = secured.create_topic("flooded")
+    producer = Producer({**secured.settings(), "linger.ms": 0})
+
+    def round_trips(count: int) -> list[float]:
+        found = []
+        for _ in range(count):
+            begun_s = time.monotonic()
+            producer.produce(topic, b"v")
+            assert producer.flush(TIMEOUT_S) == 0
+            found.append(time.monotonic() - begun_s)
+        return sorted(found)
+
+    round_trips(20)
+    flood = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("login_flood.py")), secured.bootstrap, "40"],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == b"begun\n"
+        during = round_trips(200)
+        assert flood.poll() is None, "the flood ended before the measurement"
+    finally:
+        flood.kill()
+        flood.wait()
+        assert flood.stdout is not None
+        flood.stdout.close()
+    assert during[100] < 0.05
+    assert during[-3] < 0.5
