@@ -443,3 +443,70 @@ def test_a_login_flood_delays_no_client_that_is_logged_in(secured):
         flood.stdout.close()
     assert during[100] < 0.05
     assert during[-3] < 0.5
+
+
+def test_brokers_know_each_other_where_clients_have_to_log_in(tmp_path):
+    """A transaction over partitions of both brokers: their requests to each other are served."""
+    secured = Secured(tmp_path, "--workers", "2")
+    try:
+        topic = fresh("of-two")
+        admin = secured.admin()
+        admin.create_topics([NewTopic(topic, 6, 1)])[topic].result(TIMEOUT_S)
+        producer = Producer({**secured.settings(), "transactional.id": "t"})
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        for partition in range(6):
+            producer.produce(topic, b"v", partition=partition)
+        producer.commit_transaction(TIMEOUT_S)
+        consumer = Consumer(
+            {
+                **secured.settings(),
+                "group.id": fresh("g"),
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        consumer.subscribe([topic])
+        found: list[int] = []
+        while len(found) < 6:
+            message = wait_until(lambda: consumer.poll(1), TIMEOUT_S)
+            assert message.error() is None
+            found.append(message.partition())
+        consumer.close()
+        assert sorted(found) == list(range(6))
+        leaders = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        assert {one.leader for one in leaders.values()} == {0, 1}
+        log = secured.broker.log()
+        assert "only brokers" not in log
+        assert "before it was authenticated" not in log
+        assert "login between brokers failed" not in log
+    finally:
+        secured.broker.stop()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_command_line_logs_in_on_every_transport_and_fails_at_once(tmp_path, mechanism):
+    """Through the client library (topics), raw requests (quotas) and HTTP (searches)."""
+    secured = Secured(tmp_path, "--http-security-protocol", "SASL_PLAINTEXT")
+    try:
+        topic = secured.create_topic("commands")
+        options = ["--bootstrap", secured.bootstrap, "-Xsecurity.protocol=SASL_PLAINTEXT"]
+        options += [f"-Xsasl.mechanism={mechanism}", "-Xsasl.username=admin"]
+        right, wrong = f"-Xsasl.password={PASSWORD}", "-Xsasl.password=wrong"
+        commands = (("topic", "list"), ("quota", "list"), ("dead", "list", topic))
+        for command in (*commands, ("user", "list")):
+            headrace(*command, *options, right)
+            begun_s = time.monotonic()
+            done = subprocess.run(
+                [sys.executable, "-m", "headrace.cli.main", *command, *options, wrong],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            assert done.returncode == 1
+            assert "invalid credentials" in done.stderr
+            assert "wrong" not in done.stderr
+            assert time.monotonic() - begun_s < AT_ONCE_S
+    finally:
+        secured.broker.stop()

@@ -135,7 +135,6 @@ class Node:
         self.audit, self.access = Audit(clock), access_of(config, metadata)
         self.authorizer: Authorizer = self.access or AllowAll()
         self.store, self.metadata, self.clock = store, metadata, clock
-        self.authentication = without_listeners(metadata, clock, randomness, config.broker_id)
         self.tasks = Tasks()
         self.cluster_id = ""
         self.kafka_address = ("", 0)
@@ -279,7 +278,7 @@ class Node:
             (QUOTAS, self.quotas.apply),
             (CLIENT_METRICS, self.services.telemetry.subscriptions.apply),
             *(() if self.access is None else ((ACLS, self.access.apply),)),
-            (USERS, self.authentication.users.apply),
+            (USERS, self.services.authentication.users.apply),
         ):
             await MetadataCache(self.metadata, prefix, apply, lambda: None, *followed).start()
         if self._is_standalone:
@@ -404,7 +403,7 @@ class Node:
         self.shares.close()
         self.timers.host.hosted.close()
         self.appends.close()
-        self.authentication.close()
+        self.services.authentication.close()
         await self.tasks.close()
 
     def brokers(self) -> Sequence[BrokerFact]:
@@ -527,6 +526,7 @@ def _services_of(node: Node) -> Services:
         authorizer=node.authorizer,
         access=node.access,
         audit=node.audit,
+        authentication=without_listeners(node.metadata, node.clock, node.randomness, broker_id),
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,
     )

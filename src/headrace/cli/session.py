@@ -10,11 +10,14 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace.broker.security.plain import PLAIN
+from headrace.broker.security.scram import HASHES
 from headrace.cli.client import kafka, kafka_admin
 from headrace.cli.contexts import context_for, helper_settings
 from headrace.cli.failures import NOT_FOUND, UNREACHABLE, USAGE, CommandFailed, from_kafka, no_topic
-from headrace.errors import RequestInvalid
+from headrace.errors import AuthenticationFailed, RequestInvalid
 from headrace.kafka.client.access import access_of
+from headrace.kafka.client.blocking import BlockingConnection
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -116,13 +119,28 @@ class CliSession:
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {**quiet, **named, **self.client_config}
 
+    def _try_connection(self, host: str, port: int) -> None:
+        """Connect, and log in if the client library does: it would try wrong credentials again
+        until its timeout. Raises OSError, AuthenticationFailed."""
+        access = self.access
+        if access.mechanism.upper() in {PLAIN, *HASHES}:
+            where = host, port
+            BlockingConnection(where, self.timeout_s, b"headrace-cli", access=access).close()
+        else:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+
     def check_reachable(self) -> None:
         """Fail immediately, with a clear message, if the bootstrap address refuses connections."""
         troubles = []
         for address in self.bootstrap.split(","):
             host, port = host_and_port(address.strip())
             try:
-                socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+                self._try_connection(host, port)
+            except AuthenticationFailed as error:
+                raise CommandFailed(
+                    f"{address.strip()}: {str(error).rstrip('.')}; nothing was sent or changed",
+                    "Check sasl.username, sasl.password and sasl.mechanism",
+                ) from error
             except OSError as error:
                 troubles.append(f"{address.strip()} ({error.strerror or error})")
             else:

@@ -7,6 +7,7 @@ there. One connection per call.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import time
@@ -15,12 +16,15 @@ from urllib.parse import quote, urlencode
 
 import click
 
+from headrace.broker.security.plain import PLAIN
+from headrace.broker.security.scram import HASHES
 from headrace.cli.config_requests import BROKER, Resource, broker_addresses, describe
 from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandFailed
 from headrace.cli.session import CliSession, host_and_port
 from headrace.errors import RequestInvalid
 from headrace.kafka.client.access import tls_context
 from headrace.metadata.endpoints import HTTP_ADVERTISED, SASL_SSL, SSL
+from headrace.server.settings import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -274,12 +278,27 @@ class Web:
             raise CommandFailed(f"{error}; nothing was sent", "", USAGE) from error
         return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
+    def _credentials(self, address: str) -> dict[str, str]:
+        """The header that authenticates the user of the client's settings. A password is sent over
+        https, or on this machine."""
+        access = self._session.access
+        if access.mechanism.upper() not in {PLAIN, *HASHES} or not access.user:
+            return {}
+        is_encrypted = any(one.startswith(HTTPS) for one in (address, self._session.http or ""))
+        host, _ = host_and_port(address.removeprefix(HTTPS).removeprefix("http://"))
+        if not is_encrypted and not is_loopback(host):
+            return {}
+        pair = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
+        return {"Authorization": f"Basic {pair}"}
+
     def _call(
         self, address: str, method: str, path: str, body: Any, wait_s: float
     ) -> tuple[int, Any]:
         connection = self._connection(address, self._timeout_s + wait_s)
         data = None if body is None else json.dumps(body)
-        headers = {} if data is None else {"Content-Type": "application/json"}
+        headers = self._credentials(address)
+        if data is not None:
+            headers["Content-Type"] = "application/json"
         try:
             connection.request(method, path, data, headers)
             response = connection.getresponse()

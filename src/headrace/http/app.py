@@ -18,12 +18,14 @@ import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 
+from headrace.broker.security.principal import ANONYMOUS
 from headrace.http.access import MONITOR, SEE_CLUSTER
 from headrace.http.authorization import Rights
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
+from headrace.http.logins import Authenticated
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
 from headrace.http.operations import SLASH, routes, session_of
@@ -171,6 +173,8 @@ class _App:
     def _may_monitor(self, request: Request) -> bool:
         """Whether the client may see figures and problems, which name topics and groups."""
         services = self._face.node.services
+        if self._face.security.is_sasl and session_of(request).principal == ANONYMOUS:
+            return False
         return Rights(services, session_of(request), MONITOR, "metrics").may(*SEE_CLUSTER)
 
     async def _serve_metrics(self, request: Request) -> Response:
@@ -236,10 +240,13 @@ def make_server(face: HttpFace) -> uvicorn.Server:
     """A server for a socket that is open already.
 
     Starlette's router without its two layers for errors: a request that fails is logged, and
-    answered with 500, by uvicorn. Nothing asks who the client is, so no header may say it.
+    answered with 500, by uvicorn.
     """
+    app: ASGIApp = Router(_App(face).routes)
+    if face.security.is_sasl:
+        app = Authenticated(app, face.node.services.authentication, face.security.name)
     config = uvicorn.Config(
-        _Guard(Router(_App(face).routes), is_local=face.is_local),
+        _Guard(app, is_local=face.is_local),
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -389,8 +389,8 @@ class _Resource:
             return problem(
                 403,
                 "beyond loopback this is served to authenticated clients alone",
-                "use https with a client certificate (ssl.client.auth), or ask from the broker's"
-                " own machine",
+                "use a listener that authenticates (headrace.http.security.protocol), or ask from"
+                " the broker's own machine",
             )
         quotas = self._services.quotas
         is_charged = bool(operation.quota) and quotas.is_active

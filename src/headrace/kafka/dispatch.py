@@ -191,12 +191,12 @@ class KafkaFace:
         brokers are reached."""
         way = PeerAccess() if peers is None else peers
         self._node = node
-        self._authentication = node.authentication
-        self._admission: Admission = node.authentication if admission is None else admission
+        known = self._authentication = node.services.authentication
+        self._admission: Admission = known if admission is None else admission
         self._quotas: Quotas = node.services.quotas if quotas is None else quotas
         self._is_metering = False
         node.services.quotas.on_change(self._forget_throttles)
-        node.authentication.users.on_change(self._user_changed)
+        known.users.on_change(self._user_changed)
         self._now_ns = node.clock.now_ns
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
@@ -208,7 +208,7 @@ class KafkaFace:
         node.ownership.watch_peers(partial(open_line, way))
         self._queue_peers = node.queue_owners.peers = KafkaQueuePeers(way)
         self.request_bytes_max = node.config.request_bytes_max
-        self._logins = LoginConnections(node.authentication, self._loop, self.request_bytes_max)
+        self._logins = LoginConnections(known, self._loop, self.request_bytes_max)
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
         config = node.config

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.peer_calls import MarkerRequest
     from headrace.coordination.transactions.commands import AddPartitionsCommand
     from headrace.coordination.transactions.state_records import Partition
+    from headrace.kafka.peer_login import LogIn, PeerLogin
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
 
@@ -44,6 +45,12 @@ class PeerAccess(NamedTuple):
     """The Kafka listener of other brokers that is called (`inter.broker.listener.name`); "": the
     first one."""
     access: Access = OPEN
+    login: PeerLogin | None = None
+    """None: brokers do not log in."""
+
+    def log_in_at(self, broker: BrokerFact) -> LogIn | None:
+        """How to log in at a broker; None: no need."""
+        return None if self.login is None else self.login.at(broker)
 
     def address(self, broker: BrokerFact) -> tuple[str, int]:
         """The address of a broker for other brokers."""
@@ -59,9 +66,11 @@ class PeerConnection:
         port: int,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         access: Access = OPEN,
+        log_in: LogIn | None = None,
     ) -> None:
         self._address = host, port
         self._access = access
+        self._log_in = log_in
         self._answer_bytes_max = answer_bytes_max
         self._connection: AsyncConnection | None = None
 
@@ -91,6 +100,8 @@ class PeerConnection:
             self._connection = await AsyncConnection.open(
                 self._address, CLIENT_ID, self._answer_bytes_max, self._access
             )
+            if self._log_in is not None:
+                await self._log_in(self._connection)
         request = write_request(api_key, version, body)
         answer = await self._connection.ask(api_key, version, request, is_flexible=True)
         return read_response(api_key, version, answer, 0)
@@ -112,9 +123,11 @@ class PeerConnections:
         count_max: int,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         access: Access = OPEN,
+        log_in: LogIn | None = None,
     ) -> None:
         self._address = host, port
         self._access = access
+        self._log_in = log_in
         self._count_max = count_max
         self._answer_bytes_max = answer_bytes_max
         self._turn = asyncio.Semaphore(count_max)
@@ -149,7 +162,7 @@ class PeerConnections:
             if connection.is_open:
                 return connection
             connection.close()  # closed by the other end
-        return PeerConnection(*self._address, self._answer_bytes_max, self._access)
+        return PeerConnection(*self._address, self._answer_bytes_max, self._access, self._log_in)
 
     def close(self) -> None:
         """Drop all connections."""
@@ -163,14 +176,14 @@ class KafkaPeerClient:
 
     def __init__(self, way: PeerAccess) -> None:
         self._way = way
-        self._peers: dict[tuple[str, int], PeerConnections] = {}
+        self._peers: dict[tuple[tuple[str, int], LogIn | None], PeerConnections] = {}
 
     def _peer(self, broker: BrokerFact) -> PeerConnections:
-        address = self._way.address(broker)
-        peer = self._peers.get(address)
+        address, log_in = self._way.address(broker), self._way.log_in_at(broker)
+        peer = self._peers.get((address, log_in))
         if peer is None:
-            peer = self._peers[address] = PeerConnections(
-                *address, CONNECTIONS_MAX, access=self._way.access
+            peer = self._peers[address, log_in] = PeerConnections(
+                *address, CONNECTIONS_MAX, access=self._way.access, log_in=log_in
             )
         return peer
 

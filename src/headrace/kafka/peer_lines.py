@@ -69,6 +69,9 @@ async def open_line(
     else:
         await loop.create_connection(lambda: line, sock=made, **tls)
     try:
+        log_in = way.log_in_at(broker)
+        if log_in is not None:
+            await log_in(line)
         await line.ping()
     except BaseException:
         line.abort()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.queue_peers import Answered, MemberSettlements
     from headrace.broker.shares.share_partitions import ReceiveRequest
     from headrace.kafka.peer_client import PeerAccess
+    from headrace.kafka.peer_login import LogIn
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
 
@@ -46,8 +47,8 @@ class KafkaQueuePeers:
 
     def __init__(self, way: PeerAccess) -> None:
         self._way = way
-        self._calling: dict[tuple[str, int], PeerConnections] = {}
-        self._waiting: dict[tuple[str, int], PeerConnections] = {}
+        self._calling: dict[tuple[tuple[str, int], LogIn | None], PeerConnections] = {}
+        self._waiting: dict[tuple[tuple[str, int], LogIn | None], PeerConnections] = {}
 
     def close(self) -> None:
         """Drop all connections."""
@@ -58,11 +59,11 @@ class KafkaQueuePeers:
         self, broker: BrokerFact, api_key: int, body: Answer, timeout_s: float = TIMEOUT_S
     ) -> Any:
         places = self._waiting if api_key == apis.QUEUE_WAIT else self._calling
-        address = self._way.address(broker)
-        connections = places.get(address)
+        address, log_in = self._way.address(broker), self._way.log_in_at(broker)
+        connections = places.get((address, log_in))
         if connections is None:
-            connections = places[address] = PeerConnections(
-                *address, CONNECTIONS_MAX, ANSWER_BYTES_MAX, self._way.access
+            connections = places[address, log_in] = PeerConnections(
+                *address, CONNECTIONS_MAX, ANSWER_BYTES_MAX, self._way.access, log_in
             )
         try:
             answer = await connections.call(api_key, VERSION, body, timeout_s)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _T = TypeVar("_T")
-NICENESS: Final = 10
+NICENESS: Final = 5
 
 
 class SlowCalls:

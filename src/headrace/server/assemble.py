@@ -16,6 +16,7 @@ from headrace.http.face import HttpFace
 from headrace.kafka.client.access import Access
 from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.peer_client import PeerAccess
+from headrace.kafka.peer_login import PeerLogin
 from headrace.metadata.endpoints import KAFKA
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
@@ -278,7 +279,11 @@ async def _open(
     await node.open()
     broker.on_stop(node.close)
     await set_up_authentication(node, settings)
-    peers = PeerAccess(settings.inter_broker_listener, Access(certificates.peers))
+    peers = PeerAccess(
+        settings.inter_broker_listener,
+        Access(certificates.peers),
+        PeerLogin(node.services.authentication),
+    )
     faces = _faces(node, counters, peers, certificates)
     for face in faces:
         for endpoint in settings.endpoints:

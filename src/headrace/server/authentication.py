@@ -37,12 +37,7 @@ async def set_up_authentication(node: Node, settings: Settings) -> None:
     is_required = any(is_authenticated(settings, one) for one in settings.endpoints)
     if not is_required:
         return
-    if settings.cluster is not None or settings.worker_count > 1:
-        raise ConfigInvalid(
-            "brokers of a cluster do not authenticate to each other yet: a listener that"
-            " authenticates clients needs a stand-alone broker; nothing was started"
-        )
-    logins = node.authentication.logins
+    logins = node.services.authentication.logins
     await logins.secret.load()
     mechanisms: dict[str, Sequence[str]] = {}
     lifetimes: dict[str, int] = {}
@@ -58,7 +53,9 @@ async def set_up_authentication(node: Node, settings: Settings) -> None:
             )
     if any(OAUTHBEARER in enabled for enabled in mechanisms.values()):
         logins = logins.with_tokens(await _tokens(node, settings))
-    node.authentication = Authentication(logins, mechanisms, lifetimes, is_required=is_required)
+    node.services.authentication = Authentication(
+        logins, mechanisms, lifetimes, is_required=is_required
+    )
 
 
 def _of(settings: Settings, listener: str, name: str) -> Any:
@@ -93,7 +90,7 @@ async def _tokens(node: Node, settings: Settings) -> Tokens:
             int(given.get(skew) or SETTINGS[skew].default or 0),
         ),
         node.clock,
-        node.authentication.logins.threads,
+        node.services.authentication.logins.threads,
     )
     await tokens.load()
     return tokens

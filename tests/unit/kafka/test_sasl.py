@@ -68,9 +68,9 @@ async def sasl_broker(lifetime_ms: int = 0) -> AsyncIterator[Rig]:
     async with broker() as rig:
         node = rig.node
         tokens: Any = KnownTokens(rig)
-        logins = node.authentication.logins.with_tokens(tokens)
+        logins = node.services.authentication.logins.with_tokens(tokens)
         await logins.secret.load()
-        node.authentication = Authentication(
+        node.services.authentication = Authentication(
             logins, {SASL.name: MECHANISMS}, {SASL.name: lifetime_ms}, is_required=True
         )
         await rig.face.close()
@@ -81,7 +81,7 @@ async def sasl_broker(lifetime_ms: int = 0) -> AsyncIterator[Rig]:
 
 async def set_password(rig: Rig, user: str, password: str | None) -> None:
     """Set or delete (None) both credentials of a user."""
-    results = await rig.node.authentication.users.change(
+    results = await rig.node.services.authentication.users.change(
         [
             CredentialChange(
                 user,
@@ -170,7 +170,7 @@ def test_a_wrong_name_and_a_wrong_password_get_the_same_answer_and_the_connectio
             )
             assert await client.is_closed()
             assert client.connection.session.principal is None
-            assert rig.node.authentication.logins.figures.failed == {mechanism: 1}
+            assert rig.node.services.authentication.logins.figures.failed == {mechanism: 1}
 
     asyncio.run(scenario())
 
@@ -454,13 +454,13 @@ def test_a_broker_logs_in_with_the_secret_of_the_cluster_on_every_listener(liste
         async with sasl_broker() as rig:
             client = SaslClient(rig.face, listener)
             assert int((await client.handshake(BROKER_MECHANISM)).error_code) == 0
-            scram = await rig.node.authentication.logins.secret.client()
+            scram = await rig.node.services.authentication.logins.secret.client()
             first = await client.authenticate(scram.first())
             final = await client.authenticate(scram.final(first.auth_bytes))
             scram.check(final.auth_bytes)
             principal = client.connection.session.principal
             assert principal == Principal("0", BROKER, mechanism=BROKER_MECHANISM)
-            assert rig.node.authentication.admits_to_brokers(client.connection.session)
+            assert rig.node.services.authentication.admits_to_brokers(client.connection.session)
 
     asyncio.run(scenario())
 
@@ -472,7 +472,7 @@ def test_no_client_logs_in_as_a_broker():
             client = SaslClient(rig.face)
             answer = await client.log_in(SHA_256, "0")
             assert int(answer.error_code) == 0
-            assert not rig.node.authentication.admits_to_brokers(client.connection.session)
+            assert not rig.node.services.authentication.admits_to_brokers(client.connection.session)
             guess = SaslClient(rig.face)
             await guess.handshake(BROKER_MECHANISM)
             scram = ScramClient(SHA_256, "0", "secret", "nonce")

@@ -132,6 +132,8 @@ class Authentication:
             session.has_failed = session.principal is None
             raise SaslStateIllegal("no login is in progress: send SaslHandshake first")
         try:
+            if login.mechanism == BROKER_MECHANISM:
+                await self.logins.secret.load()
             answer = await login.answer(message)
             if answer.identity is not None:
                 self._accept(session, answer.identity)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
+    from headrace.broker.security.authentication import Authentication
     from headrace.broker.security.authorizer import Authorizer
     from headrace.broker.services.access_control import AccessControl
     from headrace.broker.services.appends import Appends
@@ -68,6 +69,7 @@ class Services:
     access: AccessControl | None
     """None: there are no access control lists."""
     audit: Audit
+    authentication: Authentication
     tasks: BackgroundTasks
     """Searches, traces and redrives in progress."""
     calls: OwnerCalls

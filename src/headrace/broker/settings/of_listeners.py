@@ -33,8 +33,9 @@ SECURITY = (
     BrokerSetting(
         "headrace.http.security.protocol",
         OneOf(PROTOCOLS),
-        "Security protocol of the HTTP listener: SSL serves https. In settings of one listener,"
-        " its name is `http`.",
+        "Security protocol of the HTTP listener: SSL serves https; SASL_SSL and SASL_PLAINTEXT"
+        " authenticate clients, by Basic (the users of SASL) and, if OAUTHBEARER is enabled, by"
+        " bearer tokens. In settings of one listener, its name is `http`.",
         PLAINTEXT,
         is_common=True,
     ),

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from headrace.kafka.client.access import OPEN, Access
 from headrace.kafka.client.exchange import ANSWER_BYTES_MAX, AnswerInvalid, Exchange
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
+
+    from headrace.kafka.client.login import ClientLogin, LoginRequest
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -41,6 +45,18 @@ class AsyncConnection(asyncio.Protocol):
             lambda: cls(client_id, answer_bytes_max), *address, **access.arguments(address[0])
         )
         return made[1]
+
+    async def log_in(self, login: ClientLogin) -> None:
+        """Log in, before anything else is asked. Raises OSError, AuthenticationFailed.
+
+        Its steps run in a thread: SCRAM takes a millisecond.
+        """
+        step: Callable[[], LoginRequest | None] = login.next_request
+        while (request := await self._loop.run_in_executor(None, step)) is not None:
+            answer = await self.ask(
+                request.api_key, request.version, request.body, is_flexible=request.is_flexible
+            )
+            step = partial(login.next_request, answer)
 
     @property
     def is_open(self) -> bool:

@@ -35,7 +35,7 @@ class BlockingConnection:
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         access: Access = OPEN,
     ) -> None:
-        """Connect. Raises OSError."""
+        """Connect, and log in if `access` says so. Raises OSError, AuthenticationFailed."""
         self.socket = socket.create_connection(address, timeout_s)
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -45,6 +45,23 @@ class BlockingConnection:
             self.socket.close()
             raise
         self._exchange = Exchange(client_id, answer_bytes_max)
+        if access.mechanism:
+            try:
+                self._log_in(access)
+            except BaseException:
+                self.socket.close()
+                raise
+
+    def _log_in(self, access: Access) -> None:
+        from headrace.kafka.client.login import login_of
+
+        login = login_of(access)
+        request = None if login is None else login.next_request()
+        while login is not None and request is not None:
+            answer = self.call(
+                request.api_key, request.version, request.body, is_flexible=request.is_flexible
+            )
+            request = login.next_request(answer)
 
     def __enter__(self) -> Self:
         return self

@@ -26,10 +26,10 @@ async def sasl_handshake(
     node: Node, request: messages.SaslHandshakeRequest, context: Context
 ) -> Answer:
     """SaslHandshake: chooses the mechanism of the login that follows."""
-    enabled = node.authentication.enabled(context.session.listener)
+    enabled = node.services.authentication.enabled(context.session.listener)
     error: HeadraceError | None = None
     try:
-        node.authentication.handshake(
+        node.services.authentication.handshake(
             context.session, request.mechanism, has_raw_tokens=context.version == 0
         )
     except HeadraceError as problem:
@@ -46,7 +46,7 @@ async def sasl_authenticate(
     session = context.session
     mechanism = "" if session.login is None else session.login.mechanism
     try:
-        data = await node.authentication.authenticate(session, bytes(request.auth_bytes))
+        data = await node.services.authentication.authenticate(session, bytes(request.auth_bytes))
     except HeadraceError as error:
         message: Any = message_of(error)
         if isinstance(error, AuthenticationFailed):

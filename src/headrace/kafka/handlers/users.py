@@ -45,7 +45,7 @@ async def describe_user_scram_credentials(
     node: Node, request: messages.DescribeUserScramCredentialsRequest, _context: Context
 ) -> Answer:
     """DescribeUserScramCredentials: mechanisms and iterations; all users for an empty list."""
-    users = node.authentication.users
+    users = node.services.authentication.users
     asked = Counter(one.name for one in request.users or ())
     results = []
     for name in asked or users.names():
@@ -90,7 +90,7 @@ async def alter_user_scram_credentials(
         except HeadraceError as error:
             results[item.name] = error
     accepted = [one for one in changes.values() if results[one.user] is None]
-    results.update(await node.authentication.users.change(accepted))
+    results.update(await node.services.authentication.users.change(accepted))
     return {
         "throttle_time_ms": 0,
         "results": [

@@ -1,0 +1,150 @@
+"""HTTP clients that authenticate: Basic, bearer tokens, and what the others may see."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.broker.security.authentication import Authentication
+from headrace.broker.security.listener import ListenerSecurity
+from headrace.broker.security.logins import MECHANISMS
+from headrace.broker.security.scram import SHA_256, new_credential, salt_text
+from headrace.broker.security.tokens import TokenUser
+from headrace.broker.security.users import CredentialChange
+from headrace.errors import AuthenticationFailed
+from headrace.http.face import HttpFace
+from headrace.kafka.dispatch import KafkaFace
+from headrace.metadata.endpoints import SASL_PLAINTEXT
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+HTTP = ListenerSecurity("HTTP", SASL_PLAINTEXT)
+
+
+class KnownTokens:
+    """Stands for an issuer: `good` is alice's token."""
+
+    async def judge(self, token: str) -> TokenUser:
+        if token != "good":
+            raise AuthenticationFailed("forged")
+        return TokenUser("alice", 2**50)
+
+
+@asynccontextmanager
+async def served(mechanisms: tuple[str, ...] = MECHANISMS) -> AsyncIterator[tuple[str, int]]:
+    """An HTTP listener with authentication, and the user alice."""
+    node = Node(
+        *(BrokerConfig(), MemoryLedgerStore(), MemoryMetadataStore()),
+        *(SystemClock(), SystemRandomness()),
+    )
+    await node.open()
+    tokens: Any = KnownTokens()
+    logins = node.services.authentication.logins.with_tokens(tokens)
+    await logins.secret.load()
+    node.services.authentication = Authentication(logins, {"HTTP": mechanisms}, is_required=True)
+    credential = new_credential(SHA_256, "pä:ss", salt_text(1))
+    await logins.users.change([CredentialChange("alice", SHA_256, credential)])
+    kafka = KafkaFace(node)
+    face = HttpFace(node, kafka, None)
+    address = await face.listen("127.0.0.1", 0, HTTP)
+    face.serve_ready()
+    try:
+        yield address
+    finally:
+        await face.close()
+        await kafka.close()
+        await node.close()
+
+
+async def get(address: tuple[str, int], path: str, *authorization: str) -> tuple[int, str]:
+    """(status, everything that was answered)."""
+    reader, writer = await asyncio.open_connection(*address)
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+    lines += [f"Authorization: {one}" for one in authorization]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    return int(answer.split()[1]), answer
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_users_and_tokens_are_served_and_nobody_else():
+    async def scenario() -> None:
+        async with served() as address:
+            for path in ("/v1/topics", "/metrics", "/openapi.json"):
+                for good in (basic("alice", "pä:ss"), "Bearer good", "bearer good"):
+                    status, answer = await get(address, path, good)
+                    assert status in {200, 503}, answer
+                status, answer = await get(address, path)
+                assert status == 401
+                assert 'WWW-Authenticate: Basic realm="headrace"'.lower() in answer.lower()
+                assert "www-authenticate: bearer" in answer.lower()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [basic("alice", "wrong")],
+        [basic("mallory", "pä:ss")],
+        [basic("alice", "")],
+        [basic("", "x")],
+        ["Basic !!!"],
+        ["Basic"],
+        ["Bearer forged"],
+        ["Bearer "],
+        ["Digest x"],
+        [""],
+        ["Basic " + "A" * 30_000],
+        [basic("alice", "pä:ss"), basic("alice", "pä:ss")],
+    ],
+    ids=lambda given: given[0][:20],
+)
+def test_wrong_credentials_get_one_answer_also_on_open_paths(given):
+    async def scenario() -> None:
+        async with served() as address:
+            for path in ("/v1/topics", "/healthz"):
+                begun_s = asyncio.get_running_loop().time()
+                status, answer = await get(address, path, *given)
+                assert status == 401
+                assert asyncio.get_running_loop().time() - begun_s > 0.09
+                assert "the credentials are not valid" in answer
+
+    asyncio.run(scenario())
+
+
+def test_health_tells_strangers_only_whether_the_broker_is_ready():
+    async def scenario() -> None:
+        async with served() as address:
+            status, answer = await get(address, "/healthz")
+            assert (status, answer.rpartition("\r\n\r\n")[2]) == (200, "ok\n")
+            _status, answer = await get(address, "/readyz")
+            assert answer.rpartition("\r\n\r\n")[2] == '{"ready":true}'
+
+    asyncio.run(scenario())
+
+
+def test_tokens_are_refused_where_they_are_not_enabled():
+    async def scenario() -> None:
+        async with served((SHA_256,)) as address:
+            status, answer = await get(address, "/v1/topics", "Bearer good")
+            assert status == 401
+            assert "bearer" not in answer.lower()
+            assert (await get(address, "/v1/topics", basic("alice", "pä:ss")))[0] == 200
+
+    asyncio.run(scenario())
