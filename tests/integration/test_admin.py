@@ -228,6 +228,30 @@ def test_kafka_python_topics_configs_and_cluster(python_admin, broker, name):
         python_admin.delete_topics([name])
 
 
+def test_what_librdkafka_pushes_is_shown(python_admin, broker, name):
+    from confluent_kafka import Producer
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    create_topic(broker.kafka, name)
+    kind = ConfigResourceType.CLIENT_METRICS
+    settings = {"metrics": "*", "interval.ms": "100", "match": f"client_id={name}"}
+    subscription = f"{name}-metrics"
+    python_admin.alter_configs([ConfigResource(kind, subscription, settings)])
+    assert subscription in str(python_admin.list_config_resources())
+    client = Producer({"bootstrap.servers": broker.kafka, "client.id": name, "log_level": 0})
+
+    def shown() -> list[str]:
+        client.produce(name, b"v")
+        client.flush(1)
+        wanted = "headrace_client_metric{", f'client_id="{name}"', "rdkafka"
+        lines = broker.get("/metrics")[1].splitlines()
+        return [line for line in lines if all(part in line for part in wanted)]
+
+    assert wait_until(shown)
+    python_admin.alter_configs([ConfigResource(kind, subscription, {})], incremental=False)
+    assert subscription not in str(python_admin.list_config_resources())
+
+
 def test_kafka_python_leaders_and_reassignments(python_admin, broker, name):
     from kafka import TopicPartition
     from kafka.errors import (
