@@ -191,3 +191,32 @@ def test_a_user_without_the_right_may_not_change_rules(served):
     assert denied
     assert "User:mallory" in denied[0]
     assert all(PASSWORD not in line for line in lines)
+
+
+@pytest.mark.usefixtures("served")
+def test_kafka_python_creates_describes_and_deletes_rules():
+    from kafka.admin import (
+        ACL,
+        ACLFilter,
+        ACLOperation,
+        ACLPermissionType,
+        KafkaAdminClient,
+        ResourcePattern,
+        ResourcePatternFilter,
+    )
+    from kafka.admin import ACLResourcePatternType as Pattern
+    from kafka.admin import ResourceType as Kind
+
+    admin = KafkaAdminClient(bootstrap_servers=ADDRESSES[0])
+    try:
+        rule = ACL("User:p", "*", ACLOperation.READ, ACLPermissionType.ALLOW,
+                   ResourcePattern(Kind.TOPIC, "kafka-python", Pattern.LITERAL))  # fmt: skip
+        made = admin.create_acls([rule])
+        assert made["failed"] == []
+        wanted = ACLFilter("User:p", None, ACLOperation.ANY, ACLPermissionType.ANY,
+                           ResourcePatternFilter(Kind.ANY, None, Pattern.ANY))  # fmt: skip
+        assert admin.describe_acls(wanted)[0] == [rule]
+        ((_, deleted, _),) = admin.delete_acls([wanted])
+        assert deleted == [rule]
+    finally:
+        admin.close()

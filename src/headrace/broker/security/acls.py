@@ -212,21 +212,23 @@ class _Held:
     def __init__(self) -> None:
         self.literal: dict[str, _Rules] = {}
         self.prefixed: dict[str, _Rules] = {}
-        self.lengths: dict[int, int] = {}
-        """How many prefixes have each length."""
+        self.lengths: dict[str, dict[int, int]] = {}
+        """How many prefixes have each length, by their first character: most have another one than
+        the name in question."""
 
     def put(self, pattern: Pattern, rules: _Rules | None) -> None:
         if pattern.type == PatternType.PREFIXED:
             length = len(pattern.name)
             had = pattern.name in self.prefixed
+            lengths = self.lengths.setdefault(pattern.name[0], {})
             if rules is None:
                 del self.prefixed[pattern.name]
-                self.lengths[length] -= 1
-                if not self.lengths[length]:
-                    del self.lengths[length]
+                lengths[length] -= 1
+                if not lengths[length]:
+                    del lengths[length]
                 return
             self.prefixed[pattern.name] = rules
-            self.lengths[length] = self.lengths.get(length, 0) + (not had)
+            lengths[length] = lengths.get(length, 0) + (not had)
         elif rules is None:
             del self.literal[pattern.name]
         else:
@@ -241,9 +243,10 @@ class _Held:
         rules = self.literal.get(WILDCARD)
         if rules is not None and name != WILDCARD:
             found.append(rules)
-        if self.lengths:
+        lengths = self.lengths.get(name[:1])
+        if lengths:
             size, prefixed = len(name), self.prefixed
-            for length in self.lengths:
+            for length in lengths:
                 if length <= size:
                     rules = prefixed.get(name[:length])
                     if rules is not None:

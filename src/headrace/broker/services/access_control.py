@@ -232,7 +232,7 @@ class AccessControl:
     def allows(
         self, session: ClientSession, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
-        """See Authorizer. A remembered decision takes 0.2 us, another 1 to 2 us."""
+        """See Authorizer. A remembered decision takes 0.3 us, another about 5 us."""
         if (
             session.rights_version != self.version
             or session.rights_principal is not session.principal
