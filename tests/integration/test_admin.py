@@ -248,7 +248,8 @@ def test_what_librdkafka_pushes_is_shown(python_admin, broker, name):
         return [line for line in lines if all(part in line for part in wanted)]
 
     assert wait_until(shown)
-    python_admin.alter_configs([ConfigResource(kind, subscription, {})], incremental=False)
+    deletions = dict.fromkeys(settings, ("DELETE", None))
+    python_admin.alter_configs([ConfigResource(kind, subscription, deletions)])
     assert subscription not in str(python_admin.list_config_resources())
 
 
