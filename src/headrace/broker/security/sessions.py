@@ -2,7 +2,7 @@
 
 Invariants: no I/O, no protocol. A face opens a session for each connection and calls `admits`
 before a request reaches its handler, until the session is authenticated: authentication happens
-nowhere else. Services authorize what a principal may do with a topic or group.
+nowhere else. What a principal may do is in `access` and `authorizer`; faces ask before a handler.
 """
 
 from __future__ import annotations
