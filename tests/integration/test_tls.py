@@ -321,6 +321,68 @@ def _values(bootstrap: str, settings: dict[str, str]) -> list[int]:
         consumer.close()
 
 
+def test_a_change_to_the_same_file_reads_it_again_and_to_another_is_refused(
+    tmp_path, certificates
+) -> None:
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    broker = tls_broker(tmp_path, certificates, client_auth="none")
+    name = "ssl.keystore.location"
+    admin = AdminClient({"bootstrap.servers": broker.kafka, **certificates.anonymous()})
+
+    def alter(value) -> None:
+        entry = ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource("broker", "0", incremental_configs=[entry])
+        (future,) = admin.incremental_alter_configs([resource]).values()
+        future.result(TIMEOUT_S)
+
+    try:
+        before = serial_of(broker.kafka, certificates.ca)
+        certificates.write_broker(certificates.authority.sign("broker", LOOPBACK))
+        alter(certificates.broker)
+        assert serial_of(broker.kafka, certificates.ca) != before
+        shown = serial_of(broker.kafka, certificates.ca)
+        other = certificates.authority.sign("other", LOOPBACK)
+        for bad, message in (
+            (certificates.write("other.pem", other.key + other.certificate), "cannot be changed"),
+            ("/etc/passwd", "cannot be changed"),
+        ):
+            with pytest.raises(Exception, match=message):
+                alter(bad)
+        certificates.write("broker.pem", other.key + certificates.authority.certificate)
+        with pytest.raises(Exception, match="cannot be used"):  # the key of another certificate
+            alter(certificates.broker)
+        assert serial_of(broker.kafka, certificates.ca) == shown
+    finally:
+        certificates.write_broker(certificates.authority.sign("broker", LOOPBACK))
+        broker.stop()
+
+
+def test_a_certificate_that_expires_soon_is_reported(tmp_path, certificates) -> None:
+    certificates.write_broker(certificates.authority.sign("broker", LOOPBACK, days=20))
+    broker = tls_broker(tmp_path, certificates, client_auth="none")
+    try:
+        wait_for(lambda: "the certificate of listener SSL expires in 1" in broker.log())
+        certificates.write_broker(certificates.authority.sign("broker", LOOPBACK, days=-1))
+        os.kill(broker.process.pid, signal.SIGHUP)
+        wait_for(lambda: "has read its certificates again" in broker.log())
+    finally:
+        broker.stop()
+
+
+def test_a_handshake_that_is_not_finished_ends(tmp_path, certificates) -> None:
+    broker = tls_broker(tmp_path, certificates, client_auth="none")
+    host, _, port = broker.kafka.rpartition(":")
+    try:
+        silent = [socket.create_connection((host, int(port)), 30) for _ in range(50)]
+        round_trip(broker.kafka, certificates.anonymous(), "beside")
+        for one in silent:
+            with one:
+                assert one.recv(1) == b""
+    finally:
+        broker.stop()
+
+
 def test_a_ca_that_is_no_longer_trusted_is_refused_after_the_reload(tmp_path, certificates) -> None:
     broker = tls_broker(tmp_path, certificates)
     old = certificates.client("alice")

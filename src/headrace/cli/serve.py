@@ -55,10 +55,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 RATE_LIMITED_LOGGERS = (
+    "headrace.http.connection",
     "headrace.kafka.connection",
     "headrace.kafka.dispatch",
     "headrace.kafka.handlers.fetch",
     "headrace.log.step_queue",
+    "headrace.runtime.tls",
     "uvicorn.error",
 )
 """Loggers that log a line for each misbehaving client, or for each retry in an outage."""

@@ -291,6 +291,7 @@ async def _open(
                 await _listen(broker, node, face, endpoint, settings, certificates)
         broker.on_stop(face.close)
     broker.certificates = certificates
+    node.settings.read_certificates = certificates.reload
     node.cluster.helper_settings = certificates.helper_settings
     certificates.start()
     broker.on_stop(certificates.close)

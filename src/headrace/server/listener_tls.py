@@ -8,6 +8,7 @@ were made with. Keys and passwords are never logged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -229,11 +230,15 @@ class Certificates:
         while True:
             self.report_expiries()
             await asyncio.sleep(WATCH_S)
-            await self.reload(is_forced=False)
+            await self._reload_quietly(is_forced=False)
+
+    async def _reload_quietly(self, *, is_forced: bool) -> None:
+        with contextlib.suppress(RequestInvalid):  # it is logged
+            await self.reload(is_forced=is_forced)
 
     def reload_soon(self) -> None:
         """Read all files again in a task."""
-        self._tasks.spawn(self.reload(), "certificates")
+        self._tasks.spawn(self._reload_quietly(is_forced=True), "certificates")
 
     async def close(self) -> None:
         """Stop following the files."""
@@ -245,19 +250,25 @@ class Certificates:
             self._tasks.spawn(self._watch(), "certificates")
 
     async def reload(self, *, is_forced: bool = True) -> None:
-        """Read the files of all listeners, if they have changed or `is_forced`. Errors are
-        logged."""
+        """Read the files of all listeners, if they have changed or `is_forced`.
+
+        Raises RequestInvalid, and logs, if some cannot be used: the ones before stay.
+        """
         loop = asyncio.get_running_loop()
+        failed: RequestInvalid | None = None
         async with self._reading:
             for one in self.tls.values():
                 try:
                     await loop.run_in_executor(None, _reload, one, is_forced)
                 except RequestInvalid as error:
+                    failed = error
                     log.error(  # noqa: TRY400 - the message says where
                         "the new certificates are not used, new connections get the ones before:"
                         " %s",
                         error,
                     )
+        if failed is not None:
+            raise failed
 
     def report_expiries(self) -> None:
         """Log certificates that have expired or will do so soon."""

@@ -15,7 +15,7 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.broker.services.configurations import changed
+from headrace.broker.services.configurations import SET, changed
 from headrace.broker.settings.kinds import Text
 from headrace.broker.settings.setting import BrokerSetting
 from headrace.broker.settings.table import SETTINGS, setting_named, topic_default_of
@@ -25,7 +25,7 @@ from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.services.configurations import ConfigChange
@@ -39,6 +39,8 @@ _ATTEMPTS_MAX: Final = 10
 BROKER_ID_MAX: Final = 2**31 - 1
 ADVERTISED: Final = "advertised.listeners"
 NODE_ID: Final = "node.id"
+_CERTIFICATE_FILES: Final = ("ssl.keystore.location", "ssl.truststore.location")
+"""Names end so, with or without that of a listener before."""
 
 
 BROKER_ID: Final = "broker.id"
@@ -86,6 +88,8 @@ class BrokerSettings:
         self._facts: dict[str, tuple[Mapping[str, str], int]] = {}
         """By broker id in decimal, ALL_BROKERS for all: (overrides, version)."""
         self._topic_defaults_changed: Callable[[], None] = lambda: None
+        self.read_certificates: Callable[[], Awaitable[None]] = _nothing_to_read
+        """Reads the files of certificates again. Raises RequestInvalid."""
         self._advertised: Callable[[], Mapping[str, str]] = dict[str, str]
         of_listeners = [setting_named(name) for name in given if name not in SETTINGS]
         self._shown = [*SETTINGS.values(), *of_listeners]
@@ -210,11 +214,28 @@ class BrokerSettings:
     ) -> None:
         """Change some settings of a broker, or of ALL_BROKERS.
 
-        Raises ConfigInvalid, RequestInvalid, MetadataUnavailable.
+        A file of certificates that is set to the name it has is read again, as in Kafka, and the
+        rest of `changes` is applied. Raises ConfigInvalid, RequestInvalid, MetadataUnavailable.
         """
         _check_not_fixed(one.name for one in changes)
+        rest = [one for one in changes if not self._is_reread(one)]
+        if len(rest) < len(changes):
+            if broker not in {ALL_BROKERS, str(self._config.broker_id)}:
+                raise RequestInvalid(
+                    f"certificates are read by the broker that is asked, {self._config.broker_id},"
+                    f" not by broker {broker[:50]!r}: send the request to that broker"
+                )
+            if not is_dry_run:
+                await self.read_certificates()
+            changes = rest
         change = partial(changed, changes, definitions=SETTINGS, check=_check)
         await self._change(broker, change, is_dry_run=is_dry_run)
+
+    def _is_reread(self, change: ConfigChange) -> bool:
+        """Whether it names the file of certificates that is in use."""
+        known, _ = self._start.get(change.name, (None, None))
+        is_same = change.operation == SET and known is not None and change.value == known
+        return is_same and change.name.endswith(_CERTIFICATE_FILES)
 
     async def replace(
         self, broker: str, configs: Mapping[str, str], *, is_dry_run: bool = False
@@ -254,6 +275,10 @@ class BrokerSettings:
             "the settings of brokers are being changed concurrently: nothing was changed "
             "by this request, try again"
         )
+
+
+async def _nothing_to_read() -> None:
+    """Of a broker without certificates."""
 
 
 def _fixed(name: str, value: str) -> ShownSetting:
