@@ -29,7 +29,8 @@ def certificates(tmp_path):
 
 
 def tls_broker(tmp_path, certificates, *options, client_auth="required", kafka="SSL") -> Broker:
-    broker = Broker(tmp_path / "broker", *certificates.options(client_auth), *options)
+    rights = ("--authorizer", "none")  # these tests are about connections, not about rights
+    broker = Broker(tmp_path / "broker", *certificates.options(client_auth), *rights, *options)
     broker.kafka = f"{kafka}://127.0.0.1:0"
     return broker.start()
 
@@ -186,6 +187,7 @@ def test_listeners_differ_by_their_own_settings(tmp_path, certificates) -> None:
     broker = Broker(
         tmp_path / "broker",
         *certificates.options("required"),
+        *("--authorizer", "none"),
         *("--listener-security-protocol-map", "INSIDE:PLAINTEXT,OPEN:SSL,CLOSED:SSL"),
         *("--listener-setting", "listener.name.open.ssl.client.auth=none"),
     )

@@ -63,7 +63,8 @@ Start a broker that clients reach over mutual TLS:
 
   headrace serve --kafka SSL://127.0.0.1:9093 --http-security-protocol SSL \\
     --ssl-keystore-location {server} \\
-    --ssl-truststore-location {ca} --ssl-client-auth required
+    --ssl-truststore-location {ca} --ssl-client-auth required \\
+    --super-users {shlex.quote(f"User:CN={client}")}
 
 Reach it from this command line:
 
@@ -86,7 +87,7 @@ Java clients:
   ssl.keystore.type=PEM
   ssl.keystore.location=<file with client.key and client.pem, one after the other>
 
-The client's principal is User:CN={client}."""
+The client's principal is User:CN={client}, which may do everything: --super-users."""
     )
     sys.stdout.flush()
 

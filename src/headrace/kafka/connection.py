@@ -260,8 +260,7 @@ class KafkaConnection:
         self._dispatcher.closed(self)
 
     def eof_received(self) -> bool:
-        """See asyncio.Protocol: a half-closed client still gets its responses, but over TLS, which
-        asyncio ends as a whole."""
+        """See asyncio.Protocol: without TLS a half-closed client still gets its responses."""
         if not self._replies or self.listener.tls is not None:
             return False
         self._is_half_closed = True
