@@ -273,13 +273,14 @@ def a_token(lifetime_s: float, user: str = "admin") -> tuple[str, float]:
 
 
 def test_librdkafka_renews_its_token_and_its_session_without_a_pause(secured):
-    """Tokens of 4 s: a connection that was not authenticated again would be closed."""
+    """Tokens of 10 s: a connection that was not authenticated again would be closed. The client
+    looks once a second whether its token is old, so that shorter ones expire in its hands."""
     topic = secured.create_topic("tokens")
     renewals, errors = [], []
 
     def renew(_config: str) -> tuple[str, float]:
         renewals.append(time.monotonic())
-        return a_token(4)
+        return a_token(10)
 
     producer = Producer(
         {
@@ -292,7 +293,7 @@ def test_librdkafka_renews_its_token_and_its_session_without_a_pause(secured):
         }
     )
     failed: list[Any] = []
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 14
     count = 0
     while time.monotonic() < end_s:
         producer.produce(topic, b"v", on_delivery=lambda error, _: failed.append(error))
@@ -300,7 +301,7 @@ def test_librdkafka_renews_its_token_and_its_session_without_a_pause(secured):
         producer.poll(0.05)
     assert producer.flush(TIMEOUT_S) == 0
     assert failed == [None] * count
-    assert len(renewals) >= 3
+    assert len(renewals) >= 2
     assert errors == []
 
 
@@ -352,7 +353,17 @@ def test_a_changed_password_ends_the_connections_and_the_new_one_serves_without_
         for name, value in secured.settings().items()
         if name not in {"bootstrap.servers", "log_level"}
     ]
-    acl = ("acl", "add", *rights, "--principal", "User:carol", "--allow", "write", "--topic", topic)
+    acl = (
+        "acl",
+        "add",
+        *rights,
+        "--principal",
+        "User:carol",
+        "--operation",
+        "WRITE",
+        "--topic",
+        topic,
+    )
     headrace(*acl, *login)
     acknowledged: list[int] = []
     errors: list[KafkaError] = []
