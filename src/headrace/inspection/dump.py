@@ -6,7 +6,7 @@ so that a file of any size is shown in bounded memory. Damage is shown in place 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import DataCorrupt, HeadraceError, RequestInvalid
 from headrace.inspection.batches import FoundBatch, Gap, Read, batches_in
@@ -14,6 +14,7 @@ from headrace.inspection.decoders import marker_in, shown, state_or_error
 from headrace.inspection.facts import decode as decode_fact
 from headrace.log.footer import decode_footer
 from headrace.metadata.fact_json import shown_fields
+from headrace.metadata.user_facts import SHARED_BY_BROKERS, USERS
 from headrace.records.batch import (
     COMPRESSION_MASK,
     DELETE_HORIZON,
@@ -303,6 +304,11 @@ def dump_ledger(store: Ledgers, ledger: StoredLedger, wanted: RecordsWanted) -> 
         yield {"ledger": ledger.id, **footer}
 
 
+HIDDEN: Final = "(hidden: credentials)"
+_SECRETS: Final = (USERS, SHARED_BY_BROKERS)
+"""Facts whose values are not shown: with the latter, anybody could log in as a broker."""
+
+
 def metadata_line(row: MetadataRow) -> Line:
     """Dump one metadata row; its value is decoded if its key is known."""
     line: Line = {"type": "fact", "key": row.key, "version": row.version, "changed": row.changed_ms}
@@ -313,7 +319,10 @@ def metadata_line(row: MetadataRow) -> Line:
     line["is_valid"] = row.is_intact
     try:
         fact = decode_fact(row.key, row.value)
+        if row.key.startswith(_SECRETS):
+            return {**line, "value": HIDDEN}
         line["value"] = shown(row.value) if fact is None else shown_fields(fact)
     except HeadraceError as error:
-        line |= {"value": shown(row.value), "error": str(error)}
+        value = HIDDEN if row.key.startswith(_SECRETS) else shown(row.value)
+        line |= {"value": value, "error": str(error)}
     return line

@@ -46,6 +46,7 @@ from headrace.metadata.facts import (
 from headrace.metadata.group_facts import GroupFact
 from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
 from headrace.metadata.quota_facts import QUOTAS, QuotaFact
+from headrace.metadata.user_facts import SHARED_BY_BROKERS, USERS, BrokerSecretFact, UserFact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,6 +68,8 @@ _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     (MOVES, MovesFact.decode),
     (QUOTAS, QuotaFact.decode),
     (ACLS, AclFact.decode),
+    (USERS, UserFact.decode),
+    (SHARED_BY_BROKERS, BrokerSecretFact.decode),
     (CLIENT_METRICS, SubscriptionFact.decode),
 )
 _STEP = f"restore {METADATA} from a backup"
