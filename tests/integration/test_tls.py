@@ -424,10 +424,10 @@ def test_a_ca_that_is_no_longer_trusted_is_refused_after_the_reload(tmp_path, ce
         broker.stop()
 
 
-def test_workers_reach_each_other_over_tls(tmp_path, certificates) -> None:
+def test_workers_reach_each_other_over_mutual_tls(tmp_path, certificates) -> None:
     """Workers are each other's clients: coordinators, queues and death notices."""
     options = ("--workers", "2", "--partitions", "4")
-    broker = tls_broker(tmp_path, certificates, *options, client_auth="requested")
+    broker = tls_broker(tmp_path, certificates, *options)
     settings = certificates.client("alice")
     try:
         from confluent_kafka import Producer
