@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import socket
 import ssl
@@ -566,9 +567,8 @@ def test_the_command_line_reaches_a_broker_with_made_certificates(tmp_path) -> N
     assert modes == {"ca.pem": 0o644, "broker.pem": 0o600, "client.pem": 0o644, "client.key": 0o600}
     assert "exists; nothing was written" in command("cert", "dev", str(folder), code=2)
     # The printed commands, at free ports.
-    lines = " ".join(printed.replace("\\\n", " ").split("\n")).split()
-    begin, end = lines.index("serve"), lines.index("Reach")
-    given = lines[begin + 1 : end]
+    printed = printed.replace("\\\n", " ")
+    given = shlex.split(printed[printed.index("headrace serve") : printed.index("Reach it")])
     options = given[given.index("--http-security-protocol") :]
     broker = Broker(tmp_path / "broker", *options)
     broker.kafka = "SSL://127.0.0.1:0"

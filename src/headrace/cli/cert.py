@@ -64,7 +64,7 @@ Start a broker that clients reach over mutual TLS:
   headrace serve --kafka SSL://127.0.0.1:9093 --http-security-protocol SSL \\
     --ssl-keystore-location {server} \\
     --ssl-truststore-location {ca} --ssl-client-auth required \\
-    --super-users {shlex.quote(f"User:CN={client}")}
+    --super-users {shlex.quote(f"User:CN={client};User:CN=broker")}
 
 Reach it from this command line:
 
@@ -87,7 +87,8 @@ Java clients:
   ssl.keystore.type=PEM
   ssl.keystore.location=<file with client.key and client.pem, one after the other>
 
-The client's principal is User:CN={client}, which may do everything: --super-users."""
+The client's principal is User:CN={client}, and the broker's User:CN=broker: --super-users
+lets both do everything."""
     )
     sys.stdout.flush()
 
