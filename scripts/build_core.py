@@ -84,6 +84,8 @@ def defining_modules(module: str, name: str) -> list[str]:
 
 def build(into: Path, level: str) -> None:
     """Build the core into the folder `into`. Raises subprocess.CalledProcessError, OSError."""
+    import mypyc
+
     tools, modules = toolchain(level), dependencies()
     digest = compiled.digest(modules, tools)
     with tempfile.TemporaryDirectory(prefix="headrace-core-") as text:
@@ -96,7 +98,13 @@ def build(into: Path, level: str) -> None:
         subprocess.run(
             [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "built"],
             cwd=work,
-            env={**os.environ, "MYPYPATH": str(ROOT / "src"), "CFLAGS": "-g0"},
+            env={
+                **os.environ,
+                "MYPYPATH": str(ROOT / "src"),
+                # Without the paths of this machine, so that the same sources give the same bytes.
+                "CFLAGS": f"-g0 -ffile-prefix-map={Path(mypyc.__file__).parents[1]}=.",
+                "LDFLAGS": f"-s {os.environ.get('LDFLAGS', '')}".strip(),
+            },
             check=True,
             capture_output=True,
             text=True,

