@@ -62,7 +62,7 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
             default="/headrace",
             show_default=True,
             envvar="HEADRACE_ZOOKEEPER_ROOT",
-            help="ZooKeeper servers of the cluster.",
+            help="ZooKeeper path of the cluster.",
         ),
         click.option(
             "--zookeeper",
@@ -70,7 +70,7 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
             default="127.0.0.1:2181",
             show_default=True,
             envvar="HEADRACE_ZOOKEEPER",
-            help="ZooKeeper path of the cluster.",
+            help="ZooKeeper servers of the cluster.",
         ),
         CREDENTIAL,
         config_option(None, CLUSTER_NAMES),
