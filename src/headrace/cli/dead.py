@@ -28,6 +28,7 @@ from headrace.cli.transfer import (
     messages_until,
     produce_copy,
 )
+from headrace.http.access import REDRIVE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,7 +191,7 @@ def _scan(session: CliSession, topic: str) -> Iterator[Message]:
 
 def _group_of(topic: str) -> str:
     """The group with a redrive's offsets."""
-    return f"headrace-redrive.{topic}"
+    return f"{REDRIVE_PREFIX}{topic}"
 
 
 # --- redrive ---------------------------------------------------------------------------------

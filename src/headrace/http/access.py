@@ -8,7 +8,9 @@ mapped onto its operations as follows, so that one list of rules is enough (docs
   and settle them; a producer group that is asked about them is a transactional id.
 - Searches and traces READ the topic; of groups and other topics, what the client may see is shown.
 - A redrive READs the dead letter topic and WRITEs to its target; without a target it may write to
-  any topic that a record names, and so needs WRITE on all of them.
+  any topic that a record names, and so needs WRITE on all of them. What it leaves by `group` or
+  `reason` it WRITEs to the dead letter topic. Its progress is that of a group, its transactions
+  have an id: both have the same name on the command line.
 - A task belongs to whoever started it.
 """
 
@@ -48,6 +50,8 @@ def _shown(operation: Operation, kind: ResourceType, *places: str) -> tuple[Need
     return tuple(Need(operation, kind, place, How.SHOWN) for place in places)
 
 
+REDRIVE_PREFIX: Final = "headrace-redrive."
+"""Of the group and the transactional id of a topic's redrives. Do not change: stored."""
 _QUEUE = needs(_group(READ), _topic(READ))
 _SEE_QUEUE = needs(_group(DESCRIBE), _topic(DESCRIBE))
 _MESSAGES = needs(
@@ -105,7 +109,12 @@ ACCESS: Final[Mapping[str, Access]] = {
     "traceMessage": _MESSAGES,
     "startSearch": needs(_topic(READ, "body.topic")),
     "startTrace": needs(_topic(READ, "body.topic")),
-    "startRedrive": needs(_topic(READ, "body.topic"), _topic(WRITE, "body.to")).by("all_topics"),
+    "startRedrive": needs(
+        _topic(READ, "body.topic"),
+        _topic(WRITE, "body.to"),
+        group(READ, "body.topic")._replace(prefix=REDRIVE_PREFIX),
+        transaction(WRITE, "body.topic")._replace(prefix=REDRIVE_PREFIX),
+    ).by("redrive"),
     **{f"list{kind}Tasks": _OWN for kind in ("Search", "Trace", "Redrive")},
     **{f"get{kind}": _RESULTS for kind in ("Search", "Trace")},
     "getRedrive": _OWN,

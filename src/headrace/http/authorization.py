@@ -48,6 +48,16 @@ class Rights:
             self._services.audit.denied(self._session, operation, kind, name, self._request)
             raise unauthorized(self._session, operation, kind, name)
 
+    def require_each(self, operation: Operation, kind: ResourceType, names: Iterable[str]) -> None:
+        """Raise Unauthorized, which does not tell the name, unless the principal may do this with
+        each of the resources."""
+        if self.is_open:
+            return
+        for name in names:
+            if not self.may(operation, kind, name):
+                self._services.audit.denied(self._session, operation, kind, name, self._request)
+                raise unauthorized(self._session, operation, kind, EVERYWHERE)
+
     def check(self, path: Json, body: Json) -> None:
         """Raise Unauthorized for the first missing right."""
         if self.is_open:
@@ -58,9 +68,15 @@ class Rights:
             if need.unless is not None and self.may(need.unless, ResourceType.CLUSTER):
                 continue
             for name in _names({"path": path, "body": body}, need.of):
-                self.require(need.operation, need.kind, name)
-        if self._access.rule == "all_topics" and "to" not in body:
+                self.require(need.operation, need.kind, need.prefix + name)
+        if self._access.rule == "redrive":
+            self._check_redrive(body)
+
+    def _check_redrive(self, body: Json) -> None:
+        if "to" not in body:
             self.require(Operation.WRITE, ResourceType.TOPIC, EVERYWHERE)
+        if "group" in body or "reason" in body:  # the others are appended again
+            self.require(Operation.WRITE, ResourceType.TOPIC, body["topic"])
 
     def shown(self, items: Sequence[Json], place: str) -> Sequence[Json]:
         """Those of the items that are shown in a list of the answer."""

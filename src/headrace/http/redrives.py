@@ -3,7 +3,9 @@
 Invariants: one implementation, `headrace dead redrive`, which runs in a process of its own: a Kafka
 client reaches every broker's partitions, and its transactions make each record come once, however
 often a redrive is cancelled, lost with its broker, or started again, here or on the command line.
-Its memory and its CPU time are not the broker's. One redrive of a topic at a time.
+Its memory and its CPU time are not the broker's. One redrive of a topic at a time. It may do what
+its client may: it logs in as the client, or, where the inter-broker listener takes no logins,
+everything that it may need is checked before it starts.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.background_tasks import RUNNING, TooManyTasks
 from headrace.errors import HeadraceError
 from headrace.http.background import TaskOperations
@@ -72,8 +75,13 @@ class RedriveOperations:
         ]
         arguments += ["--dry-run"] if body.get("dry_run") else []
         arguments += ["--lines", "--", name]
-
-        environment = {HELPER_VARIABLE: json.dumps(dict(self._services.cluster.helper_settings()))}
+        access = self._services.cluster.helper_access(call.session)
+        if not access.is_of_client and "to" not in body:
+            # The command has other rights: no rule that denies the client a topic would stop it.
+            call.rights.require_each(
+                Operation.WRITE, ResourceType.TOPIC, self._services.topics.names()
+            )
+        environment = {HELPER_VARIABLE: json.dumps(dict(access.settings))}
 
         async def work(task: BackgroundTask) -> None:
             await _follow(task, arguments, environment)

@@ -25,7 +25,7 @@ from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_servers import ask_servers
-from headrace.server.authentication import set_up_authentication
+from headrace.server.authentication import helper_access, set_up_authentication
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
 from headrace.server.settings import (
@@ -292,7 +292,7 @@ async def _open(
         broker.on_stop(face.close)
     broker.certificates = certificates
     node.settings.read_certificates = certificates.reload
-    node.cluster.helper_settings = certificates.helper_settings
+    node.cluster.helper_access = helper_access(node, settings, certificates)
     certificates.start()
     broker.on_stop(certificates.close)
     await node.register()

@@ -207,7 +207,7 @@ class Certificates:
         return found.peer
 
     def helper_settings(self) -> Mapping[str, str]:
-        """What commands that this broker starts need to reach its inter-broker listener, in
+        """What commands that this broker starts need for TLS with its inter-broker listener, in
         librdkafka's names. Holds the private key. Raises RequestInvalid."""
         found = self.tls.get(self._settings.inter_broker_listener)
         if found is None:

@@ -47,6 +47,8 @@ class Need(NamedTuple):
     how: How = How.WHOLE
     unless: Operation | None = None
     """An operation on the cluster that suffices instead."""
+    prefix: str = ""
+    """What precedes that name in the resource's."""
 
 
 class Access(NamedTuple):

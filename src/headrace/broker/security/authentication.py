@@ -53,14 +53,17 @@ class Authentication:
         lifetime_max_ms: Mapping[str, int] | None = None,
         *,
         is_required: bool = False,
+        helper_listener: str = "",
     ) -> None:
         """`mechanisms`: those enabled, by listener. `lifetime_max_ms`: by listener, after how long
         a client has to authenticate again (`connections.max.reauth.ms`); 0: never. `is_required`:
         whether any listener authenticates its clients, so that what is for brokers alone has to be
-        closed to others. By default no client is authenticated."""
+        closed to others. `helper_listener`: where commands log in that a broker runs for a client,
+        whatever is enabled for users; "": nowhere. By default no client is authenticated."""
         self.logins = logins
         self.users = logins.users
         self.is_required = is_required
+        self._helper_listener = helper_listener
         self._mechanisms = mechanisms or {}
         self._lifetime_max_ms = lifetime_max_ms or {}
 
@@ -107,7 +110,8 @@ class Authentication:
         if session.identity is not None:
             self._check_reauthentication(session)
         try:
-            session.login = self.logins.begin(mechanism, enabled)
+            takes_helpers = session.listener == self._helper_listener
+            session.login = self.logins.begin(mechanism, enabled, takes_helpers=takes_helpers)
         except Exception:
             session.has_failed = True
             raise
@@ -165,6 +169,7 @@ class Authentication:
         session.is_expired = session.has_raw_tokens = False
         session.identity = identity
         session.principal = identity.principal
+        session.client_host = identity.client_host or session.client_host
         session.login = None
 
     def is_valid(self, session: ClientSession) -> bool:

@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.broker_secret import BROKER_MECHANISM
+from headrace.broker.security.helper_logins import HELPER_MECHANISM, HelperLogins, is_helper
 from headrace.broker.security.oauthbearer import (
     INVALID_TOKEN,
     OAUTHBEARER,
@@ -55,9 +56,12 @@ class Identity(NamedTuple):
 
     principal: Principal
     expires_ms: int | None = None
-    """When the token expires, since the epoch."""
+    """When the token or helper's login expires, since the epoch."""
     credential: ScramCredential | None = None
-    """The credential that was proven: the login ends when the user no longer has it."""
+    """The user's credential that was proven, or for which a helper's login was issued: the login
+    ends when the user no longer has it."""
+    client_host: str = ""
+    """The address of the client for which a helper acts; "": it is the connection's."""
 
 
 class Answer(NamedTuple):
@@ -99,6 +103,7 @@ class Logins:
         self.users = users
         self.secret = secret
         self.clock = clock
+        self.helpers = HelperLogins(users, secret, clock)
         self.figures = LoginFigures()
         self._randomness = randomness
         self.threads = threads
@@ -110,12 +115,16 @@ class Logins:
         """The same, with bearer tokens."""
         return Logins(self.users, self.secret, self.clock, self._randomness, self.threads, tokens)
 
-    def begin(self, mechanism: str, enabled: Sequence[str]) -> Login:
-        """Start a login. Raises MechanismUnsupported."""
+    def begin(
+        self, mechanism: str, enabled: Sequence[str], *, takes_helpers: bool = False
+    ) -> Login:
+        """Start a login. `takes_helpers`: whether commands that a broker runs for a client may log
+        in, even if their mechanism is not enabled for users. Raises MechanismUnsupported."""
         if mechanism == BROKER_MECHANISM:
             nonce = self._randomness.uuid().hex
             return Login(self, mechanism, ScramLogin(SHA_256, self.secret.credential, nonce))
-        if mechanism not in enabled:
+        is_enabled = mechanism in enabled
+        if not is_enabled and not (takes_helpers and mechanism == HELPER_MECHANISM):
             raise MechanismUnsupported(
                 f"SASL mechanism {mechanism[:40]!r} is not enabled on this listener",
                 enabled=list(enabled),
@@ -123,20 +132,36 @@ class Logins:
         scram = None
         if mechanism in HASHES:
             nonce = self._randomness.uuid().hex + self._randomness.uuid().hex
-            scram = ScramLogin(mechanism, lambda user: self._credential(mechanism, user), nonce)
+
+            def find(user: str) -> tuple[ScramCredential, bool]:
+                return self._credential(mechanism, user, is_enabled=is_enabled)
+
+            scram = ScramLogin(mechanism, find, nonce)
         return Login(self, mechanism, scram)
 
-    def _credential(self, mechanism: str, user: str) -> tuple[ScramCredential, bool]:
-        found = self.users.credential(user, mechanism)
-        if found is not None:
-            return found, True
-        return absent_credential(mechanism, self.secret.derived(b"absent users"), user), False
+    def _credential(
+        self, mechanism: str, user: str, *, is_enabled: bool
+    ) -> tuple[ScramCredential, bool]:
+        """A user's credential, and whether it exists. `is_enabled`: whether users may log in by the
+        mechanism. Raises AuthenticationFailed if they may not, which is the same for all users, and
+        for a helper's login that no longer holds."""
+        if is_helper(user):
+            helper = self.helpers.find(user) if mechanism == HELPER_MECHANISM else None
+            found = None if helper is None else helper.credential
+        elif is_enabled:
+            found = self.users.credential(user, mechanism)
+        else:
+            raise AuthenticationFailed("the mechanism is not enabled for users on this listener")
+        return (self._absent(mechanism, user), False) if found is None else (found, True)
+
+    def _absent(self, mechanism: str, user: str) -> ScramCredential:
+        return absent_credential(mechanism, self.secret.derived(b"absent users"), user)
 
     async def check_password(self, given: NamedPassword) -> Identity:
         """The user whose password this is. Raises AuthenticationFailed."""
         user, password = given
         found = self.users.any_credential(user)
-        mechanism, credential = found or (SHA_256, self._credential(SHA_256, user)[0])
+        mechanism, credential = found or (SHA_256, self._absent(SHA_256, user))
         digest = hmac.digest(self._memory_key, password.encode(), "sha256")
         known, known_digest = self._remembered.get(user, (None, b""))
         if known != credential or not hmac.compare_digest(digest, known_digest):
@@ -165,6 +190,20 @@ class Logins:
     def takes_tokens(self) -> bool:
         """Whether bearer tokens are accepted."""
         return self._tokens is not None
+
+    def proven(self, scram: ScramLogin, mechanism: str) -> Identity:
+        """Who has just proven its credential. Raises AuthenticationFailed if it has changed
+        since the login began."""
+        if is_helper(scram.user):
+            helper = self.helpers.find(scram.user)
+            if helper is not None and helper.credential == scram.credential:
+                principal, client_host, expires_ms, _, of_user = helper
+                return Identity(principal, expires_ms, of_user, client_host)
+        else:
+            identity = Identity(Principal(scram.user, mechanism=mechanism), None, scram.credential)
+            if self.is_valid(identity):
+                return identity
+        raise AuthenticationFailed("the user was changed during the login")
 
     def is_valid(self, identity: Identity) -> bool:
         """Whether an earlier login still holds: the user still has the credential."""
@@ -223,14 +262,11 @@ class Login:
     def _scram_answer(self, scram: ScramLogin, message: bytes) -> Answer:
         if not self._is_begun:
             self._is_begun = True
-            data = scram.first(message)
-            self.user = scram.user
-            return Answer(data)
+            try:
+                return Answer(scram.first(message))
+            finally:
+                self.user = scram.user
         data = scram.final(message)
         if self.mechanism == BROKER_MECHANISM:
             return Answer(data, Identity(Principal(scram.user, BROKER, mechanism=self.mechanism)))
-        principal = Principal(scram.user, mechanism=self.mechanism)
-        identity = Identity(principal, None, scram.credential)
-        if not self._logins.is_valid(identity):
-            raise AuthenticationFailed("the user was changed during the login")
-        return Answer(data, identity)
+        return Answer(data, self._logins.proven(scram, self.mechanism))

@@ -40,6 +40,8 @@ NAME_BYTES_MAX: Final = 100
 """Stored in hexadecimal as the name of a node."""
 SALT_BYTES_MAX: Final = 256
 USERS_MAX: Final = 100_000
+RESERVED_PREFIX: Final = "headrace-helper:"
+"""Of the names of logins that brokers make (see `helper_logins`). Do not change: on the wire."""
 _ATTEMPTS_MAX: Final = 10
 
 
@@ -56,6 +58,11 @@ def check_name(user: str) -> None:
     if not user or len(user.encode()) > NAME_BYTES_MAX or not user.isprintable():
         raise CredentialInvalid(
             f"a user's name has 1 to {NAME_BYTES_MAX} bytes, all of them printable"
+        )
+    if user.startswith(RESERVED_PREFIX):
+        raise CredentialInvalid(
+            f"names that begin with {RESERVED_PREFIX!r} are reserved for logins that brokers make:"
+            " choose another one"
         )
 
 

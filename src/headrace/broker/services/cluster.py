@@ -5,7 +5,7 @@ Invariants: knows no protocol; answers from what this broker knows now.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import CoordinatorUnavailable
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.session_guard import SessionGuard
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import BrokerFact
 
     Shards = CoordinatorShards[Any, Any, Any]
+
+
+class HelperAccess(NamedTuple):
+    """How a command that this broker runs for a client reaches it."""
+
+    settings: Mapping[str, str]
+    """Of librdkafka. May hold secrets."""
+    is_of_client: bool
+    """Whether the command logs in as the client, and may do what the client may; otherwise it has
+    the rights of whoever connects to that listener."""
+
+
+def _open_access(_client: ClientSession) -> HelperAccess:
+    return HelperAccess({}, is_of_client=False)
 
 
 class Cluster:
@@ -37,9 +52,9 @@ class Cluster:
         """Set when the broker has opened."""
         self.brokers = brokers
         """The live brokers, including this one before it has registered."""
-        self.helper_settings: Callable[[], Mapping[str, str]] = dict
-        """What client commands that this broker starts need to reach it: settings of librdkafka,
-        which may hold secrets."""
+        self.helper_access: Callable[[ClientSession], HelperAccess] = _open_access
+        """How a command that this broker runs for a client reaches it. Raises RequestInvalid,
+        AuthenticationFailed."""
         self.wait_settled = ownership.wait_settled
         """See `Ownership.wait_settled`."""
         self._topics = topics
