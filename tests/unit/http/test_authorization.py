@@ -15,7 +15,7 @@ from tests.unit.kafka.face_rig import broker
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.access import How
-from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.acls import Acl, AclFilter, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
@@ -103,7 +103,7 @@ async def guarded(monkeypatch: pytest.MonkeyPatch, **more: Any) -> AsyncIterator
 def _rules(name: str, who: str) -> list[Acl]:
     found = [
         Acl(
-            Pattern(need.kind, NAMES[need.kind]),
+            Pattern(need.kind, need.prefix + TOPIC if need.prefix else NAMES[need.kind]),
             Entry(f"User:{who}", "*", need.operation, Permission.ALLOW),
         )
         for need in ACCESS[name].needs
@@ -223,6 +223,46 @@ def test_a_redrive_to_wherever_records_say_needs_the_right_to_all_topics(monkeyp
             status, answer = await web.ask("POST", "/v1/redrives", body)
             assert status == 403
             assert EVERYWHERE in answer["detail"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("filters", [{}, {"to": TOPIC}, {"to": "other", "reason": "x"}])
+def test_a_redrive_needs_each_right_that_its_command_uses(filters, monkeypatch):
+    """Its command may have other rights, where it cannot log in as the client."""
+    needed = [
+        (ResourceType.TOPIC, TOPIC, Operation.READ),
+        (ResourceType.GROUP, f"headrace-redrive.{TOPIC}", Operation.READ),
+        (ResourceType.TRANSACTIONAL_ID, f"headrace-redrive.{TOPIC}", Operation.WRITE),
+        (ResourceType.TOPIC, filters.get("to", EVERYWHERE), Operation.WRITE),
+    ]
+    if "reason" in filters:
+        needed.append((ResourceType.TOPIC, TOPIC, Operation.WRITE))
+
+    def rules(permission: Permission, *rights: Any) -> list[Acl]:
+        return [
+            Acl(Pattern(kind, name), Entry("User:nobody", "*", operation, permission))
+            for kind, name, operation in rights
+        ]
+
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            await web.node.topics.create("other")
+            body = {"topic": TOPIC, "dry_run": True, **filters}
+            for right in needed:
+                status, answer = await web.ask("POST", "/v1/redrives", body)
+                assert status == 403, (right, answer)
+                await web.node.access.create(rules(Permission.ALLOW, right))
+            denied = rules(Permission.DENY, (ResourceType.TOPIC, "other", Operation.WRITE))
+            if not filters:
+                await web.node.access.create(denied)
+                status, answer = await web.ask("POST", "/v1/redrives", body)
+                assert (status, "other" in str(answer)) == (403, False), answer
+                await web.node.access.delete(AclFilter(permission=Permission.DENY))
+            status, answer = await web.ask("POST", "/v1/redrives", body)
+            assert status == 202, answer
+            await web.ask("DELETE", f"/v1/redrives/{answer['id']}")
 
     asyncio.run(scenario())
 
