@@ -588,3 +588,54 @@ def test_the_command_line_reaches_a_broker_with_made_certificates(tmp_path) -> N
         assert "orders" not in refused
     finally:
         broker.stop()
+
+
+def test_a_secure_broker_is_made_by_one_command(tmp_path) -> None:
+    made = tmp_path / 'a "broker"'
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    printed = command("init", "--secure", str(made), "--admin", "boss", env=env)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in made.iterdir()}
+    assert modes.pop("data") & 0o077 == 0
+    assert modes == {"ca.pem": 0o644, "broker.pem": 0o600, "headrace.toml": 0o600}
+    assert "is not empty; nothing was written" in command("init", str(made), env=env, code=2)
+    password = printed[printed.index("shown again:") :].split()[2]
+    broker = Broker(made, "--config", str(made / "headrace.toml"))
+    broker.kafka = "SASL_SSL://127.0.0.1:0"
+    broker.start()
+    try:
+        given = printed[printed.index("context add") : printed.index("Then add")].splitlines()[0]
+        words = shlex.split(given)
+        words[words.index("--bootstrap") + 1] = broker.kafka
+        command(*words, env=env)
+        as_boss = env | {"HEADRACE_PASSWORD": password}
+        command("topic", "create", "orders", env=as_boss)
+        command("queue", "receive", "orders", "workers", env=as_boss)  # HTTP
+        (tmp_path / "password").write_text("alice's own")
+        command("user", "add", "alice", "--password-file", str(tmp_path / "password"), env=as_boss)
+        command("context", "add", "alice", *words[words.index("--bootstrap") :][:4],
+                "--user", "alice", env=env)  # fmt: skip
+        as_alice = env | {"HEADRACE_PASSWORD": "alice's own"}
+        listed = ("--context", "alice", "topic", "list")
+        assert "orders" not in command(*listed, env=as_alice), "nobody has a right unasked"
+        command("acl", "add", "--principal", "User:alice", "--operation", "READ",
+                "--topic", "orders", env=as_boss)  # fmt: skip
+        assert "orders" in command(*listed, env=as_alice)
+        command(*listed, env=as_boss, code=1)  # with the wrong password
+        command("-b", broker.kafka, "topic", "list", env=env, code=4)
+    finally:
+        broker.stop()
+
+
+def test_a_configuration_without_security_listens_on_this_machine_alone(tmp_path) -> None:
+    made = tmp_path / "made"
+    command("init", str(made))
+    broker = Broker(made, "--config", str(made / "headrace.toml")).start()
+    try:
+        round_trip(broker.kafka, {}, "orders")
+    finally:
+        broker.stop()
+    options = ("--host", "broker.example")
+    assert "nothing was written" in command("init", str(tmp_path / "b"), *options, code=2)
+    everywhere = ("--secure", "--kafka", "0.0.0.0:9092")
+    assert "nothing was written" in command("init", str(tmp_path / "c"), *everywhere, code=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made"]

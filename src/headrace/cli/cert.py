@@ -54,7 +54,7 @@ def dev(folder: Path, hosts: tuple[str, ...], client: str, days: int) -> None:
         "client.pem": (user.certificate, _ALL_READ),
         "client.key": (user.key, _OWNER_ONLY),
     }
-    _write(folder, files)
+    write_new(folder, files)
     ca, server = (shlex.quote(str(folder / name)) for name in ("ca.pem", "broker.pem"))
     cert_file, key_file = (shlex.quote(str(folder / name)) for name in ("client.pem", "client.key"))
     click.echo(
@@ -93,7 +93,7 @@ lets both do everything."""
     sys.stdout.flush()
 
 
-def _write(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
+def write_new(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
     """Raises CommandFailed if one of the files exists."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -48,6 +48,7 @@ COMMANDS = {
     "info": ("headrace.cli.info", "Show cluster id, brokers, topics and versions."),
     "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
     "context": ("headrace.cli.context", "Name clusters, and how to reach them."),
+    "init": ("headrace.cli.init", "Write the configuration of a broker, secure if asked."),
     "cert": ("headrace.cli.cert", "Make certificates for trying TLS out."),
     "check": ("headrace.cli.check", "Check a data directory for damage."),
     "dump": ("headrace.cli.dump", "Show segments, write-ahead log and metadata."),

@@ -1,0 +1,190 @@
+"""`headrace init`: a folder with everything that a broker needs to be reached safely.
+
+Invariants: writes into a new or empty folder only; the configuration comes last, so that a folder
+that has one is complete. The password is printed once and stored nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+from headrace.broker.security.scram import HASHES, ITERATIONS
+from headrace.broker.security.users import check_name
+from headrace.broker.settings.kinds import HostAndPort
+from headrace.cli.cert import write_new
+from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.user_places import StoredUsers
+from headrace.errors import CredentialInvalid
+from headrace.runtime.new_certificates import Authority
+from headrace.server.settings import is_wildcard
+
+_PASSWORD_BYTES: Final = 18
+_OWNER_ONLY, _ALL_READ = 0o600, 0o644
+_SECURE: Final = """\
+# Made by `headrace init --secure`. Start the broker: headrace serve --config {path}
+[serve]
+data-dir = {data}
+kafka = {kafka}
+{advertise}http = {http}
+http-security-protocol = "SASL_SSL"
+ssl-keystore-location = {broker}
+ssl-truststore-location = {ca}
+# Access control lists are on, because clients are authenticated. These may do everything:
+super-users = {super_users}
+"""
+_LOCAL: Final = """\
+# Made by `headrace init`. Start the broker: headrace serve --config {path}
+# Clients are not authenticated, so it listens on this machine alone.
+[serve]
+data-dir = {data}
+kafka = {kafka}
+http = {http}
+"""
+_TOLD: Final = """\
+Start the broker:
+
+  headrace serve --config {path}
+
+The password of user {user}, which is not shown again:
+
+  {password}
+
+Reach it from this command line, on any machine that has ca.pem:
+
+  headrace context add secure --bootstrap {bootstrap} --ca {ca} --user {admin}
+  headrace --context secure info
+
+Then add users, and say what each may do:
+
+  headrace --context secure user add alice
+  headrace --context secure acl add --help"""
+
+
+@click.command(
+    epilog="Example:\n\n  headrace init --secure ./broker --kafka 10.0.0.5:9092"
+    " --http 10.0.0.5:9180"
+)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--secure", is_flag=True, help="TLS, users, and access control lists.")
+@click.option("--kafka", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT")
+@click.option("--http", default="127.0.0.1:9180", show_default=True, metavar="HOST:PORT")
+@click.option("--host", "hosts", multiple=True, help="Another name or address of the broker.")
+@click.option("--admin", default="admin", show_default=True, help="Name of the first user.")
+@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True)
+def init(
+    folder: Path,
+    *,
+    secure: bool,
+    kafka: str,
+    http: str,
+    hosts: tuple[str, ...],
+    admin: str,
+    days: int,
+) -> None:
+    """Write the configuration of a broker into a new FOLDER.
+
+    With --secure: a certificate, a first user who may do everything and whose password is printed
+    once, and listeners that accept only users over TLS. The certificate is signed by a CA that is
+    made for it and whose key is not kept: replace it by your own for production.
+    """
+    listening = [_host_of(kafka, "--kafka"), _host_of(http, "--http")]
+    if not secure and (hosts or admin != "admin" or days != 365):
+        raise CommandFailed(
+            "--host, --admin and --days have an effect with --secure only; nothing was written",
+            "",
+            USAGE,
+        )
+    wildcard = next(filter(is_wildcard, listening), None)
+    if wildcard is not None and not hosts:
+        raise CommandFailed(
+            f"clients cannot connect to {wildcard}, which stands for every address; nothing was"
+            " written",
+            "Name the address that they reach with --host, or listen on it",
+            USAGE,
+        )
+    try:
+        check_name(admin)
+    except CredentialInvalid as error:
+        raise CommandFailed(f"{error}; nothing was written", "Check --admin", USAGE) from error
+    if folder.exists() and any(folder.iterdir()):
+        raise CommandFailed(
+            f"{folder} is not empty; nothing was written", "Name another folder", USAGE
+        )
+    folder = folder.absolute()
+    path, data = folder / "headrace.toml", folder / "data"
+    if not secure:
+        text = _LOCAL.format(
+            path=path, data=_quoted(data), kafka=_quoted(kafka), http=_quoted(http)
+        )
+        write_new(folder, {path.name: (text.encode(), _OWNER_ONLY)})
+        click.echo(f"Start the broker:\n\n  headrace serve --config {shlex.quote(str(path))}")
+        return
+    names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts]
+    names += [one for one in listening if not is_wildcard(one)]
+    _certify(folder, list(dict.fromkeys(names)), days)
+    password = secrets.token_urlsafe(_PASSWORD_BYTES)
+    StoredUsers(data).set_password(admin, password, tuple(HASHES), ITERATIONS)
+    told = f"{hosts[0]}:{kafka.rpartition(':')[2]}" if is_wildcard(listening[0]) else kafka
+    advertise = f"advertise = {_quoted(f'SASL_SSL://{told}')}\n" if told != kafka else ""
+    text = _SECURE.format(
+        path=path,
+        data=_quoted(data),
+        kafka=_quoted(f"SASL_SSL://{kafka}"),
+        advertise=advertise,
+        http=_quoted(http),
+        broker=_quoted(folder / "broker.pem"),
+        ca=_quoted(folder / "ca.pem"),
+        super_users=_quoted(f"User:{admin}"),
+    )
+    write_new(folder, {path.name: (text.encode(), _OWNER_ONLY)})
+    click.echo(
+        _TOLD.format(
+            path=shlex.quote(str(path)),
+            user=admin,
+            password=password,
+            bootstrap=told,
+            ca=shlex.quote(str(folder / "ca.pem")),
+            admin=shlex.quote(admin),
+        )
+    )
+
+
+def _certify(folder: Path, names: list[str], days: int) -> None:
+    """Write a CA and a certificate for a broker of these names. Raises CommandFailed."""
+    try:
+        authority = Authority("Headrace CA", time.time_ns() // 1_000_000, days)
+        broker = authority.sign("broker", names, days)
+    except ValueError as error:
+        raise CommandFailed(
+            f"no certificate can be made ({error}); nothing was written", "Check --host", USAGE
+        ) from error
+    files = {
+        "ca.pem": (authority.certificate, _ALL_READ),
+        "broker.pem": (broker.key + broker.certificate, _OWNER_ONLY),
+    }
+    write_new(folder, files)
+
+
+def _quoted(value: object) -> str:
+    """A TOML string: JSON's escapes are TOML's, too."""
+    return json.dumps(str(value))
+
+
+def _host_of(address: str, option: str) -> str:
+    """Raises CommandFailed."""
+    try:
+        return HostAndPort().parse(address)[0]
+    except ValueError as error:
+        raise CommandFailed(
+            f"{option} {address[:100]!r} is not an address: expected {error}; nothing was written",
+            "",
+            USAGE,
+        ) from error
