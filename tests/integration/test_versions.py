@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from tests.integration.raw import (
@@ -22,17 +23,19 @@ from tests.integration.raw import (
     produce_values,
 )
 
-from headrace.kafka.apis import APIS
+from headrace.kafka.apis import APIS, TELEMETRY
 from headrace_verify.kafka_wire import is_in_kio
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from tests.integration.broker import Broker
 
 UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 25, 35, 69
+SECURITY_DISABLED, LOG_DIR_NOT_FOUND, ELECTION_NOT_NEEDED = 54, 57, 84
+THROTTLING_QUOTA_EXCEEDED, RESOURCE_NOT_FOUND = 89, 91
+BROKER_ID_NOT_REGISTERED, UNKNOWN_SUBSCRIPTION_ID = 102, 117
 MEMBER_ID_REQUIRED, SHARE_SESSION_NOT_FOUND = 79, 122
 TOPIC, GROUP = "versions", "versions-group"
+CLIENT = UUID(int=7)
 _numbers = itertools.count()
 
 
@@ -138,13 +141,20 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
                 }
             ],
         },
+        29: acl_values("_filter", pattern=1, allow=1),
+        30: {"creations": [acl_values(resource_pattern_type=3)]},
+        31: {"filters": [acl_values("_filter", pattern=1, allow=1)]},
         32: {"resources": [resource]},
         33: {"resources": [resource | {"configs": [config]}]},
+        34: {"dirs": [{"path": "/", "topics": [{"name": TOPIC, "partitions": (0,)}]}]},
         35: {"topics": None},
         36: {"auth_bytes": b"\0user\0password"},
         37: {"topics": [{"name": fresh, "count": 2}], "timeout": 5000},
         42: {"groups_names": (fresh + "-group",)},
+        43: {"topic_partitions": [{"topic": TOPIC, "partitions": (0,)}], "timeout": 5000},
         44: {"resources": [resource | {"configs": [config]}]},
+        45: {"topics": [reassignment_values(TOPIC)], "timeout": 5000},
+        46: {"topics": None, "timeout": 5000},
         47: {
             "group_id": fresh + "-group",
             "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0}]}],
@@ -159,8 +169,23 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
             ],
             "validate_only": True,
         },
+        50: {"users": [{"name": fresh}]},
+        51: {
+            "upsertions": [
+                {
+                    "name": fresh,
+                    "mechanism": 1,
+                    "iterations": 4096,
+                    "salt": b"salt",
+                    "salted_password": bytes(32),
+                }
+            ]
+        },
+        55: {"topics": [{"topic_name": TOPIC, "partitions": [{"partition_index": 0}]}]},
+        57: {"feature_updates": [{"feature": "share.version", "max_version_level": 2}]},
         60: {"endpoint_type": 1},
         61: {"topics": [{"name": TOPIC, "partition_indexes": (0,)}]},
+        64: {"broker_id": 99},
         65: {"transactional_ids": (fresh,)},
         66: {"duration_filter": -1},
         68: {
@@ -172,6 +197,9 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
             "topic_partitions": (),
         },
         69: {"group_ids": (fresh + "-consumers",), "include_authorized_operations": True},
+        71: {"client_instance_id": CLIENT},
+        72: {"client_instance_id": CLIENT, "subscription_id": 1},
+        74: {"resource_types": (2,)},
         75: {"topics": [{"name": TOPIC}], "response_partition_limit": 10},
         76: {"group_id": fresh, "member_id": "m", "subscribed_topic_names": (TOPIC,)},
         77: {"group_ids": (fresh,)},
@@ -191,6 +219,20 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         },
         92: {"group_id": fresh, "topics": [{"topic_name": TOPIC}]},
     }[api]
+
+
+def acl_values(
+    suffix: str = "", *, pattern: int | None = None, allow: int = 3, **more: int
+) -> dict:
+    """A rule, or the filter that finds it."""
+    patterns = {} if pattern is None else {"pattern_type_filter": pattern}
+    names = {"resource_type": 2, "resource_name": TOPIC, "principal": "User:x", "host": "*"}
+    named = {f"{name}{suffix}": value for name, value in names.items()}
+    return {**named, **patterns, **more, "operation": 3, "permission_type": allow}
+
+
+def reassignment_values(topic: str) -> dict:
+    return {"name": topic, "partitions": [{"partition_index": 0, "replicas": (0,)}]}
 
 
 def share_values(group: str, topic_id: UUID) -> dict:
@@ -261,6 +303,15 @@ PROMISED_ERRORS = {
     12: {UNKNOWN_MEMBER_ID},
     13: {0, UNKNOWN_MEMBER_ID},
     14: {UNKNOWN_MEMBER_ID},
+    29: {SECURITY_DISABLED},
+    30: {SECURITY_DISABLED},
+    31: {SECURITY_DISABLED},
+    34: {LOG_DIR_NOT_FOUND},
+    43: {0, ELECTION_NOT_NEEDED},
+    50: {0, RESOURCE_NOT_FOUND},
+    55: {UNSUPPORTED_VERSION},
+    64: {BROKER_ID_NOT_REGISTERED},
+    72: {THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID},
     77: {GROUP_ID_NOT_FOUND},
     79: {SHARE_SESSION_NOT_FOUND},
     90: {GROUP_ID_NOT_FOUND},
@@ -280,7 +331,7 @@ def test_what_is_advertised_is_what_is_tested(broker):
             told = raw.call(18, version, client_software_name="raw", client_software_version="1")
             ranges = {int(item.api_key): item for item in told.api_keys}
             assert {key: item.max_version for key, item in ranges.items()} == {
-                key: api.version_max for key, api in APIS.items()
+                key: api.version_max for key, api in APIS.items() if key not in TELEMETRY
             }
             assert all(
                 item.min_version == APIS[key].version_min for key, item in ranges.items() if key
