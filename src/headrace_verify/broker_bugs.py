@@ -63,10 +63,10 @@ def give_a_topic_the_id_of_its_name(patch: Patch) -> None:
 
 
 def let_a_topic_made_again_have_the_progress_of_the_old(patch: Patch) -> None:
-    async def believing(_self: Any, _topics: Any, _command: Any, reply: Any) -> Any:
-        return reply
+    async def believing(_self: Any, _command: Any, _reply: Any) -> None:
+        return
 
-    patch(group_coordinator.GroupCoordinator, "_without_stale", believing)
+    patch(group_coordinator.GroupCoordinator, "_drop_stale", believing)
 
 
 def leave_the_ledgers_of_deleted_topics(patch: Patch) -> None:

@@ -359,12 +359,12 @@ def test_after_an_outage_ledgers_look_at_their_metadata_in_line(with_store, monk
 
         monkeypatch.setattr(service, "read", counted)
         ledgers = [await store.create() for _ in range(3 * LOOKS_AT_ONCE)]
-        await settled(lambda: len(looked) == len(ledgers))
+        # The record of the newest id is read, too, and a watch may fire twice.
+        await settled(lambda: set(looked) >= set(ledgers) and not at_once[0])
         looked.clear()
         for writing in store._writing.values():
             writing._changed()  # as every watch does when the session is back
-        await settled(lambda: len(looked) == len(ledgers))
-        assert sorted(looked) == ledgers
+        await settled(lambda: set(looked) >= set(ledgers))
         assert at_once[1] <= LOOKS_AT_ONCE
 
     with_store(scenario)
