@@ -75,8 +75,9 @@ class ChainEvidence(Protocol):
 class Acknowledged(NamedTuple):
     """What a broker has acknowledged of a partition."""
 
-    base_offset: int = 0
-    """Of the ledger with the last record."""
+    ledger: LedgerId | None = None
+    """With the last record. Its base offset would not do: that of a ledger which was created ahead
+    is preliminary in the chain until the one before it is sealed."""
     end_offset: int = 0
 
 
@@ -194,13 +195,11 @@ class LedgerChain:
 
     def _check_acknowledged(self) -> None:
         """As `check_end`, before the epoch is written, by which a repair knows later ledgers."""
-        last = self.fact.ledgers[-1] if self.fact.ledgers else None
         may_hold_rest = (
-            last is not None
-            and not last.is_sealed
-            and last.base_offset >= self.acknowledged.base_offset
+            link.ledger == self.acknowledged.ledger and not link.is_sealed
+            for link in self.fact.ledgers
         )
-        if not may_hold_rest:
+        if not any(may_hold_rest):
             self.check_end(sealed_end(self.fact))
 
     async def foresee(self, leader_epoch: int) -> None:

@@ -28,12 +28,14 @@ from headrace.errors import (
     LedgerUnknown,
     MetadataUnavailable,
 )
+from headrace.log.ledger_chain import Acknowledged, LedgerChain
 from headrace.metadata.facts import (
     CLUSTER_ID,
     PARTITIONS,
     PRODUCER_IDS_NEXT,
     TOPICS,
     CompanionKind,
+    LedgerLink,
     PartitionFact,
     PinFact,
     TopicFact,
@@ -54,6 +56,7 @@ from headrace.records.codec import iterate_records
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.ledger import LedgerId
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
@@ -314,6 +317,25 @@ def test_what_a_broker_has_acknowledged_is_there_or_it_does_not_serve() -> None:
             assert text in str(owner_log(cluster).failure)
 
     run(scenario)
+
+
+def test_the_start_of_a_ledger_created_ahead_is_preliminary_and_no_sign_of_a_loss() -> None:
+    """A tenure that ended between the addition of the next ledger to the chain and the sealing of
+    the one before it: records went on into the one, and begin later in the other."""
+
+    async def claimed(ledger: int) -> None:
+        metadata, topic = MemoryMetadataStore(), UUID(int=4)
+        links = [LedgerLink(22, 133, 2), LedgerLink(27, 158, 2)]
+        fact = PartitionFact(ledgers=links, leader_epoch=2)
+        await metadata.put(partition_key(topic, 0), fact.encode(), ANY)
+        chain = LedgerChain(metadata, topic, 0)
+        chain.acknowledged = Acknowledged(LedgerId(ledger), 167)
+        assert (await chain.claim(3)).ledgers == links
+
+    for present in (22, 27):
+        asyncio.run(claimed(present))
+    with pytest.raises(ChainMissing, match="does not reach offset 167"):
+        asyncio.run(claimed(28))
 
 
 def test_a_ledger_that_has_lost_acknowledged_records_is_not_continued() -> None:

@@ -37,8 +37,9 @@ class EndedTenures:
         """The tenure of this log is over."""
         known, end = log.lifecycle_host.chain.acknowledged, log.high_watermark
         if end > known.end_offset:
-            bases = (segment.base_offset for segment in reversed(log.segments))
-            known = Acknowledged(next((base for base in bases if base < end), end), end)
+            holders = (one for one in reversed(log.segments) if one.base_offset < end)
+            holder = next(holders, None)
+            known = Acknowledged(None if holder is None else holder.ledger, end)
         self._by_key[key] = _Ended(log.leader_epoch, known)
 
     def end_all_of(self, incarnation: str, owners: Mapping[PartitionKey, Owner]) -> None:
