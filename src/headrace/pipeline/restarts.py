@@ -15,7 +15,7 @@ import logging
 import re
 from dataclasses import dataclass
 from time import monotonic_ns, sleep
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import HeadraceError, Retriable
 from headrace.pipeline import errors
@@ -42,6 +42,7 @@ _PASSING_SPARK_FAILURES = (
     "Socket is closed",
     "Closed by interrupt",
 )
+_CAUSES_MAX = 10
 _CLIENT_CODE = re.compile(r"KafkaError\{code=(\w+)")
 _ERROR_NAME = re.compile(r"headrace\.[a-z_.]*errors\.(\w+)")
 _KINDS = {
@@ -79,13 +80,27 @@ def is_passing(error: BaseException) -> bool:
         return isinstance(error, Retriable)
     if isinstance(error, TimeoutError | ConnectionError):
         return True
-    text = str(error)
+    text = "\n".join([str(error), *_java_causes(error)])
     kinds = [_KINDS[name] for name in _ERROR_NAME.findall(text) if name in _KINDS]
     if kinds:
         return all(issubclass(kind, Retriable) for kind in kinds)
     if codes := _CLIENT_CODE.findall(text):
         return all(code in errors.PASSING_CODES for code in codes)
     return any(phrase in text for phrase in _PASSING_SPARK_FAILURES)
+
+
+def _java_causes(error: BaseException) -> list[str]:
+    """What caused an error within Spark: the text of a failed stream leaves out causes without a
+    message, such as the EOFException of a process that has died."""
+    found: list[str] = []
+    cause: Any = getattr(error, "_origin", None)
+    try:
+        while cause is not None and len(found) < _CAUSES_MAX:
+            found.append(str(cause.toString()))
+            cause = cause.getCause()
+    except Exception:
+        _log.debug("the causes of %r cannot be read", error, exc_info=True)
+    return found
 
 
 def with_restarts(

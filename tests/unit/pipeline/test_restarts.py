@@ -67,3 +67,23 @@ def test_a_job_is_given_up_after_the_last_restart_and_at_once_where_none_can_hel
     with pytest.raises(RowsChanged):
         with_restarts(Job(RowsChanged()), "x", RestartPolicy(), waits.append)
     assert len(waits) == 2
+
+
+class Thrown:
+    """What py4j shows of a Java exception."""
+
+    def __init__(self, text, cause=None):
+        self._text, self._cause = text, cause
+
+    def toString(self):  # noqa: N802
+        return self._text
+
+    def getCause(self):  # noqa: N802
+        return self._cause
+
+
+@pytest.mark.parametrize(("text", "passes"), [("java.io.EOFException", True), ("x.Other", False)])
+def test_a_cause_without_a_message_counts_though_the_text_leaves_it_out(text, passes):
+    error = RuntimeError("[STREAM_FAILED] Query [id = 1] terminated with exception:  SQLSTATE: X")
+    error._origin = Thrown("StreamingQueryException", Thrown("org.SparkException", Thrown(text)))
+    assert is_passing(error) is passes
