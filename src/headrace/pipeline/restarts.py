@@ -92,13 +92,15 @@ def is_passing(error: BaseException) -> bool:
 def _java_causes(error: BaseException) -> list[str]:
     """What caused an error within Spark: the text of a failed stream leaves out causes without a
     message, such as the EOFException of a process that has died."""
+    from py4j.protocol import Py4JError
+
     found: list[str] = []
     cause: Any = getattr(error, "_origin", None)
     try:
         while cause is not None and len(found) < _CAUSES_MAX:
             found.append(str(cause.toString()))
             cause = cause.getCause()
-    except Exception:
+    except (Py4JError, OSError):  # Java has gone meanwhile
         _log.debug("the causes of %r cannot be read", error, exc_info=True)
     return found
 
