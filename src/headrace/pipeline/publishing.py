@@ -87,7 +87,7 @@ class Publisher:
         since_snapshot_id: int | None,
         properties: Mapping[str, str],
     ) -> None:
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError
 
         jvm = self._spark._jvm  # noqa: SLF001 - pyspark has no public way
         table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(

@@ -369,7 +369,7 @@ class _Archive:
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     return (Py4JJavaError, PySparkException)
