@@ -555,6 +555,7 @@ def command(*arguments: str, env: dict[str, str] | None = None, code: int = 0) -
         text=True,
         check=False,
         env=os.environ | (env or {}),
+        umask=0o022,
     )
     assert ran.returncode == code, ran.stderr
     return ran.stdout + ran.stderr

@@ -63,12 +63,14 @@ class StoredUsers:
     async def _open(self) -> AsyncIterator[Users]:
         from headrace.server.stored_users import open_users
 
-        os.umask(_OWNER_ONLY_UMASK)  # as the broker that will use the files
+        before = os.umask(_OWNER_ONLY_UMASK)  # as the broker that will use the files
         try:
             async with open_users(self._place) as users:
                 yield users
         except HeadraceError as error:
             raise CommandFailed(f"{str(error).rstrip('.')}; nothing was changed") from error
+        finally:
+            os.umask(before)
 
     def find(self) -> Found:
         """See UserPlace."""
