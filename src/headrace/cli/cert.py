@@ -8,13 +8,17 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.runtime.new_certificates import Authority
 
-_OWNER_ONLY, _ALL_READ = 0o600, 0o644
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OWNER_ONLY, _ALL_READ = 0o600, 0o644
 
 
 @click.group()
@@ -37,24 +41,7 @@ def dev(folder: Path, hosts: tuple[str, ...], client: str, days: int) -> None:
     localhost, 127.0.0.1, ::1 and this machine's name. The CA's key is not kept: to make more, begin
     with a new folder.
     """
-    names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts]
-    try:
-        authority = Authority("Headrace development CA", time.time_ns() // 1_000_000, days)
-        broker = authority.sign("broker", list(dict.fromkeys(names)), days)
-        user = authority.sign(client, days=days)
-    except ValueError as error:
-        raise CommandFailed(
-            f"no certificate can be made ({error}); nothing was written",
-            "Check --host and --client",
-            USAGE,
-        ) from error
-    files = {
-        "ca.pem": (authority.certificate, _ALL_READ),
-        "broker.pem": (broker.key + broker.certificate, _OWNER_ONLY),
-        "client.pem": (user.certificate, _ALL_READ),
-        "client.key": (user.key, _OWNER_ONLY),
-    }
-    write_new(folder, files)
+    write_new(folder, new_files("Headrace development CA", hosts, days, client))
     ca, server = (shlex.quote(str(folder / name)) for name in ("ca.pem", "broker.pem"))
     cert_file, key_file = (shlex.quote(str(folder / name)) for name in ("client.pem", "client.key"))
     click.echo(
@@ -91,6 +78,35 @@ The client's principal is User:CN={client}, and the broker's User:CN=broker: --s
 lets both do everything."""
     )
     sys.stdout.flush()
+
+
+def new_files(
+    authority_name: str, hosts: Iterable[str], days: int, client: str | None = None
+) -> dict[str, tuple[bytes, int]]:
+    """A CA's certificate, a broker's with its key, and a client's if one is named: contents and
+    modes, by file name. The broker is `hosts`, and this machine by its usual names.
+
+    Raises CommandFailed.
+    """
+    names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts]
+    try:
+        authority = Authority(authority_name, time.time_ns() // 1_000_000, days)
+        broker = authority.sign("broker", list(dict.fromkeys(names)), days)
+        user = None if client is None else authority.sign(client, days=days)
+    except ValueError as error:
+        raise CommandFailed(
+            f"no certificate can be made ({error}); nothing was written",
+            "Check --host" if client is None else "Check --host and --client",
+            USAGE,
+        ) from error
+    files = {
+        "ca.pem": (authority.certificate, _ALL_READ),
+        "broker.pem": (broker.key + broker.certificate, OWNER_ONLY),
+    }
+    if user is not None:
+        files["client.pem"] = user.certificate, _ALL_READ
+        files["client.key"] = user.key, OWNER_ONLY
+    return files
 
 
 def write_new(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:

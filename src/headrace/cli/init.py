@@ -7,10 +7,7 @@ that has one is complete. The password is printed once and stored nowhere.
 from __future__ import annotations
 
 import json
-import secrets
 import shlex
-import socket
-import time
 from pathlib import Path
 from typing import Final
 
@@ -18,16 +15,14 @@ import click
 
 from headrace.broker.security.scram import HASHES, ITERATIONS
 from headrace.broker.security.users import check_name
-from headrace.broker.settings.kinds import HostAndPort
-from headrace.cli.cert import write_new
+from headrace.cli.cert import OWNER_ONLY, new_files, write_new
 from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.parameters import Address, show_address
+from headrace.cli.user import generated_password
 from headrace.cli.user_places import StoredUsers
 from headrace.errors import CredentialInvalid
-from headrace.runtime.new_certificates import Authority
 from headrace.server.settings import is_wildcard
 
-_PASSWORD_BYTES: Final = 18
-_OWNER_ONLY, _ALL_READ = 0o600, 0o644
 _SECURE: Final = """\
 # Made by `headrace init --secure`. Start the broker: headrace serve --config {path}
 [serve]
@@ -74,8 +69,8 @@ Then add users, and say what each may do:
 )
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--secure", is_flag=True, help="TLS, users, and access control lists.")
-@click.option("--kafka", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT")
-@click.option("--http", default="127.0.0.1:9180", show_default=True, metavar="HOST:PORT")
+@click.option("--kafka", type=Address(), default="127.0.0.1:9092", show_default=True)
+@click.option("--http", type=Address(), default="127.0.0.1:9180", show_default=True)
 @click.option("--host", "hosts", multiple=True, help="Another name or address of the broker.")
 @click.option("--admin", default="admin", show_default=True, help="Name of the first user.")
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True)
@@ -83,8 +78,8 @@ def init(
     folder: Path,
     *,
     secure: bool,
-    kafka: str,
-    http: str,
+    kafka: tuple[str, int],
+    http: tuple[str, int],
     hosts: tuple[str, ...],
     admin: str,
     days: int,
@@ -95,7 +90,7 @@ def init(
     once, and listeners that accept only users over TLS. The certificate is signed by a CA that is
     made for it and whose key is not kept: replace it by your own for production.
     """
-    listening = [_host_of(kafka, "--kafka"), _host_of(http, "--http")]
+    listening = [kafka[0], http[0]]
     if not secure and (hosts or admin != "admin" or days != 365):
         raise CommandFailed(
             "--host, --admin and --days have an effect with --secure only; nothing was written",
@@ -121,30 +116,29 @@ def init(
     folder = folder.absolute()
     path, data = folder / "headrace.toml", folder / "data"
     if not secure:
-        text = _LOCAL.format(
-            path=path, data=_quoted(data), kafka=_quoted(kafka), http=_quoted(http)
-        )
-        write_new(folder, {path.name: (text.encode(), _OWNER_ONLY)})
+        shown = {"kafka": _quoted(show_address(kafka)), "http": _quoted(show_address(http))}
+        text = _LOCAL.format(path=path, data=_quoted(data), **shown)
+        write_new(folder, {path.name: (text.encode(), OWNER_ONLY)})
         click.echo(f"Start the broker:\n\n  headrace serve --config {shlex.quote(str(path))}")
         return
-    names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts]
-    names += [one for one in listening if not is_wildcard(one)]
-    _certify(folder, list(dict.fromkeys(names)), days)
-    password = secrets.token_urlsafe(_PASSWORD_BYTES)
+    named = [one for one in listening if not is_wildcard(one)]
+    write_new(folder, new_files("Headrace CA", [*hosts, *named], days))
+    password = generated_password()
     StoredUsers(data).set_password(admin, password, tuple(HASHES), ITERATIONS)
-    told = f"{hosts[0]}:{kafka.rpartition(':')[2]}" if is_wildcard(listening[0]) else kafka
-    advertise = f"advertise = {_quoted(f'SASL_SSL://{told}')}\n" if told != kafka else ""
+    bound = show_address(kafka)
+    told = show_address((hosts[0], kafka[1])) if is_wildcard(kafka[0]) else bound
+    advertise = f"advertise = {_quoted(f'SASL_SSL://{told}')}\n" if told != bound else ""
     text = _SECURE.format(
         path=path,
         data=_quoted(data),
-        kafka=_quoted(f"SASL_SSL://{kafka}"),
+        kafka=_quoted(f"SASL_SSL://{bound}"),
         advertise=advertise,
-        http=_quoted(http),
+        http=_quoted(show_address(http)),
         broker=_quoted(folder / "broker.pem"),
         ca=_quoted(folder / "ca.pem"),
         super_users=_quoted(f"User:{admin}"),
     )
-    write_new(folder, {path.name: (text.encode(), _OWNER_ONLY)})
+    write_new(folder, {path.name: (text.encode(), OWNER_ONLY)})
     click.echo(
         _TOLD.format(
             path=shlex.quote(str(path)),
@@ -157,34 +151,6 @@ def init(
     )
 
 
-def _certify(folder: Path, names: list[str], days: int) -> None:
-    """Write a CA and a certificate for a broker of these names. Raises CommandFailed."""
-    try:
-        authority = Authority("Headrace CA", time.time_ns() // 1_000_000, days)
-        broker = authority.sign("broker", names, days)
-    except ValueError as error:
-        raise CommandFailed(
-            f"no certificate can be made ({error}); nothing was written", "Check --host", USAGE
-        ) from error
-    files = {
-        "ca.pem": (authority.certificate, _ALL_READ),
-        "broker.pem": (broker.key + broker.certificate, _OWNER_ONLY),
-    }
-    write_new(folder, files)
-
-
 def _quoted(value: object) -> str:
     """A TOML string: JSON's escapes are TOML's, too."""
     return json.dumps(str(value))
-
-
-def _host_of(address: str, option: str) -> str:
-    """Raises CommandFailed."""
-    try:
-        return HostAndPort().parse(address)[0]
-    except ValueError as error:
-        raise CommandFailed(
-            f"{option} {address[:100]!r} is not an address: expected {error}; nothing was written",
-            "",
-            USAGE,
-        ) from error

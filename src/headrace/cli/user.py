@@ -108,12 +108,17 @@ def _password_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def generated_password() -> str:
+    """A password that nobody can guess."""
+    return secrets.token_urlsafe(_GENERATED_BYTES)
+
+
 def _password(path: Path | None, *, generate: bool) -> str:
     """The new password. Raises CommandFailed."""
     if generate and path is not None:
         raise CommandFailed("--generate and --password-file are mutually exclusive", "", USAGE)
     if generate:
-        return secrets.token_urlsafe(_GENERATED_BYTES)
+        return generated_password()
     if path is not None:
         try:
             is_input = str(path) == "-"
