@@ -103,16 +103,13 @@ def _named(resources: list[Resource]) -> list[Resource]:
     return resources
 
 
-def _binding(
-    resource: Resource, *, prefix: bool, entry: tuple[str, str, str, str], is_filter: bool = False
-) -> Any:
+def _binding(resource: Resource, *, prefix: bool, entry: tuple[str, str, str, str]) -> Any:
     """`entry`: (principal, host, operation, permission). Raises CommandFailed."""
     admin = kafka_admin()
     kind, name = resource
-    made = admin.AclBindingFilter if is_filter else admin.AclBinding
     principal, host, operation, permission = entry
     try:
-        return made(
+        return admin.AclBinding(
             admin.ResourceType["BROKER" if kind == "CLUSTER" else kind],
             name,
             admin.ResourcePatternType["PREFIXED" if prefix and kind != "CLUSTER" else "LITERAL"],
@@ -257,9 +254,8 @@ def remove(
             "Name a --principal or a resource",
             USAGE,
         )
-    pattern = kafka_admin().ResourcePatternType.LITERAL if _resources(options) else None
-    if pattern is None:
-        pattern = kafka_admin().ResourcePatternType.ANY
+    patterns = kafka_admin().ResourcePatternType
+    pattern = patterns.LITERAL if _resources(options) else patterns.ANY
     filters = _filters(options, operation, principal=principal, host=host, pattern=pattern)
     futures = session.admin().delete_acls(filters, request_timeout=session.timeout_s)
     removed = [one for wanted in filters for one in session.answer(futures[wanted], "remove rules")]
