@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.services.queue_receipts import ReceiptSettlements
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, RENEW
 from headrace.errors import RequestInvalid
-from headrace.http.operations import Json, text
+from headrace.http.operations import Json, fields, integer, text
 from headrace.http.problems import status_of
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 WAYS: Final = (("ack", ACCEPT), ("nack", RELEASE), ("extend", RENEW), ("dead_letter", REJECT))
 _ONE: Final[dict[str, Schema]] = {
     "receipt": {"type": "string"},
-    "delay_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
-    "lock_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
+    "delay_ms": integer(-1, DELAY_MS_MAX),
+    "lock_ms": integer(-1, DELAY_MS_MAX),
     "reason": text(REASON_LENGTH_MAX),
 }
 _KNOWN: Final = {
@@ -42,12 +42,7 @@ _KNOWN: Final = {
 
 def _receipts(kind: int) -> Schema:
     """The schema of the items that are settled in one way."""
-    one: Schema = {
-        "type": "object",
-        "required": ["receipt"],
-        "additionalProperties": False,
-        "properties": {name: _ONE[name] for name in _KNOWN[kind]},
-    }
+    one = fields(["receipt"], **{name: _ONE[name] for name in _KNOWN[kind]})
     return {
         "type": "array",
         "maxItems": SETTLEMENTS_MAX,
