@@ -18,10 +18,11 @@ from headrace.inspection.findings import (
     damage,
     note,
 )
-from headrace.inspection.folder import METADATA, folders_of
+from headrace.inspection.folder import folders_of
 from headrace.inspection.ledger_check import LedgerCheck
 from headrace.inspection.ledgers import Ledgers
 from headrace.inspection.metadata_copy import MetadataCopy
+from headrace.metadata.sqlite_file import METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,6 @@ from headrace.inspection.findings import (
     note,
     unreadable,
 )
-from headrace.inspection.folder import METADATA
 from headrace.log.fencing import EPOCH_OF_DELETED
 from headrace.metadata.acl_facts import ACLS, AclFact
 from headrace.metadata.client_metrics_facts import CLIENT_METRICS, SubscriptionFact
@@ -46,6 +45,7 @@ from headrace.metadata.facts import (
 from headrace.metadata.group_facts import GroupFact
 from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
 from headrace.metadata.quota_facts import QUOTAS, QuotaFact
+from headrace.metadata.sqlite_file import METADATA
 from headrace.metadata.user_facts import SHARED_BY_BROKERS, USERS, BrokerSecretFact, UserFact
 
 if TYPE_CHECKING:

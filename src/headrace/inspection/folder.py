@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import RequestInvalid
+from headrace.metadata.sqlite_file import METADATA
 from headrace.runtime.disk import READ_ONLY, SystemDisk, read_fully
 from headrace.storage.files.folder_lock import LOCK
 
-METADATA: Final = "metadata.sqlite"
 _LOCKS = Path("/proc/locks")
 _WORKER = "worker-"
 _DISK: Final = SystemDisk()

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import FormatUnsupported
 from headrace.inspection.findings import WHOLE_FOLDER, Finding, damage, unreadable
-from headrace.inspection.folder import METADATA
-from headrace.metadata.sqlite_file import check_format, row_crc
+from headrace.metadata.sqlite_file import METADATA, check_format, row_crc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = "Sequence[int] | VersionConflict"
 """The result of a change: the new versions, or the reason why none of it was applied."""
 
+METADATA = "metadata.sqlite"
+"""The name of the file in a data directory."""
 FORMAT = 1
 TOMBSTONE_MS = 86_400_000
 """How long a process may be suspended and still detect every deletion."""

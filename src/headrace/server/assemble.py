@@ -20,7 +20,7 @@ from headrace.kafka.peer_login import PeerLogin
 from headrace.metadata.endpoints import KAFKA
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
-from headrace.metadata.sqlite_file import check_format
+from headrace.metadata.sqlite_file import METADATA, check_format
 from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
@@ -53,7 +53,6 @@ log = logging.getLogger(__name__)
 LOG_LEVEL = "headrace.log.level"
 AUTO, NONE = "auto", "none"
 """Values of headrace.authorizer."""
-METADATA = "metadata.sqlite"
 WORKERS_POLL_MS = 50
 """How soon a worker sees another worker's metadata writes; one check costs about 10 us."""
 

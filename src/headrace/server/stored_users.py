@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.security.users import Users
 from headrace.metadata.sqlite import SqliteMetadataStore
+from headrace.metadata.sqlite_file import METADATA
 from headrace.metadata.user_facts import USERS
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files.store import FileLedgerStore
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from headrace.metadata.store import MetadataStore
     from headrace.server.settings import ClusterSettings
-
-METADATA = "metadata.sqlite"
 
 
 @asynccontextmanager
