@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
-from headrace.kafka.client.access import (
+from headrace.runtime.access import (
     CA,
     CERTIFICATE,
     KEY,

@@ -13,7 +13,6 @@ from typing import Final
 
 import click
 
-from headrace.broker.security.scram import HASHES, ITERATIONS
 from headrace.broker.security.users import check_name
 from headrace.cli.cert import OWNER_ONLY, new_files, write_new
 from headrace.cli.failures import USAGE, CommandFailed
@@ -21,6 +20,7 @@ from headrace.cli.parameters import Address, show_address
 from headrace.cli.user import generated_password
 from headrace.cli.user_places import StoredUsers
 from headrace.errors import CredentialInvalid
+from headrace.runtime.scram import HASHES, ITERATIONS
 from headrace.server.settings import is_wildcard
 
 _SECURE: Final = """\

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.broker.security.plain import PLAIN
-from headrace.broker.security.scram import HASHES
 from headrace.cli.client import kafka, kafka_admin
 from headrace.cli.contexts import context_for, helper_settings
 from headrace.cli.failures import NOT_FOUND, UNREACHABLE, USAGE, CommandFailed, from_kafka, no_topic
 from headrace.errors import AuthenticationFailed, RequestInvalid
-from headrace.kafka.client.access import access_of
 from headrace.kafka.client.blocking import BlockingConnection
+from headrace.runtime.access import access_of
+from headrace.runtime.scram import HASHES
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.cli.client import Client
     from headrace.cli.contexts import Context
-    from headrace.kafka.client.access import Access
+    from headrace.runtime.access import Access
 
 Answer = TypeVar("Answer")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.broker.security.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
 from headrace.broker.security.users import check_name
 from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_options, with_tls
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
 from headrace.cli.user_places import BrokerUsers, StoredUsers
 from headrace.errors import CredentialInvalid
+from headrace.runtime.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

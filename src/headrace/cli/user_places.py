@@ -12,11 +12,11 @@ import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.broker.security.scram import HASHES, new_credential, salt_text
 from headrace.broker.security.users import CredentialChange
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import CommandFailed
 from headrace.errors import HeadraceError
+from headrace.runtime.scram import HASHES, new_credential, salt_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

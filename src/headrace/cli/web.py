@@ -17,13 +17,14 @@ from urllib.parse import quote, urlencode
 import click
 
 from headrace.broker.security.plain import PLAIN
-from headrace.broker.security.scram import HASHES
 from headrace.cli.config_requests import BROKER, Resource, broker_addresses, describe
 from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandFailed
 from headrace.cli.session import CliSession, host_and_port
 from headrace.errors import RequestInvalid
-from headrace.kafka.client.access import tls_context
-from headrace.metadata.endpoints import HTTP_ADVERTISED, SASL_SSL, SSL
+from headrace.metadata.endpoints import HTTP_ADVERTISED
+from headrace.runtime.access import tls_context
+from headrace.runtime.scram import HASHES
+from headrace.runtime.security_protocols import SASL_SSL, SSL
 from headrace.server.settings import is_loopback
 
 if TYPE_CHECKING:

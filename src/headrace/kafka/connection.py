@@ -23,8 +23,8 @@ from headrace.broker.security.sessions import ClientSession
 from headrace.errors import AuthenticationFailed
 from headrace.kafka.connection_memory import COUNTED_BYTES_MIN
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
-from headrace.metadata.endpoints import PLAINTEXT
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
+from headrace.runtime.security_protocols import PLAINTEXT
 from headrace.runtime.tls import certificate_of
 
 if TYPE_CHECKING:

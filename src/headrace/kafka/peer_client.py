@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.coordination.transactions.commands import AddPartitionsReply
 from headrace.errors import BrokerUnreachable, HeadraceError, TransactionAbortable
 from headrace.kafka import apis
-from headrace.kafka.client.access import OPEN, Access
 from headrace.kafka.client.asynchronous import AsyncConnection
 from headrace.kafka.error_codes import error_of
 from headrace.kafka.wire.primitives import FrameInvalid
 from headrace.kafka.wire.schema import read_response, write_request
+from headrace.runtime.access import OPEN, Access
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from headrace.broker.security.broker_secret import BROKER_MECHANISM
 from headrace.errors import HeadraceError
 from headrace.kafka.client.login import ClientLogin, scram_tokens
-from headrace.metadata.endpoints import KAFKA, SASL_PLAINTEXT, SASL_SSL
+from headrace.metadata.endpoints import KAFKA
+from headrace.runtime.security_protocols import SASL_PLAINTEXT, SASL_SSL
 
 if TYPE_CHECKING:
     from headrace.broker.security.authentication import Authentication

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.runtime.security_protocols import PLAINTEXT
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -17,10 +19,6 @@ KAFKA, HTTP = "kafka", "http"
 """Protocols."""
 HTTP_ADVERTISED = "headrace.http.advertised"
 """The read-only setting by which a broker shows its HTTP address to Kafka clients."""
-PLAINTEXT = "PLAINTEXT"
-"""No security. Also the default listener name, as in Kafka."""
-SSL, SASL_PLAINTEXT, SASL_SSL = "SSL", "SASL_PLAINTEXT", "SASL_SSL"
-"""TLS; SASL authentication without and with TLS. Kafka's names."""
 
 
 @dataclass(slots=True)

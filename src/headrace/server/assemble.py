@@ -13,7 +13,6 @@ from headrace.broker.broker_config import ACL
 from headrace.broker.node import Node
 from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
-from headrace.kafka.client.access import Access
 from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.peer_client import PeerAccess
 from headrace.kafka.peer_login import PeerLogin
@@ -21,6 +20,7 @@ from headrace.metadata.endpoints import KAFKA
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import METADATA, check_format
+from headrace.runtime.access import Access
 from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks

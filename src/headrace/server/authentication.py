@@ -16,8 +16,9 @@ from headrace.broker.security.plain import PLAIN
 from headrace.broker.services.cluster import HelperAccess
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import ConfigInvalid
-from headrace.kafka.client.access import MECHANISM, PASSWORD, PROTOCOL, USER
-from headrace.metadata.endpoints import KAFKA, SASL_PLAINTEXT, SASL_SSL
+from headrace.metadata.endpoints import KAFKA
+from headrace.runtime.access import MECHANISM, PASSWORD, PROTOCOL, USER
+from headrace.runtime.security_protocols import SASL_PLAINTEXT, SASL_SSL
 from headrace.server.settings import is_authenticated, is_loopback
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.principal_rules import parse_rules
 from headrace.errors import RequestInvalid
-from headrace.kafka.client.access import CA, CERTIFICATE, KEY, KEY_PASSWORD, PROTOCOL
-from headrace.metadata.endpoints import SASL_SSL, SSL
+from headrace.runtime.access import CA, CERTIFICATE, KEY, KEY_PASSWORD, PROTOCOL
+from headrace.runtime.security_protocols import SASL_SSL, SSL
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.tls import (
     PEM_BYTES_MAX,

@@ -11,15 +11,8 @@ from headrace.broker.security.listener import PROTOCOLS
 from headrace.broker.settings.kinds import HTTP_LISTENER, LOOPBACK, HostAndPort, Listener
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import RequestInvalid
-from headrace.metadata.endpoints import (
-    HTTP,
-    KAFKA,
-    PLAINTEXT,
-    SASL_PLAINTEXT,
-    SASL_SSL,
-    SSL,
-    Endpoint,
-)
+from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint
+from headrace.runtime.security_protocols import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 from headrace.runtime.tls import REQUIRED, TlsFiles, client_context
 
 if TYPE_CHECKING:

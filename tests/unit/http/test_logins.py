@@ -14,16 +14,16 @@ from headrace.broker.node import Node
 from headrace.broker.security.authentication import Authentication
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.logins import MECHANISMS
-from headrace.broker.security.scram import SHA_256, new_credential, salt_text
 from headrace.broker.security.tokens import TokenUser
 from headrace.broker.security.users import CredentialChange
 from headrace.errors import AuthenticationFailed
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
-from headrace.metadata.endpoints import SASL_PLAINTEXT
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.scram import SHA_256, new_credential, salt_text
+from headrace.runtime.security_protocols import SASL_PLAINTEXT
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from headrace.broker.security.helper_logins import (
 from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import PLAIN, NamedPassword, write_plain
 from headrace.broker.security.principal import ANONYMOUS, BROKER, Principal
-from headrace.broker.security.scram import SHA_256, SHA_512, ScramClient
 from headrace.broker.security.users import RESERVED_PREFIX, check_name
 from headrace.errors import AuthenticationFailed, CredentialInvalid, RequestInvalid
 from headrace.kafka import apis
@@ -35,6 +34,7 @@ from headrace.kafka.error_codes import (
     UNSUPPORTED_SASL_MECHANISM,
 )
 from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.scram import SHA_256, SHA_512, ScramClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

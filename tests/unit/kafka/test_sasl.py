@@ -16,15 +16,6 @@ from headrace.broker.security.logins import MECHANISMS
 from headrace.broker.security.oauthbearer import INVALID_TOKEN, OAUTHBEARER
 from headrace.broker.security.plain import PLAIN, write_plain
 from headrace.broker.security.principal import ANONYMOUS, BROKER, Principal
-from headrace.broker.security.scram import (
-    HASHES,
-    SHA_256,
-    SHA_512,
-    ScramClient,
-    new_credential,
-    salt_text,
-    salted_password,
-)
 from headrace.broker.security.tokens import TokenUser
 from headrace.broker.security.users import CredentialChange
 from headrace.errors import AuthenticationFailed
@@ -39,8 +30,17 @@ from headrace.kafka.error_codes import (
     UNACCEPTABLE_CREDENTIAL,
     UNSUPPORTED_SASL_MECHANISM,
 )
-from headrace.metadata.endpoints import SASL_PLAINTEXT
 from headrace.metadata.user_facts import user_key
+from headrace.runtime.scram import (
+    HASHES,
+    SHA_256,
+    SHA_512,
+    ScramClient,
+    new_credential,
+    salt_text,
+    salted_password,
+)
+from headrace.runtime.security_protocols import SASL_PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,8 +11,8 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.security.scram import SHA_256, ScramClient, ScramCredential, new_credential
 from headrace.metadata.user_facts import ensure_broker_secret
+from headrace.runtime.scram import SHA_256, ScramClient, ScramCredential, new_credential
 
 if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.plain import PLAIN, NamedPassword
 from headrace.broker.security.principal import Principal
-from headrace.broker.security.scram import HASHES, SHA_256, ScramCredential, new_credential
 from headrace.broker.security.users import RESERVED_PREFIX
 from headrace.errors import AuthenticationFailed, RequestInvalid
+from headrace.runtime.scram import HASHES, SHA_256, ScramCredential, new_credential
 
 if TYPE_CHECKING:
     from headrace.broker.security.broker_secret import BrokerSecret

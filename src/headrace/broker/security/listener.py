@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.principal_rules import mapped_name
 from headrace.errors import AuthenticationFailed
-from headrace.metadata.endpoints import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
+from headrace.runtime.security_protocols import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 
 if TYPE_CHECKING:
     import ssl

@@ -23,7 +23,8 @@ from headrace.broker.security.oauthbearer import (
 )
 from headrace.broker.security.plain import PLAIN, NamedPassword, read_plain
 from headrace.broker.security.principal import BROKER, Principal
-from headrace.broker.security.scram import (
+from headrace.errors import AuthenticationFailed, MechanismUnsupported
+from headrace.runtime.scram import (
     HASHES,
     SHA_256,
     SHA_512,
@@ -32,7 +33,6 @@ from headrace.broker.security.scram import (
     absent_credential,
     is_password,
 )
-from headrace.errors import AuthenticationFailed, MechanismUnsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,14 +10,6 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.broker.security.scram import (
-    HASHES,
-    ITERATIONS_MAX,
-    ITERATIONS_MIN,
-    SHA_256,
-    SHA_512,
-    ScramCredential,
-)
 from headrace.errors import (
     CredentialInvalid,
     CredentialUnknown,
@@ -28,6 +20,14 @@ from headrace.errors import (
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.metadata.user_facts import CredentialFact, UserFact, user_key, user_of_key
+from headrace.runtime.scram import (
+    HASHES,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    SHA_256,
+    SHA_512,
+    ScramCredential,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

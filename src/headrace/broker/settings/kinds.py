@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headrace.broker.security.listener import PROTOCOLS
 from headrace.broker.topics.topic_config import BOOLEAN, INT, INT32_MAX, LIST, LONG, STRING
-from headrace.metadata.endpoints import PLAINTEXT
+from headrace.runtime.security_protocols import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headrace.broker.security.logins import MECHANISMS
-from headrace.broker.security.scram import SHA_256, SHA_512
 from headrace.broker.settings.kinds import Choices, Text, Whole
 from headrace.broker.settings.setting import DURATION, BrokerSetting
+from headrace.runtime.scram import SHA_256, SHA_512
 
 AUTHENTICATION = (
     BrokerSetting(

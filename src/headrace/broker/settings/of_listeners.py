@@ -15,7 +15,7 @@ from headrace.broker.settings.kinds import (
     Text,
 )
 from headrace.broker.settings.setting import BrokerSetting
-from headrace.metadata.endpoints import PLAINTEXT
+from headrace.runtime.security_protocols import PLAINTEXT
 from headrace.runtime.tls import NONE, REQUESTED, REQUIRED, VERSIONS
 
 if TYPE_CHECKING:

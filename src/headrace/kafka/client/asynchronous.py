@@ -11,8 +11,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from headrace.kafka.client.access import OPEN, Access
 from headrace.kafka.client.exchange import ANSWER_BYTES_MAX, AnswerInvalid, Exchange
+from headrace.runtime.access import OPEN, Access
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from headrace.kafka.client.access import OPEN, Access
 from headrace.kafka.client.exchange import (
     ANSWER_BYTES_MAX,
     SIZE_BYTES,
@@ -17,6 +16,7 @@ from headrace.kafka.client.exchange import (
     Exchange,
     answer_size,
 )
+from headrace.runtime.access import OPEN, Access
 
 if TYPE_CHECKING:
     from typing import Self

@@ -10,15 +10,15 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.security.plain import PLAIN, write_plain
-from headrace.broker.security.scram import HASHES, ScramClient
 from headrace.errors import AuthenticationFailed, MechanismUnsupported
 from headrace.kafka.wire.primitives import FrameInvalid
 from headrace.kafka.wire.schema import read_response, write_request
+from headrace.runtime.scram import HASHES, ScramClient
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from headrace.kafka.client.access import Access
+    from headrace.runtime.access import Access
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 """Do not change: protocol."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
-from headrace.broker.security.scram import SHA_256, SHA_512, credential_of
 from headrace.broker.security.users import CredentialChange
 from headrace.errors import (
     CredentialDuplicate,
@@ -21,6 +20,7 @@ from headrace.errors import (
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import NONE, code_of, message_of
+from headrace.runtime.scram import SHA_256, SHA_512, credential_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

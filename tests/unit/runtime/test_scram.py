@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.broker.security import oauthbearer, plain, scram
-from headrace.broker.security.scram import (
+from headrace.errors import AuthenticationFailed, CredentialInvalid
+from headrace.runtime.scram import (
     HASHES,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -20,7 +21,6 @@ from headrace.broker.security.scram import (
     new_credential,
     salt_text,
 )
-from headrace.errors import AuthenticationFailed, CredentialInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import RequestInvalid
-from headrace.metadata.endpoints import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
+from headrace.runtime.security_protocols import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 from headrace.runtime.tls import TlsMaterial, peer_context
 
 if TYPE_CHECKING:
