@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.broker.security import oauthbearer, plain, scram
+from headrace.broker.security import oauthbearer, plain
 from headrace.errors import AuthenticationFailed, CredentialInvalid
+from headrace.runtime import scram
 from headrace.runtime.scram import (
     HASHES,
     ITERATIONS_MAX,
