@@ -7,7 +7,7 @@ partitions (`broker/services/message_timers`). Receipts and page tokens are opaq
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.services.message_timers import HalfOutcome, HalfReference
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED, Settled
@@ -28,6 +28,7 @@ from headrace.http.operations import (
 )
 from headrace.http.partitions import failed_brokers, failed_partitions
 from headrace.http.problems import Contradiction
+from headrace.http.records import as_text, shown_content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.timers.commands import Half
     from headrace.http.schemas import Schema
-    from headrace.records.bodies import Body
 
 CHECKS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
@@ -258,32 +258,14 @@ def _parse(token: str, count: int) -> list[int] | None:
     return numbers
 
 
-def _text(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(data).decode()
-
-
-def _content(body: Body) -> Json:
-    shown: Json = {"headers": [[name, _text(value)] for name, value in body.headers]}
-    for name, data in (("key", body.key), ("value", body.value)):
-        shown[name] = _text(data)
-        if data is not None and shown[name].encode() != data:
-            shown[f"{name}_encoding"] = "base64"
-    return shown
-
-
 def _shown(one: DelayedShown) -> Json:
     return {
         "receipt": _token(one.partition, one.due_ms, one.number),
         "partition": one.partition,
         "due_ms": one.due_ms,
         "timestamp_ms": one.timestamp_ms,
-        "message_id": _text(one.message_id),
-        "key": _text(one.key),
+        "message_id": as_text(one.message_id)[0],
+        "key": as_text(one.key)[0],
         "value_bytes": one.value_bytes,
     }
 
@@ -325,7 +307,7 @@ def _outcome(partition: int, settled: Settled) -> Json:
 
 
 def _check(one: HalfShown) -> Json:
-    return {"topic": one.topic, **_half(one.partition, one.half), **_content(one.body)}
+    return {"topic": one.topic, **_half(one.partition, one.half), **shown_content(one.body)}
 
 
 def _problem(error: HeadraceError) -> Json:

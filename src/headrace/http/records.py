@@ -36,7 +36,7 @@ from headrace.http.operations import (
 from headrace.http.problems import Contradiction, details
 from headrace.log.appended import STORED
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.records.codec import Record
+from headrace.records.codec import Record, header_name, header_name_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.record_sends import Sent
     from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
+    from headrace.records.bodies import Body
 
 RECORDS_MAX: Final = 1_000
 HEADERS_MAX: Final = 100
@@ -241,7 +242,7 @@ def _record_schema() -> Schema:
         key_encoding={"type": "string", "enum": ["text", "base64"], "default": "text"},
         value={"description": "Text, or with value_encoding json any JSON; absent: null."},
         value_encoding={"type": "string", "enum": ["text", "base64", "json"], "default": "text"},
-        headers=listing(listing({"oneOf": [text(32_000), {"type": "null"}]}, 3, 2), HEADERS_MAX),
+        headers=listing(listing({"oneOf": [text(32_000), {"type": "null"}]}, 4, 2), HEADERS_MAX),
         partition=PARTITION,
         timestamp_ms=integer(0, TIMESTAMP_MS_MAX),
     )
@@ -257,20 +258,26 @@ def _record(item: Json, now_ms: int) -> Record:
         _bytes(item["value"], item.get("value_encoding", "text"), "value")
         if "value" in item
         else None,
-        [(one[0], _header(one)) for one in item.get("headers", ())],
+        [_header(one) for one in item.get("headers", ())],
     )
 
 
-def _header(item: list[str | None]) -> bytes | None:
-    """Raises RequestInvalid."""
-    if item[0] is None:
-        raise RequestInvalid("the name of a header is text")
-    if item[1] is None:
-        return None
-    encoding = item[2] if len(item) == 3 else "text"
-    if encoding not in {"text", "base64"}:
-        raise RequestInvalid("the third part of a header is text or base64")
-    return _bytes(item[1], encoding, "header")
+def _header(item: list[str | None]) -> tuple[str, bytes | None]:
+    """A header that is given as [name, value, encoding of the value, encoding of the name].
+
+    Raises RequestInvalid.
+    """
+    name, value, *encodings = item
+    if not {*encodings} <= {"text", "base64"}:
+        raise RequestInvalid(
+            "the third and fourth element of a header, the encodings of its value and of its name,"
+            " must be text or base64"
+        )
+    if name is None:
+        raise RequestInvalid("the name of a header must not be null")
+    of_value, of_name, *_ = (*encodings, "text", "text")
+    data = None if value is None else _bytes(value, str(of_value), "header")
+    return header_name(_bytes(name, str(of_name), "header")), data
 
 
 def _bytes(value: Any, encoding: str, name: str) -> bytes:
@@ -296,12 +303,14 @@ def _json_bytes(value: Any) -> bytes:
 
 def shown(record: Record) -> Json:
     """A record for a response: text where it is UTF-8, else base64, named in `*_encoding`."""
-    found: Json = {
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "headers": [_shown_header(name, value) for name, value in record.headers],
-    }
-    for name, data in (("key", record.key), ("value", record.value)):
+    found: Json = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
+    return found | shown_content(record)
+
+
+def shown_content(content: Record | Body) -> Json:
+    """Key, value and headers for a response."""
+    found: Json = {"headers": [_shown_header(name, value) for name, value in content.headers]}
+    for name, data in (("key", content.key), ("value", content.value)):
         found[name], is_text = as_text(data)
         if not is_text:
             found[f"{name}_encoding"] = "base64"
@@ -309,8 +318,11 @@ def shown(record: Record) -> Json:
 
 
 def _shown_header(name: str, value: bytes | None) -> list[str | None]:
-    """[name, value], or [name, value in base64, "base64"]."""
+    """[name, value] with the encodings that the value and the name need after it."""
     shown_value, is_text = as_text(value)
+    shown_name, name_is_text = as_text(header_name_bytes(name))
+    if not name_is_text:
+        return [shown_name, shown_value, "text" if is_text else "base64", "base64"]
     return [name, shown_value] if is_text else [name, shown_value, "base64"]
 
 

@@ -21,7 +21,7 @@ from headrace.records.batch import (
     NO_PRODUCER_ID,
     TIMESTAMP_TYPE_LOG_APPEND,
 )
-from headrace.records.codec import decode_batch
+from headrace.records.codec import decode_batch, header_name_bytes
 from headrace.records.compression import CODEC_NAMES
 from headrace.storage.files.format import (
     APPEND,
@@ -143,11 +143,19 @@ def _records(batch: FoundBatch, decode: Decode | None) -> Iterator[Line]:
             "value": shown(record.value),
         }
         if record.headers:
-            line["headers"] = [{"key": k, "value": shown(v)} for k, v in record.headers]
+            line["headers"] = [_header(name, value) for name, value in record.headers]
         state = state_or_error(record, decode)
         if state is not None:
             line["decoded"] = state
         yield line
+
+
+def _header(name: str, value: bytes | None) -> Line:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # its bytes are not UTF-8
+        return {"key": shown(header_name_bytes(name)), "value": shown(value)}
+    return {"key": name, "value": shown(value)}
 
 
 # --- footers -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import MAGIC, TIMESTAMP_TYPE_LOG_APPEND, BatchHeader
-from headrace.records.codec import assemble_batch
+from headrace.records.codec import assemble_batch, header_name, header_name_bytes
 from headrace.records.compression import compress
 from headrace.records.varints import read_varint, write_varint
 
@@ -32,7 +32,7 @@ def encode_body(key: bytes | None, value: bytes | None, headers: Headers) -> byt
     """The encoding of a body."""
     parts = [_sized(key), _sized(value), write_varint(len(headers))]
     for name, content in headers:
-        parts += (_sized(name.encode()), _sized(content))
+        parts += (_sized(header_name_bytes(name)), _sized(content))
     return b"".join(parts)
 
 
@@ -50,7 +50,7 @@ def decode_body(data: bytes) -> Body:
         for _ in range(count):
             name, at = _read(data, at)
             content, at = _read(data, at)
-            headers.append(((name or b"").decode(errors="replace"), content))
+            headers.append((header_name(name or b""), content))
     except IndexError:
         raise BatchCorrupt("a stored record ends too early") from None
     if at != len(data):

@@ -322,6 +322,17 @@ def read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at:end], end
 
 
+def header_name(data: bytes) -> str:
+    """A header's name. Bytes that are not UTF-8 become lone surrogates (PEP 383), so that a record
+    that is written again, to a dead letter topic for example, keeps its name."""
+    return data.decode(errors="surrogateescape")
+
+
+def header_name_bytes(name: str) -> bytes:
+    """The bytes of a header's name: those that were read, if it was read."""
+    return name.encode(errors="surrogateescape")
+
+
 def read_headers(data: bytes, at: int, headers: Headers) -> int:
     """Append a record's headers to `headers`; returns their end."""
     count, at = read_varint(data, at)
@@ -332,7 +343,7 @@ def read_headers(data: bytes, at: int, headers: Headers) -> int:
         if name is None:
             raise BatchCorrupt("a record header without a name")
         value, at = read_bytes(data, at)
-        headers.append((name.decode(errors="replace"), value))  # as Java clients do
+        headers.append((header_name(name), value))
     return at
 
 
@@ -463,7 +474,7 @@ def _encode_records(records: Sequence[Record], deltas: Sequence[int], first_ms: 
             write_varint(len(record.headers)),
         ]
         for name, content in record.headers:
-            text = name.encode()
+            text = header_name_bytes(name)
             fields += (write_varint(len(text)), text)
             fields.append(_NULL if content is None else write_varint(len(content)) + content)
         body = b"".join(fields)

@@ -87,6 +87,14 @@ async def test_settings_are_set_and_reset(web: Web) -> None:
     assert (await web.ask("PATCH", "/v1/topics/t/config", {"set": {"nonsense": "1"}}))[0] == 400
 
 
+HEADERS_SENT = [
+    ["h", "v"],
+    ["b", "/w==", "base64"],
+    ["/2g=", "v", "text", "base64"],
+    ["/2g=", None, "text", "base64"],
+]
+
+
 @on_the_web
 async def test_records_are_written_in_three_encodings_and_read_by_offset(web: Web) -> None:
     await web.ask("POST", "/v1/topics", {"name": "t"})
@@ -94,7 +102,7 @@ async def test_records_are_written_in_three_encodings_and_read_by_offset(web: We
         {
             "value": "plain",
             "key": "k",
-            "headers": [["h", "v"], ["b", "/w==", "base64"]],
+            "headers": HEADERS_SENT,
             "timestamp_ms": 5,
         },
         {"value": base64.b64encode(b"\xff\x00").decode(), "value_encoding": "base64"},
@@ -107,7 +115,7 @@ async def test_records_are_written_in_three_encodings_and_read_by_offset(web: We
     _status, found = await web.ask("GET", "/v1/topics/t/records?offset=0")
     first, second, third, fourth = found["records"]
     assert (first["value"], first["key"], first["timestamp_ms"]) == ("plain", "k", 5)
-    assert first["headers"] == [["h", "v"], ["b", "/w==", "base64"]]
+    assert first["headers"] == HEADERS_SENT
     assert base64.b64decode(second["value"]) == b"\xff\x00"
     assert json.loads(third["value"]) == {"a": [1, None]}
     assert fourth["value"] is None
