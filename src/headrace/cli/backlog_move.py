@@ -34,7 +34,7 @@ from headrace.cli.transfer import (
     messages_until,
     produce_copy,
 )
-from headrace.cli.web import HTTP, Web, ask_each, path_of, require_all
+from headrace.cli.web import HTTP, Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
@@ -179,31 +179,25 @@ def _move_share(
     ends = [{"partition": p.number, "offset": b.latest} for p, b in bounds.items()]
     asked = {"max": RECEIVED_MAX, "wait_ms": WAIT_MS, "lock_ms": LOCK_MS, "ends": ends}
     again = 0
-    answers: list[dict[str, Any]] = []
+    web = Web(session)
     with counting(f"move {topic}", left) as show_done:
-        while not answers or any(answer["messages"] for answer in answers):
-            answers = []
-            for answer in ask_each(
-                *(session, "POST", f"{path}/receive", asked),
-                wait_s=WAIT_MS / 1000,
-            ):
-                answers.append(answer)
-                found = answer["messages"]
-                if not found:
-                    continue
-                _copy(session, producer, found, options["target"])
-                web = Web(session, answer["asked_at"])
-                acks = {"ack": [one["receipt"] for one in found]}
-                results = web.ask("POST", f"{path}/settle", acks)["results"]
-                done = sum(one["ok"] for one in results)
-                if not done:
-                    raise _not_acknowledged(results[0])
-                again += len(found) - done
-                moved += done
-                show_done(done)
-                throttle.wait(len(found))
+        while True:
+            answer = web.ask("POST", f"{path}/receive", asked, wait_s=WAIT_MS / 1000)
+            found = answer["messages"]
+            if not found:
+                break
+            _copy(session, producer, found, options["target"])
+            acks = {"ack": [one["receipt"] for one in found]}
+            results = web.ask("POST", f"{path}/settle", acks)["results"]
+            done = sum(one["ok"] for one in results)
+            if not done:
+                raise _not_acknowledged(results[0])
+            again += len(found) - done
+            moved += done
+            show_done(done)
+            throttle.wait(len(found))
     _report_remaining(group, left - moved, again)
-    require_all(answers, "their unread records were not moved")
+    require_none_failed(answer, "their unread records were not moved")
     return moved
 
 

@@ -47,10 +47,6 @@ def probe(session: CliSession, /, topic: str, **options: Any) -> None:
     config = {"set": {"share.auto.offset.reset": "latest", "headrace.share.filter.sql":
                       f"\"{HEADER}\" = '{run}'"}}  # fmt: skip
     group_path = path_of("groups", group)
-    # Probes are sent to, and received from, the broker that serves the partition.
-    nothing = f"?partition={options['partition']}&limit=1&since_ms={2**62}"
-    web.ask("GET", path_of("topics", topic, "messages") + nothing)
-    web = Web(session, web.answered_at)
     web.ask("PATCH", f"{group_path}/config", config)
     rounds: list[dict[str, float]] = []
     try:

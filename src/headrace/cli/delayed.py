@@ -12,7 +12,7 @@ import click
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
 from headrace.cli.waiting import TOPIC, list_waiting
-from headrace.cli.web import HTTP, ask_each, path_of, require_all
+from headrace.cli.web import HTTP, Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -73,9 +73,9 @@ def refused(session: CliSession, /, topic: str, as_json: bool) -> None:
     timer log, as in the broker's log.
     """
     path = path_of("topics", topic, "delayed", "refused")
-    answers = [*ask_each(session, "GET", path)]
-    require_all(answers, "their refused records are not listed")
-    found = [one for answer in answers for one in answer["refused"]]
+    answer = Web(session).ask("GET", path)
+    require_none_failed(answer, "their refused records are not listed")
+    found = answer["refused"]
     if as_json:
         print_json(found)
         return
@@ -112,8 +112,8 @@ def cancel(
         )
     body = {"receipts": [*receipts], "message_ids": [*message_ids]}
     path = path_of("topics", topic, "delayed", "cancel")
-    answers = [*ask_each(session, "POST", path, body)]
-    results = answers[0]["results"]
+    answer = Web(session).ask("POST", path, body)
+    results = answer["results"]
     if as_json:
         print_json(results)
     else:
@@ -124,7 +124,7 @@ def cancel(
                 for one in results
             ],
         )
-    require_all(answers, "their records were not cancelled")
+    require_none_failed(answer, "their records were not cancelled")
     missed = [one for one in results if not one["cancelled"]]
     if missed:
         is_refused = any("error" in one for one in missed)

@@ -12,7 +12,7 @@ import click
 from headrace.cli.failures import CONFLICT, CommandFailed
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
 from headrace.cli.waiting import TOPIC, list_waiting
-from headrace.cli.web import HTTP, ask_each, path_of, require_all
+from headrace.cli.web import HTTP, Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -96,15 +96,14 @@ def _settle(
 ) -> None:
     named = [{"message_id": one, "reason": options["reason"]} for one in message_ids]
     path = path_of("topics", topic, "half", "settle")
-    asked = ask_each(session, "POST", path, {how: named})
-    answers = [*asked]
-    results = answers[0]["results"]
+    answer = Web(session).ask("POST", path, {how: named})
+    results = answer["results"]
     if options["as_json"]:
         print_json(results)
     else:
         rows = [[one["message_id"], one.get("outcome"), one.get("error")] for one in results]
         print_table(["message id", "outcome", "error"], rows)
-    require_all(answers, "their half messages were not settled")
+    require_none_failed(answer, "their half messages were not settled")
     failed = sum(not one["ok"] for one in results)
     if failed:
         raise CommandFailed(

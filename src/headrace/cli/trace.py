@@ -6,14 +6,13 @@ Invariants: uses HTTP; any broker traces a message through all of them. Unknown 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
 
 import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
-from headrace.cli.web import HTTP, ask_each, path_of
+from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -44,7 +43,7 @@ def trace(session: CliSession, /, topic: str, message: str, as_json: bool) -> No
     query: dict[str, Any] = {"message_id": message}
     if is_place and number.isdigit() and offset.isdigit():
         query = {"partition": number, "offset": offset}
-    found = _ask_all(session, topic, query | {"time_ms": TIME_MS})
+    found = _ask(session, topic, query | {"time_ms": TIME_MS})
     if as_json:
         print_json(found)
     else:
@@ -64,13 +63,13 @@ def trace(session: CliSession, /, topic: str, message: str, as_json: bool) -> No
         )
 
 
-def _ask_all(session: CliSession, topic: str, query: dict[str, Any]) -> dict[str, Any]:
-    """Collect all brokers' results. Raises CommandFailed."""
+def _ask(session: CliSession, topic: str, query: dict[str, Any]) -> dict[str, Any]:
+    """The trace of all pages. Raises CommandFailed."""
     total: dict[str, Any] = {
         "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True
     }  # fmt: skip
-    path = f"{path_of('topics', topic, 'trace')}?{urlencode(query)}"
-    for answer in ask_each(session, "GET", path, wait_s=TIME_MS / 1000):
+    path = path_of("topics", topic, "trace")
+    for answer in Web(session).ask_pages("GET", path, query=query, wait_s=TIME_MS / 1000):
         total["events"] += answer["events"]
         total["messages"] += answer["messages"]
         for name in ("traceparents", "unknown"):

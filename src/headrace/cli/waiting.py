@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.output import say
-from headrace.cli.web import ask_each, path_of, require_all
+from headrace.cli.web import Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -31,13 +31,13 @@ def list_waiting(
     found: list[dict[str, Any]] = []
     answers = []
     asked = query | {"limit": min(count, _AT_ONCE)}
-    for answer in ask_each(session, "GET", path_of("topics", topic, kind), query=asked):
+    path = path_of("topics", topic, kind)
+    for answer in Web(session).ask_pages("GET", path, query=asked):
         answers.append(answer)
         found += answer[kind]
         if len(found) >= count:
             break
-    else:
-        require_all(answers, effect)
+        require_none_failed(answer, effect)
     if not found:
         _warn_of_unread_attributes(answers)
     return found[:count]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -33,11 +32,6 @@ if TYPE_CHECKING:
 HTTPS: Final = "https://"
 HTTP_PROTOCOL: Final = "headrace.http.security.protocol"
 CLUSTER_PATH: Final = "/v1/cluster"
-MISDIRECTED: Final = 421
-HOPS_MAX: Final = 3
-MOVING_S: Final = 5.0
-"""How long brokers' views of ownership may differ, for example after a move or for a new group."""
-PAUSE_S: Final = 0.1
 PAGE_ITEMS_MAX: Final = 1_000
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 _EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT, 503: UNREACHABLE}
@@ -57,68 +51,6 @@ HTTP = click.option(
     callback=_keep_http,
     help="HTTP address of a broker of this cluster. Default: as registered by its brokers.",
 )
-
-
-def ask_each(
-    session: CliSession,
-    method: str,
-    path: str,
-    body: Any = None,
-    *,
-    query: dict[str, Any] | None = None,
-    wait_s: float = 0,
-) -> Iterator[Any]:
-    """Yield the response of each broker that serves a part of the topic, page by page if responses
-    have pages.
-
-    For responses with the fields `broker` (the responding one) and `elsewhere` (partitions served
-    by others); adds `asked_at`, its address. Raises CommandFailed if a broker cannot be queried.
-    """
-    given = {name: value for name, value in (query or {}).items() if value is not None}
-    asked: set[int] = set()
-    left = {-1: http_address(session)}
-    while left:
-        expected = next(iter(left))
-        web = Web(session, left.pop(expected))
-        for answer in web.ask_pages(method, path, body, query=given, wait_s=wait_s):
-            if "broker" in answer:
-                check_answerer(expected, answer["broker"], web.answered_at)
-                asked.add(answer["broker"])
-            yield answer | {"asked_at": web.answered_at}
-        for other in answer.get("elsewhere", ()):
-            number = other.get("broker", {}).get("id", -1)
-            if number >= 0 and number not in asked:
-                left[number] = other["broker"]["http"]
-
-
-def check_answerer(expected: int, broker: int, address: str) -> None:
-    """Raises CommandFailed if another broker than the expected one (-1: any) answers."""
-    if expected not in {-1, broker}:
-        raise CommandFailed(
-            f"broker {expected} is registered with the HTTP address {address}, where broker"
-            f" {broker} answers; the command cannot reach its partitions",
-            f"Start broker {expected} with an --http address that this machine reaches"
-            " (127.0.0.1 is each machine's own), or run the command there",
-            FAILED,
-        )
-
-
-def require_all(answers: list[dict[str, Any]], effect: str) -> None:
-    """Raises CommandFailed if no responding broker serves some partition, or could ask its
-    owner."""
-    for answer in answers:
-        if "elsewhere" not in answer:  # else another broker may have answered for it
-            require_none_failed(answer, effect)
-    missed = set.intersection(
-        *({other["partition"] for other in answer.get("elsewhere", ())} for answer in answers)
-    )
-    if missed:
-        numbers = ", ".join(map(str, sorted(missed)))
-        raise CommandFailed(
-            f"no broker of partitions {numbers} can be reached; {effect}",
-            "Repeat the command when they are served; see headrace topic describe",
-            FAILED,
-        )
 
 
 def require_none_failed(answer: dict[str, Any], effect: str) -> None:
@@ -169,34 +101,23 @@ def _registered_address(session: CliSession) -> str:
 
 
 class Web:
-    """The HTTP interface of the cluster that the session names, starting with one broker.
+    """The HTTP interface of the cluster that the session names: one broker answers for all.
 
-    Nothing is sent to a broker of another cluster: before the first request to an address, its
-    cluster id is compared with that of the brokers at `bootstrap`.
+    Nothing is sent to a broker of another cluster: before the first request, its cluster id is
+    compared with that of the brokers at `bootstrap`.
     """
 
-    def __init__(self, session: CliSession, address: str | None = None) -> None:
+    def __init__(self, session: CliSession) -> None:
         self._session = session
-        self._address = address or http_address(session)
+        self._address = http_address(session)
         self._timeout_s = session.timeout_s
-        self.answered_at = self._address
-        """The broker that sent the last response."""
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0) -> Any:
         """Return a broker's response; `wait_s`: how long it may wait. Raises CommandFailed."""
-        address, hops = self._address, 0
-        deadline_s = time.monotonic() + MOVING_S
-        status, answer = self._ask(address, method, path, body, wait_s)
-        while status == MISDIRECTED:
-            if "broker" in answer and hops < HOPS_MAX:
-                address, hops = answer["broker"]["http"], hops + 1
-            elif time.monotonic() < deadline_s:
-                time.sleep(PAUSE_S)
-                address, hops = self._address, 0
-            else:
-                break
-            status, answer = self._ask(address, method, path, body, wait_s)
-        self.answered_at = address
+        address = self._address
+        if address not in self._session.same_cluster:
+            self._require_same_cluster(address)
+        status, answer = self._call(address, method, path, body, wait_s)
         if status < 400:
             return answer
         raise CommandFailed(
@@ -215,7 +136,7 @@ class Web:
         wait_s: float = 0,
     ) -> Iterator[Any]:
         """Yield a broker's response, page by page if it has pages. Raises CommandFailed."""
-        page = dict(query)
+        page = {name: value for name, value in query.items() if value is not None}
         while True:
             parameters = f"?{urlencode(page)}" if page else ""
             answer = self.ask(method, f"{path}{parameters}", body, wait_s=wait_s)
@@ -223,13 +144,6 @@ class Web:
             if "next_page_token" not in answer:
                 return
             page["page_token"] = answer["next_page_token"]
-
-    def _ask(
-        self, address: str, method: str, path: str, body: Any, wait_s: float
-    ) -> tuple[int, Any]:
-        if address not in self._session.same_cluster:
-            self._require_same_cluster(address)
-        return self._call(address, method, path, body, wait_s)
 
     def _require_same_cluster(self, address: str) -> None:
         """Raises CommandFailed."""

@@ -33,8 +33,6 @@ from headrace.http.operations import text as words
 from headrace.http.partitions import failed_partitions, of_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from starlette.requests import Request
 
     from headrace.broker.services.services import Services
@@ -133,29 +131,10 @@ class Queues:
         if receiving.messages:
             lasts_ms = lock_ms if lock_ms > 0 else self._queues.terms(group_id).config.lock_ms
             answer["lock_ends_ms"] = receiving.asked_at_ms + lasts_ms
-        failed = receiving.failed
-        answer |= failed_partitions(failed)
-        if ends is not None:  # all up to there is wanted, so the caller may ask for the rest itself
-            answer["broker"] = self._services.cluster.broker_id
-            answer["elsewhere"] = self._elsewhere(topic, failed)
+        answer |= failed_partitions(receiving.failed)
         head = json.dumps(answer).removesuffix("}")
         data = f'{head}, "messages": [{",".join(receiving.messages)}]}}'
         return Response(data.encode(), media_type="application/json")
-
-    def _elsewhere(self, topic: Topic, numbers: Iterable[int]) -> list[Json]:
-        """Those of these partitions that other brokers serve, with the brokers."""
-        found: list[Json] = []
-        cluster = self._services.cluster
-        for number in sorted(numbers):
-            broker = cluster.leader_of(topic, number)
-            if broker is not None and broker.id == cluster.broker_id:
-                continue
-            item: Json = {"topic": topic.name, "partition": number}
-            if broker is not None:
-                address = f"{broker.http_host}:{broker.http_port}"
-                item["broker"] = {"id": broker.id, "http": address}
-            found.append(item)
-        return found
 
     # --- settle ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from headrace_verify.blackbox.context import Context, now_ns
 from headrace_verify.blackbox.payload import number_of
 from headrace_verify.blackbox.routing import RETRY_S
-from headrace_verify.blackbox.web import ELSEWHERE, OK_STATUS, Web
+from headrace_verify.blackbox.web import OK_STATUS, Web
 from headrace_verify.history import ACQUIRE, FAIL, INFO, OK, SETTLE
 from headrace_verify.workloads import QUEUE_GROUPS
 
@@ -88,9 +88,6 @@ class HttpConsumer:
             asked["lock_ms"] = lock_ms
         answer = self._web.post(at, self._path(topic, "receive"), asked)
         if answer.status != OK_STATUS:
-            if answer.status == ELSEWHERE:
-                context.pause(NOWHERE_S)
-                return []
             raise ConnectionError(f"receive failed: {answer}")
         self._receives += 1
         member = f"{context.spec.name}#{self._receives}"

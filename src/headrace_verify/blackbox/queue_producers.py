@@ -15,7 +15,7 @@ from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.context import Context, now_ns
 from headrace_verify.blackbox.routing import RETRY_S, Connection, Place
-from headrace_verify.blackbox.web import ELSEWHERE, OK_STATUS, UNAVAILABLE, Web
+from headrace_verify.blackbox.web import OK_STATUS, UNAVAILABLE, Web
 from headrace_verify.history import FAIL, INFO, OK, SEND
 from headrace_verify.kafka_wire import Refused
 
@@ -209,14 +209,13 @@ def _stored(web: Web, at: int, path: str, body: dict[str, Any]) -> int | str | N
     except OSError:
         return None
     if answer.status != OK_STATUS:
-        may_pass = answer.status in {ELSEWHERE, UNAVAILABLE, TOO_MANY_REQUESTS}
+        may_pass = answer.status in {UNAVAILABLE, TOO_MANY_REQUESTS}
         return None if may_pass else f"a valid request was rejected: {answer}"
     results = answer.body["results"]
     for one in results:
         if not one["ok"]:
             error = one["error"]
-            may_pass = error["retriable"] or error["status"] == ELSEWHERE
-            return None if may_pass else f"a valid record was rejected: {error}"
+            return None if error["retriable"] else f"a valid record was rejected: {error}"
     offsets = [one["offset"] for one in results]
     # Records that a retry finds stored have no offset, and other records may lie between them.
     is_run = offsets == list(range(offsets[0] or 0, (offsets[0] or 0) + len(offsets)))

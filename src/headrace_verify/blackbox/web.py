@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace_verify.blackbox.context import Context
 
 TIMEOUT_S = 4.0
-OK_STATUS, ELSEWHERE, UNAVAILABLE = 200, 421, 503
+OK_STATUS, UNAVAILABLE = 200, 503
 
 
 class Answer(NamedTuple):
