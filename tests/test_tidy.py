@@ -31,7 +31,6 @@ LONG_CLASSES: dict[str, int] = {
     "headrace/broker/coordinators/coordinator_shard.py:CoordinatorShard": 413,
     "headrace/broker/ownership/shared_ownership.py:SharedOwnership": 427,
     "headrace/broker/topics/topics.py:Topics": 432,
-    "headrace/coordination/shares/share_group.py:ShareGroup": 437,
     "headrace/kafka/connection.py:KafkaConnection": 446,
     "headrace/log/lifecycle_host.py:LifecycleHost": 448,
     "headrace/log/partition_log.py:PartitionLog": 436,

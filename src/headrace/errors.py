@@ -430,12 +430,32 @@ class RecordStateInvalid(Rejected):
     """The member has not acquired these records: the lock expired, or they were acknowledged."""
 
 
+class DeliverySettled(RecordStateInvalid):
+    """This delivery was settled before, in the same way: nothing is left to do.
+
+    Known for as long as its lock would have lasted, within limits; afterwards DeliveryFinished or
+    DeliveryLost.
+    """
+
+
 class DeliveryFinished(RecordStateInvalid):
     """The records are finished in the group: settled before, by this delivery or another one."""
 
 
 class DeliveryLost(RecordStateInvalid):
     """The member does not hold the records: its lock expired, or it never had them."""
+
+
+class DeliveryExpired(DeliveryLost):
+    """The member's lock on the records has expired: they are redelivered."""
+
+
+class DeliveryTaken(DeliveryLost):
+    """Another delivery holds the records."""
+
+
+class DeliveryUnknown(RecordStateInvalid):
+    """The records were never delivered to the group."""
 
 
 class ReceiptInvalid(Rejected):

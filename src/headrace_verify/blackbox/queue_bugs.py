@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.shares.dead_letters import DeadLetters
+from headrace.coordination.shares import share_machine
 from headrace.coordination.shares.delivery import RowDelivery
+from headrace.coordination.shares.settlements import decide_settle
 from headrace.coordination.shares.share_group import ShareGroup
 from headrace.records.attributes import PRODUCER
 
@@ -80,12 +82,12 @@ def deliver_expired_messages(patch: Patch) -> None:
 
 
 def answer_settlements_that_are_not_made(patch: Patch) -> None:
-    decide, count = ShareGroup.decide_settle, 0
+    decide, count = decide_settle, 0
 
-    def forgetful(self: Any, *arguments: Any) -> Any:
+    def forgetful(*arguments: Any) -> Any:
         nonlocal count
-        errors, runs, locks, letters = decide(self, *arguments)
+        errors, runs, locks, letters = decide(*arguments)
         count += 1
         return (errors, runs, locks, letters) if count % LOST_OF else (errors, [], [], [])
 
-    patch(ShareGroup, "decide_settle", forgetful)
+    patch(share_machine, "decide_settle", forgetful)

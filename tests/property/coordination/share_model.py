@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+LOCK_EXPIRED = -1
 AVAILABLE, ACQUIRED, FINISHED, ARCHIVING = "available", "acquired", "finished", "archiving"
 
 
@@ -45,6 +46,10 @@ class ShareModel:
     delivered: list[tuple[int, str, int]] = field(default_factory=list)
     claimed: tuple[str, int] = ("", 0)
     """Who has the partition alone, and until when."""
+    ended: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How the last delivery of each record to each member ended."""
+    ended_until: dict[str, int] = field(default_factory=dict)
+    """How long that is known of each member."""
 
     def record(self, offset: int) -> ModelRecord:
         if offset not in self.records:
@@ -57,6 +62,22 @@ class ShareModel:
             for offset, record in sorted(self.records.items())
             if record.state == ACQUIRED and record.owner == member and record.at_ms > now_ms
         ]
+
+    def end(self, offset: int, how: int, now_ms: int) -> None:
+        """A delivery ends: what is about to happen to the record is the caller's to say."""
+        record = self.records[offset]
+        member = record.owner
+        if self.ended_until.get(member, 0) <= now_ms:
+            self.ended_until[member] = 0
+            self.ended = {key: one for key, one in self.ended.items() if key[0] != member}
+        until_ms = now_ms + self.config.lock_ms if how == LOCK_EXPIRED else record.at_ms
+        self.ended[member, offset] = how
+        self.ended_until[member] = max(self.ended_until[member], until_ms)
+
+    def how(self, member: str, offset: int, now_ms: int) -> int | None:
+        if self.ended_until.get(member, 0) <= now_ms:
+            return None
+        return self.ended.get((member, offset))
 
     def claim(self, member: str, now_ms: int) -> bool:
         """Whether the member has the partition: it has it already, or no other member does."""
@@ -117,6 +138,7 @@ class ShareModel:
         """Locks end, and so do records whose rows are known."""
         for offset, record in self.records.items():
             if record.state == ACQUIRED and record.at_ms <= now_ms:
+                self.end(offset, LOCK_EXPIRED, now_ms)
                 self.release(offset, now_ms)
         for offset in known:
             record = self.record(offset)
@@ -153,6 +175,7 @@ class ShareModel:
     def crash(self) -> None:
         """What was acquired is available again; its delivery was never counted as ended."""
         self.claimed = ("", 0)
+        self.ended.clear()
         for record in self.records.values():
             if record.state == ACQUIRED:
                 record.state, record.owner, record.at_ms = AVAILABLE, "", 0

@@ -40,8 +40,16 @@ from headrace.coordination.shares.commands import (
     ShareTickCommand,
 )
 from headrace.coordination.shares.config import EXCLUSIVE, FAILOVER, SHARED, ShareConfig
+from headrace.coordination.shares.ended import LOCK_EXPIRED
 from headrace.coordination.shares.share_machine import ShareMachine
-from headrace.errors import GroupFull
+from headrace.errors import (
+    DeliveryExpired,
+    DeliveryFinished,
+    DeliveryLost,
+    DeliverySettled,
+    DeliveryTaken,
+    GroupFull,
+)
 
 GROUP = "g"
 MEMBERS = ("a", "b", "c")
@@ -236,6 +244,8 @@ class Rig:
         assert reply.errors == [None] * len(settlements)
         for settlement in settlements:
             for offset in range(settlement.first, settlement.last + 1):
+                if settlement.kind != RENEW:
+                    self.model.end(offset, settlement.kind, self.now_ms)
                 self.apply_to_model(offset, settlement)
 
     def settlement(self, first: int, last: int | None = None) -> Settlement:
@@ -264,6 +274,30 @@ class Rig:
             return
         reply = self.ask(SettleCommand(GROUP, member, [Settlement(offset, offset, ACCEPT)]))
         assert reply.errors[0] is not None, f"{offset} ({record}) was taken from {member}"
+
+    def settle_again(self) -> None:
+        """What one delivery settled is told from what another one did, and from a lost lock."""
+        model, known = self.model, [*self.model.ended]
+        if not known:
+            return
+        member, offset = self.rng.choice(known)
+        if offset in model.held(member, self.now_ms):
+            return
+        kind = self.rng.choice([ACCEPT, RELEASE, REJECT])
+        record, how = model.record(offset), model.how(member, offset, self.now_ms)
+        settlements = [Settlement(offset, offset, kind)]
+        reply = self.ask(SettleCommand(GROUP, member, settlements, is_atomic=False))
+        found = type(reply.errors[0])
+        if how == kind:
+            assert found is DeliverySettled
+        elif how == LOCK_EXPIRED:
+            assert found is DeliveryExpired
+        elif record.state in {FINISHED, ARCHIVING}:
+            assert found is DeliveryFinished
+        elif record.state == ACQUIRED and record.owner != member:
+            assert found is DeliveryTaken
+        else:
+            assert found in {DeliveryLost, DeliveryExpired}
 
     def leave(self) -> None:
         member = self.rng.choice(MEMBERS)
@@ -304,6 +338,8 @@ class Rig:
         steps = [self.produce, self.pass_time, self.acquire, self.settle]
         rare = [
             self.settle_what_is_not_held,
+            self.settle_again,
+            self.settle_again,
             self.leave,
             self.trim,
             self.copy_dead_letters,

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.coordination.shares.commands import (
     ACCEPT,
+    REJECT,
     RELEASE,
     RENEW,
     AcquireCommand,
@@ -23,11 +24,21 @@ from headrace.coordination.shares.commands import (
     ShareTickCommand,
 )
 from headrace.coordination.shares.config import ShareConfig
+from headrace.coordination.shares.ended import RANGES_MAX
 from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
 from headrace.coordination.shares.parking import PARKED_KEYS_MAX
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.coordination.topic_view import TopicShape
-from headrace.errors import DeliveryFinished, DeliveryLost, RecordStateInvalid, RequestInvalid
+from headrace.errors import (
+    DeliveryExpired,
+    DeliveryFinished,
+    DeliveryLost,
+    DeliverySettled,
+    DeliveryTaken,
+    DeliveryUnknown,
+    RecordStateInvalid,
+    RequestInvalid,
+)
 
 SESSION_MS = 45_000
 
@@ -187,18 +198,66 @@ def test_groups_without_members_leave_nothing():
     assert not membership.groups
 
 
-def test_a_refused_settlement_tells_a_finished_record_from_one_of_another_member():
+def refusal(machine, member, first, last, kind=ACCEPT, now_ms=0):
+    settlements = [Settlement(first, last, kind)]
+    command = SettleCommand("g", member, settlements, is_atomic=False)
+    return ask(machine, command, now_ms).errors[0]
+
+
+def test_a_settlement_that_is_repeated_is_told_from_one_of_another_delivery():
     machine = opened()
     ask(machine, AcquireCommand("g", "a", [(100, 103)], 4))
+    assert type(refusal(machine, "b", 100, 100)) is DeliveryTaken
+    assert type(refusal(machine, "a", 104, 104)) is DeliveryUnknown
+    assert refusal(machine, "a", 102, 102) is None
+    assert type(refusal(machine, "a", 102, 102)) is DeliverySettled
+    assert type(refusal(machine, "a", 102, 102, REJECT)) is DeliveryFinished
+    assert type(refusal(machine, "b", 102, 102)) is DeliveryFinished
+    assert refusal(machine, "a", 100, 101) is None
+    assert type(refusal(machine, "a", 100, 100)) is DeliverySettled, "before the start by now"
+    assert type(refusal(machine, "b", 100, 100)) is DeliveryFinished
+    assert type(refusal(machine, "a", 101, 103)) is DeliveryFinished
+    assert refusal(machine, "a", 103, 103) is None
+    assert type(refusal(machine, "a", 100, 102)) is DeliveryFinished, "not in one piece"
+    assert type(refusal(machine, "a", 102, 103, now_ms=30_000)) is DeliveryFinished, "forgotten"
 
-    def refusal(member, first, last):
-        settlements = [Settlement(first, last, ACCEPT)]
-        return ask(machine, SettleCommand("g", member, settlements, is_atomic=False)).errors[0]
 
-    assert type(refusal("b", 100, 100)) is DeliveryLost
-    assert refusal("a", 102, 102) is None
-    assert type(refusal("a", 102, 102)) is DeliveryFinished
-    assert refusal("a", 100, 101) is None
-    assert type(refusal("a", 100, 100)) is DeliveryFinished, "it lies before the start by now"
-    assert type(refusal("a", 101, 103)) is DeliveryFinished
-    assert refusal("a", 103, 103) is None
+def test_a_delivery_that_was_given_back_says_so_even_when_another_one_holds_the_record():
+    machine = opened()
+    ask(machine, AcquireCommand("g", "a", [(100, 100)], 1))
+    assert refusal(machine, "a", 100, 100, RELEASE) is None
+    assert type(refusal(machine, "a", 100, 100, ACCEPT)) is DeliveryLost
+    ask(machine, AcquireCommand("g", "b", [(100, 100)], 1))
+    assert type(refusal(machine, "a", 100, 100, RELEASE)) is DeliverySettled
+    assert type(refusal(machine, "a", 100, 100, ACCEPT)) is DeliveryTaken
+
+
+def test_a_lock_that_has_expired_is_told_from_a_record_of_another_delivery():
+    machine = opened(lock_ms=1_000)
+    ask(machine, AcquireCommand("g", "a", [(100, 101)], 2))
+    assert type(refusal(machine, "a", 100, 100, now_ms=1_000)) is DeliveryExpired, "no tick yet"
+    ask(machine, ShareTickCommand(), 1_000)
+    assert type(refusal(machine, "a", 100, 100, now_ms=1_001)) is DeliveryExpired
+    ask(machine, AcquireCommand("g", "b", [(100, 101)], 2), 1_001)
+    assert type(refusal(machine, "a", 100, 100, now_ms=1_002)) is DeliveryExpired
+    assert type(refusal(machine, "a", 100, 100, now_ms=2_500)) is DeliveryTaken, "forgotten"
+
+
+def test_ended_deliveries_are_remembered_in_bounded_memory():
+    machine = opened()
+    ended = machine.groups["g"].ended
+    for offset in range(100, 100 + 3 * RANGES_MAX):
+        member = f"m{offset}"
+        ask(machine, AcquireCommand("g", member, [(offset, offset)], 1))
+        assert refusal(machine, member, offset, offset) is None
+        assert len(ended) <= RANGES_MAX
+    assert type(refusal(machine, member, offset, offset)) is DeliverySettled
+    assert type(refusal(machine, "m100", 100, 100)) is DeliveryFinished
+    for place in range(3 * RANGES_MAX):  # one member, as Kafka's are, and no two are neighbours
+        offset = 100 + 3 * RANGES_MAX + place
+        ask(machine, AcquireCommand("g", "one", [(offset, offset)], 1))
+        assert refusal(machine, "one", offset, offset, REJECT if place % 2 else ACCEPT) is None
+        assert len(ended) <= RANGES_MAX
+    ask(machine, AcquireCommand("g", "next", [(offset + 1, offset + 1)], 1), 60_000)
+    assert refusal(machine, "next", offset + 1, offset + 1, now_ms=60_000) is None
+    assert len(ended) == 1

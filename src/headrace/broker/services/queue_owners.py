@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from headrace.broker.services.long_poll import WAKE_LATE_MS, wait_for_records
 from headrace.errors import (
     BrokerUnreachable,
+    DeliveryUnknown,
     GroupUnknown,
     HeadraceError,
     NotOwner,
-    RecordStateInvalid,
 )
 
 if TYPE_CHECKING:
@@ -416,7 +416,7 @@ def _for_each(
         return outcome
     error = outcome
     if isinstance(error, GroupUnknown):
-        error = RecordStateInvalid("no record of this partition was delivered to the group")
+        error = DeliveryUnknown("no record of this partition was delivered to the group")
     elif isinstance(error, NotOwner):
         error = away(topic, [delivery.partition])
     return [error] * len(delivery.settlements)

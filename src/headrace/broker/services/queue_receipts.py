@@ -107,8 +107,13 @@ async def settle_receipts(
     asked: ReceiptSettlements,
     member_id: Callable[[str], str],
 ) -> list[HeadraceError | None]:
-    """One error or None for each receipt, in order; DeliveryFinished and DeliveryLost tell why a
-    delivery cannot be settled. The records of a range that is refused are sent one by one.
+    """One error or None for each receipt, in order. The records of a range that is refused are
+    sent one by one.
+
+    Why a delivery cannot be settled: DeliverySettled (this one was, in the same way, which most
+    protocols call a success), DeliveryExpired (its lock ended), DeliveryTaken (another delivery
+    holds the record), DeliveryFinished, DeliveryLost (what is known otherwise), DeliveryUnknown
+    (never delivered), ReceiptInvalid (malformed, or settled twice in this call).
 
     `member_id(member)`: the group's member that a receipt names.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.errors import RecordStateInvalid
 
 BACKOFF_STEPS_MAX = 30
+LOCK_MS_MAX = 12 * 3_600_000
 SHARED, FAILOVER, EXCLUSIVE = "shared", "failover", "exclusive"
 
 

@@ -13,22 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.shares import state_records
 from headrace.coordination.shares.commands import (
-    ACCEPT,
-    FAILED_BY_CONSUMER,
     FAILED_BY_COUNT,
-    GAP,
-    KINDS,
-    REJECT,
-    RENEW,
-    UNDELIVERED,
     AcquireCommand,
     DeadLetter,
     PeekReply,
     RecordOrder,
-    SettleCommand,
-    Settlement,
 )
-from headrace.coordination.shares.config import ShareConfig
+from headrace.coordination.shares.config import LOCK_MS_MAX, ShareConfig
 from headrace.coordination.shares.delivery import (
     STALE_MIN,
     STALE_RATIO,
@@ -36,23 +27,15 @@ from headrace.coordination.shares.delivery import (
     OffsetDelivery,
     RowDelivery,
 )
+from headrace.coordination.shares.ended import LOCK_EXPIRED, EndedDeliveries
 from headrace.coordination.shares.state_records import KeyParked, ShareGroupChanged, StoredRun
-from headrace.coordination.shares.volatile_records import Claimed, Locked
+from headrace.coordination.shares.volatile_records import Claimed, Ended, Locked
 from headrace.coordination.shares.window import (
-    ACKNOWLEDGED,
     ACQUIRED,
     ARCHIVED,
     ARCHIVING,
     AVAILABLE,
-    OffsetRun,
     Window,
-)
-from headrace.errors import (
-    DeliveryFinished,
-    DeliveryLost,
-    HeadraceError,
-    RecordStateInvalid,
-    RequestInvalid,
 )
 
 if TYPE_CHECKING:
@@ -66,16 +49,14 @@ KEYED_RUNS_MAX: Final = 100_000
 """The same, at least, for groups by key, in which finished records of other keys may surround each
 waiting record of one key; a run takes 170 bytes."""
 UNLIMITED: Final = 2**62
-LOCK_MS_MAX: Final = 12 * 3_600_000
-DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 
 
 class ShareGroup:
     """The state of one group on one partition."""
 
     __slots__ = (
-        "_locks", "claim", "config", "delivery", "group_id", "number", "parked", "parked_hashes",
-        "window",
+        "_locks", "claim", "config", "delivery", "ended", "group_id", "number", "parked",
+        "parked_hashes", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, group_id: str, start: int) -> None:
@@ -84,6 +65,7 @@ class ShareGroup:
         self.config = ShareConfig()
         self.claim = Claimed(number, "", 0)
         self.window = Window(start)
+        self.ended = EndedDeliveries()
         self.delivery: DeliveryOrder = OffsetDelivery(self.window)
         self.parked: dict[bytes, KeyParked] = {}
         """Keys whose records are parked."""
@@ -158,6 +140,7 @@ class ShareGroup:
         window, keyed = self.window, self.keyed
         if changed.is_reset:
             self.window = Window(changed.start)
+            self.ended = EndedDeliveries()
             self._locks.clear()
             self._index_delivery()
             return
@@ -194,6 +177,7 @@ class ShareGroup:
     def pass_time(self, now_ms: int) -> None:
         """Waiting records may be delivered; stored records have released expired locks."""
         self.delivery.pass_time(now_ms)
+        self.ended.pass_time(now_ms)
         locks = self._locks
         while locks and (locks[0][0] <= now_ms or not self._holds(locks[0])):
             heappop(locks)
@@ -332,87 +316,6 @@ class ShareGroup:
                 yield first, last, 0
                 end = last + 1
 
-    def decide_settle(
-        self, command: SettleCommand, now_ms: int
-    ) -> tuple[list[HeadraceError | None], list[StoredRun], list[Locked], list[DeadLetter]]:
-        """(an error for each settlement, runs to store, locks to renew, dead letters)."""
-        errors: list[HeadraceError | None] = []
-        runs: list[StoredRun] = []
-        locks: list[Locked] = []
-        letters: list[DeadLetter] = []
-        reached = -1
-        for settlement in command.settlements:
-            error = self._check(settlement, command, now_ms)
-            if error is None and settlement.first <= reached:
-                error = RequestInvalid(
-                    f"offset {settlement.first} is settled twice in one request, or ranges do not "
-                    "ascend: settle each record once"
-                )
-            errors.append(error)
-            reached = max(reached, settlement.last)
-            if error is not None:
-                continue
-            pieces = self.window.between(settlement.first, settlement.last)
-            for first, last, run in pieces:
-                if settlement.kind == RENEW:
-                    until_ms = now_ms + _lock_ms(settlement, self.config)
-                    locks.append(Locked(self.number, first, last, run.count, run.owner, until_ms))
-                else:
-                    runs.append(self._settled(first, last, run, settlement, now_ms, letters))
-        if command.is_atomic and any(error is not None for error in errors):
-            first_error = next(error for error in errors if error is not None)
-            return [first_error] * len(errors), [], [], []
-        return errors, runs, locks, letters
-
-    def _check(
-        self, settlement: Settlement, command: SettleCommand, now_ms: int
-    ) -> HeadraceError | None:
-        first, last, kind, delay_ms, _reason = settlement
-        window = self.window
-        if first > last or first < 0 or kind not in KINDS or delay_ms > DELAY_MS_MAX:
-            return RequestInvalid(f"settlement type {kind} of {first} to {last} is not valid")
-        if kind == RENEW and not self.config.can_renew:
-            return RecordStateInvalid(
-                "locks of this group cannot be renewed (share.renew.acknowledge.enable=false)"
-            )
-        if first < window.start and not command.is_atomic:
-            return DeliveryFinished(
-                f"record {first} is finished in this group already: it was settled before, by this "
-                "delivery or another one, or deleted; nothing was changed"
-            )
-        if last < window.start:
-            return None  # Kafka ignores it: a repeated acknowledgement, or deleted records
-        if last >= window.end:
-            return RequestInvalid(
-                f"offset {last} was never delivered: the group is at {window.end}"
-            )
-        for low, high, run in window.between(first, last):
-            if run.state != ACQUIRED or run.owner != command.member_id or run.at_ms <= now_ms:
-                return _not_held(low, high, run.state)
-        return None
-
-    def _settled(
-        self,
-        first: int,
-        last: int,
-        run: OffsetRun,
-        settlement: Settlement,
-        now_ms: int,
-        letters: list[DeadLetter],
-    ) -> StoredRun:
-        if settlement.kind == ACCEPT:
-            return StoredRun(first, last, ACKNOWLEDGED, run.count)
-        if settlement.kind == GAP:
-            return StoredRun(first, last, ARCHIVED, run.count)
-        if settlement.kind == UNDELIVERED:
-            return StoredRun(first, last, AVAILABLE, run.count - 1)
-        if settlement.kind == REJECT:
-            reason = settlement.reason or FAILED_BY_CONSUMER
-            return self.given_up(first, last, run.count, now_ms, reason, letters)
-        return self.released(
-            *(first, last, run.count, now_ms, letters), settlement.delay_ms, settlement.reason
-        )
-
     def given_up(
         self, first: int, last: int, count: int, now_ms: int, reason: str, letters: list[DeadLetter]
     ) -> StoredRun:
@@ -440,18 +343,22 @@ class ShareGroup:
         wait_ms = delay_ms if delay_ms >= 0 else self.config.retry_after_ms(count)
         return StoredRun(first, last, AVAILABLE, count, now_ms + wait_ms if wait_ms else 0)
 
-    def decide_expired(self, now_ms: int) -> tuple[list[StoredRun], list[DeadLetter]]:
-        """(runs whose lock has expired, dead letters)."""
+    def decide_expired(self, now_ms: int) -> tuple[list[StoredRun], list[Ended], list[DeadLetter]]:
+        """(runs whose lock has expired, the deliveries that have ended so, dead letters)."""
         letters: list[DeadLetter] = []
         runs: list[StoredRun] = []
+        ended: list[Ended] = []
+        until_ms = now_ms + self.config.lock_ms
         reached = self.window.start
         # Entries may overlap: part of a locked range was renewed until the same time.
         for first, last in sorted(entry[1:] for entry in self._ended(now_ms)):
             for low, high, run in self.window.between(max(first, reached), last):
                 if run.state == ACQUIRED and run.at_ms <= now_ms:
                     runs.append(self.released(low, high, run.count, now_ms, letters))
+                    how = run.owner, low, high, LOCK_EXPIRED, until_ms, now_ms
+                    ended.append(Ended(self.number, *how))
             reached = max(reached, last + 1)
-        return runs, letters
+        return runs, ended, letters
 
     def _ended(self, now_ms: int) -> list[tuple[int, int, int]]:
         heap, ended, places = self._locks, [], [0]
@@ -504,16 +411,3 @@ class ShareGroup:
         return ShareGroupChanged(
             self.number, state_records.stored_runs(self.window), self.window.start
         )
-
-
-def _lock_ms(settlement: Settlement, config: ShareConfig) -> int:
-    lock_ms = settlement.delay_ms if settlement.delay_ms > 0 else config.lock_ms
-    return min(lock_ms, LOCK_MS_MAX)
-
-
-def _not_held(first: int, last: int, state: int) -> RecordStateInvalid:
-    is_finished = state in {ACKNOWLEDGED, ARCHIVING, ARCHIVED}
-    return (DeliveryFinished if is_finished else DeliveryLost)(
-        f"this member does not hold records {first} to {last}, because its lock has expired or "
-        "they were already settled: unsettled records are redelivered"
-    )

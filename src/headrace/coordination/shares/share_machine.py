@@ -47,6 +47,7 @@ from headrace.coordination.shares.commands import (
     StatesReply,
 )
 from headrace.coordination.shares.parking import decide_park, list_parked
+from headrace.coordination.shares.settlements import decide_settle
 from headrace.coordination.shares.share_group import ShareGroup
 from headrace.coordination.shares.state_records import (
     KeyParked,
@@ -60,6 +61,7 @@ from headrace.coordination.shares.state_records import (
 )
 from headrace.coordination.shares.volatile_records import (
     Claimed,
+    Ended,
     Locked,
     RowsLearned,
     ShareGroupConfigured,
@@ -173,12 +175,12 @@ class ShareMachine:
         effects: list[DeadLetter | LocksExpired] = []
         for number in self._deadlines.due(now_ms):
             group = self._by_number[number]
-            expired, letters = group.decide_expired(now_ms)
+            expired, ended, letters = group.decide_expired(now_ms)
             if expired:
                 count = sum(run.last - run.first + 1 for run in expired)
                 effects.append(LocksExpired(group.group_id, count))
             outdated, more = decide_outdated(group, now_ms)
-            records += [*_changed(group, expired), *_changed(group, outdated)]
+            records += [*_changed(group, expired), *ended, *_changed(group, outdated)]
             effects += [*letters, *more]
         records.append(ShareTimePassed(now_ms))
         return Decision(records, ShareReply(), effects=[*effects])
@@ -226,6 +228,8 @@ class ShareMachine:
         match record:
             case Locked():
                 group.lock(record)
+            case Ended():
+                group.ended.note(record)
             case Claimed():
                 group.claim = record
             case ShareGroupChanged():
@@ -350,7 +354,7 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
         case SkipCommand(_, ranges):
             return Decision(_changed(group, group.decide_skip(ranges)), ShareReply())
         case SettleCommand():
-            errors, runs, locks, letters = group.decide_settle(command, now_ms)
+            errors, runs, locks, letters = decide_settle(group, command, now_ms)
             records: list[ShareRecord] = [*_changed(group, runs), *locks]
             return Decision(records, SettleReply(None, errors), effects=[*letters])
         case ReleaseMemberCommand(_, member_id):

@@ -20,6 +20,19 @@ class Locked(NamedTuple):
     until_ms: int
 
 
+class Ended(NamedTuple):
+    """Volatile: deliveries to `owner` ended at `now_ms`, by a settlement of this kind or
+    LOCK_EXPIRED; their locks would have lasted until `until_ms`."""
+
+    number: int
+    owner: str
+    first: int
+    last: int
+    kind: int
+    until_ms: int
+    now_ms: int
+
+
 class RowsLearned(NamedTuple):
     """Volatile: the rows of all records from `rows_from` to `rows_end`."""
 
@@ -50,4 +63,4 @@ class ShareTimePassed(NamedTuple):
     now_ms: int
 
 
-VolatileRecord = Locked | RowsLearned | ShareGroupConfigured | Claimed | ShareTimePassed
+VolatileRecord = Locked | Ended | RowsLearned | ShareGroupConfigured | Claimed | ShareTimePassed
