@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 from tests.integration.broker import Broker
@@ -70,6 +72,42 @@ def test_a_listener_is_advertised_under_another_address(tmp_path) -> None:
             client = AdminClient({"bootstrap.servers": listeners[name], "log_level": 0})
             (one,) = client.list_topics(timeout=TIMEOUT_S).brokers.values()
             assert f"{one.host}:{one.port}" == told
+    finally:
+        broker.stop()
+
+
+def _get(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_health_and_metrics_are_served_to_the_network_and_nothing_else(tmp_path, workers) -> None:
+    options = ["--admin-address", "0.0.0.0:0", "--workers", workers]
+    broker = Broker(tmp_path, *options).start()
+    try:
+        admins = ready(broker)["admin"].split(",")
+        assert len(admins) == int(workers)
+        for admin in admins:
+            port = admin.rpartition(":")[2]
+            for host in ("127.0.0.1", "127.0.0.2"):  # both are "the network" of a wildcard
+                assert _get(f"{host}:{port}", "/healthz") == (200, "ok\n")
+                assert _get(f"{host}:{port}", "/readyz") == (200, '{"ready":true}')
+                status, figures = _get(f"{host}:{port}", "/metrics")
+                assert status == 200
+                assert "headrace_topics" in figures
+            for path in ("/v1/topics", "/openapi.json", "/v1/topics/t/records"):
+                status, problem = _get(f"127.0.0.1:{port}", path)
+                assert status == 404
+                assert "--http" in problem
+        # operations stay on loopback, and the admin address is not what brokers are told
+        first = broker.http.split(",")[0]
+        assert _get(first, "/v1/topics")[0] == 200
+        assert "not authenticated" not in broker.log()
     finally:
         broker.stop()
 

@@ -41,8 +41,7 @@ from headrace.server.settings import (
     check_advertised,
     check_exposure,
     check_listeners,
-    is_authenticated,
-    is_loopback,
+    is_exposed,
     stored_worker_count,
 )
 
@@ -106,10 +105,11 @@ def _ready_line(
     http: Sequence[str],
     settings: Settings,
     *,
+    admin: Sequence[str] = (),
     listeners: Mapping[str, str] | None = None,
     as_json: bool,
 ) -> str:
-    """`listeners`: of one broker, by their names."""
+    """`listeners`: of one broker, by their names; `admin`: of listeners for health and metrics."""
     if as_json:
         ready = {
             "ready": True,
@@ -117,11 +117,14 @@ def _ready_line(
             "http": ",".join(http),
             "data_dir": None if settings.cluster else str(settings.data_dir.absolute()),
         }
+        if admin:
+            ready["admin"] = ",".join(admin)
         return json.dumps(ready if listeners is None else {**ready, "listeners": listeners})
+    admins = f" admin http://{',http://'.join(admin)}," if admin else ""
     more = [f"{name} {address}" for name, address in list((listeners or {}).items())[1:]]
     return (
         f"headrace is ready: kafka {', '.join([','.join(kafka), *more])},"
-        f" http http://{',http://'.join(http)},"
+        f" http http://{',http://'.join(http)},{admins}"
         f" data in {'BookKeeper' if settings.cluster else settings.data_dir.absolute()}"
     )
 
@@ -130,11 +133,15 @@ async def _supervise(
     settings: Settings, options: list[str], reload: Reload, *, as_json: bool
 ) -> None:
     """Run `worker_count` brokers, at consecutive ports."""
-    from headrace.server.supervisor import Supervisor
+    from headrace.server.supervisor import Addresses, Supervisor
 
     stop = _stop_signals(reload)
     addresses = [
-        (_nth_listeners(settings, number), show_address(_nth(settings.http, number)))
+        Addresses(
+            _nth_listeners(settings, number),
+            show_address(_nth(settings.http, number)),
+            None if settings.admin is None else show_address(_nth(settings.admin, number)),
+        )
         for number in range(settings.worker_count)
     ]
     supervisor = Supervisor(addresses, options, worker_environment(settings.given))
@@ -142,7 +149,8 @@ async def _supervise(
     await supervisor.start()
     workers = supervisor.workers
     kafka, http = [worker.kafka for worker in workers], [worker.http for worker in workers]
-    click.echo(_ready_line(kafka, http, settings, as_json=as_json))
+    admin = [worker.admin for worker in workers if worker.admin is not None]
+    click.echo(_ready_line(kafka, http, settings, admin=admin, as_json=as_json))
     sys.stdout.flush()
     await stop.wait()
     log.info("stopping")
@@ -181,6 +189,7 @@ async def _serve(settings: Settings, worker: int | None, reload: Reload, *, as_j
         [show_address(broker.kafka)],
         [show_address(broker.http)],
         settings,
+        admin=[] if broker.admin is None else [show_address(broker.admin)],
         listeners={
             one.listener: show_address((one.host, one.port))
             for one in broker.bound
@@ -194,7 +203,7 @@ async def _serve(settings: Settings, worker: int | None, reload: Reload, *, as_j
     sys.stdout.flush()
     _tune_cycle_collector()
     for endpoint in broker.bound:
-        if not is_loopback(endpoint.host) and not is_authenticated(settings, endpoint):
+        if is_exposed(settings, endpoint):
             log.warning(
                 "%s is reachable from other machines, and clients are not authenticated",
                 show_address((endpoint.host, endpoint.port)),
@@ -265,6 +274,7 @@ def _prepare(log_level: str) -> None:
 
 _OF_ONE_WORKER = {
     "advertised.listeners",
+    "headrace.admin.address",
     "headrace.http",
     "headrace.log.level",
     "headrace.workers",
@@ -401,6 +411,8 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         values["http_security_protocol"],
         values["inter_broker_listener_name"],
         values["insecure"],
+        admin=values["admin_address"],
+        admin_protocol=values["admin_security_protocol"],
     )
 
 

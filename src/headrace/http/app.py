@@ -1,6 +1,6 @@
-"""What HTTP answers: is it alive, is it ready, how is it doing.
+"""The HTTP servers of a broker: one for each listener.
 
-Invariants: reads, never changes. A listener of this machine alone is asked under no other
+Invariants: an admin listener has no operations. A listener of this machine alone is asked under no other
 host's name: a page in a browser here, whose name resolves to 127.0.0.1 on the second look, would
 read what its owner may not.
 """
@@ -9,45 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 
-from headrace.broker.security.principal import ANONYMOUS
-from headrace.http.access import MONITOR, SEE_CLUSTER
-from headrace.http.authorization import Rights
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.logins import Authenticated
-from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
-from headrace.http.operations import SLASH, routes, session_of
+from headrace.http.monitoring import Monitoring, Rendering
+from headrace.http.operations import SLASH, routes
 from headrace.http.parked import ParkedOperations
+from headrace.http.problems import problem
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
-from headrace.metadata.health_facts import PROBLEMS_MAX
 from headrace.runtime.tls import server_arguments
 
-RENDER_REST = 4
-"""Who asks for metrics again before four times as long has gone by as they took, waits until then:
-however many ask, and hang up before they are answered, a fifth of the loop's time goes to them."""
-RENDER_REST_S_MAX = 1.0
-ASKING_MAX = 64
-"""For metrics at once; health checks come through beside them."""
 TASKS_MAX = 4096
 """Requests that are being answered, those included whose clients have hung up."""
-
-log = logging.getLogger(__name__)
 
 _OWN_HOST = re.compile(
     rb"(localhost|\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:.]{2,45}\])?(:\d{1,5})?", re.IGNORECASE
@@ -62,7 +50,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from headrace.broker.security.listener import ListenerSecurity
-    from headrace.http.face import HttpFace
+    from headrace.http.face import HttpFace, HttpListener
 
 
 class _Server(uvicorn.Server):
@@ -100,17 +88,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _App:
-    """What answers."""
+class _Api:
+    """The routes of a listener for clients: operations, health and metrics."""
 
-    def __init__(self, face: HttpFace) -> None:
-        self._face = face
-        self._metrics = Metrics(face.node, face.kafka, face.counters)
-        self._metrics.certificate_expiries = face.certificate_expiries
-        self._next: asyncio.Task[tuple[bytes, str]] | None = None
-        self._rendering = asyncio.Lock()
-        self._rest_until_s = 0.0
-        self._asking = 0
+    def __init__(self, face: HttpFace, listener: HttpListener, rendering: Rendering) -> None:
         parts = (
             Queues,  # routes are tried one by one, and these are asked for most often
             TopicOperations,
@@ -126,85 +107,22 @@ class _App:
         operations += queries(services)
         self._document = document(operations)
         self.routes = [
-            *routes(services, operations, is_local=face.is_local),
-            Route("/healthz", self._healthz),
-            Route("/readyz", self._readyz),
-            Route("/metrics", self._serve_metrics),
+            *routes(services, operations, is_local=listener.is_local),
+            *Monitoring(face, listener.security, rendering).routes,
             Route("/openapi.json", self._openapi),
         ]
-
-    async def _healthz(self, _request: Request) -> Response:
-        """Report that the process is alive and its event loop runs."""
-        return PlainTextResponse("ok\n")
-
-    async def _readyz(self, request: Request) -> Response:
-        """Clients can be served, and what they send can be stored."""
-        is_full = self._is_disk_full()
-        replication = self._face.node.replication
-        reason = None if replication is None else replication.obstacle()
-        health = self._face.node.services.health
-        found, counts = health.problems(), health.opened()
-        if reason is None and counts.refused and not counts.served:
-            reason = f"none of the {counts.refused} partitions that this broker opened is served"
-        is_ready = self._face.is_ready and not is_full and reason is None
-        answer: dict[str, Any] = {"ready": is_ready}
-        if not self._may_monitor(request):
-            return JSONResponse(answer, 200 if is_ready else 503)
-        if is_full:
-            answer["disk_full"] = True
-        if reason is not None:
-            answer["reason"] = reason
-        if found:
-            answer["problems"] = [one._asdict() for one in found[:PROBLEMS_MAX]]
-            answer["damaged_partitions"] = health.damaged_partitions()
-        return JSONResponse(answer, 200 if is_ready else 503)
-
-    def _is_disk_full(self) -> bool:
-        space = self._face.node.services.topics.disk
-        try:
-            return space is not None and space.space().is_full
-        except OSError as error:
-            log.warning("how much of the disk is free cannot be found out: %s", error)
-            return False
 
     async def _openapi(self, _request: Request) -> Response:
         return JSONResponse(self._document)
 
-    def _may_monitor(self, request: Request) -> bool:
-        """Whether the client may see figures and problems, which name topics and groups."""
-        services = self._face.node.services
-        if self._face.security.is_sasl and session_of(request).principal == ANONYMOUS:
-            return False
-        return Rights(services, session_of(request), MONITOR, "metrics").may(*SEE_CLUSTER)
 
-    async def _serve_metrics(self, request: Request) -> Response:
-        if not self._may_monitor(request):
-            return PlainTextResponse("metrics need the right to DESCRIBE the cluster\n", 403)
-        if self._asking >= ASKING_MAX:
-            return PlainTextResponse("too many ask for metrics at once: ask again\n", 503)
-        self._asking += 1
-        try:
-            text, content_type = await asyncio.shield(self._fresh())
-        finally:
-            self._asking -= 1
-        return Response(text, media_type=content_type)
-
-    def _fresh(self) -> asyncio.Task[tuple[bytes, str]]:
-        """The next rendering, for all who ask before it begins."""
-        if self._next is None:
-            self._next = self._face.node.tasks.start(self._render(), "metrics")
-        return self._next
-
-    async def _render(self) -> tuple[bytes, str]:
-        now_s = asyncio.get_running_loop().time
-        async with self._rendering:
-            await asyncio.sleep(max(0.0, self._rest_until_s - now_s()))
-            self._next = None  # who asks from here on wants to see what has happened since
-            begun_s = now_s()
-            rendered = await self._metrics.render()
-            taken_s = now_s() - begun_s
-            self._rest_until_s = now_s() + min(taken_s * RENDER_REST, RENDER_REST_S_MAX)
-        return rendered
+async def _admin_only(scope: Scope, receive: Receive, send: Send) -> None:
+    refusal = problem(
+        404,
+        "this listener serves /healthz, /readyz and /metrics alone",
+        "use the broker's HTTP address (--http)",
+    )
+    await refusal(scope, receive, send)
 
 
 def path_of_parts(raw: bytes) -> str:
@@ -236,17 +154,24 @@ class _Guard:
             await self._app(scope, receive, send)
 
 
-def make_server(face: HttpFace) -> uvicorn.Server:
-    """A server for a socket that is open already.
+def make_servers(face: HttpFace) -> list[uvicorn.Server]:
+    """A server for each listener of the face, whose sockets are open already."""
+    rendering = Rendering(face)
+    return [_make_server(face, listener, rendering) for listener in face.listeners]
 
-    Starlette's router without its two layers for errors: a request that fails is logged, and
-    answered with 500, by uvicorn.
-    """
-    app: ASGIApp = Router(_App(face).routes)
-    if face.security.is_sasl:
-        app = Authenticated(app, face.node.services.authentication, face.security.name)
+
+def _make_server(face: HttpFace, listener: HttpListener, rendering: Rendering) -> uvicorn.Server:
+    """Starlette's router without its two layers for errors: a request that fails is logged, and
+    answered with 500, by uvicorn."""
+    app: ASGIApp
+    if listener.is_admin:
+        app = Router(Monitoring(face, listener.security, rendering).routes, default=_admin_only)
+    else:
+        app = Router(_Api(face, listener, rendering).routes)
+    if listener.security.is_sasl:
+        app = Authenticated(app, face.node.services.authentication, listener.security.name)
     config = uvicorn.Config(
-        _Guard(app, is_local=face.is_local),
+        _Guard(app, is_local=listener.is_local),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -258,4 +183,4 @@ def make_server(face: HttpFace) -> uvicorn.Server:
         limit_concurrency=TASKS_MAX,
         timeout_graceful_shutdown=1,
     )
-    return _Server(config, face.security)
+    return _Server(config, listener.security)

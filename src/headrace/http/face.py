@@ -11,9 +11,11 @@ import asyncio
 import importlib
 import ipaddress
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.security.listener import OPEN
+from headrace.broker.settings.kinds import ADMIN_LISTENER
 from headrace.metadata.endpoints import HTTP, Endpoint
 
 if TYPE_CHECKING:
@@ -24,6 +26,21 @@ if TYPE_CHECKING:
     from headrace.http.metrics import Counters, KafkaFigures
 
 CLOSE_TIMEOUT_S = 3
+
+
+@dataclass(slots=True)
+class HttpListener:
+    """One open socket."""
+
+    accepting: socket.socket
+    security: ListenerSecurity
+    is_local: bool
+    """Whether it is reached from this machine alone."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it serves health and metrics alone."""
+        return self.security.name == ADMIN_LISTENER
 
 
 class HttpFace:
@@ -37,14 +54,11 @@ class HttpFace:
         self.counters = counters
         self.certificate_expiries: Callable[[], Sequence[tuple[str, int]]] = list
         """(listener, seconds since 1970) of the certificates that the broker's listeners show."""
-        self.security: ListenerSecurity = OPEN
-        """Of the listener."""
+        self.listeners: list[HttpListener] = []
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
-        self.is_local = True
-        """Whether the listener is reached from this machine alone."""
         self._begun = asyncio.Event()
-        self._server: Any = None
+        self._servers: list[Any] = []
         self._task: asyncio.Task[None] | None = None
 
     async def listen(
@@ -64,13 +78,16 @@ class HttpFace:
         except OSError:
             accepting.close()
             raise
-        self._task = self.node.tasks.start(self._serve(accepting), "http")
-        self.security = listener
         address = accepting.getsockname()
-        self.is_local = ipaddress.ip_address(address[0]).is_loopback
-        host, port = advertised or address[:2]
-        port = port or address[1]
-        self.node.endpoints.append(Endpoint(HTTP, listener.name, host, port, listener.protocol))
+        is_local = ipaddress.ip_address(address[0]).is_loopback
+        found = HttpListener(accepting, listener, is_local)
+        self.listeners.append(found)
+        if self._task is None:
+            self._task = self.node.tasks.start(self._serve(), "http")
+        if not found.is_admin:
+            host, port = advertised or address[:2]
+            port = port or address[1]
+            self.node.endpoints.append(Endpoint(HTTP, listener.name, host, port, listener.protocol))
         return address[0], address[1]
 
     def serve_ready(self) -> None:
@@ -78,15 +95,18 @@ class HttpFace:
         self.is_ready = True
         self._begun.set()
 
-    async def _serve(self, listener: socket.socket) -> None:
+    async def _serve(self) -> None:
         try:
             await self._begun.wait()
             loop = asyncio.get_running_loop()
             app = await loop.run_in_executor(None, importlib.import_module, "headrace.http.app")
-            self._server = app.make_server(self)
-            await self._server.serve(sockets=[listener])
+            self._servers = app.make_servers(self)
+            async with asyncio.TaskGroup() as group:
+                for server, one in zip(self._servers, self.listeners, strict=True):
+                    group.create_task(server.serve(sockets=[one.accepting]))
         finally:
-            listener.close()
+            for one in self.listeners:
+                one.accepting.close()
 
     async def close(self) -> None:
         """Stop serving."""
@@ -94,8 +114,8 @@ class HttpFace:
         task = self._task
         if task is None:
             return
-        if self._server is None:
+        if not self._servers:
             task.cancel()
-        else:
-            self._server.should_exit = True
+        for server in self._servers:
+            server.should_exit = True
         await asyncio.wait([task], timeout=CLOSE_TIMEOUT_S)

@@ -29,6 +29,7 @@ from headrace.server.authentication import helper_access, set_up_authentication
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
 from headrace.server.settings import (
+    check_advertised,
     check_exposure,
     check_listeners,
     is_authenticated,
@@ -67,6 +68,7 @@ async def start(settings: Settings) -> Broker:
     """Start a broker with these settings. Raises the errors of its parts, and OSError."""
     check_listeners(settings)
     check_exposure(settings)
+    check_advertised(settings)
     settings = replace(
         settings, broker=replace(settings.broker, authorizer=authorizer_of(settings))
     )

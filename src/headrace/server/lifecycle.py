@@ -7,6 +7,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.broker.settings.kinds import ADMIN_LISTENER
 from headrace.metadata.endpoints import HTTP, KAFKA
 
 if TYPE_CHECKING:
@@ -44,6 +45,12 @@ class Broker:
     def http(self) -> tuple[str, int]:
         """The address of the HTTP interface."""
         return self.addresses(HTTP)[0]
+
+    @property
+    def admin(self) -> tuple[str, int] | None:
+        """The address that serves health and metrics alone, if there is one."""
+        found = (one for one in self.bound if one.listener == ADMIN_LISTENER)
+        return next(((one.host, one.port) for one in found), None)
 
     def on_stop(self, close: Callable[[], Awaitable[None]]) -> None:
         """Call `close` when the broker stops, before everything that was opened earlier."""

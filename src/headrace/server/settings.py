@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.listener import PROTOCOLS
-from headrace.broker.settings.kinds import HTTP_LISTENER, LOOPBACK, HostAndPort, Listener
+from headrace.broker.settings.kinds import (
+    ADMIN_LISTENER,
+    HTTP_LISTENER,
+    LOOPBACK,
+    HostAndPort,
+    Listener,
+)
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import RequestInvalid
 from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint
@@ -89,6 +96,9 @@ class Settings:
     """`inter.broker.listener.name`."""
     is_insecure: bool = False
     """Whether the operator allows other machines to reach listeners without authentication."""
+    admin: tuple[str, int] | None = None
+    """Where health and metrics are served besides."""
+    admin_protocol: str = PLAINTEXT
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -100,6 +110,11 @@ class Settings:
                 for one in kafka
             ),
             Endpoint(HTTP, HTTP_LISTENER, *self.http, self.http_protocol),
+            *(
+                [Endpoint(HTTP, ADMIN_LISTENER, *self.admin, self.admin_protocol)]
+                if self.admin is not None
+                else ()
+            ),
         ]
 
     def protocol_of(self, listener: str) -> str:
@@ -176,8 +191,7 @@ def check_exposure(settings: Settings) -> None:
                 f" {endpoint.security}, which this version does not support; nothing was started."
                 f" Use {' or '.join(SUPPORTED)}"
             )
-        is_safe = is_loopback(endpoint.host) or is_authenticated(settings, endpoint)
-        if not is_safe and not settings.is_insecure:
+        if is_exposed(settings, endpoint) and not settings.is_insecure:
             raise RequestInvalid(
                 f"{names[endpoint.face]} listener {endpoint.host}:{endpoint.port}"
                 f" ({endpoint.security}) is reachable from other machines, but its clients are not"
@@ -190,6 +204,14 @@ def check_exposure(settings: Settings) -> None:
 
 SUPPORTED = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 """Protocols that listeners can have."""
+
+
+def is_exposed(settings: Settings, endpoint: Endpoint) -> bool:
+    """Whether clients on other machines may do everything there without being authenticated. Not
+    at the admin listener, where no record is read or changed."""
+    if endpoint.listener == ADMIN_LISTENER or is_loopback(endpoint.host):
+        return False
+    return not is_authenticated(settings, endpoint)
 
 
 def is_authenticated(settings: Settings, endpoint: Endpoint) -> bool:
@@ -232,11 +254,16 @@ def check_advertised(settings: Settings) -> None:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether `host` stands for every address of the machine."""
+    """Whether `host` stands for every address of the machine: `0.0.0.0` in any notation, `::`."""
     try:
-        return ipaddress.ip_address(host).is_unspecified
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return host == ""
+        try:
+            return host == "" or not any(socket.inet_aton(host))  # "0", "0x0", "0.0"
+        except OSError:
+            return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_unspecified or (mapped is not None and mapped.is_unspecified)
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import Fatal
 from headrace.runtime.tasks import Tasks
@@ -53,25 +53,33 @@ class RestartDelays:
         return delay_s
 
 
+class Addresses(NamedTuple):
+    """Where a worker listens, as in the options."""
+
+    kafka: str
+    http: str
+    admin: str | None = None
+
+
 class WorkerProcess:
     """One broker process."""
 
     def __init__(
         self,
         number: int,
-        addresses: tuple[str, str],
+        addresses: Addresses,
         options: Sequence[str],
         environment: Mapping[str, str],
         tasks: Tasks,
     ) -> None:
-        """`addresses`: Kafka's and HTTP's to listen on, as in the options; `environment`: more
-        variables of the process."""
-        kafka, http = addresses
+        """`environment`: more variables of the process."""
+        kafka, http, admin = addresses
         self.number = number
         self.kafka = kafka
         """The address of its first listener, once it is ready."""
         self._listeners = kafka
         self.http = http
+        self.admin = admin
         self._options = options
         self._environment = environment
         self._tasks = tasks
@@ -91,6 +99,7 @@ class WorkerProcess:
             "headrace.cli.main",
             *("serve", "--json", "--worker", str(self.number), *self._options),
             *("--kafka", self._listeners, "--http", self.http),
+            *(() if self.admin is None else ("--admin-address", self.admin)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **self._environment},
@@ -115,7 +124,7 @@ class WorkerProcess:
             await self._process.wait()
             raise WorkerFailed(f"worker {self.number} ended in the middle of a line") from None
         # Keep ports that it has picked itself, so that clients find it after a restart.
-        self.kafka, self.http = ready["kafka"], ready["http"]
+        self.kafka, self.http, self.admin = ready["kafka"], ready["http"], ready.get("admin")
         self._listeners = ",".join(
             f"{name}://{address}" for name, address in ready["listeners"].items()
         )
@@ -172,12 +181,12 @@ class Supervisor:
 
     def __init__(
         self,
-        addresses: Sequence[tuple[str, str]],
+        addresses: Sequence[Addresses],
         options: Sequence[str],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`addresses`: Kafka's and HTTP's of each worker; `options` of `headrace serve`, and what
-        must not be among them in `environment`."""
+        """`addresses` of each worker; `options` of `headrace serve`, and what must not be among
+        them in `environment`."""
         self._tasks = Tasks()
         self.workers = [
             WorkerProcess(number, own, options, environment or {}, self._tasks)

@@ -14,6 +14,7 @@ from headrace.broker.security.listener import OPEN
 from headrace.broker.services.health import Health
 from headrace.broker.services.services import Services
 from headrace.http import app
+from headrace.http.face import HttpListener
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.tasks import Tasks
 
@@ -28,8 +29,7 @@ class BareFace:
 
     def __init__(self) -> None:
         self.is_ready = True
-        self.is_local = True
-        self.security = OPEN
+        self.listeners = [HttpListener(None, OPEN, is_local=True)]
         self.kafka = self.counters = None
         self.certificate_expiries = list
         topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
@@ -48,7 +48,7 @@ class BareFace:
 @contextlib.asynccontextmanager
 async def served(answer=None) -> AsyncIterator[tuple[str, int]]:
     """The address of a server; `answer`: an ASGI application in the place of the broker's."""
-    server = app.make_server(BareFace())
+    (server,) = app.make_servers(BareFace())
     if answer is not None:
         server.config.app = answer
     with socket.create_server(("127.0.0.1", 0)) as listener:

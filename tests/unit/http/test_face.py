@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.http.served_rig import BareFace, client, served
 
-from headrace.http import app
+from headrace.http import app, monitoring
 from headrace.http.openapi import document
 
 
@@ -55,8 +55,8 @@ async def _ask(served: Any, path: str, host: bytes = b"localhost") -> tuple[int,
 
 
 def _served(monkeypatch: pytest.MonkeyPatch, render: Any) -> Any:
-    monkeypatch.setattr(app, "Metrics", lambda *_: SimpleNamespace(render=render))
-    return app.make_server(BareFace()).config.app
+    monkeypatch.setattr(monitoring, "Metrics", lambda *_: SimpleNamespace(render=render))
+    return app.make_servers(BareFace())[0].config.app
 
 
 def test_other_hosts_get_no_answer(monkeypatch):
@@ -109,7 +109,8 @@ def test_the_interface_is_told_as_it_is_served(monkeypatch):
             for path, methods in json.loads(body)["paths"].items()
             for method in methods
         }
-        routes = app._App(BareFace()).routes
+        face = BareFace()
+        routes = app._Api(face, face.listeners[0], monitoring.Rendering(face)).routes
         assert told == {(one.path, method) for one in routes for method in one.methods - {"HEAD"}}
 
     asyncio.run(scenario())
@@ -131,7 +132,7 @@ def test_who_asks_for_metrics_at_once_shares_one_rendering(monkeypatch):
         assert begun <= 2
         status, _headers, body = await _ask(asked, "/metrics")
         assert (status, int(body)) == (200, begun), "a later one sees what has happened since"
-        too_many = app.ASKING_MAX + 10
+        too_many = monitoring.ASKING_MAX + 10
         answers = await asyncio.gather(
             *(_ask(asked, "/metrics") for _ in range(too_many)), _ask(asked, "/healthz")
         )

@@ -41,6 +41,14 @@ def test_any_other_address_wants_somebody_to_have_said_so(host):
         check_exposure(settings)
 
 
+def test_the_admin_address_may_be_any_because_no_record_is_served_there():
+    settings = Settings(Path(), admin=("0.0.0.0", 1))
+    check_exposure(settings)
+    settings.http = ("0.0.0.0", 2)
+    with pytest.raises(RequestInvalid, match="HTTP listener"):
+        check_exposure(settings)
+
+
 def test_encryption_alone_is_no_authentication():
     settings = Settings(Path(), kafka=("10.1.2.3", 1), kafka_listener="SSL")
     for client_auth in ("none", "requested"):
@@ -88,7 +96,11 @@ def test_the_command_says_what_to_do(tmp_path, more):
         ("0.0.0.0", {}, True),
         ("::", {}, True),
         ("", {}, True),
+        ("0", {}, True),
+        ("0x0", {}, True),
+        ("::ffff:0.0.0.0", {}, True),
         ("127.0.0.1", {}, False),
+        ("localhost", {}, False),
         ("0.0.0.0", {"PLAINTEXT": ("broker.example", 9092)}, False),
         ("0.0.0.0", {"PLAINTEXT": ("0.0.0.0", 9092)}, True),
     ],

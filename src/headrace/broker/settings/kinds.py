@@ -25,6 +25,10 @@ LOOPBACK: Final = "127.0.0.1"
 _LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 HTTP_LISTENER: Final = "HTTP"
 """The name of the HTTP listener in settings of one listener."""
+ADMIN_LISTENER: Final = "HTTP_ADMIN"
+"""The name of the listener for health and metrics."""
+_RESERVED: Final = (HTTP_LISTENER, ADMIN_LISTENER)
+"""Names that Kafka listeners cannot have."""
 PORT_MAX: Final = 65_535
 PEM_LENGTH_MAX: Final = 256 * 1024
 TEXT_LENGTH_MAX: Final = 4_096
@@ -260,7 +264,7 @@ class Listeners:
         for item in text.split(","):
             name, separator, address = item.strip().rpartition("://")
             name = name if separator else PLAINTEXT
-            if not _LISTENER_NAME.fullmatch(name) or name == HTTP_LISTENER:
+            if not _LISTENER_NAME.fullmatch(name) or name in _RESERVED:
                 raise ValueError(self.expected)
             try:
                 listeners.append(Listener(name, *HostAndPort().parse(address)))

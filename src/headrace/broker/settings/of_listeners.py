@@ -40,6 +40,13 @@ SECURITY = (
         is_common=True,
     ),
     BrokerSetting(
+        "headrace.admin.security.protocol",
+        OneOf(PROTOCOLS),
+        "Security protocol of --admin-address, as that of the HTTP listener. In settings of one"
+        " listener, its name is `http_admin`.",
+        PLAINTEXT,
+    ),
+    BrokerSetting(
         "headrace.insecure",
         Switch(),
         "Allow listeners that other machines can reach and whose clients are not authenticated:"

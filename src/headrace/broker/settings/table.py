@@ -71,6 +71,14 @@ _PLACES = (
         is_common=True,
     ),
     BrokerSetting(
+        "headrace.admin.address",
+        HostAndPort(),
+        "A further address that serves /healthz, /readyz and /metrics alone, for probes and"
+        " Prometheus on other machines; --http may stay on loopback. It reads and changes no"
+        " records, so it needs no --insecure. Default: none.",
+        is_common=True,
+    ),
+    BrokerSetting(
         "headrace.workers",
         Whole(1, 64),
         "Number of brokers to run on this machine, one per available core. They"

@@ -1,0 +1,137 @@
+"""Health and metrics of a broker, over HTTP: what probes and monitoring systems ask for.
+
+Invariants: reads, never changes. The listeners share one rendering, so that however many clients
+ask for metrics, a bounded part of the loop's time goes to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from headrace.broker.security.principal import ANONYMOUS
+from headrace.http.access import MONITOR, SEE_CLUSTER
+from headrace.http.authorization import Rights
+from headrace.http.metrics import Metrics
+from headrace.http.operations import session_of
+from headrace.metadata.health_facts import PROBLEMS_MAX
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from headrace.broker.security.listener import ListenerSecurity
+    from headrace.http.face import HttpFace
+
+log = logging.getLogger(__name__)
+
+RENDER_REST = 4
+"""A request for metrics that comes before four times the duration of the last rendering has passed
+waits until then: at most a fifth of the loop's time goes to metrics, whatever clients do."""
+RENDER_REST_S_MAX = 1.0
+ASKING_MAX = 64
+"""Requests for metrics at once; health checks are answered meanwhile."""
+
+
+class Rendering:
+    """The text of the metrics, rendered once for all clients that wait for it."""
+
+    def __init__(self, face: HttpFace) -> None:
+        self._face = face
+        self._metrics = Metrics(face.node, face.kafka, face.counters)
+        self._metrics.certificate_expiries = face.certificate_expiries
+        self._next: asyncio.Task[tuple[bytes, str]] | None = None
+        self._rendering = asyncio.Lock()
+        self._rest_until_s = 0.0
+        self._asking = 0
+
+    async def response(self) -> Response:
+        """The metrics, or 503 if too many clients ask for them."""
+        if self._asking >= ASKING_MAX:
+            return PlainTextResponse("too many ask for metrics at once: ask again\n", 503)
+        self._asking += 1
+        try:
+            text, content_type = await asyncio.shield(self._fresh())
+        finally:
+            self._asking -= 1
+        return Response(text, media_type=content_type)
+
+    def _fresh(self) -> asyncio.Task[tuple[bytes, str]]:
+        """The next rendering, for all who ask before it begins."""
+        if self._next is None:
+            self._next = self._face.node.tasks.start(self._render(), "metrics")
+        return self._next
+
+    async def _render(self) -> tuple[bytes, str]:
+        now_s = asyncio.get_running_loop().time
+        async with self._rendering:
+            await asyncio.sleep(max(0.0, self._rest_until_s - now_s()))
+            self._next = None  # who asks from here on wants to see what has happened since
+            begun_s = now_s()
+            rendered = await self._metrics.render()
+            taken_s = now_s() - begun_s
+            self._rest_until_s = now_s() + min(taken_s * RENDER_REST, RENDER_REST_S_MAX)
+        return rendered
+
+
+class Monitoring:
+    """The paths of one listener: `/healthz`, `/readyz`, `/metrics`."""
+
+    def __init__(self, face: HttpFace, security: ListenerSecurity, rendering: Rendering) -> None:
+        self._face = face
+        self._security = security
+        self._rendering = rendering
+        self.routes = [
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._serve_metrics),
+        ]
+
+    async def _healthz(self, _request: Request) -> Response:
+        """Report that the process is alive and its event loop runs."""
+        return PlainTextResponse("ok\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        """Clients can be served, and what they send can be stored."""
+        is_full = self._is_disk_full()
+        replication = self._face.node.replication
+        reason = None if replication is None else replication.obstacle()
+        health = self._face.node.services.health
+        found, counts = health.problems(), health.opened()
+        if reason is None and counts.refused and not counts.served:
+            reason = f"none of the {counts.refused} partitions that this broker opened is served"
+        is_ready = self._face.is_ready and not is_full and reason is None
+        answer: dict[str, Any] = {"ready": is_ready}
+        if not self._may_monitor(request):
+            return JSONResponse(answer, 200 if is_ready else 503)
+        if is_full:
+            answer["disk_full"] = True
+        if reason is not None:
+            answer["reason"] = reason
+        if found:
+            answer["problems"] = [one._asdict() for one in found[:PROBLEMS_MAX]]
+            answer["damaged_partitions"] = health.damaged_partitions()
+        return JSONResponse(answer, 200 if is_ready else 503)
+
+    def _is_disk_full(self) -> bool:
+        space = self._face.node.services.topics.disk
+        try:
+            return space is not None and space.space().is_full
+        except OSError as error:
+            log.warning("how much of the disk is free cannot be found out: %s", error)
+            return False
+
+    def _may_monitor(self, request: Request) -> bool:
+        """Whether the client may see figures and problems, which name topics and groups."""
+        services = self._face.node.services
+        if self._security.is_sasl and session_of(request).principal == ANONYMOUS:
+            return False
+        return Rights(services, session_of(request), MONITOR, "metrics").may(*SEE_CLUSTER)
+
+    async def _serve_metrics(self, request: Request) -> Response:
+        if not self._may_monitor(request):
+            return PlainTextResponse("metrics need the right to DESCRIBE the cluster\n", 403)
+        return await self._rendering.response()
