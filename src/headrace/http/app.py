@@ -1,8 +1,8 @@
 """The HTTP servers of a broker: one for each listener.
 
-Invariants: an admin listener has no operations. A listener of this machine alone is asked under no other
-host's name: a page in a browser here, whose name resolves to 127.0.0.1 on the second look, would
-read what its owner may not.
+Invariants: an admin listener has no operations. A listener of this machine alone is asked under no
+other host's name: a page in a browser here, whose name resolves to 127.0.0.1 on the second look,
+would read what its owner may not.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headrace.http.connection import HttpConnection
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.logins import Authenticated
-from headrace.http.openapi import document
 from headrace.http.monitoring import Monitoring, Rendering
+from headrace.http.openapi import document
 from headrace.http.operations import SLASH, routes
 from headrace.http.parked import ParkedOperations
 from headrace.http.problems import problem
