@@ -59,13 +59,13 @@ def show_tracebacks_to_who_asks_oddly(patch: Patch) -> None:
     from starlette.applications import Starlette
     from starlette.responses import PlainTextResponse
 
-    from headrace.http import app
+    from headrace.http import app, monitoring
 
     async def limited(self: Any, request: Any) -> Any:
         int(request.query_params.get("limit", "0").replace("-", "minus"))
         return PlainTextResponse("ok\n")
 
-    patch(app._App, "_healthz", limited)
+    patch(monitoring.Monitoring, "_healthz", limited)
     patch(app, "Starlette", lambda routes: Starlette(routes=routes, debug=True))
 
 
