@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.log.partition_log import PartitionLog
+    from headrace.storage.ledger import Replicas
 
 PARTITIONS_MAX = 5_000
 """Partitions that get series of their own: more would make a scrape slow for everybody."""
@@ -98,6 +99,27 @@ def _timestamp_ms(log: PartitionLog, offset: int) -> int:
     if isinstance(found, Miss) or not found[0]:
         return -1
     return read_header(found[0]).max_timestamp_ms
+
+
+def _bookies(replicas: Replicas) -> Iterable[Metric]:
+    bookies = GaugeMetricFamily("headrace_bookies", "Bookies by state.", labels=["state"])
+    for state, names in (
+        ("known", replicas.known),
+        ("registered", replicas.registered),
+        ("writable", replicas.writable),
+        ("read_only", replicas.read_only),
+        ("quarantined", replicas.quarantined),
+    ):
+        bookies.add_metric([state], len(names))
+    yield bookies
+    damaged = CounterMetricFamily(
+        "headrace_copies_damaged",
+        "Damaged copies of entries that were read since the start; other copies were used.",
+        labels=["bookie"],
+    )
+    for bookie, count in replicas.damaged.items():
+        damaged.add_metric([bookie], count)
+    yield damaged
 
 
 class Metrics(Collector):
@@ -338,16 +360,7 @@ class Metrics(Collector):
         can_write = float(replication.obstacle() is None)
         yield _gauge("headrace_can_write", "0 while `/readyz` says why not.", can_write)
         replicas = replication.ledgers.replication()
-        bookies = GaugeMetricFamily("headrace_bookies", "Bookies by state.", labels=["state"])
-        for state, names in (
-            ("known", replicas.known),
-            ("registered", replicas.registered),
-            ("writable", replicas.writable),
-            ("read_only", replicas.read_only),
-            ("quarantined", replicas.quarantined),
-        ):
-            bookies.add_metric([state], len(names))
-        yield bookies
+        yield from _bookies(replicas)
         session = GaugeMetricFamily(
             "headrace_zookeeper_session", "1 for the state of the session.", labels=["state"]
         )

@@ -27,6 +27,7 @@ The contract, which every implementation passes (`tests/contract/test_ledger_sto
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -270,6 +271,8 @@ class Replicas(NamedTuple):
     """Under-replicated ledgers written by this store, with the number of missing copies."""
     refusal: str = ""
     """Why this store creates no more ledgers; "" if it does."""
+    damaged: Mapping[str, int] = MappingProxyType({})
+    """Reads that met a damaged copy, by machine, since the start."""
 
 
 @runtime_checkable

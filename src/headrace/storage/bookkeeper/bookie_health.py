@@ -1,4 +1,4 @@
-"""Tracks failed bookies, and whether they answer again.
+"""Tracks failed bookies, and whether they answer again; counts damaged copies.
 
 Invariants: a failed bookie is in quarantine (`ensemble.BookiePool`) until it has answered a small
 read; the start, the cause and the end are logged. Decisions about replacements are made elsewhere.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.storage.bookkeeper.wire import TIMED_OUT, code_text
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 PROBE_FIRST_S: Final = 0.05
 PROBE_MAX_S: Final = 2.0
+DAMAGE_LOGGED_MAX: Final = 10
 NO_LEDGER_ID: Final = (1 << 63) - 1
 """The ledger id that probes read: any answer will do."""
 
@@ -58,6 +60,23 @@ class BookieHealth:
         self._loop = asyncio.get_running_loop()
         self._trials: dict[str, _Trial] = {}
         self._is_closed = False
+        self.damaged_copies: Counter[str] = Counter()
+        """Damaged copies that were read, by bookie."""
+
+    def damaged(self, bookie: str, ledger: int, entry: int) -> None:
+        """A bookie returned a damaged copy of an entry: other bookies are read. A bookie's first
+        ones are logged."""
+        self.damaged_copies[bookie] += 1
+        count = self.damaged_copies[bookie]
+        if count <= DAMAGE_LOGGED_MAX:
+            log.warning(
+                "bookie %s returned a damaged copy of entry %d of ledger %d: the others are read;"
+                " check the disks of that bookie%s",
+                bookie,
+                entry,
+                ledger,
+                " (more are counted and not logged)" if count == DAMAGE_LOGGED_MAX else "",
+            )
 
     def failed(self, bookie: str, code: int) -> None:
         """A request to a bookie failed: it gets no new entries until it answers."""

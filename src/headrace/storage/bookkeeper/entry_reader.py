@@ -42,6 +42,7 @@ class _BatchRead:
         "_bookies",
         "_codes",
         "_count",
+        "_damaged",
         "_first",
         "_hedge_s",
         "_ledger",
@@ -62,8 +63,10 @@ class _BatchRead:
         left: list[str],
         hedge_s: float,
         reproach: Callable[[str], None],
+        damaged: Callable[[str, int, int], None],
     ) -> None:
         self._reproach = reproach
+        self._damaged = damaged
         self._ledger = ledger
         self._first = first
         self._count = count
@@ -111,6 +114,7 @@ class _BatchRead:
                 self.future.set_result(entries)
                 return
             code = DAMAGED
+            self._damaged(bookie, self._ledger, self._first)
         self._codes[bookie] = code
         if code not in {DAMAGED, NO_ENTRY, NO_LEDGER}:
             self._reproach(bookie)
@@ -154,9 +158,16 @@ class EntryReader:
     """Reads entries of any ledger."""
 
     def __init__(
-        self, bookies: Bookies, is_suspect: Callable[[str], bool], *, hedge_ms: int
+        self,
+        bookies: Bookies,
+        is_suspect: Callable[[str], bool],
+        damaged: Callable[[str, int, int], None],
+        *,
+        hedge_ms: int,
     ) -> None:
+        """`damaged` is told of each damaged copy: bookie, ledger, entry."""
         self._bookies = bookies
+        self._damaged = damaged
         self._is_suspect = is_suspect
         self._hedge_s = hedge_ms / 1000
         self._slow_until: dict[str, float] = {}
@@ -190,7 +201,7 @@ class EntryReader:
                 at = ledger % len(bookies)
                 order = self._order([*bookies[at:], *bookies[:at]])
                 count = end - begin
-                run = _BatchRead(ledger, begin, count, size, order, self._hedge_s, self._reproach)
+                run = self._run(ledger, begin, count, size, order)
                 runs.append(run.read(self._bookies))
                 begin = end
             return await runs[0] if len(runs) == 1 else await _joined(runs)
@@ -199,9 +210,14 @@ class EntryReader:
             count = min(quorum.write, end - begin)
             # The last slot of an entry also stores the next W - 1 entries.
             order = self._order(metadata.bookies_of(begin)[::-1])
-            run = _BatchRead(ledger, begin, count, size, order, self._hedge_s, self._reproach)
+            run = self._run(ledger, begin, count, size, order)
             runs.append(run.read(self._bookies))
         return await _joined(runs)
+
+    def _run(self, ledger: int, begin: int, count: int, size: int, order: list[str]) -> _BatchRead:
+        return _BatchRead(
+            ledger, begin, count, size, order, self._hedge_s, self._reproach, self._damaged
+        )
 
     def _order(self, bookies: list[str]) -> list[str]:
         """The bookies, with those last that failed or were slow recently."""

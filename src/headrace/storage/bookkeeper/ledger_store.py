@@ -127,6 +127,7 @@ class BookKeeperLedgerStore:
         self._reader = EntryReader(
             bookies,
             lambda bookie: pool.is_quarantined(bookie, clock.now_ns()),
+            self._health.damaged,
             hedge_ms=settings.read_hedge_ms,
         )
         self._positions = PositionReader(self._reader, self._cluster.cache)
@@ -331,6 +332,7 @@ class BookKeeperLedgerStore:
             self._settings.quorum.ack,
             lacking,
             self._refusal,
+            self._health.damaged_copies,
         )
 
     def without_bookie(self) -> Sequence[int]:

@@ -128,12 +128,7 @@ class _RecoveryRun:
     def _read(self, code: int, body: memoryview, asked: FencingRead) -> None:
         found = check_entry(self._ledger, asked.entry, body) if code == OK else None
         if code == OK and found is None:
-            log.warning(
-                "ledger %s: entry %s is corrupt on bookie %s",
-                self._ledger,
-                asked.entry,
-                asked.bookie,
-            )
+            self._cluster.health.damaged(asked.bookie, self._ledger, asked.entry)
             code = DAMAGED
         self._note(code, asked.bookie)
         self._carry_out(self._machine.read(asked.entry, asked.bookie, code, found))

@@ -29,7 +29,13 @@ class Bookies:
         """Turns in which requests were answered: one after the other had to wait for them."""
         self.asked: list[int] = []
         self.missing: set[int] = set()
+        self.damaged: set[str] = set()
+        """Bookies whose copies are damaged."""
+        self.noted: list[tuple[str, int, int]] = []
         self._is_round = False
+
+    def note_damage(self, *copy) -> None:
+        self.noted.append(copy)
 
     def __getitem__(self, bookie: str):
         self._bookie = bookie
@@ -51,6 +57,8 @@ class Bookies:
         body = b""
         for entry in range(first, first + count):
             data = entry_of(entry)
+            if context in self.damaged:
+                data = data[:-1] + bytes([data[-1] ^ 1])
             if body and len(body) + len(data) > size:
                 break
             body += struct.pack(">i", len(data)) + data
@@ -82,7 +90,7 @@ def ledger(ensembles: int) -> tuple[Bookies, PositionReader, OpenLedger]:
     opened = OpenLedger(LEDGER, Versioned(metadata, 0))
     opened.last_entry = ensembles * PER_ENSEMBLE - 1
     opened.end = (opened.last_entry + 1) * PAYLOAD_BYTES
-    reader = EntryReader(bookies, lambda _bookie: False, hedge_ms=10_000)
+    reader = EntryReader(bookies, lambda _bookie: False, bookies.note_damage, hedge_ms=10_000)
     return bookies, PositionReader(reader, EntryCache(1 << 20)), opened
 
 
@@ -117,11 +125,22 @@ def test_what_one_ensemble_lacks_hides_no_other_entries(missing):
     async def main() -> None:
         bookies, _, opened = ledger(10)
         bookies.missing = {missing}
-        reader = EntryReader(bookies, lambda _bookie: False, hedge_ms=10_000)
+        reader = EntryReader(bookies, lambda _bookie: False, bookies.note_damage, hedge_ms=10_000)
         metadata = opened.versioned.metadata
         entries = await reader.read(LEDGER, metadata, 0, opened.last_entry, 1 << 20, 10)
         assert [entry.entry for entry in entries] == list(range(missing))
         with pytest.raises(DataCorrupt, match=f"entry {missing} of ledger"):
             await reader.read(LEDGER, metadata, missing, opened.last_entry, 1 << 20, 10)
+
+    asyncio.run(main())
+
+
+def test_each_damaged_copy_that_is_met_is_noted_and_another_one_read():
+    async def main() -> None:
+        bookies, reader, opened = ledger(2)
+        order = [f"b{slot}-0" for slot in range(3)]
+        bookies.damaged = {order[LEDGER % 3]}
+        assert bytes(await reader.read(opened, 0, PAYLOAD_BYTES)) == data_of(0)
+        assert bookies.noted == [(order[LEDGER % 3], LEDGER, 0)]
 
     asyncio.run(main())
