@@ -36,6 +36,7 @@ from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.security.authentication import without_listeners
 from headrace.broker.security.authorizer import AllowAll
+from headrace.broker.security.issuers import Issuers
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.audit import Audit
@@ -279,6 +280,7 @@ class Node:
             (CLIENT_METRICS, self.services.telemetry.subscriptions.apply),
             *(() if self.access is None else ((ACLS, self.access.apply),)),
             (USERS, self.services.authentication.users.apply),
+            *((kind.prefix, kind.apply) for kind in self.services.issuers.kinds),
         ):
             await MetadataCache(self.metadata, prefix, apply, lambda: None, *followed).start()
         if self._is_standalone:
@@ -297,6 +299,7 @@ class Node:
         self.tasks.spawn(self.topics.finish_deletions(), "finish interrupted deletions")
         self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
+        self.tasks.spawn(self.services.issuers.run(), "ended credentials")
         self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
         self.tasks.spawn(self.timers.host.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
@@ -495,6 +498,9 @@ def _services_of(node: Node) -> Services:
     owners, topics, groups = node.queue_owners, node.topics, node.group_configs
     broker_id = node.config.broker_id
     calls = OwnerCalls(owners, node.brokers, broker_id)
+    parts = node.metadata, node.clock, node.randomness
+    authentication = without_listeners(*parts, broker_id)
+    logins = authentication.logins
     search = Search(
         *(topics, node.shares, node.timers),
         lambda: groups.values("errors.deadletterqueue.topic.name"),
@@ -526,7 +532,8 @@ def _services_of(node: Node) -> Services:
         authorizer=node.authorizer,
         access=node.access,
         audit=node.audit,
-        authentication=without_listeners(node.metadata, node.clock, node.randomness, broker_id),
+        authentication=authentication,
+        issuers=Issuers(node.metadata, logins.users, logins.secret, node.clock, node.randomness),
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.broker.security.logins import PASSWORD_LENGTH_MAX
 from headrace.broker.security.users import check_name
 from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_options, with_tls
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _SESSION_TIMEOUT_MS: Final = 6_000
 _GENERATED_BYTES: Final = 18
-PASSWORD_LENGTH_MAX: Final = 1_024
 _LIST: Final = "List users: headrace user list"
 
 

@@ -69,6 +69,9 @@ _OWN = public("a client sees and cancels its own tasks alone").by("owner")
 
 ACCESS: Final[Mapping[str, Access]] = {
     "getCluster": public("the brokers' ids, which every client may know"),
+    "getSession": public("who a client is, the client may know"),
+    "signIn": public("whoever knows a user's password may do what the user may"),
+    "signOut": public("a client ends its own session alone"),
     "listTopics": needs(*_shown(DESCRIBE, ResourceType.TOPIC, "topics.name")),
     "createTopic": needs(_topic(Operation.CREATE, "body.name", Operation.CREATE)),
     "getTopic": needs(_topic(DESCRIBE), _topic(SEE_SETTINGS)),

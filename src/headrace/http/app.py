@@ -31,6 +31,7 @@ from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
+from headrace.http.sessions import SessionOperations
 from headrace.http.topics import TopicOperations
 from headrace.runtime.tls import server_arguments
 
@@ -104,6 +105,7 @@ class _Api:
         )
         services = face.node.services
         operations = [one for part in parts for one in part(services).operations]
+        operations += SessionOperations(services, listener.security).operations
         operations += queries(services)
         self._document = document(operations)
         self.routes = [
@@ -169,7 +171,7 @@ def _make_server(face: HttpFace, listener: HttpListener, rendering: Rendering) -
     else:
         app = Router(_Api(face, listener, rendering).routes)
     if listener.security.is_sasl:
-        app = Authenticated(app, face.node.services.authentication, listener.security.name)
+        app = Authenticated(app, face.node.services, listener.security)
     config = uvicorn.Config(
         _Guard(app, is_local=listener.is_local),
         log_config=None,

@@ -1,22 +1,30 @@
-"""Authenticates HTTP clients: Basic (RFC 7617) as the users of SASL, and bearer tokens (RFC 6750).
+"""Authenticates HTTP clients: Basic (RFC 7617) as the users of SASL, bearer tokens (RFC 6750), and
+browser sessions.
 
 Invariants: only on a listener with SASL_PLAINTEXT or SASL_SSL. A request without credentials gets
-no further than health checks, which then tell no more than whether the broker is ready. A refusal
-is the same whatever was wrong, and comes after a delay. What a certificate says counts only on
-other listeners, as for Kafka clients.
+no further than what is open to everybody, which tells no more than whether the broker is ready. A
+refusal is the same whatever was wrong, and comes after a delay. What a certificate says counts only
+on other listeners, as for Kafka clients.
+
+A browser sends a session's cookie by itself, so a cookie counts only for requests that come from a
+page of this broker: no other site's, by what the browser says of their origin, and for those that
+change something with a token that only such a page can read.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
+import hmac
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
 
 from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import NamedPassword
-from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.errors import AuthenticationFailed
 from headrace.http.connection import PRINCIPAL
 from headrace.http.problems import problem
@@ -25,74 +33,144 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from headrace.broker.security.authentication import Authentication
-    from headrace.broker.security.logins import Identity
+    from headrace.broker.security.browser_sessions import BrowserSession
+    from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.services.services import Services
 
 log = logging.getLogger(__name__)
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-FAILURE_DELAY_S: Final = 0.1
-FAILING_MAX: Final = 100
-"""Refusals that wait at the same time; others are sent at once."""
-_HEADER: Final = b"authorization"
+SESSION_PATH: Final = "/v1/session"
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", SESSION_PATH})
+LOGIN: Final = "login"
+"""The key of a request's state that holds its HttpLogin."""
+CSRF_HEADER: Final = "X-CSRF-Token"
+PASSWORD, TOKEN, SESSION = "password", "token", "session"  # kinds of logins
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site (W3C Fetch Metadata): `none` is a person who typed the address."""
+_HEADER: Final = "authorization"
 _HEADER_BYTES_MAX: Final = 20_000
+_COOKIES_LENGTH_MAX: Final = 16_000
 _BASIC: Final = 'Basic realm="headrace", charset="UTF-8"'
 _BEARER: Final = 'Bearer realm="headrace"'
+_OF_SCRIPTS: Final = 'Session realm="headrace"'
+
+
+class HttpLogin(NamedTuple):
+    """How a request is authenticated."""
+
+    principal: Principal
+    by: str
+    session: BrowserSession | None = None
+
+
+class _ForeignPageError(Exception):
+    """A session's cookie came with a request of another site, or without its token."""
+
+
+def cookie_name(cluster_id: str, *, is_encrypted: bool) -> str:
+    """The name of a session's cookie. With `__Host-`, browsers take it from this very host alone,
+    and only over TLS (RFC 6265bis, section 4.1.3.2)."""
+    prefix = "__Host-" if is_encrypted else ""
+    return f"{prefix}headrace-{cluster_id[:22]}"
+
+
+def is_own_page(headers: Headers) -> bool:
+    """Whether a request can come from a page of this broker, by what a browser says; programs say
+    nothing. A page cannot change these headers."""
+    if headers.get("sec-fetch-site", "none") not in _OWN_SITES:
+        return False
+    origin = headers.get("origin")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    except ValueError:
+        return False
 
 
 class Authenticated:
     """An application that only authenticated clients reach."""
 
-    def __init__(self, app: ASGIApp, authentication: Authentication, listener: str) -> None:
+    def __init__(self, app: ASGIApp, services: Services, listener: ListenerSecurity) -> None:
         self._app = app
-        self._logins = authentication.logins
-        self._takes_tokens = OAUTHBEARER in authentication.enabled(listener)
-        self._failing = 0
+        authentication = services.authentication
+        self._logins, self._failures = authentication.logins, authentication.failures
+        self._sessions = services.issuers.sessions
+        is_encrypted = listener.tls is not None
+        self._cookie = cookie_name(services.cluster.id, is_encrypted=is_encrypted)
+        self._takes_tokens = OAUTHBEARER in authentication.enabled(listener.name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = [value for name, value in scope.get("headers", ()) if name == _HEADER]
-        principal = ANONYMOUS
-        if given:
-            try:
-                principal = (await self._identity(given)).principal
-            except AuthenticationFailed as error:
-                client = scope.get("client") or ("",)
-                log.warning("an HTTP login from %s failed: %s", client[0], error)
-                await self._delay()
-                await self._refusal("the credentials are not valid")(scope, receive, send)
-                return
-        elif scope.get("path") not in OPEN_PATHS:
-            await self._refusal("this is served to authenticated clients alone")(
-                scope, receive, send
-            )
+        headers = Headers(scope=scope)
+        try:
+            login = await self._login(headers, scope["method"])
+        except AuthenticationFailed as error:
+            client = scope.get("client") or ("",)
+            log.warning("an HTTP login from %s failed: %s", client[0], error)
+            await self._failures.delay()
+            await self._refusal("the credentials are not valid", headers)(scope, receive, send)
             return
-        scope["state"] = {**scope.get("state", {}), PRINCIPAL: principal}
+        except _ForeignPageError:
+            refusal = problem(
+                403,
+                "a session is used by another site's page, or without its token",
+                f"send {CSRF_HEADER} with the csrf_token of GET {SESSION_PATH}",
+            )
+            await refusal(scope, receive, send)
+            return
+        if login is None and scope.get("path") not in OPEN_PATHS:
+            text = "this is served to authenticated clients alone"
+            await self._refusal(text, headers)(scope, receive, send)
+            return
+        principal = ANONYMOUS if login is None else login.principal
+        scope["state"] = {**scope.get("state", {}), PRINCIPAL: principal, LOGIN: login}
         await self._app(scope, receive, send)
 
-    async def _identity(self, given: list[bytes]) -> Identity:
+    async def _login(self, headers: Headers, method: str) -> HttpLogin | None:
+        """Raises AuthenticationFailed, _ForeignPageError."""
+        given = headers.getlist(_HEADER)
+        if given:
+            return await self._of_header(given)
+        session = await self._of_cookie(headers)
+        if session is None:
+            return None
+        if not is_own_page(headers):
+            raise _ForeignPageError
+        sent = headers.get(CSRF_HEADER, "")
+        is_right = hmac.compare_digest(sent.encode(), session.csrf_token.encode())
+        if method not in _SAFE_METHODS and not is_right:
+            raise _ForeignPageError
+        return HttpLogin(session.principal, SESSION, session)
+
+    async def _of_header(self, given: list[str]) -> HttpLogin:
         """Raises AuthenticationFailed."""
         if len(given) > 1 or len(given[0]) > _HEADER_BYTES_MAX:
             raise AuthenticationFailed("several Authorization headers, or one that is too long")
-        text = given[0].decode("latin-1")
-        scheme, _, value = text.partition(" ")
+        scheme, _, value = given[0].partition(" ")
         if scheme.lower() == "basic":
-            return await self._logins.check_password(_basic(value.strip()))
+            identity = await self._logins.check_password(_basic(value.strip()))
+            return HttpLogin(identity.principal, PASSWORD)
         if scheme.lower() == "bearer" and self._takes_tokens:
-            return await self._logins.check_bearer(text)
+            identity = await self._logins.check_bearer(given[0])
+            return HttpLogin(identity.principal, TOKEN)
         raise AuthenticationFailed("an authentication scheme that is not enabled")
 
-    async def _delay(self) -> None:
-        if self._failing >= FAILING_MAX:
-            return
-        self._failing += 1
-        try:
-            await asyncio.sleep(FAILURE_DELAY_S)
-        finally:
-            self._failing -= 1
+    async def _of_cookie(self, headers: Headers) -> BrowserSession | None:
+        """The session of the request's cookie. A second cookie of the name was put there by
+        another host or path: none of them counts then."""
+        text = "; ".join(headers.getlist("cookie"))
+        if len(text) > _COOKIES_LENGTH_MAX:
+            return None
+        pairs = (pair.strip().partition("=") for pair in text.split(";"))
+        values = [value for name, _, value in pairs if name == self._cookie]
+        return await self._sessions.find(values[0]) if len(values) == 1 else None
 
-    def _refusal(self, detail: str) -> Response:
+    def _refusal(self, detail: str, headers: Headers) -> Response:
         response = problem(401, detail, "send the credentials of a user in Authorization")
-        response.headers.append("WWW-Authenticate", _BASIC)
+        # For Basic, a browser would ask its user by itself when a page's script is refused.
+        is_script = headers.get("sec-fetch-mode", "navigate") != "navigate"
+        response.headers.append("WWW-Authenticate", _OF_SCRIPTS if is_script else _BASIC)
         if self._takes_tokens:
             response.headers.append("WWW-Authenticate", _BEARER)
         return response
@@ -102,7 +180,7 @@ def _basic(value: str) -> NamedPassword:
     """Raises AuthenticationFailed."""
     try:
         user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError) as error:
+    except (binascii.Error, UnicodeDecodeError, ValueError) as error:
         raise AuthenticationFailed("malformed Basic credentials") from error
     if not colon or not user or not password:
         raise AuthenticationFailed("Basic credentials without a user or a password")

@@ -102,6 +102,8 @@ class Operation:
     were stored."""
     is_checked: bool = True
     """False: its handler checks the body, for speed; the schema says the same."""
+    is_public: bool = False
+    """Whether it also answers clients that are not authenticated, on any listener."""
     own_access: Access | None = None
     """What its client must be allowed to do; None: as the table in `http/access` says."""
 
@@ -385,7 +387,8 @@ class _Resource:
     async def _answer(self, request: Request) -> Response:
         operation = self._operation(request)
         session = session_of(request)
-        if not self._is_local and session.principal == ANONYMOUS:
+        is_closed = not self._is_local and not operation.is_public
+        if is_closed and session.principal == ANONYMOUS:
             return problem(
                 403,
                 "beyond loopback this is served to authenticated clients alone",

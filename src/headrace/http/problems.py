@@ -41,6 +41,7 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((Retriable,), 503, "try again"),
 )
 """The first that fits; 409 for what else is refused."""
+_LOGIN_FAILED: Final = "the credentials are not valid"
 _PATH: Final = re.compile(r"(?<![\w/:.])(?:/[\w.+@~-]+){2,}")
 
 
@@ -55,10 +56,11 @@ def status_of(error: HeadraceError) -> tuple[int, str]:
 def details(error: HeadraceError) -> dict[str, Any]:
     """The problem's members. Where files lie on the broker's machine is for its log alone."""
     status, next_step = status_of(error)
+    is_login = isinstance(error, errors.AuthenticationFailed)  # its text is for the log alone
     return {
         "type": "about:blank",
         "status": status,
-        "detail": _PATH.sub("(a path)", str(error)),
+        "detail": _LOGIN_FAILED if is_login else _PATH.sub("(a path)", str(error)),
         "retriable": isinstance(error, Retriable) and status in {429, 503},
         "next_step": next_step,
     }

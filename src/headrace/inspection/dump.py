@@ -14,6 +14,7 @@ from headrace.inspection.decoders import marker_in, shown, state_or_error
 from headrace.inspection.facts import decode as decode_fact
 from headrace.log.footer import decode_footer
 from headrace.metadata.fact_json import shown_fields
+from headrace.metadata.issued_facts import ISSUED
 from headrace.metadata.user_facts import SHARED_BY_BROKERS, USERS
 from headrace.records.batch import (
     COMPRESSION_MASK,
@@ -313,7 +314,7 @@ def dump_ledger(store: Ledgers, ledger: StoredLedger, wanted: RecordsWanted) -> 
 
 
 HIDDEN: Final = "(hidden: credentials)"
-_SECRETS: Final = (USERS, SHARED_BY_BROKERS)
+_SECRETS: Final = (USERS, SHARED_BY_BROKERS, *ISSUED)
 """Facts whose values are not shown: with the latter, anybody could log in as a broker."""
 
 

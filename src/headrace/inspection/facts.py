@@ -43,6 +43,7 @@ from headrace.metadata.facts import (
     partition_of_key,
 )
 from headrace.metadata.group_facts import GroupFact
+from headrace.metadata.issued_facts import ISSUED, IssuedFact
 from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
 from headrace.metadata.quota_facts import QUOTAS, QuotaFact
 from headrace.metadata.sqlite_file import METADATA
@@ -70,6 +71,7 @@ _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     (ACLS, AclFact.decode),
     (USERS, UserFact.decode),
     (SHARED_BY_BROKERS, BrokerSecretFact.decode),
+    *((prefix, IssuedFact.decode) for prefix in ISSUED),
     (CLIENT_METRICS, SubscriptionFact.decode),
 )
 _STEP = f"restore {METADATA} from a backup"

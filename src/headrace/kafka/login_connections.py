@@ -30,9 +30,6 @@ REQUEST_BYTES_MAX: Final = 524_288
 LARGE_REQUESTS_MAX: Final = 64
 """Further connections that are not authenticated get less room: with all of them, 48 MiB."""
 SMALL_REQUEST_BYTES_MAX: Final = 16_384
-FAILURE_DELAY_S: Final = 0.1
-"""Kafka's `connection.failed.authentication.delay.ms`: slows down who tries passwords."""
-
 LINGER_S: Final = 0.2
 """How long a connection stays open after the answer that refuses it."""
 
@@ -111,7 +108,7 @@ class LoginConnections:
         try:
             answer = await self._authentication.authenticate(connection.session, token)
         except HeadraceError:
-            await asyncio.sleep(FAILURE_DELAY_S)
+            await self._authentication.failures.delay()
             connection.close()
             return
         reply.send([framed(answer)])

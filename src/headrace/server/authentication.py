@@ -59,6 +59,9 @@ async def set_up_authentication(node: Node, settings: Settings) -> None:
             )
     if any(OAUTHBEARER in enabled for enabled in mechanisms.values()):
         logins = logins.with_tokens(await _tokens(node, settings))
+    lifetime = "headrace.http.session.lifetime.ms"
+    lifetime_ms = int(settings.given.get(lifetime) or SETTINGS[lifetime].default or 0)
+    node.services.issuers.sessions.lifetime_ms = lifetime_ms
     node.services.authentication = Authentication(
         logins,
         mechanisms,

@@ -17,11 +17,13 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, AclFilter, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.http import operations
 from headrace.http.access import ACCESS, EVERYWHERE
 from headrace.http.cluster import ClusterOperations
+from headrace.http.sessions import SessionOperations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,15 +39,21 @@ CONFIG = {"offsets_partition_count": 2, "authorizer": "acl", "super_users": "Use
 NAMED = [*ACCESS]
 
 
+def others(services: Any) -> list[operations.Operation]:
+    """The operations that the rig leaves out."""
+    return [
+        *ClusterOperations(services).operations,
+        *SessionOperations(services, OPEN).operations,
+    ]
+
+
 class NamedWeb(Web):
     """The interface, asked by a client whose principal a test chooses."""
 
     principal = "nobody"
 
     def by_name(self) -> dict[str, Any]:
-        return {one.name: one for one in self.operations} | {
-            one.name: one for one in ClusterOperations(self.node).operations
-        }
+        return {one.name: one for one in [*self.operations, *others(self.node.services)]}
 
     async def call(self, name: str, *, topic: str = TOPIC, group: str = GROUP) -> tuple[int, Any]:
         operation = self.by_name()[name]
@@ -90,7 +98,7 @@ async def guarded(monkeypatch: pytest.MonkeyPatch, **more: Any) -> AsyncIterator
         await rig.node.topics.create(TOPIC)
         web = NamedWeb(rig)
         web.app.router.routes += operations.routes(
-            rig.node.services, ClusterOperations(rig.node.services).operations, is_local=True
+            rig.node.services, others(rig.node.services), is_local=True
         )
 
         def session_of(_request: Any) -> ClientSession:

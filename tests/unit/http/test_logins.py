@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +42,21 @@ class KnownTokens:
         return TokenUser("alice", 2**50)
 
 
+class Address(tuple[str, int]):
+    """Where a broker listens, and the broker."""
+
+    node: Node
+
+
 @asynccontextmanager
-async def served(mechanisms: tuple[str, ...] = MECHANISMS) -> AsyncIterator[tuple[str, int]]:
+async def served(
+    mechanisms: tuple[str, ...] = MECHANISMS,
+    metadata: MemoryMetadataStore | None = None,
+    **config: Any,
+) -> AsyncIterator[Address]:
     """An HTTP listener with authentication, and the user alice."""
     node = Node(
-        *(BrokerConfig(), MemoryLedgerStore(), MemoryMetadataStore()),
+        *(BrokerConfig(**config), MemoryLedgerStore(), metadata or MemoryMetadataStore()),
         *(SystemClock(), SystemRandomness()),
     )
     await node.open()
@@ -53,11 +64,12 @@ async def served(mechanisms: tuple[str, ...] = MECHANISMS) -> AsyncIterator[tupl
     logins = node.services.authentication.logins.with_tokens(tokens)
     await logins.secret.load()
     node.services.authentication = Authentication(logins, {"HTTP": mechanisms}, is_required=True)
-    credential = new_credential(SHA_256, "pä:ss", salt_text(1))
-    await logins.users.change([CredentialChange("alice", SHA_256, credential)])
+    if not logins.users.has_user("alice"):
+        await set_password(node, "pä:ss")
     kafka = KafkaFace(node)
     face = HttpFace(node, kafka, None)
-    address = await face.listen("127.0.0.1", 0, HTTP)
+    address = Address(await face.listen("127.0.0.1", 0, HTTP))
+    address.node = node
     face.serve_ready()
     try:
         yield address
@@ -67,12 +79,29 @@ async def served(mechanisms: tuple[str, ...] = MECHANISMS) -> AsyncIterator[tupl
         await node.close()
 
 
+async def set_password(node: Node, password: str | None) -> None:
+    """Change alice's password; None: remove her."""
+    credential = None if password is None else new_credential(SHA_256, password, salt_text(1))
+    users = node.services.authentication.users
+    result = await users.change([CredentialChange("alice", SHA_256, credential)])
+    assert result == {"alice": None}
+
+
 async def get(address: tuple[str, int], path: str, *authorization: str) -> tuple[int, str]:
     """(status, everything that was answered)."""
+    return await ask(address, "GET", path, *[f"Authorization: {one}" for one in authorization])
+
+
+async def ask(
+    address: tuple[str, int], method: str, path: str, *headers: str, body: Any = None
+) -> tuple[int, str]:
+    """(status, everything that was answered)."""
     reader, writer = await asyncio.open_connection(*address)
-    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close"]
-    lines += [f"Authorization: {one}" for one in authorization]
-    writer.write("\r\n".join([*lines, "", ""]).encode())
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", *headers]
+    data = b"" if body is None else json.dumps(body).encode()
+    if data:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
+    writer.write("\r\n".join([*lines, "", ""]).encode() + data)
     answer = (await reader.read()).decode()
     writer.close()
     return int(answer.split()[1]), answer

@@ -16,6 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.broker_secret import BROKER_MECHANISM, BrokerSecret
+from headrace.broker.security.failed_logins import FailedLogins
 from headrace.broker.security.logins import Logins
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.users import Users
@@ -62,6 +63,7 @@ class Authentication:
         whatever is enabled for users; "": nowhere. By default no client is authenticated."""
         self.logins = logins
         self.users = logins.users
+        self.failures = FailedLogins()
         self.is_required = is_required
         self._helper_listener = helper_listener
         self._mechanisms = mechanisms or {}

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MECHANISMS: Final = (PLAIN, SHA_256, SHA_512, OAUTHBEARER)
+PASSWORD_LENGTH_MAX: Final = 1_024
 _REMEMBERED_MAX: Final = 10_000
 _REFUSED: Final = "invalid credentials"
 

@@ -8,6 +8,7 @@ that connections which they opened can be closed.
 from __future__ import annotations
 
 import base64
+import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import (
@@ -138,6 +139,13 @@ class Users:
     def has_user(self, user: str) -> bool:
         """Whether the user exists."""
         return user in self._users
+
+    def has_key_of_hash(self, user: str, stored_key_hash: str) -> bool:
+        """Whether a credential of the user has a stored key with this SHA-256 (hex)."""
+        return any(
+            hashlib.sha256(one.stored_key).hexdigest() == stored_key_hash
+            for one in self._users.get(user, {}).values()
+        )
 
     def names(self) -> Sequence[str]:
         """All users, sorted."""

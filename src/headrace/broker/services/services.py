@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
     from headrace.broker.security.authentication import Authentication
     from headrace.broker.security.authorizer import Authorizer
+    from headrace.broker.security.issuers import Issuers
     from headrace.broker.services.access_control import AccessControl
     from headrace.broker.services.appends import Appends
     from headrace.broker.services.audit import Audit
@@ -70,6 +71,8 @@ class Services:
     """None: there are no access control lists."""
     audit: Audit
     authentication: Authentication
+    issuers: Issuers
+    """Browser sessions and the like."""
     tasks: BackgroundTasks
     """Searches, traces and redrives in progress."""
     calls: OwnerCalls

@@ -28,6 +28,12 @@ AUTHENTICATION = (
         can_differ=True,
     ),
     BrokerSetting(
+        "headrace.http.session.lifetime.ms",
+        DURATION,
+        "After how long a browser session ends, and its user has to sign in again.",
+        "43200000",
+    ),
+    BrokerSetting(
         "sasl.oauthbearer.jwks.endpoint.url",
         Text("URL"),
         "OAUTHBEARER: the public keys of the token issuer, as https://HOST/PATH or file:///PATH."

@@ -7,13 +7,11 @@ login gets one text whatever the reason, after a delay; the connection then ends
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import AuthenticationFailed, HeadraceError, MechanismUnsupported
 from headrace.kafka import apis
 from headrace.kafka.error_codes import NONE, code_of, message_of
-from headrace.kafka.login_connections import FAILURE_DELAY_S
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -50,7 +48,7 @@ async def sasl_authenticate(
     except HeadraceError as error:
         message: Any = message_of(error)
         if isinstance(error, AuthenticationFailed):
-            await asyncio.sleep(FAILURE_DELAY_S)
+            await node.services.authentication.failures.delay()
             message = f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
         return {
             "error_code": code_of(error),

@@ -1,0 +1,185 @@
+"""Credentials that brokers issue, and that end: stored once, known to every broker.
+
+Invariants: knows ids and facts, no secrets. An id is random and used once: one that was revoked here
+stays unknown even if an older read of it arrives later. One that has expired does not exist. Bounded
+in all and for each owner. What holds beyond its expiry (its user still exists ...) is the kind's
+own, which `has_ended` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import (
+    HeadraceError,
+    MetadataUnavailable,
+    PolicyViolation,
+    VersionConflict,
+)
+from headrace.metadata.decoding import decode_fact
+from headrace.metadata.issued_facts import IssuedFact
+from headrace.metadata.store import ABSENT, ANY, MetadataEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+REVOKED_MAX: Final = 10_000
+"""Ids that are remembered as revoked: an outdated read arrives within seconds."""
+SWEEP_MAX: Final = 1_000
+"""Credentials deleted in one sweep."""
+_ATTEMPTS_MAX: Final = 10
+
+
+class IssuedCredentials:
+    """The credentials of one kind."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        prefix: str,
+        clock: Clock,
+        count_max: int,
+        has_ended: Callable[[IssuedFact], bool],
+    ) -> None:
+        self._metadata = metadata
+        self.prefix = prefix
+        self._clock = clock
+        self._count_max = count_max
+        self._has_ended = has_ended
+        self._facts: dict[str, IssuedFact] = {}
+        self._versions: dict[str, int] = {}
+        self._of_owner: dict[tuple[str, str], dict[str, None]] = {}
+        """Ids by owner, the oldest first."""
+        self._revoked: dict[str, None] = {}
+        self._changing = asyncio.Lock()
+        self.changed: Callable[[str, IssuedFact | None], None] = _ignore
+        """Called with an id after each change; None: it has been revoked or deleted."""
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def apply(self, key: str, entry: MetadataEntry | None) -> None:
+        """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
+        id_ = key.removeprefix(self.prefix)
+        if entry is None:
+            self._forget(id_)
+        elif id_ not in self._revoked and entry.version > self._versions.get(id_, ABSENT):
+            fact = decode_fact(IssuedFact, entry)
+            self._forget(id_, is_replaced=True)
+            self._facts[id_] = fact
+            self._versions[id_] = entry.version
+            self._of_owner.setdefault((fact.owner_type, fact.owner), {})[id_] = None
+            self.changed(id_, fact)
+
+    def _forget(self, id_: str, *, is_replaced: bool = False) -> None:
+        self._versions.pop(id_, None)
+        fact = self._facts.pop(id_, None)
+        if fact is None:
+            return
+        owner = fact.owner_type, fact.owner
+        ids = self._of_owner[owner]
+        del ids[id_]
+        if not ids:
+            del self._of_owner[owner]
+        if not is_replaced:
+            self.changed(id_, None)
+
+    def find(self, id_: str) -> IssuedFact | None:
+        """A credential that holds now; None: there is none."""
+        fact = self._facts.get(id_)
+        if fact is None or self._clock.now_ms() >= fact.expires_ms or self._has_ended(fact):
+            return None
+        return fact
+
+    async def fetch(self, id_: str) -> IssuedFact | None:
+        """As `find`, of a credential that another broker may have issued just now: only for ids
+        that are known to be a broker's, because it may read the store. Raises
+        MetadataUnavailable."""
+        if id_ not in self._facts and id_ not in self._revoked:
+            key = self.prefix + id_
+            entry = await self._metadata.get(key)
+            if entry is not None:
+                self.apply(key, entry)
+        return self.find(id_)
+
+    def all(self) -> Iterator[tuple[str, IssuedFact]]:
+        """(id, credential) of those that hold now, by id."""
+        for id_ in sorted(self._facts):
+            fact = self.find(id_)
+            if fact is not None:
+                yield id_, fact
+
+    def of_owner(self, kind: str, name: str) -> list[str]:
+        """The ids of an owner's credentials, the oldest first."""
+        return list(self._of_owner.get((kind, name), ()))
+
+    async def issue(self, id_: str, fact: IssuedFact) -> None:
+        """Store a new credential. Raises PolicyViolation, MetadataUnavailable."""
+        if len(self._facts) >= self._count_max:
+            await self.sweep()
+        if len(self._facts) >= self._count_max:
+            raise PolicyViolation(
+                f"there are {self._count_max} credentials of this kind, the limit; nothing was"
+                " issued: revoke some, or wait until they expire"
+            )
+        key, value = self.prefix + id_, fact.encode()
+        version = await self._metadata.put(key, value, ABSENT)
+        self.apply(key, MetadataEntry(key, value, version))
+
+    async def change(self, id_: str, change: Callable[[IssuedFact], None]) -> IssuedFact | None:
+        """Change a credential; None: it does not exist. Raises what `change` raises, and
+        MetadataUnavailable."""
+        key = self.prefix + id_
+        async with self._changing:
+            for _ in range(_ATTEMPTS_MAX):
+                entry = await self._metadata.get(key)
+                if entry is None or id_ in self._revoked:
+                    return None
+                fact = decode_fact(IssuedFact, entry)
+                change(fact)
+                value = fact.encode()
+                try:
+                    version = await self._metadata.put(key, value, entry.version)
+                except VersionConflict:  # another broker was faster
+                    continue
+                self.apply(key, MetadataEntry(key, value, version))
+                return fact
+        raise MetadataUnavailable("the credential is being changed concurrently: try again")
+
+    async def revoke(self, id_: str) -> bool:
+        """Delete a credential; whether it existed here. Raises MetadataUnavailable."""
+        existed = id_ in self._facts
+        while len(self._revoked) >= REVOKED_MAX:
+            del self._revoked[next(iter(self._revoked))]
+        self._revoked[id_] = None
+        self._forget(id_)  # at once, whatever becomes of the store
+        try:
+            await self._metadata.delete(self.prefix + id_, ANY)
+        except VersionConflict:  # it is gone
+            return existed
+        except HeadraceError:
+            del self._revoked[id_]  # it is still stored: the next read says so
+            raise
+        return existed
+
+    async def sweep(self) -> None:
+        """Delete credentials that have expired or ended. Raises MetadataUnavailable."""
+        now_ms = self._clock.now_ms()
+        ended = [
+            id_
+            for id_, fact in self._facts.items()
+            if now_ms >= fact.expires_ms or self._has_ended(fact)
+        ]
+        for id_ in ended[:SWEEP_MAX]:
+            await self.revoke(id_)
+
+
+def _ignore(_id: str, _fact: IssuedFact | None) -> None:
+    pass

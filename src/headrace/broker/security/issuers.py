@@ -1,0 +1,56 @@
+"""The kinds of credentials that brokers issue, together.
+
+Invariants: made once for each broker, before the metadata is read; choices only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.security.browser_sessions import BrowserSessions
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.security.broker_secret import BrokerSecret
+    from headrace.broker.security.issued import IssuedCredentials
+    from headrace.broker.security.users import Users
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+
+log = logging.getLogger(__name__)
+
+SWEEP_INTERVAL_S: Final = 60
+
+
+class Issuers:
+    """See the module."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        users: Users,
+        secret: BrokerSecret,
+        clock: Clock,
+        randomness: Randomness,
+    ) -> None:
+        self.sessions = BrowserSessions(metadata, users, secret, clock, randomness)
+
+    @property
+    def kinds(self) -> Sequence[IssuedCredentials]:
+        """What is stored, by kind."""
+        return (self.sessions.issued,)
+
+    async def run(self) -> None:
+        """Delete what has expired, for ever."""
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            for kind in self.kinds:
+                try:
+                    await kind.sweep()
+                except HeadraceError as error:  # what has ended is refused all the same
+                    log.warning("cannot delete ended credentials (%s): trying later", error)
