@@ -1,9 +1,9 @@
 """Browser sessions over HTTP: sign in, sign out, and who the client is.
 
 Invariants: the secret value is in a cookie that scripts cannot read and other sites do not send
-(HttpOnly, SameSite=Strict, on TLS also Secure with the prefix `__Host-`); its name has the cluster's
-id, because browsers send cookies to all ports of a host. Which requests a session is accepted for
-is in `logins`.
+(HttpOnly, SameSite=Strict, on TLS also Secure with the prefix `__Host-`); its name has the
+cluster's id, because browsers send cookies to all ports of a host. Which requests a session is
+accepted for is in `logins`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ request is handled before the next request is read, as in Kafka, so that a clien
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,8 @@ from headrace.kafka.client.exchange import framed
 from headrace.kafka.connection import FRAME_BYTES_MIN
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headrace.broker.security.authentication import Authentication
     from headrace.kafka.connection import KafkaConnection
 

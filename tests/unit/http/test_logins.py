@@ -42,7 +42,7 @@ class KnownTokens:
         return TokenUser("alice", 2**50)
 
 
-class Address(tuple[str, int]):
+class Address(tuple[str, int]):  # noqa: SLOT001  # it has the broker, too
     """Where a broker listens, and the broker."""
 
     node: Node

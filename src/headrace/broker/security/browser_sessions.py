@@ -2,8 +2,8 @@
 
 Invariants: the session's id is random, made at sign-in alone, and never taken from a client; only
 its hash is stored. An id carries a keyed hash, so that brokers look up only ids that a broker made,
-which makes a session hold on every broker at once. A session ends at its expiry, when its user signs
-out, is removed or gets another password, and when the user has signed in too often since.
+which makes a session hold on every broker at once. A session ends at its expiry, when its user
+signs out, is removed or gets another password, and when the user has signed in too often since.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Credentials that brokers issue, and that end: stored once, known to every broker.
 
-Invariants: knows ids and facts, no secrets. An id is random and used once: one that was revoked here
-stays unknown even if an older read of it arrives later. One that has expired does not exist. Bounded
-in all and for each owner. What holds beyond its expiry (its user still exists ...) is the kind's
+Invariants: knows ids and facts, no secrets. An id is random and used once: one that was revoked
+here stays unknown even if an older read of it arrives later. One that has expired does not exist.
+Bounded in all. What it needs to hold beyond its expiry (its user still exists ...) is the kind's
 own, which `has_ended` says.
 """
 
