@@ -450,6 +450,7 @@ class Metrics(Collector):
         for name, text in (
             ("delivered", "Records delivered, each time counted."),
             ("acknowledged", "Records acknowledged."),
+            ("filtered", "Records skipped, because the group or a receive does not select them."),
             ("released", "Records released by consumers (nack)."),
             ("timed_out", "Records whose lock expired."),
             ("given_up", "Records rejected or delivered too often, with or without a copy."),

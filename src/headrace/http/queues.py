@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from headrace.broker.shares.share_partitions import ReceiveRequest
+from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.http import receipts
 from headrace.http.messages import messages_for

@@ -15,7 +15,7 @@ from headrace import errors
 from headrace.broker.services.owner_calls import error_named
 from headrace.broker.shares.hosted_shares import Pause
 from headrace.broker.shares.queue_peers import QueuePosition, SeenPause
-from headrace.broker.shares.share_partitions import Received
+from headrace.broker.shares.share_receive import Received
 from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.shares.queue_peers import Answered, MemberSettlements
-    from headrace.broker.shares.share_partitions import ReceiveRequest
+    from headrace.broker.shares.share_receive import ReceiveRequest
     from headrace.kafka.peer_client import PeerAccess
     from headrace.kafka.peer_login import LogIn
     from headrace.kafka.wire.schema import Answer
@@ -38,6 +38,8 @@ NO_TOPIC: Final = UUID(int=0)
 CONNECTIONS_MAX: Final = 32
 """To one broker, for calls; as many again for waits."""
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+LEAVES_OTHERS: Final = 0x01
+"""Of QueueReceive: see Selection. Do not change: on the wire between versions."""
 RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """For the batches in one response, excluding the last one."""
 
@@ -88,6 +90,10 @@ class KafkaQueuePeers:
             "lock_ms": asked.lock_ms,
             "partitions": [{"partition_index": one, "end": end} for one, end in ends.items()],
         }
+        selection = asked.selection
+        if selection is not None:
+            flags = LEAVES_OTHERS if selection.leaves_others else 0
+            body |= {"filter_tags": selection.tags, "filter_sql": selection.sql, "flags": flags}
         answer = await self._call(broker, apis.QUEUE_RECEIVE, body)
         return {part.partition_index: _received(part) for part in answer.partitions}
 

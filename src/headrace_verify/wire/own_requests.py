@@ -6,6 +6,7 @@ so a fault of its codecs cannot hide here. Kio has no schemas for them.
 
 from __future__ import annotations
 
+import io
 import struct
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -16,8 +17,6 @@ from headrace.kafka.wire.definitions import FIXED, REQUEST
 from headrace.kafka.wire.primitives import write_uvarint
 
 if TYPE_CHECKING:
-    import io
-
     from headrace.kafka.wire.definitions import Field, MessageDefinition
     from headrace_verify.rng import Rng
 
@@ -53,7 +52,8 @@ class OwnRequest:
     def _struct(self, definition: MessageDefinition, name: str) -> None:
         for field in definition.structs[name]:
             assert field.is_present
-            assert field.tag is None
+            if field.tag is not None:
+                continue
             if field.is_array:
                 count = 1 if self._rng is None else self._rng.choice((0, 1, 1, 3))
                 self._body.write(write_uvarint(count + 1))
@@ -61,7 +61,19 @@ class OwnRequest:
                     self._value(definition, field)
             else:
                 self._value(definition, field)
-        self._body.write(b"\x00")  # no tagged fields
+        self._tagged([one for one in definition.structs[name] if one.tag is not None], definition)
+
+    def _tagged(self, fields: list[Field], definition: MessageDefinition) -> None:
+        """The tagged fields, or some of them."""
+        rng = self._rng
+        some = [one for one in fields if rng is None or rng.randrange(2)]
+        self._body.write(write_uvarint(len(some)))
+        body = self._body
+        for field in some:
+            self._body = io.BytesIO()
+            self._value(definition, field)
+            data, self._body = self._body.getvalue(), body
+            body.write(write_uvarint(field.tag or 0) + write_uvarint(len(data)) + data)
 
     def _value(self, definition: MessageDefinition, field: Field) -> None:
         kind = field.kind

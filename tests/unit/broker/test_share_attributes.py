@@ -17,6 +17,7 @@ from tests.unit.broker.test_share_partitions import (
 )
 from tests.unit.kafka.face_rig import broker
 
+from headrace.broker.shares.share_reads import Selection
 from headrace.coordination.shares.commands import RELEASE, Settlement
 from headrace.errors import ConfigInvalid
 from headrace.records.codec import Record, encode_batch, iterate_records
@@ -175,3 +176,127 @@ async def test_a_malformed_filter_is_refused_when_it_is_set():
         ):
             with pytest.raises(ConfigInvalid, match=r"character 5|not a tag"):
                 await rig.node.group_configs.change(GROUP, lambda _, n=name, t=text: {n: t})
+
+
+# --- the selection of one receive --------------------------------------------------------------
+
+
+def tagged(value, tag, key=None, **headers):
+    pairs = {"headrace-tag": tag, **headers}
+    return Record(0, 1_700_000_000_000, key, value, [(n, v.encode()) for n, v in pairs.items()])
+
+
+async def chosen(rig, topic, selection, records_max=500, member="a"):
+    request = ask(member, records_max, is_strict=True, selection=selection)
+    return await rig.node.shares.receive(topic, 0, request)
+
+
+def counts(rig):
+    return rig.node.shares.figures.of(GROUP, "jobs")
+
+
+async def start_of(rig, topic):
+    return (await rig.node.shares.describe(topic, 0, [GROUP]))[0].start
+
+
+@in_a_loop
+async def test_a_receive_gets_what_it_selects_and_the_rest_is_skipped_for_the_group():
+    async with broker() as rig:
+        topic = await topic_of(
+            rig,
+            encode_batch([tagged(b"1", "x"), tagged(b"2", "y"), tagged(b"3", "x")]),
+            encode_batch([tagged(b"4", "y"), tagged(b"5", "y")]),
+            encode_batch([tagged(b"6", "z")]),
+        )
+        got = await chosen(rig, topic, Selection(tags="x || z"))
+        assert values(got) == [b"1", b"3", b"6"]
+        assert counts(rig).filtered == 3
+        assert not (await chosen(rig, topic, None, member="b")).acquired
+        await settle(rig, topic, everything(got))
+        assert await start_of(rig, topic) == 6
+        rig.node.shares.resign(topic, 0)
+        assert not (await received(rig, topic)).acquired, "what was skipped is stored"
+
+
+@in_a_loop
+async def test_a_receive_can_leave_what_it_does_not_select_to_others():
+    async with broker() as rig:
+        topic = await topic_of(
+            rig,
+            *(encode_batch([tagged(b"%d" % n, "even" if n % 2 == 0 else "odd")]) for n in range(9)),
+        )
+        odd, even = (Selection(tags=name, leaves_others=True) for name in ("odd", "even"))
+        first = await chosen(rig, topic, odd, 3)
+        assert values(first) == [b"1", b"3", b"5"]
+        assert values(await chosen(rig, topic, odd, 3, "b")) == [b"7"]
+        nothing = await chosen(rig, topic, odd, 3, "c")
+        assert not nothing.acquired
+        assert nothing.pause.wait_ms != 0, "it would ask again and again"
+        assert values(await chosen(rig, topic, even, 100, "d")) == [b"0", b"2", b"4", b"6", b"8"]
+        assert counts(rig).filtered == 0
+
+
+@in_a_loop
+async def test_what_is_selected_is_found_behind_a_long_rest():
+    async with broker() as rig:
+        rest = [tagged(b"-", "no", n="0") for _ in range(700)]
+        batches = [encode_batch(rest) for _ in range(5)]
+        topic = await topic_of(rig, *batches, encode_batch([tagged(b"here", "no", n="12")]))
+        for leaves_others in (True, False):
+            # As many as may be unfinished are looked at, if they are left.
+            selection = Selection(sql="n > 10 AND TAGS = 'no'", leaves_others=leaves_others)
+            got = await chosen(rig, topic, selection, 1)
+            assert values(got) == ([] if leaves_others else [b"here"])
+        assert counts(rig).filtered == 3_500
+
+
+@in_a_loop
+async def test_a_skipped_record_lets_the_next_one_of_its_key_come():
+    async with broker() as rig:
+        records = [tagged(b"%d" % n, "xy"[n % 2], b"key") for n in range(6)]
+        topic = await topic_of(rig, encode_batch(records), **{"headrace.share.key.order": "true"})
+        found = []
+        while (got := await chosen(rig, topic, Selection(tags="y"))).acquired:
+            found += values(got)
+            await settle(rig, topic, everything(got))
+        assert found == [b"1", b"3", b"5"]
+        assert (await start_of(rig, topic), counts(rig).filtered) == (6, 3)
+
+
+@in_a_loop
+async def test_a_record_that_was_released_is_skipped_by_a_receive_that_does_not_select_it():
+    async with broker() as rig:
+        topic = await topic_of(rig, encode_batch([tagged(b"1", "x"), tagged(b"2", "y")]))
+        got = await received(rig, topic, 1)
+        await settle(rig, topic, everything(got, RELEASE))
+        assert values(await chosen(rig, topic, Selection(tags="y"))) == [b"2"]
+        assert counts(rig).filtered == 1
+
+
+@in_a_loop
+async def test_a_wrong_selection_is_refused_and_changes_nothing():
+    async with broker() as rig:
+        topic = await topic_of(rig, encode_batch([tagged(b"1", "x")]))
+        for selection in (Selection(tags="a | b"), Selection(sql="a >")):
+            with pytest.raises(ConfigInvalid):
+                await chosen(rig, topic, selection)
+        assert values(await received(rig, topic)) == [b"1"]
+
+
+@in_a_loop
+async def test_a_batch_that_cannot_be_decoded_is_left_to_its_consumers_to_notice():
+    async with broker() as rig:
+        data = bytearray(encode_batch([tagged(b"1", "x")]))
+        data[-30] ^= 0xFF
+        topic = await topic_of(rig, bytes(data), encode_batch([tagged(b"2", "y")]))
+        got = await chosen(rig, topic, Selection(tags="z"))
+        assert [tuple(one)[:2] for one in got.acquired] == [(0, 0)]
+
+
+@in_a_loop
+async def test_the_groups_own_filter_counts_what_it_skips_too():
+    async with broker() as rig:
+        batch = encode_batch([tagged(b"1", "x"), tagged(b"2", "y")])
+        topic = await topic_of(rig, batch, **{"headrace.share.filter.tags": "y"})
+        assert values(await received(rig, topic)) == [b"2"]
+        assert counts(rig).filtered == 1

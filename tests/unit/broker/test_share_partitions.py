@@ -10,7 +10,7 @@ from tests.unit.kafka.face_rig import batch, broker
 
 from headrace.broker.coordinators.groups_configured import ConfiguredGroups
 from headrace.broker.services.long_poll import wait_for_records
-from headrace.broker.shares.share_partitions import ReceiveRequest
+from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, Settlement
 from headrace.errors import ConfigInvalid, RecordStateInvalid, TopicUnknown
 from headrace.metadata.facts import partitions_prefix

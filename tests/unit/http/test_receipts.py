@@ -9,7 +9,7 @@ import pytest
 
 from headrace.broker.services.queue_deliveries import PartitionDeliveries
 from headrace.broker.services.queue_receipts import ranges
-from headrace.broker.shares.share_partitions import Received
+from headrace.broker.shares.share_receive import Received
 from headrace.coordination.shares.commands import ACCEPT, RELEASE, Acquired, Settlement
 from headrace.errors import ReceiptInvalid, RecordStateInvalid, RequestInvalid
 from headrace.http import receipts

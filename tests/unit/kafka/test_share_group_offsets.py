@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from face_rig import Rig, batch, broker
 
-from headrace.broker.shares.share_partitions import ReceiveRequest
+from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, Settlement
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (

@@ -30,7 +30,7 @@ from headrace.records.batch import read_header
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.broker.shares.share_partitions import Received
+    from headrace.broker.shares.share_receive import Received
     from headrace.records.codec import Record
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
         QueuePeerCalls,
         SeenPause,
     )
-    from headrace.broker.shares.share_partitions import ReceiveRequest, SharePartitions
+    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.shares.share_receive import ReceiveRequest
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import BrokerFact

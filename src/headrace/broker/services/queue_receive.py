@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 from headrace.broker.services.queue_deliveries import PartitionDeliveries
 from headrace.broker.services.queue_owners import away
 from headrace.broker.shares.queue_peers import MemberSettlements, SeenPause
-from headrace.broker.shares.share_partitions import OFFSET_MAX
+from headrace.broker.shares.share_receive import OFFSET_MAX
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.errors import BrokerUnreachable, HeadraceError, NotOwner
 
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from headrace.broker.services.queue_deliveries import Show
     from headrace.broker.services.queue_owners import Owners, QueueOwners
     from headrace.broker.shares.hosted_shares import Pause
-    from headrace.broker.shares.share_partitions import (
-        Received,
-        ReceiveRequest,
-        SharePartitions,
-    )
+    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.shares.share_receive import Received, ReceiveRequest
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import Acquired
     from headrace.runtime.clock import Clock

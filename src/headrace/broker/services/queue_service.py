@@ -14,6 +14,7 @@ from headrace.broker.services.queue_receipts import settle_receipts
 from headrace.broker.services.queue_receive import QueueReceive, ReceiveParts
 from headrace.broker.shares.queue_peers import QueuePosition
 from headrace.broker.shares.share_group_settings import share_terms
+from headrace.broker.shares.share_reads import filters_of
 from headrace.coordination.shares.commands import (
     ListParkedCommand,
     ParkKeyCommand,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from headrace.broker.services.queue_receipts import ReceiptSettlements
     from headrace.broker.services.queue_receive import Client
     from headrace.broker.shares.share_group_settings import ShareGroupSettings
-    from headrace.broker.shares.share_partitions import ReceiveRequest, SharePartitions
+    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.shares.share_receive import ReceiveRequest
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import ParkedKey
     from headrace.errors import HeadraceError
@@ -83,9 +85,15 @@ class QueueService:
     ) -> QueueReceive[_M]:
         """Acquire messages of all partitions; waits up to `wait_s` for the first one.
 
-        See QueueReceive. Raises GroupKindMismatch, and the error of a partition if there are no
-        messages at all.
+        `asked.selection` names the wanted ones by tags or SQL92 on their headers. A message that it
+        does not match is skipped for the group (acknowledged, and counted as filtered), as by
+        RocketMQ's subscriptions; with `leaves_others` it stays available for other receives.
+
+        See QueueReceive. Raises GroupKindMismatch, ConfigInvalid for a wrong selection, and the
+        error of a partition if there are no messages at all.
         """
+        if asked.selection is not None:
+            filters_of(asked.selection)
         await self._administration().check_is_free_for_shares(asked.group_id)
         receive = QueueReceive(self._parts, topic, asked, show, ends)
         await receive.receive(wait_s, client)

@@ -33,6 +33,8 @@ class QueueCounts:
 
     delivered: int = 0
     acknowledged: int = 0
+    filtered: int = 0
+    """Acknowledged without a delivery, because the group or a receive does not select them."""
     released: int = 0
     timed_out: int = 0
     """Records whose lock expired."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.shares.hosted_shares import Pause
-    from headrace.broker.shares.share_partitions import Received, ReceiveRequest
+    from headrace.broker.shares.share_receive import Received, ReceiveRequest
     from headrace.coordination.shares.commands import ParkedKey, Settlement
     from headrace.errors import HeadraceError
     from headrace.log.appended import Placed

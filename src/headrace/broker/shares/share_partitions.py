@@ -1,18 +1,15 @@
 """Receives and settles records of share groups on the partitions that this broker serves.
 
 Invariants: the machine of the partition (`coordination.shares`), whose journal is a companion log,
-decides what a group may have; this module reads batches, and waits. Nothing here knows a protocol:
+decides what a group may have; `share_receive` reads batches for it. Nothing here knows a protocol:
 Kafka's share groups and HTTP's queues call the same methods. Errors are part of the replies or
 raised as HeadraceErrors.
-
-How it works: a receive determines what could be acquired, reads whole batches for it, then acquires
-within what was read; so only records that fit into the response are acquired.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,21 +19,16 @@ from headrace.broker.coordinators.group_config import duration_ms, own_dead_lett
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.broker.shares.held_batches import HeldBatches
-from headrace.broker.shares.hosted_shares import Hosted, Pause
+from headrace.broker.shares.hosted_shares import Hosted
 from headrace.broker.shares.queue_figures import QueueFigures
-from headrace.broker.shares.share_reads import BatchesRead, row_reader, rows_of
+from headrace.broker.shares.share_receive import Received, ReceiveRequest, ShareReceive
 from headrace.coordination.shares.commands import (
-    AcquireCommand,
-    Acquired,
-    AcquireReply,
-    ClaimCommand,
     DescribeCommand,
-    LearnCommand,
+    Filtered,
     LocksExpired,
     LogStartCommand,
     MoveStartCommand,
     OpenShareGroupCommand,
-    PeekCommand,
     ReleaseMemberCommand,
     RemoveGroupCommand,
     SettleCommand,
@@ -44,12 +36,10 @@ from headrace.coordination.shares.commands import (
     ShareCommand,
     ShareLoadedCommand,
     ShareTickCommand,
-    SkipCommand,
     StatesCommand,
 )
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.errors import GroupUnknown, HeadraceError
-from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
@@ -68,38 +58,6 @@ if TYPE_CHECKING:
     )
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
-
-ROUNDS_MAX = 64
-"""Per receive: each one learns keys, or skips records that are not delivered."""
-ROWS_BYTES = 256 * 1024
-"""Batches whose keys are learned at a time."""
-OFFSET_MAX = 2**63 - 1
-
-
-@dataclass(slots=True)
-class ReceiveRequest:
-    """A member's request for records of one partition."""
-
-    group_id: str
-    member_id: str
-    records_max: int
-    bytes_max: int
-    is_strict: bool = False
-    lock_ms: int = -1
-    end: int = OFFSET_MAX
-    """Records from this offset on are not acquired."""
-    owner: str = ""
-    """The owner of the partition in a sticky group; empty: the member."""
-
-
-@dataclass(slots=True)
-class Received:
-    """Whole batches in order of offset, and the records that the member acquired."""
-
-    acquired: list[Acquired] = field(default_factory=list)
-    batches: list[bytes] = field(default_factory=list)
-    pause: Pause | None = None
-    """Set if nothing was acquired; for `wait`."""
 
 
 class SharePartitions:
@@ -143,57 +101,11 @@ class SharePartitions:
         hosted = await self._host.open(topic, number)
         await self._open_group(hosted, request.group_id, topic, number)
         terms = self._terms(request.group_id)
-        isolation = READ_COMMITTED if terms.is_committed_only else READ_UNCOMMITTED
-        group_id = request.group_id
-        pause, has_read_again = Pause(isolation, 0, hosted.settled), False
-        for _ in range(ROUNDS_MAX):
-            end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
-            if terms.config.is_sticky:  # in each round: a read may take longer than a claim lasts
-                claim = ClaimCommand(group_id, request.owner or request.member_id, request.lock_ms)
-                claimed = await hosted.ask(claim)
-                if not claimed.is_owner:
-                    return Received(pause=Pause(isolation, end, settled, claimed.wait_ms))
-            command = PeekCommand(group_id, min(end, request.end), request.records_max)
-            peeked = await hosted.ask(command)
-            pause = Pause(isolation, end, settled, peeked.wait_ms)
-            if peeked.again_from >= 0 and not (has_read_again and peeked.ranges):
-                # Once, however many other records there are: these keys must not be left out.
-                has_read_again = True
-                if await self._learn(hosted, group_id, peeked.again_from, isolation):
-                    continue
-            if not peeked.ranges or peeked.reads_ahead:
-                if peeked.rows_from >= 0 and await self._learn(
-                    hosted, group_id, peeked.rows_from, isolation
-                ):
-                    continue
-                if not peeked.ranges:
-                    return Received(pause=pause)
-            read_ = await self._read(hosted, sorted(peeked.ranges), request, isolation)
-            if read_.skipped:
-                await hosted.ask(SkipCommand(group_id, read_.skipped))
-            elif not read_.within:
-                return Received(pause=pause)
-            reply = await self._acquire(hosted, request, read_.within)
-            if reply.acquired:
-                self.figures.note_acquired(group_id, topic.name, reply.acquired)
-                return Received(reply.acquired, read_.holding(reply.acquired))
-        return Received(pause=pause._replace(wait_ms=0))
-
-    @staticmethod
-    async def _acquire(
-        hosted: Hosted, request: ReceiveRequest, within: Sequence[tuple[int, int]]
-    ) -> AcquireReply:
-        last = request.end - 1
-        command = AcquireCommand(
-            request.group_id,
-            request.member_id,
-            [(low, min(high, last)) for low, high in within if low <= last],
-            request.records_max,
-            request.is_strict,
-            request.lock_ms,
-            request.owner or request.member_id,
-        )
-        return await hosted.ask(command)
+        receiving = ShareReceive(hosted, request, terms, self._held_batches)
+        received = await receiving.receive()
+        if received.acquired:
+            self.figures.note_acquired(request.group_id, topic.name, received.acquired)
+        return received
 
     async def watched(self, topic: Topic, number: int) -> Hosted:
         """The partition, for callers that wait. Raises what storage and ownership raise."""
@@ -335,12 +247,15 @@ class SharePartitions:
         environment = self._environment
 
         def perform(
-            effect: DeadLetter | LocksExpired, report: Callable[[ShareCommand], None]
+            effect: DeadLetter | LocksExpired | Filtered, report: Callable[[ShareCommand], None]
         ) -> None:
             group_id = effect.group_id
             target = partial(self._dead_letter_topic, group_id)
             if isinstance(effect, LocksExpired):
                 self.figures.of(group_id, topic.name).timed_out += effect.records
+                return
+            if isinstance(effect, Filtered):
+                self.figures.of(group_id, topic.name).filtered += effect.records
                 return
             self.figures.note_given_up(topic.name, number, effect)
             if effect.has_copy:
@@ -390,53 +305,3 @@ class SharePartitions:
         since_ms = environment.clock.now_ms() - age_ms
         found = await data.reader.offset_of_time(since_ms)
         return data.high_watermark if found.offset < 0 else found.offset
-
-    async def _learn(self, hosted: Hosted, group_id: str, rows_from: int, isolation: int) -> bool:
-        """Pass the keys of the records from `rows_from` on to the machine; whether there are
-        any."""
-        start, fetched = await hosted.data.reader.fetch_from(rows_from, ROWS_BYTES, isolation)
-        found = BatchesRead()
-        rows_end = found.add(bytes(fetched.data), start, OFFSET_MAX, fetched.aborted or ())
-        if rows_end <= rows_from:
-            return False
-        machine = hosted.shard.machine
-        group = machine.groups.get(group_id) if isinstance(machine, ShareMachine) else None
-        if group is None:
-            return False
-        reader = row_reader(group.config)
-        rows = [row for data in found.batches for row in rows_of(data, start, reader)]
-        command = LearnCommand(group_id, rows_from, rows, rows_end)
-        await hosted.ask(command)
-        return True
-
-    async def _read(
-        self,
-        hosted: Hosted,
-        ranges: Sequence[tuple[int, int]],
-        request: ReceiveRequest,
-        isolation: int,
-    ) -> BatchesRead:
-        """Whole batches for the first of `ranges`, up to the requested bytes."""
-        found = BatchesRead()
-        reached = 0
-        for first, last in ranges:
-            offset = max(first, reached, hosted.data.log_start_offset)
-            while offset <= last and (request.bytes_max > found.size or not found.batches):
-                held = self._held_batches.find(hosted, offset)
-                if held is not None:
-                    found.take(held, held.first_offset, held.last_offset)
-                    reached = offset = held.last_offset + 1
-                    continue
-                size = min(request.bytes_max - found.size, hosted.size_of(last - offset + 1))
-                offset, fetched = await hosted.data.reader.fetch_from(offset, size, isolation)
-                if offset > last:
-                    break  # deleted during the read
-                data, aborted = bytes(fetched.data), fetched.aborted or ()
-                reached = found.add(data, offset, last, aborted)
-                if reached <= offset:  # nothing up to `last`
-                    break
-                offset = reached
-        hosted.note_sizes(found)
-        if found.batches and ranges and found.within[-1][1] > ranges[-1][1]:  # more of it is left
-            found.batches[-1] = self._held_batches.keep(hosted, found.batches[-1])
-        return found

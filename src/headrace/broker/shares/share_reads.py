@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from headrace.coordination.shares.commands import RecordOrder
@@ -26,7 +27,7 @@ from headrace.records.filters import parse_sql, parse_tags
 from headrace.records.keys import batch_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace.coordination.shares.commands import Acquired
     from headrace.coordination.shares.config import ShareConfig
@@ -102,6 +103,76 @@ class BatchesRead:
             if at < len(acquired) and acquired[at].first <= last:
                 found.append(data)
         return found
+
+
+class Selection(NamedTuple):
+    """The records that one receive asks for, by their headers."""
+
+    tags: str = ""
+    """A tag expression (`records/filters`); empty: all."""
+    sql: str = ""
+    """An SQL92 expression, the same. Both must hold."""
+    leaves_others: bool = False
+    """Whether the other records stay available, for receives that select them. Otherwise they are
+    skipped for the group: acknowledged, and counted as filtered, as RocketMQ does with messages
+    that do not match a subscription. Records that are left fill the group's window
+    (`share.partition.max.record.locks`) until another receive takes them."""
+
+
+@lru_cache(maxsize=1_000)
+def filters_of(selection: Selection) -> tuple[Filter, ...]:
+    """The parsed filters of a selection. Raises ConfigInvalid."""
+    return _filters(selection.tags, selection.sql)
+
+
+def select(
+    found: BatchesRead, ranges: Sequence[tuple[int, int]], filters: Sequence[Filter]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """(selected, other) offsets of the parts of `ranges` that were read; all ascend.
+
+    Offsets of a batch that cannot be decoded are selected: consumers detect the error.
+    """
+    selected: list[tuple[int, int]] = []
+    others: list[tuple[int, int]] = []
+    for batch, parts in _parts_by_batch(found, ranges):
+        try:
+            wanted = {
+                record.offset
+                for record in iterate_records(batch)
+                if all(one.matches(record.headers) for one in filters)
+            }
+        except HeadraceError as error:
+            log.warning("cannot decode the batch at offset %d: %s", parts[0][0], error)
+            wanted = {offset for low, high in parts for offset in range(low, high + 1)}
+        for low, high in parts:
+            for offset in range(low, high + 1):
+                _extend(selected if offset in wanted else others, offset)
+    return selected, others
+
+
+def _parts_by_batch(
+    found: BatchesRead, ranges: Sequence[tuple[int, int]]
+) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
+    """Each batch that holds any of `ranges`, with these parts of it; all ascend."""
+    at = 0
+    for (first, last), batch in zip(found.within, found.batches, strict=True):
+        while at < len(ranges) and ranges[at][1] < first:
+            at += 1
+        parts: list[tuple[int, int]] = []
+        for low, high in islice(ranges, at, None):
+            if low > last:
+                break
+            parts.append((max(low, first), min(high, last)))
+        if parts:
+            yield batch, parts
+
+
+def _extend(ranges: list[tuple[int, int]], offset: int) -> None:
+    """Add an offset that follows all of `ranges`."""
+    if ranges and ranges[-1][1] == offset - 1:
+        ranges[-1] = ranges[-1][0], offset
+    else:
+        ranges.append((offset, offset))
 
 
 SERIAL_KEY: Final = 0

@@ -73,6 +73,13 @@ class LocksExpired(NamedTuple):
     records: int
 
 
+class Filtered(NamedTuple):
+    """So many records do not match what the group selects, and are acknowledged."""
+
+    group_id: str
+    records: int
+
+
 class DeadLetter(NamedTuple):
     """Records that were given up; if they have copies, they are archived until these are in the
     dead letter topic."""
@@ -270,6 +277,8 @@ class SkipCommand:
 
     group_id: str
     ranges: Sequence[tuple[int, int]]
+    are_filtered: bool = False
+    """Whether they are records that a receive does not select: these are acknowledged."""
 
     def refused(self, error: HeadraceError) -> ShareReply:
         """The reply that carries `error`."""

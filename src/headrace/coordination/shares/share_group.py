@@ -31,6 +31,7 @@ from headrace.coordination.shares.ended import LOCK_EXPIRED, EndedDeliveries
 from headrace.coordination.shares.state_records import KeyParked, ShareGroupChanged, StoredRun
 from headrace.coordination.shares.volatile_records import Claimed, Ended, Locked
 from headrace.coordination.shares.window import (
+    ACKNOWLEDGED,
     ACQUIRED,
     ARCHIVED,
     ARCHIVING,
@@ -381,18 +382,21 @@ class ShareGroup:
         ]
         return runs, letters
 
-    def decide_skip(self, ranges: Sequence[tuple[int, int]]) -> list[StoredRun]:
+    def decide_skip(
+        self, ranges: Sequence[tuple[int, int]], *, are_filtered: bool
+    ) -> list[StoredRun]:
         """The runs of records that are finished without a delivery; `ranges` ascend."""
         window = self.window
+        state = ACKNOWLEDGED if are_filtered else ARCHIVED
         runs: list[StoredRun] = []
         for first, last in ranges:
             runs += [
-                StoredRun(low, high, ARCHIVED, run.count)
+                StoredRun(low, high, state, 0 if are_filtered else run.count)
                 for low, high, run in window.between(first, last)
                 if run.state == AVAILABLE
             ]
             if last >= window.end:
-                runs.append(StoredRun(max(first, window.end), last, ARCHIVED, 0))
+                runs.append(StoredRun(max(first, window.end), last, state, 0))
         return runs
 
     def lacks_rows(self, rows_from: int, rows_end: int) -> bool:

@@ -23,6 +23,7 @@ from headrace.coordination.shares.commands import (
     DeliveryState,
     DescribeCommand,
     DescribeReply,
+    Filtered,
     LearnCommand,
     ListParkedCommand,
     LocksExpired,
@@ -68,7 +69,7 @@ from headrace.coordination.shares.volatile_records import (
     ShareTimePassed,
     VolatileRecord,
 )
-from headrace.coordination.shares.window import ARCHIVED, ARCHIVING, STATE_NAMES
+from headrace.coordination.shares.window import ACKNOWLEDGED, ARCHIVED, ARCHIVING, STATE_NAMES
 from headrace.errors import (
     GroupFull,
     GroupUnknown,
@@ -350,9 +351,11 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
             known = tuple(rows)
             runs, letters = decide_rows(group, known, (rows_from, rows_end), now_ms)
             learned = RowsLearned(group.number, known, rows_from, rows_end)
-            return Decision([*_changed(group, runs), learned], ShareReply(), effects=[*letters])
-        case SkipCommand(_, ranges):
-            return Decision(_changed(group, group.decide_skip(ranges)), ShareReply())
+            effects = [*letters, *_filtered(group, runs)]
+            return Decision([*_changed(group, runs), learned], ShareReply(), effects=effects)
+        case SkipCommand(_, ranges, are_filtered):
+            runs = group.decide_skip(ranges, are_filtered=are_filtered)
+            return Decision(_changed(group, runs), ShareReply(), effects=_filtered(group, runs))
         case SettleCommand():
             errors, runs, locks, letters = decide_settle(group, command, now_ms)
             records: list[ShareRecord] = [*_changed(group, runs), *locks]
@@ -406,6 +409,12 @@ def _decide_parked(
 
 def _changed(group: ShareGroup, runs: Sequence[StoredRun]) -> list[ShareRecord]:
     return [ShareGroupChanged(group.number, tuple(runs))] if runs else []
+
+
+def _filtered(group: ShareGroup, runs: Sequence[StoredRun]) -> list[Filtered]:
+    """What is acknowledged among records that are finished without a delivery."""
+    count = sum(run.last - run.first + 1 for run in runs if run.state == ACKNOWLEDGED)
+    return [Filtered(group.group_id, count)] if count else []
 
 
 def _decide_acquire(group: ShareGroup, command: AcquireCommand, now_ms: int) -> ShareDecision:

@@ -15,19 +15,21 @@ from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
 from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.services.queue_service import KEY_BYTES_MAX, KEYS_MAX
 from headrace.broker.shares.hosted_shares import Pause
-from headrace.broker.shares.share_partitions import ReceiveRequest
+from headrace.broker.shares.share_reads import Selection, filters_of
+from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.coordination.shares.membership import MEMBER_ID_LENGTH_MAX
 from headrace.errors import GroupIdInvalid, GroupUnknown, HeadraceError, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.error_codes import message_of
+from headrace.kafka.queue_peers import LEAVES_OTHERS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.broker.node import Node
-    from headrace.broker.shares.share_partitions import Received
+    from headrace.broker.shares.share_receive import Received
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
@@ -85,6 +87,7 @@ async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
         _check_names(request)
         if len(request.owner) > OWNER_LENGTH_MAX:
             raise RequestInvalid(f"a consumer name can have at most {OWNER_LENGTH_MAX} characters")
+        filters_of(_selection(request))
         topic = await _checked_topic(
             node, request, [one.partition_index for one in request.partitions]
         )
@@ -96,6 +99,12 @@ async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
     if isinstance(connection, KafkaConnection) and connection.transport is None:
         await _give_back(node, topic, request, received)
     return {"partitions": parts}
+
+
+def _selection(request: Any) -> Selection:
+    """The records that are wanted; all, if it says nothing."""
+    leaves_others = bool(request.flags & LEAVES_OTHERS)
+    return Selection(request.filter_tags, request.filter_sql, leaves_others)
 
 
 async def _parts(
@@ -113,7 +122,7 @@ async def _parts(
                 continue
             asked = ReceiveRequest(
                 request.group_id, request.member_id, records_left, bytes_left, True,
-                request.lock_ms, one.end, request.owner,
+                request.lock_ms, one.end, request.owner, _selection(request),
             )  # fmt: skip
             received = await node.services.shares.receive(topic, number, asked)
         except HeadraceError as error:

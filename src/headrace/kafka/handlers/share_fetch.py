@@ -16,7 +16,7 @@ from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
 from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.long_poll import wait_for_records
-from headrace.broker.shares.share_partitions import Received, ReceiveRequest
+from headrace.broker.shares.share_receive import Received, ReceiveRequest
 from headrace.broker.shares.share_sessions import (
     CLOSE_EPOCH,
     OPEN_EPOCH,
