@@ -21,6 +21,7 @@ from headrace.cli.positions import Partition, log_bounds
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
+MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "priority", "mixed")
 NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 
 
@@ -35,6 +36,7 @@ def topic() -> None:
     \b
     Examples:
       headrace topic create orders --partitions 6 --set retention.ms=604800000
+      headrace topic create payments --type fifo    # for RocketMQ's clients
       headrace topic create metrics --set flush.ms=1000    # faster, can lose the last second
       headrace topic list
       headrace topic describe orders --json
@@ -55,11 +57,20 @@ def topic() -> None:
     callback=_settings,
     help="A topic setting, e.g. retention.ms=3600000.",
 )
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(MESSAGE_TYPES),
+    help="What RocketMQ's clients may send (headrace.message.type). Default: normal messages.",
+)
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic already exists.")
 @AS_JSON
 @click.pass_obj
 def create(session: CliSession, /, names: tuple[str, ...], **options: Any) -> None:
     """Create topics."""
+    if options["message_type"]:
+        given = {"headrace.message.type": options["message_type"]}
+        options["config"] = given | options["config"]
     new = [
         kafka_admin().NewTopic(
             name,

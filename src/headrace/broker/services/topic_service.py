@@ -10,6 +10,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.topics.overrides import delay_max_ms, message_type
 from headrace.errors import (
     AssignmentInvalid,
     HeadraceError,
@@ -155,6 +156,16 @@ class TopicService:
     def reads_attributes(self, topic: Topic) -> bool:
         """Whether records of the topic have queue attributes."""
         return self._topics.log_config(topic.name, topic.fact.configs).has_attributes
+
+    @staticmethod
+    def message_type(topic: Topic) -> str:
+        """The type of messages that RocketMQ's clients may send: see `overrides.message_type`."""
+        return message_type(topic.fact.configs)
+
+    @staticmethod
+    def delay_max_ms(topic: Topic) -> int:
+        """How far in the future a record of the topic may be due."""
+        return delay_max_ms(topic.fact.configs)
 
     async def sizes(
         self, wanted: Mapping[str, Collection[int]] | None

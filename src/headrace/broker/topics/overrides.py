@@ -11,9 +11,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headrace.broker.topics.topic_config import (
+    ATTRIBUTE_TYPES,
     ATTRIBUTES,
+    AUTO,
     DEAD_LETTERS,
     DEFINITIONS,
+    MESSAGE_TYPE,
+    MIXED,
+    NORMAL,
     QUORUM,
     VALIDATION,
     parse_copies,
@@ -41,6 +46,20 @@ def is_remote(configs: Mapping[str, str]) -> bool:
 def accepts_dead_letters(configs: Mapping[str, str]) -> bool:
     """Whether the topic may be the dead letter topic of share groups."""
     return configs.get(DEAD_LETTERS, DEFINITIONS[DEAD_LETTERS].default) == "true"
+
+
+def reads_attributes(configs: Mapping[str, str]) -> bool:
+    """Whether records of the topic have queue attributes."""
+    is_read = configs.get(ATTRIBUTES, DEFINITIONS[ATTRIBUTES].default) in READING
+    return is_read or configs.get(MESSAGE_TYPE) in ATTRIBUTE_TYPES
+
+
+def message_type(configs: Mapping[str, str]) -> str:
+    """The type of messages that the topic takes: `normal`, or one of ATTRIBUTE_TYPES."""
+    found = configs.get(MESSAGE_TYPE, AUTO)
+    if found != AUTO:
+        return found
+    return MIXED if reads_attributes(configs) else NORMAL
 
 
 def delay_max_ms(configs: Mapping[str, str]) -> int:
@@ -87,7 +106,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
         compression=value("compression.type"),
         ttl_ms=int(value("headrace.message.ttl.ms")),
-        has_attributes=value(ATTRIBUTES) in READING,
+        has_attributes=reads_attributes(configs),
         refuses_attributes=value(ATTRIBUTES) == "refuse",
         is_validated=value(VALIDATION) == "full",
         is_remote_enabled=is_remote(configs),

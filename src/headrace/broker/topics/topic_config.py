@@ -56,6 +56,10 @@ ENSEMBLE_MAX = 32
 """A sanity limit: each bookie of a ledger is a connection of every broker."""
 QUORUM = "headrace.quorum"
 ATTRIBUTES = "headrace.message.attributes"
+MESSAGE_TYPE = "headrace.message.type"
+AUTO, NORMAL, MIXED = "auto", "normal", "mixed"
+ATTRIBUTE_TYPES = ("fifo", "delay", "transaction", "priority", MIXED)
+"""The message types that need queue attributes."""
 DEAD_LETTERS = "errors.deadletterqueue.group.enable"
 VALIDATION = "headrace.record.validation"
 ONE_COPY = "1,1,1"
@@ -155,6 +159,16 @@ _USED = (
         "than this; -1: never. An earlier headrace-expire-at of a record takes "
         "precedence.",
         _integer(-1, INT64_MAX),
+    ),
+    ConfigDefinition(
+        MESSAGE_TYPE,
+        STRING,
+        AUTO,
+        "What RocketMQ's clients may send to the topic: normal, fifo, delay, transaction or "
+        "priority messages, or mixed: all of them. Every type but normal has queue attributes take "
+        "effect, as with headrace.message.attributes=read. auto: mixed if the topic reads queue "
+        "attributes, otherwise normal. Other protocols' clients are not restricted by it.",
+        _one_of(AUTO, NORMAL, *ATTRIBUTE_TYPES),
     ),
     ConfigDefinition(
         VALIDATION,
