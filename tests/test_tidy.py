@@ -142,7 +142,7 @@ REACHES = {
 def test_faces_use_a_node_through_its_services():
     found = Counter(
         name_of(path)
-        for face in ("http", "kafka")
+        for face in ("http", "kafka", "rocketmq")
         for path in sorted((SOURCE / face).rglob("*.py"))
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.metadata.fact_json import FactReader
 
-KAFKA, HTTP = "kafka", "http"
+KAFKA, HTTP, ROCKETMQ = "kafka", "http", "rocketmq"
 """Protocols."""
 HTTP_ADVERTISED = "headrace.http.advertised"
 """The read-only setting by which a broker shows its HTTP address to Kafka clients."""

@@ -14,7 +14,13 @@ from headrace.broker.services.group_listing import GroupListings
 from headrace.broker.services.owner_calls import checked
 from headrace.broker.services.share_group_administration import EMPTY, SHARE, STABLE
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
-from headrace.errors import GroupNotEmpty, HeadraceError, NotCoordinator, NotOwner
+from headrace.errors import (
+    GroupKindMismatch,
+    GroupNotEmpty,
+    HeadraceError,
+    NotCoordinator,
+    NotOwner,
+)
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.identifiers import OFFSETS_TOPIC
 
@@ -89,6 +95,7 @@ class GroupService:
             ("groups.describe", self._describe_here),
             ("groups.offsets", self._offsets_here),
             ("groups.move", self._move_here),
+            ("groups.commit", self._commit_here),
             ("groups.delete", self._delete_here),
         ):
             calls.offer(name, _at_coordinator(operation))
@@ -210,11 +217,34 @@ class GroupService:
         else:
             await self._require_empty(group_id)
             if not is_dry_run:
-                offsets = [OffsetToCommit(*place, offset) for place, offset in wanted.items()]
-                command = CommitCommand(group_id, NO_GENERATION, "", None, offsets)
-                reply = await self._groups.commit(command)
-                outcomes = {(one.topic, one.partition): one.error for one in reply.results}
+                outcomes = await self._commit(group_id, wanted)
         return [outcomes.get(place) for place in wanted]
+
+    async def commit(self, group_id: str, topic: str, partition: int, offset: int) -> None:
+        """Commit an offset of a client that is no member; creates a group that does not exist.
+
+        Raises MemberUnknown if the group has members, GroupKindMismatch if it is a share group.
+        """
+        await self._ask("groups.commit", group_id, topic, partition, offset)
+
+    async def _commit_here(self, asked: Any) -> None:
+        group_id, topic, partition, offset = checked(asked, str, str, int, int)
+        if self._shares.has(group_id):
+            raise GroupKindMismatch(
+                f"{group_id!r} is a share group, which has no offsets to commit: use another group"
+            )
+        place = topic, partition
+        error = (await self._commit(group_id, {place: offset}))[place]
+        if error is not None:
+            raise error
+
+    async def _commit(
+        self, group_id: str, wanted: Mapping[Partition, int]
+    ) -> dict[Partition, HeadraceError | None]:
+        offsets = [OffsetToCommit(*place, offset) for place, offset in wanted.items()]
+        command = CommitCommand(group_id, NO_GENERATION, "", None, offsets)
+        reply = await self._groups.commit(command)
+        return {(one.topic, one.partition): one.error for one in reply.results}
 
 
 def _with_lag(one: GroupOffset, log: tuple[int, int] | None) -> GroupOffset:

@@ -1,0 +1,153 @@
+"""One call of a client: who asks, under which rights, and of which topics and groups.
+
+Invariants: what a client may not use is refused before it is looked up, so that nothing is learned
+of its existence. A check of a topic is by the name that stores it, whatever RocketMQ calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.security.access import unauthorized
+from headrace.broker.security.authorizer import ResourceType
+from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.security.sessions import ClientSession
+from headrace.errors import Retriable
+from headrace.rocketmq.codes import CLIENT_ID_REQUIRED, Refused
+from headrace.rocketmq.names import group_id_of, topic_name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.broker.security.access import Access
+    from headrace.broker.security.authorizer import Operation
+    from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
+    from headrace.grpc.service import Call
+
+CLIENT_ID: Final = b"x-mq-client-id"
+LANGUAGE: Final = b"x-mq-language"
+CLIENT_ID_LENGTH_MAX: Final = 255
+LISTENER: Final = "ROCKETMQ"
+
+
+class Caller:
+    """The client of one call. Also a `queue_receive.Client`: it may go before it is answered."""
+
+    __slots__ = ("_gone", "_has_gone", "_term", "call", "client_id", "rpc", "services", "session")
+
+    def __init__(self, services: Services, call: Call, rpc: str) -> None:
+        """Raises Refused if the client does not say who it is."""
+        self.services = services
+        self.call = call
+        self.rpc = rpc
+        session = call.session
+        if not isinstance(session, ClientSession):
+            session = ClientSession(LISTENER, call.peer, ANONYMOUS)
+        self.session: ClientSession = session
+        self.client_id = (call.header(CLIENT_ID) or b"").decode("utf-8", "replace").strip()
+        if not self.client_id or len(self.client_id) > CLIENT_ID_LENGTH_MAX:
+            raise Refused(
+                CLIENT_ID_REQUIRED,
+                f"the metadata lack x-mq-client-id, of 1 to {CLIENT_ID_LENGTH_MAX} characters:"
+                " use one of RocketMQ's clients",
+            )
+        if not session.client_id:
+            session.client_id = self.client_id
+        self._gone: asyncio.Event | None = None
+        self._has_gone = False
+        guard = services.cluster.guard
+        self._term = None if guard is None else guard.term_now()
+
+    def check_term(self) -> None:
+        """Raise Retriable if what was read may be another broker's by now."""
+        guard = self.services.cluster.guard
+        if guard is not None and guard.term_now() != self._term:
+            raise Retriable(
+                "this broker stopped serving its partitions while it answered, and another one"
+                " may serve them by now: try again"
+            )
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the client."""
+        return str(self.session.principal), self.client_id
+
+    # --- a client that goes ------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Notice from now on when the client goes."""
+        self.call.on_cancel(self._note_gone)
+
+    def _note_gone(self) -> None:
+        self._has_gone = True
+        if self._gone is not None:
+            self._gone.set()
+
+    def has_gone(self) -> bool:
+        """See queue_receive.Client."""
+        return self._has_gone
+
+    async def wait_gone(self) -> None:
+        """See queue_receive.Client."""
+        if not self._has_gone:
+            self._gone = asyncio.Event()
+            await self._gone.wait()
+
+    # --- names -------------------------------------------------------------------------------
+
+    def dead_letter_topic(self, group_id: str) -> str:
+        """The dead letter topic of a group; empty if it has none. Raises MetadataUnavailable."""
+        return self.services.queues.terms(group_id).dead_letter_topic
+
+    def topic_name(self, resource: Any) -> str:
+        """The name of a topic. Raises Refused."""
+        return topic_name_of(resource, self.dead_letter_topic)
+
+    @staticmethod
+    def group_id(resource: Any) -> str:
+        """The id of a group. Raises Refused."""
+        return group_id_of(resource)
+
+    async def topic(self, resource: Any) -> Topic:
+        """The topic, which another broker may have created just now. Raises TopicUnknown."""
+        name = self.topic_name(resource)
+        found = self.services.topics.find(name)
+        if found is None:
+            await self.services.topics.look_up(name)
+            found = self.services.topics.get(name)
+        return found
+
+    # --- rights ------------------------------------------------------------------------------
+
+    def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Whether the client may do this."""
+        authorizer = self.services.authorizer
+        return authorizer.is_open or authorizer.allows(self.session, operation, kind, name)
+
+    def require(self, access: Access, request: Any) -> None:
+        """Raise Unauthorized for the first right that the client lacks, Refused for a name that is
+        none."""
+        authorizer = self.services.authorizer
+        if authorizer.is_open:
+            return
+        for need in access.needs:
+            for resource in _resources(request, need.of.split(".")):
+                is_group = need.kind == ResourceType.GROUP
+                name = group_id_of(resource) if is_group else self.topic_name(resource)
+                if not authorizer.allows(self.session, need.operation, need.kind, name):
+                    self.services.audit.denied(
+                        self.session, need.operation, need.kind, name, self.rpc
+                    )
+                    raise unauthorized(self.session, need.operation, need.kind, name)
+
+
+def _resources(value: Any, places: list[str]) -> Iterator[Any]:
+    """The Resources at a place of a request; of a list, those of each item."""
+    found = getattr(value, places[0])
+    for one in found if hasattr(found, "append") else (found,):
+        if len(places) == 1:
+            yield one
+        else:
+            yield from _resources(one, places[1:])

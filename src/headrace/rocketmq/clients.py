@@ -1,0 +1,219 @@
+"""The clients that are connected: their settings, what they hold, and transactions that hang.
+
+Invariants: bounded by clients and by what each holds. A client lives as long as it is heard of
+(heartbeats come every 10 s); when it has gone, nothing is renewed for it, so that what it held is
+delivered again. Which client is asked about a transaction is of no consequence: any producer of the
+topic may answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.services.queue_receipts import ReceiptSettlements
+from headrace.coordination.shares.commands import RENEW
+from headrace.errors import HeadraceError, Rejected
+from headrace.records.codec import Record
+from headrace.rocketmq import wire
+from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
+from headrace.rocketmq.handles import member_id, transaction_id
+from headrace.rocketmq.messages import fill
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.broker.services.services import Services
+    from headrace.broker.timers.half_messages import HalfShown
+    from headrace.grpc.service import Call
+    from headrace.rocketmq.caller import Caller
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+CLIENTS_MAX: Final = 10_000
+IDLE_S: Final = 120.0
+"""A client that was not heard of for so long has gone, as in RocketMQ."""
+LOCK_MS: Final = 60_000
+"""Of messages that are renewed for a push consumer: its process may have died."""
+RENEW_S: Final = 20.0
+HELD_MAX: Final = 20_000
+"""Messages of one client that are renewed; push consumers hold 1,024 by default."""
+HELD_S_MAX: Final = 3 * 3600.0
+"""For how long one message is renewed, as in RocketMQ."""
+PUBLISHED_MAX: Final = 1_000
+"""Topics of one producer."""
+CHECKS_AT_ONCE: Final = 32
+CHECK_WAIT_S: Final = 30.0
+RETRY_S: Final = 1.0
+
+Held = tuple[str, str, float]
+"""(topic, group, until when it is renewed) of a receipt."""
+
+
+class Client:
+    """One client, as it last described itself."""
+
+    __slots__ = ("held", "id", "published", "seen_s", "telemetry")
+
+    def __init__(self, client_id: str, now_s: float) -> None:
+        self.id = client_id
+        self.seen_s = now_s
+        self.telemetry: Call | None = None
+        """Where commands are sent."""
+        self.published: dict[str, Any] = {}
+        """The topics it may be asked about, with the Resource by which it names each."""
+        self.held: dict[str, Held] = {}
+        """By receipt: what is renewed for it."""
+
+
+class Clients:
+    """See the module."""
+
+    def __init__(self, services: Services, tasks: Tasks) -> None:
+        self._services = services
+        self._tasks = tasks
+        self._known: dict[tuple[str, str], Client] = {}
+        """By principal and client id, so that nobody ends the clients of another one."""
+        self._checking: dict[str, asyncio.Task[None]] = {}
+        self._turn = 0
+
+    def start(self) -> None:
+        """Renew, and forget clients, until the tasks are closed."""
+        self._tasks.spawn(self._keep(), "rocketmq clients")
+
+    # --- clients that come and go ------------------------------------------------------------
+
+    def seen(self, caller: Caller) -> Client:
+        """The client of a call. Raises Refused if there are too many."""
+        now_s = asyncio.get_running_loop().time()
+        client = self._known.get(caller.key)
+        if client is None:
+            if len(self._known) >= CLIENTS_MAX:
+                raise Refused(
+                    TOO_MANY_REQUESTS,
+                    f"{CLIENTS_MAX} clients are connected to this broker: use another one",
+                )
+            client = self._known[caller.key] = Client(caller.client_id, now_s)
+        client.seen_s = now_s
+        return client
+
+    def leave(self, key: tuple[str, str]) -> None:
+        """The client ends."""
+        client = self._known.pop(key, None)
+        if client is not None and client.telemetry is not None:
+            client.telemetry.finish()
+
+    def opened(self, client: Client, call: Call) -> None:
+        """The client's commands go to this stream from now on."""
+        client.telemetry = call
+
+    def closed(self, client: Client, call: Call) -> None:
+        """This stream has ended."""
+        if client.telemetry is call:
+            client.telemetry = None
+
+    def publishes(self, caller: Caller, client: Client, topics: Iterable[Any]) -> None:
+        """The client is a producer of these topics, and can be asked about its transactions."""
+        named: dict[str, Any] = {}
+        for resource in list(topics)[:PUBLISHED_MAX]:
+            try:
+                name = caller.topic_name(resource)
+            except HeadraceError:
+                continue
+            if caller.may(Operation.WRITE, ResourceType.TOPIC, name):
+                named[name] = resource
+        client.published = named
+        for name in named:
+            if name not in self._checking:
+                checking = self._check(name)
+                self._checking[name] = self._tasks.start(checking, f"check-backs of {name}")
+
+    # --- what push consumers hold ------------------------------------------------------------
+
+    def hold(self, client: Client, topic: str, group_id: str, receipts: Iterable[str]) -> None:
+        """Renew these messages until they are settled, or the client has gone."""
+        until_s = asyncio.get_running_loop().time() + HELD_S_MAX
+        for receipt in receipts:
+            if len(client.held) < HELD_MAX:
+                client.held[receipt] = topic, group_id, until_s
+
+    def drop(self, key: tuple[str, str], receipt: str) -> None:
+        """This message is not renewed any more."""
+        client = self._known.get(key)
+        if client is not None:
+            client.held.pop(receipt, None)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(RENEW_S)
+            now_s = loop.time()
+            for key, client in list(self._known.items()):
+                if now_s - client.seen_s > IDLE_S:
+                    self.leave(key)
+                elif client.held:
+                    await self._renew(client, now_s)
+
+    async def _renew(self, client: Client, now_s: float) -> None:
+        parts: dict[tuple[str, str], ReceiptSettlements] = {}
+        for receipt, (name, group_id, until_s) in list(client.held.items()):
+            if now_s >= until_s:
+                del client.held[receipt]
+                continue
+            asked = parts.setdefault((name, group_id), ReceiptSettlements())
+            asked.add(receipt, RENEW, LOCK_MS)
+        for (name, group_id), asked in parts.items():
+            asked.finish()
+            try:
+                topic = self._services.topics.get(name)
+                queues = self._services.queues
+                errors = await queues.settle(topic, group_id, asked, member_id)
+            except HeadraceError as error:
+                log.info("messages of %s cannot be renewed: %s", client.id[:100], error)
+                continue
+            for receipt, refusal in zip(asked.receipts, errors, strict=True):
+                if isinstance(refusal, Rejected):
+                    client.held.pop(receipt, None)
+
+    # --- check-backs -------------------------------------------------------------------------
+
+    async def _check(self, name: str) -> None:
+        """Ask the topic's producers about half messages as long as there are any."""
+        try:
+            while any(name in client.published for client in self._known.values()):
+                try:
+                    found, _failed = await self._services.timers.poll_checks(
+                        name, CHECKS_AT_ONCE, CHECK_WAIT_S
+                    )
+                    for one in found:
+                        self._ask(name, one)
+                except HeadraceError as error:
+                    log.info("check-backs of %s: %s", name, error)
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            del self._checking[name]
+
+    def _ask(self, name: str, shown: HalfShown) -> None:
+        """Ask one producer; if there is none now, the next check-back asks again."""
+        ready = [
+            client
+            for client in self._known.values()
+            if client.telemetry is not None and name in client.published
+        ]
+        topic = self._services.topics.find(shown.topic)
+        if not ready or topic is None:
+            return
+        self._turn += 1
+        client = ready[self._turn % len(ready)]
+        command = wire.TelemetryCommand()
+        asked = command.recover_orphaned_transaction_command
+        asked.transaction_id = transaction_id(shown.partition, shown.half.message_id)
+        asked.message.topic.CopyFrom(client.published[name])
+        record = Record(0, shown.half.timestamp_ms, *shown.body)
+        fill(asked.message, record, topic.id, shown.partition)
+        asked.message.system_properties.message_type = wire.TRANSACTION
+        assert client.telemetry is not None
+        client.telemetry.send(command.SerializeToString())

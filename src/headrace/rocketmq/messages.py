@@ -1,0 +1,323 @@
+"""RocketMQ's messages, and the records that store them: one to one, property by property.
+
+Invariants: pure. What RocketMQ calls a system property is a queue attribute (`records.attributes`)
+in the record's headers, so that every protocol reads it; user properties are headers of their own
+names. A record that another protocol wrote is shown with what it has. Inner headers do not show.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from base64 import b64encode
+from hashlib import md5
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.records.attributes import (
+    DELIVER_AT,
+    HALF,
+    KEYS,
+    KEYS_BYTES_MAX,
+    KEYS_MAX,
+    MESSAGE_GROUP,
+    MESSAGE_ID,
+    PRIORITY,
+    PRIORITY_MAX,
+    TAG,
+    TEXT_BYTES_MAX,
+    TRACEPARENT,
+)
+from headrace.records.codec import Record, header_name_bytes
+from headrace.records.validation import RESERVED_PREFIX
+from headrace.rocketmq import codes, wire
+from headrace.rocketmq.codes import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+PROPERTIES_BYTES_MAX: Final = 16 * 1024
+PROPERTIES_MAX: Final = 128
+GROUP_LENGTH_MAX: Final = 64
+BORN_SKEW_MS_MAX: Final = 60 * 60 * 1000
+"""A client's clock that differs by more is not believed: retention goes by this time."""
+BORN_HOST: Final = "headrace-born-host"
+"""The address that the sending client gave. Do not change: stored."""
+_BORN_HOST_LENGTH_MAX: Final = 255
+_INNER: Final = RESERVED_PREFIX.decode()
+_HIDDEN: Final = frozenset({TRACEPARENT})
+
+_RESERVED: Final = """
+    KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
+    BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION
+    TRACE_ON UNIQ_KEY EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME
+    TRANSACTION_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS
+    INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE
+    POP_CK POP_CK_OFFSET 1ST_POP_TIME __SHARDINGKEY __transactionId__ INNER_NUM INNER_BASE DUP_INFO
+    INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS
+    TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY
+    DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID
+"""
+RESERVED_PROPERTIES: Final = frozenset(_RESERVED.split())
+"""What RocketMQ's own messages use (`MessageConst.STRING_HASH_SET`)."""
+_TYPE_NAMES: Final = {
+    wire.NORMAL: "NORMAL",
+    wire.FIFO: "FIFO",
+    wire.DELAY: "DELAY",
+    wire.TRANSACTION: "TRANSACTION",
+    wire.LITE: "LITE",
+    wire.PRIORITY: "PRIORITY",
+}
+
+
+def type_name(message_type: int) -> str:
+    """RocketMQ's name of a message type."""
+    return _TYPE_NAMES.get(message_type, str(message_type))
+
+
+class Parsed(NamedTuple):
+    """A message that a client sends."""
+
+    record: Record
+    message_type: int
+    message_id: str
+    due_ms: int | None
+
+
+# --- sending ---------------------------------------------------------------------------------
+
+
+def record_of(message: Any, half_group: str, accepted: Collection[int], now_ms: int) -> Parsed:
+    """The record of a message. Raises Refused with RocketMQ's code.
+
+    `half_group`: the producer group of half messages; `accepted`: the message types of its topic.
+    """
+    system = message.system_properties
+    message_type = _checked_type(system, accepted)
+    message_id = _text(
+        system.message_id, codes.ILLEGAL_MESSAGE_ID, "the message id", TEXT_BYTES_MAX
+    )
+    headers: list[tuple[str, bytes | None]] = [(MESSAGE_ID, message_id)]
+    if system.HasField("tag"):
+        headers.append((TAG, _tag(system.tag)))
+    if system.keys:
+        headers.append((KEYS, _keys(system.keys)))
+    due_ms = None
+    if message_type == wire.FIFO:
+        headers.append((MESSAGE_GROUP, _message_group(system.message_group)))
+    elif message_type == wire.DELAY:
+        due_ms = max(wire.ms_of(system.delivery_timestamp), 0)
+        headers.append((DELIVER_AT, b"%d" % due_ms))
+    elif message_type == wire.PRIORITY:
+        headers.append((PRIORITY, b"%d" % system.priority))
+    elif message_type == wire.TRANSACTION:
+        headers.append((HALF, half_group.encode()))
+    if system.HasField("trace_context") and len(system.trace_context) <= TEXT_BYTES_MAX:
+        headers.append((TRACEPARENT, system.trace_context.encode()))
+    if system.born_host:
+        headers.append((BORN_HOST, system.born_host[:_BORN_HOST_LENGTH_MAX].encode()))
+    if message.user_properties:
+        headers += _user_properties(message.user_properties)
+    born_ms = wire.ms_of(system.born_timestamp)
+    if abs(born_ms - now_ms) > BORN_SKEW_MS_MAX:
+        born_ms = now_ms
+    record = Record(0, born_ms, None, _body(message.body, system.body_encoding), headers)
+    return Parsed(record, message_type, system.message_id, due_ms)
+
+
+def _checked_type(system: Any, accepted: Collection[int]) -> int:
+    """The message's type, which must fit its fields and its topic. Raises Refused."""
+    has = {
+        wire.FIFO: bool(system.message_group),
+        wire.DELAY: system.HasField("delivery_timestamp"),
+        wire.PRIORITY: system.HasField("priority"),
+        wire.LITE: bool(system.lite_topic),
+    }
+    given = [kind for kind, is_set in has.items() if is_set]
+    stated = system.message_type
+    if not stated:
+        stated = given[0] if given else wire.NORMAL
+    wanted = [stated] if stated in has else []
+    if stated not in _TYPE_NAMES or given != wanted:
+        fields = ", ".join(map(type_name, given)) or "no type but NORMAL and TRANSACTION"
+        raise Refused(
+            codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"the message says that it is {type_name(stated)} and has the fields of {fields}:"
+            " set a message group (FIFO), a delivery time (DELAY) or a priority (PRIORITY), and"
+            " only one of them",
+        )
+    if stated not in accepted:
+        shown = ", ".join(map(type_name, sorted(accepted)))
+        raise Refused(
+            codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"the topic takes {shown} messages, this one is {type_name(stated)}: use another topic,"
+            f" or set headrace.message.type={type_name(stated).lower()} (or mixed) on this one",
+        )
+    if stated == wire.PRIORITY and not 0 <= system.priority <= PRIORITY_MAX:
+        raise Refused(
+            codes.BAD_REQUEST,
+            f"priority {system.priority} is not possible: use 0 (lowest) to {PRIORITY_MAX}",
+        )
+    return int(stated)
+
+
+def _text(text: str, code: int, what: str, bytes_max: int) -> bytes:
+    value = text.encode()
+    if not text.strip() or len(value) > bytes_max or not text.isprintable():
+        raise Refused(
+            code, f"{what} is not possible: use 1 to {bytes_max} bytes of printable text, not blank"
+        )
+    return value
+
+
+def _tag(tag: str) -> bytes:
+    if "|" in tag or any(character.isspace() for character in tag):
+        raise Refused(
+            codes.ILLEGAL_MESSAGE_TAG,
+            "the tag is not possible: use one word without '|', which separates tags in a filter",
+        )
+    return _text(tag, codes.ILLEGAL_MESSAGE_TAG, "the tag", TEXT_BYTES_MAX)
+
+
+def _keys(keys: Any) -> bytes:
+    for key in keys:
+        if not key.strip():
+            raise Refused(codes.ILLEGAL_MESSAGE_KEY, "a key is blank: leave it out")
+    joined = " ".join(keys)
+    if len(joined.split()) > KEYS_MAX:
+        raise Refused(codes.ILLEGAL_MESSAGE_KEY, f"a message has at most {KEYS_MAX} keys")
+    return _text(joined, codes.ILLEGAL_MESSAGE_KEY, "the list of keys", KEYS_BYTES_MAX)
+
+
+def _message_group(group: str) -> bytes:
+    if len(group) > GROUP_LENGTH_MAX:
+        raise Refused(
+            codes.ILLEGAL_MESSAGE_GROUP,
+            f"the message group has {len(group)} characters: use at most {GROUP_LENGTH_MAX}",
+        )
+    return _text(group, codes.ILLEGAL_MESSAGE_GROUP, "the message group", TEXT_BYTES_MAX)
+
+
+def _user_properties(properties: Any) -> list[tuple[str, bytes | None]]:
+    found = [(name, value.encode()) for name, value in sorted(properties.items())]
+    size = sum(len(name.encode()) + len(value) for name, value in found)
+    if len(found) > PROPERTIES_MAX or size > PROPERTIES_BYTES_MAX:
+        raise Refused(
+            codes.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the message has {len(found)} properties of {size} bytes: use at most"
+            f" {PROPERTIES_MAX} and {PROPERTIES_BYTES_MAX} bytes",
+        )
+    for name, _value in found:
+        is_inner = name in RESERVED_PROPERTIES or name.startswith(_INNER) or name in _HIDDEN
+        if is_inner or not name.strip() or not name.isprintable():
+            raise Refused(
+                codes.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"the property {name[:100]!r} is reserved, blank or not printable: rename it",
+            )
+    return list(found)
+
+
+def _body(body: bytes, encoding: int) -> bytes:
+    """The body as every protocol reads it. Raises Refused."""
+    if not body:
+        raise Refused(codes.MESSAGE_BODY_EMPTY, "the message has no body: send at least one byte")
+    if len(body) > BODY_BYTES_MAX:
+        raise _too_large(f"{len(body)} bytes")
+    if encoding == wire.GZIP:
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+                body = file.read(BODY_BYTES_MAX + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise Refused(
+                codes.MESSAGE_CORRUPTED, f"the body cannot be decompressed ({error}): send it again"
+            ) from error
+        if len(body) > BODY_BYTES_MAX:
+            raise _too_large("more, decompressed")
+    elif encoding not in {0, wire.IDENTITY}:
+        raise Refused(
+            codes.MESSAGE_CORRUPTED, f"body encoding {encoding} is unknown: use IDENTITY or GZIP"
+        )
+    return body
+
+
+def _too_large(shown: str) -> Refused:
+    return Refused(
+        codes.MESSAGE_BODY_TOO_LARGE,
+        f"the body has {shown}: at most {BODY_BYTES_MAX} bytes are possible",
+    )
+
+
+# --- receiving -------------------------------------------------------------------------------
+
+
+def fill(message: Any, record: Record, topic_id: UUID, partition: int) -> None:
+    """Show a record as a Message, except its topic, and what belongs to one delivery."""
+    system = message.system_properties
+    body = record.value or b""
+    message.body = body
+    system.body_digest.type = wire.MD5
+    # All four official clients accept it; they want upper case.
+    system.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_encoding = wire.IDENTITY
+    system.queue_id = partition
+    system.queue_offset = record.offset
+    if record.timestamp_ms >= 0:
+        wire.set_ms(system.born_timestamp, record.timestamp_ms)
+        wire.set_ms(system.store_timestamp, record.timestamp_ms)
+    kind = wire.NORMAL
+    for name, value in record.headers:
+        if value is None:
+            continue
+        if not name.startswith(_INNER) and name not in _HIDDEN:
+            message.user_properties[_shown(header_name_bytes(name))] = _shown(value)
+        else:
+            kind = _set_attribute(system, name, value) or kind
+    system.message_type = kind
+    if not system.message_id:
+        system.message_id = made_id(topic_id, partition, record.offset)
+    if record.key is not None and not system.keys:
+        key = _shown(record.key)
+        if key.strip():
+            system.keys.append(key)
+
+
+def _set_attribute(system: Any, name: str, value: bytes) -> int:
+    """Set what a header says; returns the type that the message has because of it, or 0."""
+    text = _shown(value)
+    if name == MESSAGE_ID:
+        system.message_id = text
+    elif name == TAG:
+        system.tag = text
+    elif name == KEYS:
+        system.keys.extend(text.split())
+    elif name == TRACEPARENT:
+        system.trace_context = text
+    elif name == BORN_HOST:
+        system.born_host = text
+    elif name == MESSAGE_GROUP:
+        system.message_group = text
+        return wire.FIFO
+    elif name == HALF:
+        return wire.TRANSACTION
+    elif name == DELIVER_AT and value.isdigit() and len(value) <= 16:
+        wire.set_ms(system.delivery_timestamp, int(value))
+        return wire.DELAY
+    elif name == PRIORITY and value.isdigit() and len(value) == 1:
+        system.priority = int(value)
+        return wire.PRIORITY
+    return 0
+
+
+def _shown(value: bytes) -> str:
+    """Bytes as text: as Base64 if they are not UTF-8, as over HTTP."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()
+
+
+def made_id(topic_id: UUID, partition: int, offset: int) -> str:
+    """The id of a message whose sender gave none: of RocketMQ's form, the same in each delivery."""
+    return f"01{topic_id.hex[:8]}{partition:08X}{offset:016X}".upper()

@@ -1,0 +1,137 @@
+"""RocketMQ's `MessagingService`: its table of RPCs, and what holds for each call.
+
+Invariants: an RPC has a row in `access`, which is enforced before its handler runs. Errors become
+codes in one place. A handler that streams finishes its call itself. What is not served is refused
+with UNSUPPORTED, and named in docs/ROCKETMQ.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from headrace.errors import HeadraceError
+from headrace.grpc.service import Method, services_of
+from headrace.grpc.service import Status as GrpcStatus
+from headrace.rocketmq import codes, wire
+from headrace.rocketmq.access import ACCESS
+from headrace.rocketmq.caller import Caller
+from headrace.rocketmq.clients import Clients
+from headrace.rocketmq.codes import Refused, set_status
+from headrace.rocketmq.groups import RocketGroups
+from headrace.rocketmq.offsets import Offsets
+from headrace.rocketmq.receiving import Receiving
+from headrace.rocketmq.routes import Routes
+from headrace.rocketmq.sending import Sending
+from headrace.rocketmq.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.broker.security.access import Access
+    from headrace.broker.services.services import Services
+    from headrace.grpc.service import Call
+    from headrace.grpc.service import Services as GrpcServices
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+
+class Rpc(NamedTuple):
+    """One RPC."""
+
+    name: str
+    handle: Callable[[Caller, Any, Any], Awaitable[None]]
+    """(caller, request, response to fill in); of a stream, the response's class."""
+    access: Access
+    is_stream: bool = False
+    """Whether the response is a stream."""
+
+
+class Messaging:
+    """See the module."""
+
+    def __init__(self, services: Services, tasks: Tasks) -> None:
+        self._services = services
+        self._tasks = tasks
+        groups = RocketGroups(services)
+        self.clients = Clients(services, tasks)
+        routes = Routes(services, groups)
+        sending = Sending(services)
+        receiving = Receiving(services, groups, self.clients)
+        offsets = Offsets(services)
+        telemetry = Telemetry(services, groups, self.clients, tasks)
+        unary = {
+            "QueryRoute": routes.query_route,
+            "QueryAssignment": routes.query_assignment,
+            "Heartbeat": telemetry.heartbeat,
+            "NotifyClientTermination": telemetry.terminate,
+            "SendMessage": sending.send,
+            "EndTransaction": sending.end_transaction,
+            "RecallMessage": sending.recall,
+            "AckMessage": receiving.acknowledge,
+            "ChangeInvisibleDuration": receiving.change_invisible,
+            "ForwardMessageToDeadLetterQueue": receiving.forward,
+            "UpdateOffset": offsets.update,
+            "GetOffset": offsets.get,
+            "QueryOffset": offsets.query,
+            "SyncLiteSubscription": _no_lite_topics,
+        }
+        streams = {"ReceiveMessage": receiving.receive, "PullMessage": offsets.pull}
+        rpcs = [Rpc(name, handle, ACCESS[name]) for name, handle in unary.items()]
+        rpcs += [Rpc(name, handle, ACCESS[name], True) for name, handle in streams.items()]
+        methods = [Method(_path(one.name), partial(self._begin, one)) for one in rpcs]
+        methods.append(Method(_path("Telemetry"), telemetry.open, streams_requests=True))
+        self.methods: GrpcServices = services_of(methods)
+        """For the gRPC layer."""
+
+    def _begin(self, rpc: Rpc, call: Call, body: bytes) -> None:
+        try:
+            request = wire.request_of(rpc.name).FromString(body)
+        except DecodeError:
+            call.finish(GrpcStatus.INVALID_ARGUMENT, f"this is no {rpc.name}Request")
+            return
+        self._tasks.spawn(self._answer(rpc, call, request), rpc.name)
+
+    async def _answer(self, rpc: Rpc, call: Call, request: Any) -> None:
+        kind = wire.response_of(rpc.name)
+        response = kind()
+        try:
+            caller = Caller(self._services, call, rpc.name)
+            caller.require(rpc.access, request)
+            if rpc.is_stream:
+                caller.watch()
+                await rpc.handle(caller, request, kind)
+                return
+            await rpc.handle(caller, request, response)
+            if not response.status.code:
+                set_status(response.status, None)
+        except HeadraceError as error:
+            response.Clear()
+            set_status(response.status, error)
+        except Exception:
+            log.exception("internal error in %s of RocketMQ's protocol", rpc.name)
+            response.Clear()
+            response.status.code = codes.INTERNAL_SERVER_ERROR
+            response.status.message = "internal error: see the broker's log"
+        if rpc.is_stream:
+            call.send(response.SerializeToString())
+            call.finish()
+        else:
+            call.respond(response.SerializeToString())
+
+
+def _path(rpc: str) -> str:
+    return f"/{wire.SERVICE}/{rpc}"
+
+
+async def _no_lite_topics(caller: Caller, request: Any, response: Any) -> None:
+    topic = await caller.topic(request.topic)
+    raise Refused(
+        codes.ILLEGAL_TOPIC,
+        f"topic {topic.name} has no lite topics: this broker does not have any; use topics, or"
+        " message groups",
+    )

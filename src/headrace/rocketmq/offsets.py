@@ -1,0 +1,104 @@
+"""Pull consumers: messages by offset, and the offsets of their groups.
+
+Invariants: reads what every protocol reads, committed records alone. The offsets are those of a
+consumer group, as Kafka's clients commit them. RocketMQ 5.5's own proxy answers
+none of these calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME, Start
+from headrace.broker.shares.share_reads import filters_of
+from headrace.errors import GroupUnknown
+from headrace.log.visibility import READ_COMMITTED
+from headrace.rocketmq import codes, wire
+from headrace.rocketmq.codes import Refused, set_status
+from headrace.rocketmq.messages import fill
+from headrace.rocketmq.receiving import MESSAGES_MAX, POLL_S_MAX, selection_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
+    from headrace.rocketmq.caller import Caller
+
+_POLICIES: Final = {wire.BEGINNING: AT_START, wire.END: AT_END, wire.TIMESTAMP: AT_TIME}
+
+
+class Offsets:
+    """PullMessage, UpdateOffset, GetOffset and QueryOffset."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def pull(self, caller: Caller, request: Any, response_of: Callable[..., Any]) -> None:
+        """Stream messages from an offset on; waits for the first one."""
+        topic, number = await self._queue(caller, request)
+        wait_s = min(max(wire.ms_of(request.long_polling_timeout) / 1000, 0), POLL_S_MAX)
+        count = min(max(request.batch_size, 1), MESSAGES_MAX)
+        start = Start(AT_OFFSET, request.offset)
+        selection = selection_of(request.filter_expression)
+        filters = () if selection is None else filters_of(selection)
+        read = self._services.reads.read
+        found = await read(topic, number, start, count, READ_COMMITTED, wait_s)
+        caller.check_term()
+        status = response_of()
+        set_status(status.status, None)
+        send = caller.call.send
+        records = [one for one in found.records if all(f.matches(one.headers) for f in filters)]
+        if not records:
+            status.status.code = codes.MESSAGE_NOT_FOUND
+        send(status.SerializeToString())
+        for record in records:
+            answer = response_of()
+            answer.message.topic.CopyFrom(request.message_queue.topic)
+            fill(answer.message, record, topic.id, number)
+            answer.message.system_properties.delivery_attempt = 1
+            send(answer.SerializeToString())
+            await caller.call.drained()
+        send(response_of(next_offset=found.next_offset).SerializeToString())
+        caller.call.finish()
+
+    async def update(self, caller: Caller, request: Any, response: Any) -> None:
+        """Set a group's offset in one queue."""
+        topic, number = await self._queue(caller, request)
+        group_id = caller.group_id(request.group)
+        if request.offset < 0:
+            raise Refused(codes.ILLEGAL_OFFSET, f"offset {request.offset} is not possible")
+        commit = self._services.all_groups.commit
+        await commit(group_id, topic.name, number, request.offset)
+
+    async def get(self, caller: Caller, request: Any, response: Any) -> None:
+        """A group's offset in one queue."""
+        topic, number = await self._queue(caller, request)
+        try:
+            found = await self._services.all_groups.offsets(caller.group_id(request.group))
+        except GroupUnknown:
+            found = []
+        for one in found:
+            if (one.topic, one.partition) == (topic.name, number) and one.offset >= 0:
+                response.offset = one.offset
+                return
+        raise Refused(
+            codes.OFFSET_NOT_FOUND,
+            "the group has no offset in this queue: ask for its END",
+        )
+
+    async def query(self, caller: Caller, request: Any, response: Any) -> None:
+        """The offset of the beginning, the end, or a time."""
+        topic, number = await self._queue(caller, request)
+        kind = _POLICIES.get(request.query_offset_policy)
+        if kind is None:
+            raise Refused(codes.BAD_REQUEST, "this policy is unknown: BEGINNING, END or TIMESTAMP")
+        start = Start(kind, wire.ms_of(request.timestamp) if kind == AT_TIME else 0)
+        found = await self._services.reads.read(topic, number, start, 0, READ_COMMITTED)
+        response.offset = found.next_offset
+
+    @staticmethod
+    async def _queue(caller: Caller, request: Any) -> tuple[Topic, int]:
+        topic = await caller.topic(request.message_queue.topic)
+        topic.check_partition(request.message_queue.id)
+        return topic, request.message_queue.id

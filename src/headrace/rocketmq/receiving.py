@@ -1,0 +1,217 @@
+"""Messages that consumers receive, and what becomes of them.
+
+Invariants: the same engine as Kafka's share groups and HTTP's queues (`services/queue_service`), so
+all of them can consume one group. A receive takes messages of all partitions of the topic,
+whichever queue it names. What cannot be sent to the client is given back without counting as a
+delivery. To settle a delivery twice in the same way succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
+from headrace.broker.shares.share_reads import Selection, filters_of
+from headrace.broker.shares.share_receive import ReceiveRequest
+from headrace.coordination.quotas.entities import CONSUMER
+from headrace.coordination.shares.commands import ACCEPT, REJECT, RENEW
+from headrace.errors import ConfigInvalid, DeliverySettled, HeadraceError
+from headrace.rocketmq import codes, wire
+from headrace.rocketmq.clients import LOCK_MS
+from headrace.rocketmq.codes import Refused, set_status
+from headrace.rocketmq.handles import member_id
+from headrace.rocketmq.messages import fill
+from headrace.rocketmq.sending import set_common_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
+    from headrace.records.codec import Record
+    from headrace.rocketmq.caller import Caller
+    from headrace.rocketmq.clients import Clients
+    from headrace.rocketmq.groups import RocketGroups
+
+MESSAGES_MAX: Final = 1_000
+BYTES_MAX: Final = 16 * 1024 * 1024
+INVISIBLE_MS_MIN: Final = 10_000
+INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+POLL_S_DEFAULT: Final = 20.0
+POLL_S_MAX: Final = 120.0
+POLL_MARGIN_S: Final = 0.3
+"""Before the client's deadline, for the way of the answer."""
+REASON: Final = "forwarded by the consumer"
+
+
+class Receiving:
+    """ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue."""
+
+    def __init__(self, services: Services, groups: RocketGroups, clients: Clients) -> None:
+        self._services = services
+        self._queues = services.queues
+        self._groups = groups
+        self._clients = clients
+
+    async def receive(self, caller: Caller, request: Any, response_of: Callable[..., Any]) -> None:
+        """Wait for messages, and stream them."""
+        quotas = self._services.quotas
+        if quotas.is_active:
+            quotas.check(caller.session, CONSUMER)
+        client = self._clients.seen(caller)
+        resource = request.message_queue.topic
+        topic = await caller.topic(resource)
+        group_id = caller.group_id(request.group)
+        await self._groups.ensure(group_id)
+        lock_ms = LOCK_MS if request.auto_renew else _invisible_ms(request)
+        wait_s = _poll_s(caller, request)
+        member = self._queues.new_member()
+        count = min(max(request.batch_size, 1), MESSAGES_MAX)
+        asked = ReceiveRequest(group_id, member_id(member), count, BYTES_MAX, True, lock_ms)
+        asked.selection = selection_of(request.filter_expression)
+        asked.owner = f"rocketmq:{caller.client_id}"
+        show = _show(topic, resource, member, lock_ms)
+        receiving = await self._queues.receive(topic, asked, show, caller, wait_s)
+        caller.check_term()
+        if caller.has_gone():
+            return  # all of it was given back
+        messages = receiving.messages
+        if request.auto_renew:
+            receipts = [one.system_properties.receipt_handle for one in messages]
+            self._clients.hold(client, topic.name, group_id, receipts)
+        status = response_of()
+        if messages:
+            set_status(status.status, None)
+        else:
+            status.status.code = codes.MESSAGE_NOT_FOUND
+            status.status.message = "there are no messages for the group now"
+        sent = 0
+        send = caller.call.send
+        send(status.SerializeToString())
+        for message in messages:
+            data = response_of(message=message).SerializeToString()
+            sent += len(data)
+            send(data)
+        ended = response_of()
+        wire.set_ms(ended.delivery_timestamp, receiving.asked_at_ms)
+        send(ended.SerializeToString())
+        caller.call.finish()
+        if quotas.is_active:
+            quotas.take(caller.session, CONSUMER, sent)
+
+    # --- settling ----------------------------------------------------------------------------
+
+    async def acknowledge(self, caller: Caller, request: Any, response: Any) -> None:
+        """Acknowledge messages; each has its own result."""
+        asked = ReceiptSettlements()
+        for entry in request.entries:
+            asked.add(entry.receipt_handle, ACCEPT)
+        errors = await self._settle(caller, request, asked)
+        for entry, error in zip(request.entries, errors, strict=True):
+            answer = response.entries.add(
+                message_id=entry.message_id, receipt_handle=entry.receipt_handle
+            )
+            set_status(answer.status, error)
+        if not request.entries:
+            raise Refused(codes.BAD_REQUEST, "there is nothing to acknowledge")
+        set_common_status(response.status, [one.status for one in response.entries])
+
+    async def change_invisible(self, caller: Caller, request: Any, response: Any) -> None:
+        """Set when a message is delivered again unless it is settled before."""
+        delay_ms = wire.ms_of(request.invisible_duration)
+        if not 0 <= delay_ms <= INVISIBLE_MS_MAX:
+            raise _illegal_invisible(0)
+        await self._settle_one(caller, request, RENEW, max(delay_ms, 1))
+        response.receipt_handle = request.receipt_handle
+
+    async def forward(self, caller: Caller, request: Any, response: Any) -> None:
+        """Give a message up: it becomes a dead letter."""
+        await self._settle_one(caller, request, REJECT, -1, REASON)
+
+    async def _settle_one(
+        self, caller: Caller, request: Any, kind: int, delay_ms: int, reason: str = ""
+    ) -> None:
+        asked = ReceiptSettlements()
+        asked.add(request.receipt_handle, kind, delay_ms, reason)
+        (error,) = await self._settle(caller, request, asked)
+        if error is not None:
+            raise error
+
+    async def _settle(
+        self, caller: Caller, request: Any, asked: ReceiptSettlements
+    ) -> Sequence[HeadraceError | None]:
+        topic = await caller.topic(request.topic)
+        group_id = caller.group_id(request.group)
+        for receipt in asked.receipts:
+            self._clients.drop(caller.key, receipt)
+        asked.finish()
+        errors = await self._queues.settle(topic, group_id, asked, member_id)
+        return [None if isinstance(one, DeliverySettled) else one for one in errors]
+
+
+def selection_of(expression: Any) -> Selection | None:
+    """The messages that a FilterExpression selects; None: all. The others are skipped for the
+    group, as in RocketMQ. Raises Refused."""
+    text = expression.expression.strip()
+    is_sql = expression.type == wire.SQL
+    if not text or (text == "*" and not is_sql):
+        return None
+    selection = Selection(sql=text) if is_sql else Selection(tags=text)
+    try:
+        filters_of(selection)
+    except ConfigInvalid as error:
+        raise Refused(codes.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+    return selection
+
+
+def _invisible_ms(request: Any) -> int:
+    """Raises Refused."""
+    asked_ms = wire.ms_of(request.invisible_duration)
+    if not INVISIBLE_MS_MIN <= asked_ms <= INVISIBLE_MS_MAX:
+        raise _illegal_invisible(INVISIBLE_MS_MIN)
+    return asked_ms
+
+
+def _illegal_invisible(least_ms: int) -> Refused:
+    return Refused(
+        codes.ILLEGAL_INVISIBLE_TIME,
+        f"the invisible duration is not possible: use {least_ms // 1000} s to 12 h",
+    )
+
+
+def _poll_s(caller: Caller, request: Any) -> float:
+    """How long to wait for messages. Raises Refused."""
+    asked_s = POLL_S_DEFAULT
+    if request.HasField("long_polling_timeout"):
+        asked_s = min(max(wire.ms_of(request.long_polling_timeout) / 1000, 0), POLL_S_MAX)
+    if caller.call.deadline is None:
+        return asked_s
+    left_s = caller.call.deadline - asyncio.get_running_loop().time() - POLL_MARGIN_S
+    if left_s <= 0:
+        raise Refused(
+            codes.ILLEGAL_POLLING_TIME,
+            "the call's deadline leaves no time to wait for messages: use a longer timeout",
+        )
+    return min(asked_s, left_s)
+
+
+def _show(
+    topic: Topic, resource: Any, member: str, lock_ms: int
+) -> Callable[[int, int, Sequence[Record]], list[Any]]:
+    """Makes the messages of one receive."""
+
+    def show(partition: int, deliveries: int, records: Sequence[Record]) -> list[Any]:
+        found: list[Any] = []
+        for record in records:
+            message = wire.Message()
+            message.topic.CopyFrom(resource)
+            fill(message, record, topic.id, partition)
+            system = message.system_properties
+            system.receipt_handle = receipt_text(partition, record.offset, member)
+            system.delivery_attempt = deliveries
+            wire.set_ms(system.invisible_duration, lock_ms)
+            found.append(message)
+        return found
+
+    return show

@@ -1,0 +1,102 @@
+"""Where clients find a topic: its queues, with the brokers that serve them.
+
+Invariants: a queue is a partition. Clients connect to the endpoints that they are given, so those
+of this broker are the ones by which the client asked; other brokers' are those they have
+registered. Any broker takes any call; to ask the owner saves a forward.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.topics.topic_config import MIXED, NORMAL
+from headrace.metadata.endpoints import ROCKETMQ
+from headrace.rocketmq import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
+    from headrace.rocketmq.caller import Caller
+    from headrace.rocketmq.groups import RocketGroups
+
+_ALL: Final = (wire.NORMAL, wire.FIFO, wire.DELAY, wire.TRANSACTION, wire.PRIORITY)
+ACCEPTED: Final[Mapping[str, tuple[int, ...]]] = {
+    NORMAL: (wire.NORMAL,),
+    "fifo": (wire.FIFO,),
+    "delay": (wire.DELAY,),
+    "transaction": (wire.TRANSACTION,),
+    "priority": (wire.PRIORITY,),
+    MIXED: _ALL,
+}
+"""By the topic's headrace.message.type: what its producers may send."""
+
+
+class Routes:
+    """QueryRoute and QueryAssignment."""
+
+    def __init__(self, services: Services, groups: RocketGroups) -> None:
+        self._services = services
+        self._groups = groups
+
+    async def query_route(self, caller: Caller, request: Any, response: Any) -> None:
+        """The queues of a topic."""
+        topic = await caller.topic(request.topic)
+        response.message_queues.extend(self._queues(caller, topic, request))
+
+    async def query_assignment(self, caller: Caller, request: Any, response: Any) -> None:
+        """The queues that a push consumer receives from: one of each broker, since a receive takes
+        messages of all partitions; in order, one for each partition, so that they are consumed
+        side by side."""
+        topic = await caller.topic(request.topic)
+        group_id = caller.group_id(request.group)
+        await self._groups.ensure(group_id)
+        is_fifo = self._groups.is_fifo(group_id)
+        brokers: set[str] = set()
+        for queue in self._queues(caller, topic, request):
+            if is_fifo or queue.broker.name not in brokers:
+                brokers.add(queue.broker.name)
+                response.assignments.add().message_queue.CopyFrom(queue)
+
+    def _queues(self, caller: Caller, topic: Topic, request: Any) -> Iterator[Any]:
+        cluster = self._services.cluster
+        accepted = ACCEPTED[self._services.topics.message_type(topic)]
+        own = _asked_by(caller, request)
+        for number in range(len(topic.partitions)):
+            queue = wire.MessageQueue(id=number, permission=wire.READ_WRITE)
+            queue.topic.CopyFrom(request.topic)
+            queue.accept_message_types.extend(accepted)
+            broker = cluster.leader_of(topic, number)
+            endpoints = own
+            broker_id = cluster.broker_id
+            if broker is not None and broker.id != cluster.broker_id:
+                for one in broker.endpoints or ():
+                    if one.face == ROCKETMQ:
+                        endpoints = endpoints_of(one.host, one.port)
+                        broker_id = broker.id
+                        break
+            queue.broker.name = f"broker-{broker_id}"
+            queue.broker.endpoints.CopyFrom(endpoints)
+            yield queue
+
+
+def _asked_by(caller: Caller, request: Any) -> Any:
+    """The endpoints by which the client asked."""
+    if request.endpoints.addresses:
+        return request.endpoints
+    host, _, port = caller.call.authority.rpartition(":")
+    return endpoints_of(host.strip("[]"), int(port) if port.isdigit() else 0)
+
+
+def endpoints_of(host: str, port: int) -> Any:
+    """One address as RocketMQ writes it."""
+    try:
+        is_v6 = ipaddress.ip_address(host).version == 6
+        scheme = wire.IPV6 if is_v6 else wire.IPV4
+    except ValueError:
+        scheme = wire.DOMAIN_NAME
+    endpoints = wire.Endpoints(scheme=scheme)
+    endpoints.addresses.add(host=host, port=port)
+    return endpoints

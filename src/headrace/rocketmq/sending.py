@@ -1,0 +1,127 @@
+"""Messages that clients send: stored, half, delayed; transactions ended, delayed ones recalled.
+
+Invariants: a request that is refused for one of its messages has stored none of them; after that
+each message has its own result. The message group alone decides on the partition of a message in
+order, never the queue that the client chose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.services.message_timers import HalfOutcome, HalfReference
+from headrace.broker.services.record_sends import Outgoing, Sent
+from headrace.coordination.quotas.entities import PRODUCER
+from headrace.errors import HeadraceError
+from headrace.rocketmq import codes, wire
+from headrace.rocketmq.codes import Refused, set_status
+from headrace.rocketmq.handles import Recall, read_transaction_id, transaction_id
+from headrace.rocketmq.messages import record_of
+from headrace.rocketmq.routes import ACCEPTED
+
+if TYPE_CHECKING:
+    from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
+    from headrace.rocketmq.caller import Caller
+    from headrace.rocketmq.messages import Parsed
+
+
+class Sending:
+    """SendMessage, EndTransaction and RecallMessage."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def send(self, caller: Caller, request: Any, response: Any) -> None:
+        """Store messages of one topic."""
+        quotas = self._services.quotas
+        if quotas.is_active:
+            quotas.check(caller.session, PRODUCER)
+        messages = request.messages
+        if not messages or any(one.topic != messages[0].topic for one in messages):
+            raise Refused(
+                codes.MESSAGE_CORRUPTED, "a request sends one or more messages of one topic"
+            )
+        topic = await caller.topic(messages[0].topic)
+        parsed = self._parsed(topic, messages)
+        results = await self._services.sends.send(topic, [Outgoing(one.record) for one in parsed])
+        for one, result in zip(parsed, results, strict=True):
+            _fill_entry(response.entries.add(), one, result)
+        set_common_status(response.status, [one.status for one in response.entries])
+        if quotas.is_active:
+            quotas.take(caller.session, PRODUCER, request.ByteSize())
+
+    def _parsed(self, topic: Topic, messages: Any) -> list[Parsed]:
+        """Raises Refused."""
+        topics = self._services.topics
+        accepted = ACCEPTED[topics.message_type(topic)]
+        now_ms = self._services.appends.clock.now_ms()
+        found = [record_of(one, topic.name, accepted, now_ms) for one in messages]
+        latest_ms = now_ms + topics.delay_max_ms(topic)
+        if any(one.due_ms is not None and one.due_ms > latest_ms for one in found):
+            raise Refused(
+                codes.ILLEGAL_DELIVERY_TIME,
+                f"the delivery time is more than {topics.delay_max_ms(topic)} ms away: use an"
+                " earlier one, or raise headrace.delay.max.ms of the topic",
+            )
+        return found
+
+    async def end_transaction(self, caller: Caller, request: Any, response: Any) -> None:
+        """Commit or roll back a half message."""
+        if request.resolution not in {wire.COMMIT, wire.ROLLBACK}:
+            raise Refused(codes.BAD_REQUEST, "a transaction ends with COMMIT or ROLLBACK")
+        topic = await caller.topic(request.topic)
+        try:
+            partition, message_id = read_transaction_id(request.transaction_id)
+            topic.check_partition(partition)
+        except HeadraceError as error:
+            raise Refused(codes.INVALID_TRANSACTION_ID, str(error)) from error
+        is_commit = request.resolution == wire.COMMIT
+        by = f"the producer {caller.client_id}"
+        reference = HalfReference(partition, -1, message_id, is_commit, by)
+        (outcome,), _failed = await self._services.timers.settle(topic, [reference])
+        if outcome is None:
+            raise Refused(
+                codes.INVALID_TRANSACTION_ID,
+                "there is no such transaction: it ended long ago, or its message was never sent",
+            )
+        if not isinstance(outcome, HalfOutcome):
+            raise outcome
+
+    async def recall(self, caller: Caller, request: Any, response: Any) -> None:
+        """Cancel a delayed message that has not been delivered; again: nothing changes."""
+        topic = await caller.topic(request.topic)
+        recall = Recall.read(request.recall_handle)
+        _none, (count,), _failed = await self._services.timers.cancel(
+            topic, [], [recall.message_id]
+        )
+        if isinstance(count, HeadraceError):
+            raise count
+        if not count and recall.due_ms <= self._services.appends.clock.now_ms():
+            raise Refused(
+                codes.MESSAGE_NOT_FOUND,
+                "the message is not recalled: it was due, and has been delivered",
+            )
+        response.message_id = recall.message_id
+
+
+def _fill_entry(entry: Any, parsed: Parsed, result: Sent | HeadraceError) -> None:
+    entry.message_id = parsed.message_id
+    if isinstance(result, HeadraceError):
+        set_status(entry.status, result)
+        return
+    set_status(entry.status, None)
+    entry.offset = max(result.place.offset, 0)
+    if parsed.message_type == wire.TRANSACTION:
+        entry.transaction_id = transaction_id(result.partition, parsed.message_id)
+    elif parsed.due_ms is not None:
+        entry.recall_handle = Recall(parsed.due_ms, parsed.message_id).text
+
+
+def set_common_status(status: Any, entries: list[Any]) -> None:
+    """The status of a response whose entries have their own."""
+    found = {one.code for one in entries}
+    if len(found) == 1:
+        status.CopyFrom(entries[0])
+    else:
+        status.code, status.message = codes.MULTIPLE_RESULTS, "see the entries"

@@ -1,0 +1,171 @@
+"""The stream by which a client tells its settings and gets commands, and its heartbeats.
+
+Invariants: the answer to settings is the client's own, completed. A client that does not wait for
+them is served all the same. The last stream of a client is the one that commands go to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.errors import HeadraceError
+from headrace.grpc.service import Status
+from headrace.rocketmq import wire
+from headrace.rocketmq.caller import Caller
+from headrace.rocketmq.codes import UNRECOGNIZED_CLIENT_TYPE, Refused, set_status
+from headrace.rocketmq.messages import BODY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from headrace.broker.services.services import Services
+    from headrace.grpc.service import Call, Requests
+    from headrace.rocketmq.clients import Client, Clients
+    from headrace.rocketmq.groups import RocketGroups
+    from headrace.runtime.tasks import Tasks
+
+SEND_ATTEMPTS: Final = 3
+SEND_BACKOFF_MS: Final = (10, 1_000)
+RECEIVE_BATCH: Final = 32
+LONG_POLL_MS: Final = 20_000
+LITE_QUOTA, LITE_TOPIC_LENGTH = 2_000, 64
+FIFO_BACKOFF_MS: Final = (1_000, 60_000)
+"""Of retries inside the client, which are the ones in order; Node's client ends after one attempt
+unless they are exponential."""
+CONSUMERS: Final = frozenset(
+    {
+        wire.PUSH_CONSUMER,
+        wire.SIMPLE_CONSUMER,
+        wire.PULL_CONSUMER,
+        wire.LITE_PUSH_CONSUMER,
+        wire.LITE_SIMPLE_CONSUMER,
+    }
+)
+
+
+class Telemetry:
+    """Telemetry, Heartbeat and NotifyClientTermination."""
+
+    def __init__(
+        self, services: Services, groups: RocketGroups, clients: Clients, tasks: Tasks
+    ) -> None:
+        self._services = services
+        self._groups = groups
+        self._clients = clients
+        self._tasks = tasks
+
+    async def heartbeat(self, caller: Caller, request: Any, response: Any) -> None:
+        """The client is there."""
+        if request.client_type not in CONSUMERS | {wire.PRODUCER}:
+            raise Refused(UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is unknown")
+        self._clients.seen(caller)
+
+    async def terminate(self, caller: Caller, request: Any, response: Any) -> None:
+        """The client ends."""
+        self._clients.leave(caller.key)
+
+    # --- the stream --------------------------------------------------------------------------
+
+    def open(self, call: Call) -> Requests:
+        """A client's stream of settings and commands."""
+        return _Stream(self, call)
+
+    def take(self, stream: _Stream, body: bytes) -> None:
+        """One command of a client."""
+        try:
+            command = wire.TelemetryCommand.FromString(body)
+        except DecodeError:
+            stream.call.finish(Status.INVALID_ARGUMENT, "this is no TelemetryCommand")
+            return
+        if command.HasField("settings"):
+            self._tasks.spawn(self._answer(stream, command.settings), "rocketmq settings")
+
+    async def _answer(self, stream: _Stream, settings: Any) -> None:
+        answer = wire.TelemetryCommand()
+        try:
+            caller = Caller(self._services, stream.call, "Telemetry")
+            client = self._clients.seen(caller)
+            stream.joins(client)
+            answer.settings.CopyFrom(settings)
+            await self._complete(caller, client, answer.settings)
+            set_status(answer.status, None)
+        except HeadraceError as error:
+            answer.Clear()
+            set_status(answer.status, error)
+        stream.call.send(answer.SerializeToString())
+
+    async def _complete(self, caller: Caller, client: Client, settings: Any) -> None:
+        settings.metric.on = False
+        if settings.HasField("publishing"):
+            self._clients.publishes(caller, client, settings.publishing.topics)
+            settings.publishing.max_body_size = BODY_BYTES_MAX
+            settings.publishing.validate_message_type = True
+            _exponential(settings.backoff_policy, SEND_ATTEMPTS, SEND_BACKOFF_MS)
+            return
+        subscription = settings.subscription
+        group_id = caller.group_id(subscription.group)
+        if not caller.may(Operation.READ, ResourceType.GROUP, group_id):
+            return  # the first receive is refused, with the reason
+        await self._groups.ensure(group_id)
+        config = self._groups.config(group_id)
+        policy = settings.backoff_policy
+        subscription.fifo = self._groups.is_fifo(group_id)
+        if subscription.fifo:
+            _exponential(policy, config.delivery_count_max, FIFO_BACKOFF_MS)
+        else:
+            policy.Clear()
+            policy.max_attempts = config.delivery_count_max
+            for step_ms in self._groups.backoff_ms(group_id):
+                wire.set_ms(policy.customized_backoff.next.add(), step_ms)
+        subscription.receive_batch_size = RECEIVE_BATCH
+        wire.set_ms(subscription.long_polling_timeout, LONG_POLL_MS)
+        subscription.lite_subscription_quota = LITE_QUOTA
+        subscription.max_lite_topic_size = LITE_TOPIC_LENGTH
+
+    def left(self, stream: _Stream) -> None:
+        """The stream has ended."""
+        if stream.client is not None:
+            self._clients.closed(stream.client, stream.call)
+
+    def joined(self, stream: _Stream) -> None:
+        """The client's commands go to this stream from now on."""
+        if stream.client is not None:
+            self._clients.opened(stream.client, stream.call)
+
+
+def _exponential(policy: Any, attempts: int, bounds_ms: tuple[int, int]) -> None:
+    policy.Clear()
+    policy.max_attempts = attempts
+    backoff = policy.exponential_backoff
+    wire.set_ms(backoff.initial, bounds_ms[0])
+    wire.set_ms(backoff.max, bounds_ms[1])
+    backoff.multiplier = 2
+
+
+class _Stream:
+    """See headrace.grpc.service.Requests."""
+
+    def __init__(self, telemetry: Telemetry, call: Call) -> None:
+        self._telemetry = telemetry
+        self.call = call
+        self.client: Client | None = None
+        call.on_cancel(self._end)
+
+    def joins(self, client: Client) -> None:
+        """The client of the stream is known."""
+        if not self.call.is_finished:
+            self.client = client
+            self._telemetry.joined(self)
+
+    def message(self, body: bytes) -> None:
+        """See Requests."""
+        self._telemetry.take(self, body)
+
+    def ended(self) -> None:
+        """See Requests."""
+        self._end()
+        self.call.finish()
+
+    def _end(self) -> None:
+        self._telemetry.left(self)

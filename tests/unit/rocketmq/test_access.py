@@ -1,0 +1,109 @@
+"""Every RPC of RocketMQ's, with a client without rights, and with just those of its row."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.kafka.face_rig import broker
+from tests.unit.rocketmq.rocketmq_rig import Rocket
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.security.access import unauthorized
+from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.authorizer import ResourceType
+from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import ClientSession
+from headrace.rocketmq import codes, wire
+from headrace.rocketmq.access import ACCESS
+from headrace.rocketmq.names import DEAD_LETTERS
+
+TOPIC, GROUP = "secret-topic", "secret-group"
+NAMES = {ResourceType.TOPIC: TOPIC, ResourceType.GROUP: GROUP}
+CONFIG = {"offsets_partition_count": 2, "authorizer": "acl", "super_users": "User:root"}
+OF_CLIENTS = ("Heartbeat", "NotifyClientTermination", "Telemetry")
+"""Everybody may call these; what a client learns by them depends on its rights."""
+
+
+def request_for(rpc: str, topic: str = TOPIC) -> object:
+    """A request that names the topic and the group wherever it can."""
+    request = wire.request_of(rpc)()
+    fields = request.DESCRIPTOR.fields_by_name
+    if "group" in fields:
+        request.group.name = GROUP
+    if "topic" in fields:
+        request.topic.name = topic
+    if "message_queue" in fields:
+        request.message_queue.topic.name = topic
+    if "messages" in fields:
+        request.messages.add().topic.name = topic
+    if rpc == "ReceiveMessage":
+        request.invisible_duration.seconds = 10
+        request.long_polling_timeout.seconds = 0
+    return request
+
+
+async def code_of(rocket: Rocket, rpc: str, name: str, topic: str = TOPIC) -> int:
+    session = ClientSession("ROCKETMQ", "10.0.0.7", Principal(name))
+    call = rocket.begin(rpc, request_for(rpc, topic), session=session)
+    await asyncio.wait_for(call.over.wait(), 30)
+    return int(wire.response_of(rpc).FromString(call.sent[0]).status.code)
+
+
+def rules(name: str, needs) -> list[Acl]:
+    return [
+        Acl(
+            Pattern(need.kind, NAMES[need.kind]),
+            Entry(f"User:{name}", "*", need.operation, Permission.ALLOW),
+        )
+        for need in needs
+    ]
+
+
+def test_every_rpc_has_a_row():
+    async def scenario() -> None:
+        async with broker() as rig:
+            served = {path.rpartition("/")[2] for path in Rocket(rig).messaging.methods}
+            assert served == set(ACCESS)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("rpc", [name for name in ACCESS if name not in OF_CLIENTS])
+def test_an_rpc_needs_just_the_rights_of_its_row(rpc):
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            rocket = Rocket(rig)
+            await rocket.create(TOPIC)
+            assert await code_of(rocket, rpc, "nobody") == codes.FORBIDDEN
+            missing = await code_of(rocket, rpc, "nobody", "no-such-topic")
+            assert missing == codes.FORBIDDEN, "nothing is learned of what exists"
+            needs = ACCESS[rpc].needs
+            for left_out in range(len(needs)):
+                name = f"without-{left_out}"
+                some = rules(name, needs[:left_out] + needs[left_out + 1 :])
+                await rig.node.services.access.create(some)
+                assert await code_of(rocket, rpc, name) == codes.FORBIDDEN
+            await rig.node.services.access.create(rules("alice", needs))
+            assert await code_of(rocket, rpc, "alice") != codes.FORBIDDEN
+            assert await code_of(rocket, rpc, "root") != codes.FORBIDDEN
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_letter_topic_needs_rights_by_its_own_name():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            rocket = Rocket(rig)
+            name = f"{DEAD_LETTERS}{GROUP}"
+            assert await code_of(rocket, "QueryRoute", "nobody", name) == codes.FORBIDDEN
+            assert await code_of(rocket, "QueryRoute", "root", name) == codes.TOPIC_NOT_FOUND
+
+    asyncio.run(scenario())
+
+
+def test_the_error_of_a_missing_right_is_forbidden():
+    session = ClientSession("ROCKETMQ", "10.0.0.7", Principal("nobody"))
+    for need in ACCESS["ReceiveMessage"].needs:
+        error = unauthorized(session, need.operation, need.kind, "x")
+        assert codes.code_of(error) == codes.FORBIDDEN

@@ -1,0 +1,141 @@
+"""Every error has a code of RocketMQ's, and each bad request the one that RocketMQ gives it."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import time
+
+import pytest
+from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
+
+from headrace import errors
+from headrace.rocketmq import codes, wire
+from headrace.rocketmq.codes import Refused, code_of
+
+GROUP = "workers"
+KINDS = [
+    kind
+    for _name, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.HeadraceError)
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_has_a_code_by_which_clients_do_what_it_says(kind):
+    code = code_of(kind())
+    if issubclass(kind, errors.Rejected):
+        assert 40000 <= code < 50000, "the same request gets the same answer"
+    elif issubclass(kind, errors.Retriable) and code not in {
+        codes.TOPIC_NOT_FOUND,  # as RocketMQ says it
+        codes.TOO_MANY_REQUESTS,
+        codes.FORBIDDEN,  # a full disk, see the table
+    }:
+        assert 50000 <= code < 60000, "clients try again"
+
+
+def test_a_refusal_has_the_code_that_it_names():
+    assert code_of(Refused(codes.ILLEGAL_TOPIC, "x")) == codes.ILLEGAL_TOPIC
+
+
+@on_rocketmq
+async def test_a_message_that_cannot_be_stored_is_refused_with_rocketmqs_code(rocket):
+    await rocket.create("jobs")
+    await rocket.create("all", "mixed")
+    day_ms = 24 * 3_600_000
+    configs = {"headrace.message.type": "mixed", "headrace.delay.max.ms": str(day_ms)}
+    await rocket.node.services.configurations.replace_topic("all", configs)
+    now_ms = int(time.time() * 1000)
+    many = {f"p{number}": "" for number in range(129)}
+    for expected, body, system in [
+        (codes.MESSAGE_BODY_EMPTY, b"", {}),
+        (codes.MESSAGE_BODY_TOO_LARGE, bytes(4 * 1024 * 1024 + 1), {}),
+        (codes.MESSAGE_PROPERTIES_TOO_LARGE, b"x", {"properties": {"p": "x" * 16_384}}),
+        (codes.MESSAGE_PROPERTIES_TOO_LARGE, b"x", {"properties": many}),
+        (codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, b"x", {"message_group": "g"}),
+        (codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, b"x", {"message_type": wire.FIFO}),
+        (codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, b"x", {"message_type": wire.DELAY}),
+        (codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, b"x", {"message_type": 77}),
+        (codes.ILLEGAL_MESSAGE_ID, b"x", {"message_id": ""}),
+        (codes.ILLEGAL_MESSAGE_TAG, b"x", {"tag": "a|b"}),
+        (codes.ILLEGAL_MESSAGE_TAG, b"x", {"tag": ""}),
+        (codes.ILLEGAL_MESSAGE_KEY, b"x", {"keys": [" "]}),
+        (codes.ILLEGAL_MESSAGE_KEY, b"x", {"keys": ["k" * 5_000]}),
+        (codes.ILLEGAL_MESSAGE_PROPERTY_KEY, b"x", {"properties": {"TAGS": "x"}}),
+        (codes.ILLEGAL_MESSAGE_PROPERTY_KEY, b"x", {"properties": {"headrace-half": "x"}}),
+        (codes.MESSAGE_CORRUPTED, b"no gzip", {"body_encoding": wire.GZIP}),
+        (codes.MESSAGE_CORRUPTED, b"x", {"body_encoding": 9}),
+        (
+            codes.MESSAGE_BODY_TOO_LARGE,
+            gzip.compress(bytes(5 * 1024 * 1024)),
+            {"body_encoding": wire.GZIP},
+        ),
+        (
+            codes.ILLEGAL_MESSAGE_GROUP,
+            b"x",
+            {"message_type": wire.FIFO, "message_group": "g" * 65},
+        ),
+        (
+            codes.ILLEGAL_DELIVERY_TIME,
+            b"x",
+            {"message_type": wire.DELAY, "delivery_timestamp_ms": now_ms + 2 * day_ms},
+        ),
+        (codes.BAD_REQUEST, b"x", {"message_type": wire.PRIORITY, "priority": 10}),
+    ]:
+        assert await rocket.send_code("all", body, **system) == expected, system
+    fifo = {"message_type": wire.FIFO, "message_group": "g"}
+    assert await rocket.send_code("jobs", **fifo) == codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert await rocket.send_code("none") == codes.TOPIC_NOT_FOUND
+    for name in ("", "__consumer_offsets", "a/b", "%RETRY%g"):
+        assert await rocket.send_code(name) == codes.ILLEGAL_TOPIC, name
+    assert await rocket.code("SendMessage") == codes.MESSAGE_CORRUPTED
+    two = [rocket.message("jobs"), rocket.message("all")]
+    assert await rocket.code("SendMessage", messages=two) == codes.MESSAGE_CORRUPTED
+    assert await rocket.receive("all", GROUP) == [], "nothing of it was stored"
+
+
+@on_rocketmq
+async def test_a_batch_is_stored_as_a_whole_or_refused_as_a_whole(rocket):
+    await rocket.create("jobs")
+    good, bad = rocket.message("jobs"), rocket.message("jobs", tag="a|b")
+    code = await rocket.code("SendMessage", messages=[good, bad])
+    assert code == codes.ILLEGAL_MESSAGE_TAG
+    assert await rocket.receive("jobs", GROUP) == []
+    more = [rocket.message("jobs", b"%d" % number) for number in range(5)]
+    response = await rocket.ask("SendMessage", messages=more)
+    assert [one.offset for one in response.entries] == [0, 1, 2, 3, 4]
+    assert len(await rocket.receive("jobs", GROUP)) == 5
+
+
+@on_rocketmq
+async def test_other_bad_requests_have_rocketmqs_codes(rocket):
+    await rocket.create("jobs")
+    where = {"topic": {"name": "jobs"}, "group": {"name": GROUP}}
+    assert await rocket.code("QueryRoute", "", topic=where["topic"]) == codes.CLIENT_ID_REQUIRED
+    assert await rocket.code("QueryRoute", topic={"name": "none"}) == codes.TOPIC_NOT_FOUND
+    assert await rocket.code("AckMessage", **where) == codes.BAD_REQUEST
+    assert await rocket.code("Heartbeat", client_type=99) == codes.UNRECOGNIZED_CLIENT_TYPE
+    assert await rocket.code("Heartbeat", client_type=wire.PRODUCER) == codes.OK
+    assert await rocket.code("SyncLiteSubscription", **where) == codes.ILLEGAL_TOPIC
+    for invisible_ms in (9_999, 12 * 3_600_000 + 1):
+        request = receive_request("jobs", GROUP, invisible_ms=invisible_ms)
+        code, _none = await rocket.stream("ReceiveMessage", request)
+        assert code == codes.ILLEGAL_INVISIBLE_TIME
+    request = receive_request("jobs", " ")
+    assert (await rocket.stream("ReceiveMessage", request))[0] == codes.ILLEGAL_CONSUMER_GROUP
+    request = receive_request("jobs", GROUP)
+    code, none = await rocket.stream("ReceiveMessage", request)
+    assert (code, none) == (codes.MESSAGE_NOT_FOUND, [])
+    code, _none = await rocket.stream("ReceiveMessage", request, deadline=0.1)
+    assert code == codes.ILLEGAL_POLLING_TIME
+
+
+@on_rocketmq
+async def test_bytes_that_are_no_request_end_their_call_alone(rocket):
+    for rpc in ("SendMessage", "ReceiveMessage"):
+        call = rocket.begin(rpc, wire.Status())
+        rocket.messaging.methods[call.path].handler(call, b"\xff\xff")
+        assert call.status in {0, 3}
+    call = rocket.begin("QueryRoute", wire.Message(body=b"other fields"))
+    await call.over.wait()
+    assert wire.response_of("QueryRoute").FromString(call.sent[0]).status.code

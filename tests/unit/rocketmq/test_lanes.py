@@ -1,0 +1,390 @@
+"""RocketMQ's lanes on a broker in memory: normal, in order, delayed, in transactions, dead letters.
+
+Every message is a record that the other protocols read, and the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from hashlib import md5
+
+import pytest
+from tests.unit.rocketmq.rocketmq_rig import TestCall, on_rocketmq, receive_request
+
+from headrace.broker.services.reads import AT_START, Start
+from headrace.broker.services.record_sends import Outgoing, Sent
+from headrace.log.visibility import READ_COMMITTED
+from headrace.records.codec import Record
+from headrace.rocketmq import clients, codes, wire
+
+GROUP = "workers"
+
+
+def bodies(messages):
+    return [one.body for one in messages]
+
+
+async def records(rocket, topic, number=0):
+    read = rocket.node.services.reads.read
+    found = await read(
+        rocket.node.services.topics.get(topic), number, Start(AT_START), 100, READ_COMMITTED
+    )
+    return found.records
+
+
+@on_rocketmq
+async def test_a_message_comes_back_as_it_was_sent_until_it_is_acknowledged(rocket):
+    await rocket.create("jobs")
+    entry = await rocket.send(
+        "jobs", b"\x00\xff", tag="paid", keys=["k1", "k2"], properties={"region": "eu"},
+        born_host="app-7", born_timestamp_ms=int(time.time() * 1000) - 5,
+    )  # fmt: skip
+    (got,) = await rocket.receive("jobs", GROUP)
+    system = got.system_properties
+    assert (got.topic.name, got.body, dict(got.user_properties)) == (
+        "jobs",
+        b"\x00\xff",
+        {"region": "eu"},
+    )
+    assert (system.message_id, system.tag, list(system.keys)) == (
+        entry.message_id,
+        "paid",
+        ["k1", "k2"],
+    )
+    assert (system.born_host, system.queue_id, system.queue_offset) == ("app-7", 0, 0)
+    assert (system.delivery_attempt, system.message_type) == (1, wire.NORMAL)
+    digest = system.body_digest
+    assert (digest.type, digest.checksum) == (wire.MD5, md5(b"\x00\xff").hexdigest().upper())
+    assert await rocket.receive("jobs", GROUP) == []
+    assert await rocket.acknowledge("jobs", GROUP, got) == [codes.OK]
+    assert await rocket.acknowledge("jobs", GROUP, got) == [codes.OK], "again is no error"
+    got.system_properties.receipt_handle = "garbage"
+    assert await rocket.acknowledge("jobs", GROUP, got) == [codes.INVALID_RECEIPT_HANDLE]
+
+
+@on_rocketmq
+async def test_other_protocols_read_what_rocketmq_wrote(rocket):
+    await rocket.create("jobs", "mixed")
+    await rocket.send(
+        "jobs",
+        message_type=wire.FIFO,
+        message_group="g",
+        tag="t",
+        keys=["k"],
+        properties={"a": "b"},
+    )
+    (record,) = await records(rocket, "jobs")
+    headers = dict(record.headers)
+    assert record.value == b"body"
+    assert headers.pop("headrace-message-id").startswith(b"01")
+    assert headers == {
+        "headrace-tag": b"t",
+        "headrace-keys": b"k",
+        "headrace-message-group": b"g",
+        "a": b"b",
+    }
+
+
+@on_rocketmq
+async def test_rocketmq_receives_what_other_protocols_wrote(rocket):
+    await rocket.create("jobs")
+    services = rocket.node.services
+    headers = [("headrace-tag", b"t"), ("a", b"b"), ("raw", b"\xff"), ("none", None)]
+    headers.append(("\udcfe", b"name"))
+    record = Record(0, 1_700_000_000_000, b"key", b"value", headers)
+    (sent,) = await services.sends.send(services.topics.get("jobs"), [Outgoing(record)])
+    assert isinstance(sent, Sent)
+    (got,) = await rocket.receive("jobs", GROUP)
+    system = got.system_properties
+    assert (got.body, list(system.keys), system.tag) == (b"value", ["key"], "t")
+    assert dict(got.user_properties) == {"a": "b", "raw": "/w==", "/g==": "name"}
+    assert wire.ms_of(system.born_timestamp) == 1_700_000_000_000
+    assert len(system.message_id) == 34
+
+
+@on_rocketmq
+async def test_a_message_that_is_not_acknowledged_comes_again_on_time(rocket):
+    await rocket.create("jobs")
+    await rocket.send("jobs")
+    (got,) = await rocket.receive("jobs", GROUP)
+    where = {"group": {"name": GROUP}, "topic": {"name": "jobs"}}
+    change = wire.request_of("ChangeInvisibleDuration")(
+        **where, receipt_handle=got.system_properties.receipt_handle
+    )
+    wire.set_ms(change.invisible_duration, 300)
+    begun_s = time.monotonic()
+    call = rocket.begin("ChangeInvisibleDuration", change)
+    await call.over.wait()
+    answer = wire.response_of("ChangeInvisibleDuration").FromString(call.sent[0])
+    assert answer.status.code == codes.OK
+    assert answer.receipt_handle
+    (again,) = await rocket.receive("jobs", GROUP, wait_ms=5_000)
+    assert 0.28 < time.monotonic() - begun_s < 2
+    assert again.system_properties.delivery_attempt == 2
+    assert await rocket.acknowledge("jobs", GROUP, got) == [codes.INVALID_RECEIPT_HANDLE]
+    assert await rocket.acknowledge("jobs", GROUP, again) == [codes.OK]
+
+
+@on_rocketmq
+async def test_messages_of_a_group_come_in_order_and_others_go_on(rocket):
+    await rocket.create("orders", "fifo", partitions=3)
+    await rocket.set_group(GROUP, share_auto_offset_reset="earliest")
+    for number in range(3):
+        for group in ("a", "b"):
+            body = f"{group}{number}".encode()
+            await rocket.send("orders", body, message_type=wire.FIFO, message_group=group)
+    seen = []
+    while len(seen) < 6:
+        got = await rocket.receive("orders", GROUP, wait_ms=5_000)
+        assert len({one.system_properties.message_group for one in got}) == len(got)
+        seen += bodies(got)
+        assert await rocket.acknowledge("orders", GROUP, *got) == [codes.OK] * len(got)
+    for group in (b"a", b"b"):
+        assert [one for one in seen if one[:1] == group] == [group + b"%d" % n for n in range(3)]
+
+
+@on_rocketmq
+async def test_a_delayed_message_comes_when_it_is_due_and_not_if_it_is_recalled(rocket):
+    await rocket.create("later", "delay")
+    due_ms = int(time.time() * 1000) + 400
+    kept, recalled = [
+        await rocket.send("later", body, message_type=wire.DELAY, delivery_timestamp_ms=due_ms)
+        for body in (b"kept", b"recalled")
+    ]
+    topic = {"name": "later"}
+    for _ in range(2):
+        answer = await rocket.ask(
+            "RecallMessage", topic=topic, recall_handle=recalled.recall_handle
+        )
+        assert (answer.status.code, answer.message_id) == (codes.OK, recalled.message_id)
+    assert await rocket.receive("later", GROUP) == []
+    (got,) = await rocket.receive("later", GROUP, wait_ms=5_000)
+    assert got.body == b"kept"
+    assert 0 <= time.time() * 1000 - due_ms < 1_000
+    assert wire.ms_of(got.system_properties.delivery_timestamp) == due_ms
+    code = await rocket.code("RecallMessage", topic=topic, recall_handle=kept.recall_handle)
+    assert code == codes.MESSAGE_NOT_FOUND, "it was delivered"
+    code = await rocket.code("RecallMessage", topic=topic, recall_handle="garbage")
+    assert code == codes.BAD_REQUEST
+    past = await rocket.send("later", message_type=wire.DELAY, delivery_timestamp_ms=1)
+    (got,) = await rocket.receive("later", GROUP, wait_ms=5_000)
+    assert got.system_properties.message_id == past.message_id
+
+
+@on_rocketmq
+async def test_a_half_message_is_delivered_once_it_is_committed(rocket):
+    await rocket.create("paid", "transaction")
+    kept = await rocket.send("paid", b"kept", message_type=wire.TRANSACTION)
+    dropped = await rocket.send("paid", b"dropped", message_type=wire.TRANSACTION)
+    assert await rocket.receive("paid", GROUP) == []
+
+    async def end(entry, resolution):
+        return await rocket.code(
+            "EndTransaction",
+            topic={"name": "paid"},
+            message_id=entry.message_id,
+            transaction_id=entry.transaction_id,
+            resolution=resolution,
+        )
+
+    assert await end(dropped, wire.ROLLBACK) == codes.OK
+    assert await end(kept, wire.COMMIT) == codes.OK
+    assert await end(kept, wire.COMMIT) == codes.OK, "again changes nothing"
+    assert await end(kept, wire.ROLLBACK) == codes.PRECONDITION_FAILED
+    assert await end(kept, 0) == codes.BAD_REQUEST
+    kept.transaction_id = "0.unknown"
+    assert await end(kept, wire.COMMIT) == codes.INVALID_TRANSACTION_ID
+    kept.transaction_id = "garbage"
+    assert await end(kept, wire.COMMIT) == codes.INVALID_TRANSACTION_ID
+    assert bodies(await rocket.receive("paid", GROUP, wait_ms=5_000)) == [b"kept"]
+
+
+class Telemetry:
+    """A client's stream."""
+
+    def __init__(self, rocket, client_id="client@1"):
+        path = f"/{wire.SERVICE}/Telemetry"
+        self.call = TestCall(path, client_id)
+        self.requests = rocket.messaging.methods[path].handler(self.call)
+
+    async def ask(self, settings):
+        self.requests.message(wire.TelemetryCommand(settings=settings).SerializeToString())
+        return await self.next()
+
+    async def next(self):
+        while not self.call.sent:
+            self.call.arrived.clear()
+            await asyncio.wait_for(self.call.arrived.wait(), 10)
+        return wire.TelemetryCommand.FromString(self.call.sent.pop(0))
+
+
+@on_rocketmq
+async def test_a_producer_is_asked_about_a_transaction_that_hangs(rocket):
+    await rocket.create("paid", "transaction")
+    services = rocket.node.services
+    changes = {"headrace.half.check.first.ms": "200", "headrace.message.type": "transaction"}
+    await services.configurations.replace_topic("paid", changes)
+    stream = Telemetry(rocket)
+    publishing = {"topics": [{"name": "paid"}]}
+    answer = await stream.ask({"client_type": wire.PRODUCER, "publishing": publishing})
+    assert answer.status.code == codes.OK
+    assert answer.settings.publishing.max_body_size == 4 * 1024 * 1024
+    assert answer.settings.backoff_policy.max_attempts == 3
+    sent = await rocket.send("paid", b"half", message_type=wire.TRANSACTION, tag="t")
+    asked = (await stream.next()).recover_orphaned_transaction_command
+    assert (asked.message.body, asked.message.topic.name) == (b"half", "paid")
+    assert asked.message.system_properties.message_id == sent.message_id
+    assert asked.transaction_id == sent.transaction_id
+    code = await rocket.code(
+        "EndTransaction",
+        topic={"name": "paid"},
+        message_id=sent.message_id,
+        transaction_id=asked.transaction_id,
+        resolution=wire.COMMIT,
+        source=2,
+    )
+    assert code == codes.OK
+    assert bodies(await rocket.receive("paid", GROUP, wait_ms=5_000)) == [b"half"]
+
+
+@on_rocketmq
+async def test_what_is_given_up_is_a_dead_letter_of_the_group(rocket):
+    await rocket.create("jobs")
+    sent = await rocket.send("jobs", b"poison", tag="t", keys=["k"], properties={"a": "b"})
+    (got,) = await rocket.receive("jobs", GROUP)
+    code = await rocket.code(
+        "ForwardMessageToDeadLetterQueue",
+        group={"name": GROUP},
+        topic={"name": "jobs"},
+        receipt_handle=got.system_properties.receipt_handle,
+        message_id=sent.message_id,
+    )
+    assert code == codes.OK
+    for _ in range(100):
+        if rocket.node.services.topics.find("dlq.workers") is not None:
+            break
+        await asyncio.sleep(0.05)
+    (letter,) = await rocket.receive(f"%DLQ%{GROUP}", "undertakers", wait_ms=5_000)
+    assert letter.topic.name == f"%DLQ%{GROUP}"
+    assert (letter.body, letter.system_properties.tag) == (b"poison", "t")
+    assert letter.system_properties.message_id == sent.message_id
+    assert letter.user_properties["a"] == "b"
+
+
+@on_rocketmq
+async def test_a_push_consumer_holds_its_messages_as_long_as_it_lives(rocket):
+    await rocket.create("jobs")
+    await rocket.send("jobs")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(clients, "RENEW_S", 0.1)
+        patched.setattr(clients, "LOCK_MS", 400)
+        patched.setattr("headrace.rocketmq.receiving.LOCK_MS", 400)
+        rocket.messaging.clients.start()
+        (got,) = await rocket.receive("jobs", GROUP, auto_renew=True)
+        assert await rocket.receive("jobs", GROUP, wait_ms=1_200) == [], "it is renewed"
+        code = await rocket.code("NotifyClientTermination", group={"name": GROUP})
+        assert code == codes.OK
+        (again,) = await rocket.receive("jobs", GROUP, wait_ms=5_000)
+    assert again.system_properties.delivery_attempt == 2
+    assert again.system_properties.message_id == got.system_properties.message_id
+
+
+@on_rocketmq
+async def test_a_consumer_gets_the_settings_of_its_group(rocket):
+    stream = Telemetry(rocket)
+    subscription = {"group": {"name": GROUP}}
+    asked = {"client_type": wire.PUSH_CONSUMER, "subscription": subscription}
+    answer = (await stream.ask(asked)).settings
+    assert answer.backoff_policy.max_attempts == 17
+    steps = [wire.ms_of(one) for one in answer.backoff_policy.customized_backoff.next]
+    assert (steps[0], steps[-1], len(steps)) == (1_000, 7_200_000, 18)
+    assert not answer.subscription.fifo
+    assert answer.subscription.receive_batch_size == 32
+    await rocket.set_group(GROUP, **{"headrace.share.key.order": "true"})
+    answer = (await stream.ask(asked)).settings
+    assert answer.subscription.fifo
+    assert answer.backoff_policy.HasField("exponential_backoff")
+    own = rocket.node.services.configurations.overrides_of_group(GROUP)
+    assert own["share.delivery.count.limit"] == "17"
+    assert own["errors.deadletterqueue.topic.name"] == "dlq.workers"
+
+
+@on_rocketmq
+async def test_a_client_that_goes_loses_no_delivery(rocket):
+    await rocket.create("jobs")
+    call = rocket.begin("ReceiveMessage", receive_request("jobs", GROUP, wait_ms=30_000))
+    await asyncio.sleep(0.1)
+    call.cancel()
+    await rocket.send("jobs")
+    (got,) = await rocket.receive("jobs", GROUP, wait_ms=5_000)
+    assert got.system_properties.delivery_attempt == 1
+
+
+@on_rocketmq
+async def test_pull_consumers_read_by_offset(rocket):
+    await rocket.create("jobs")
+    for number in range(3):
+        await rocket.send("jobs", b"%d" % number)
+    queue = {"topic": {"name": "jobs"}, "id": 0}
+    where = {"group": {"name": "pullers"}, "message_queue": queue}
+    assert await rocket.code("GetOffset", **where) == codes.OFFSET_NOT_FOUND
+    request = wire.request_of("PullMessage")(**where, offset=1, batch_size=10)
+    code, got = await rocket.stream("PullMessage", request)
+    assert (code, bodies(got)) == (codes.OK, [b"1", b"2"])
+    ends = [
+        (await rocket.ask("QueryOffset", message_queue=queue, query_offset_policy=policy)).offset
+        for policy in (wire.BEGINNING, wire.END)
+    ]
+    assert ends == [0, 3]
+    assert await rocket.code("UpdateOffset", **where, offset=2) == codes.OK
+    answer = await rocket.ask("GetOffset", **where)
+    assert (answer.status.code, answer.offset) == (codes.OK, 2)
+
+
+@on_rocketmq
+async def test_a_receive_gets_what_its_filter_selects_and_the_rest_is_skipped(rocket):
+    await rocket.create("jobs")
+    for number, (tag, region) in enumerate([("a", "eu"), ("b", "us"), ("c", "eu"), ("a", "us")]):
+        await rocket.send("jobs", b"%d" % number, tag=tag, properties={"region": region})
+    tags = {"type": wire.TAG, "expression": "a || b"}
+    assert bodies(await rocket.receive("jobs", "tags", filter_expression=tags)) == [
+        b"0",
+        b"1",
+        b"3",
+    ]
+    sql = {"type": wire.SQL, "expression": "region = 'eu' AND TAGS IS NOT NULL"}
+    assert bodies(await rocket.receive("jobs", "sql", filter_expression=sql)) == [b"0", b"2"]
+    every = {"type": wire.TAG, "expression": "*"}
+    assert len(await rocket.receive("jobs", "all", filter_expression=every)) == 4
+    assert await rocket.receive("jobs", "tags", filter_expression=every) == []
+    for wrong in ({"type": wire.SQL, "expression": "region ="}, {"expression": "a | b"}):
+        request = receive_request("jobs", GROUP, filter_expression=wrong)
+        code, _none = await rocket.stream("ReceiveMessage", request)
+        assert code == codes.ILLEGAL_FILTER_EXPRESSION
+    request = wire.request_of("PullMessage")(
+        group={"name": "pullers"},
+        message_queue={"topic": {"name": "jobs"}},
+        batch_size=10,
+        filter_expression=tags,
+    )
+    assert bodies((await rocket.stream("PullMessage", request))[1]) == [b"0", b"1", b"3"]
+
+
+@on_rocketmq
+async def test_routes_name_the_address_by_which_the_client_asked(rocket):
+    await rocket.create("orders", "fifo", partitions=2)
+    asked = {"scheme": wire.DOMAIN_NAME, "addresses": [{"host": "mq.example", "port": 8081}]}
+    answer = await rocket.ask("QueryRoute", topic={"name": "orders"}, endpoints=asked)
+    assert [queue.id for queue in answer.message_queues] == [0, 1]
+    for queue in answer.message_queues:
+        assert queue.broker.endpoints.addresses[0].host == "mq.example"
+        assert list(queue.accept_message_types) == [wire.FIFO]
+        assert queue.permission == wire.READ_WRITE
+    answer = await rocket.ask("QueryRoute", topic={"name": "orders"})
+    address = answer.message_queues[0].broker.endpoints.addresses[0]
+    assert (address.host, address.port) == ("broker.test", 8081)
+    where = {"topic": {"name": "orders"}, "group": {"name": GROUP}}
+    assert len((await rocket.ask("QueryAssignment", **where)).assignments) == 1
+    await rocket.set_group(GROUP, **{"headrace.share.key.order": "true"})
+    assert len((await rocket.ask("QueryAssignment", **where)).assignments) == 2
