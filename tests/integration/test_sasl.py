@@ -7,6 +7,7 @@ before the broker starts, others by admin clients.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import subprocess
@@ -519,5 +520,36 @@ def test_the_command_line_logs_in_on_every_transport_and_fails_at_once(tmp_path,
             assert "invalid credentials" in done.stderr
             assert "wrong" not in done.stderr
             assert time.monotonic() - begun_s < AT_ONCE_S
+    finally:
+        secured.broker.stop()
+
+
+def test_api_keys_by_the_command_line(tmp_path):
+    """Made, used by another program, listed and revoked."""
+    secured = Secured(tmp_path, "--http-security-protocol", "SASL_PLAINTEXT")
+    try:
+        topic, other = secured.create_topic("keys"), secured.create_topic("keys")
+        login = ["--bootstrap", secured.bootstrap, "-Xsecurity.protocol=SASL_PLAINTEXT"]
+        login += ["-Xsasl.mechanism=PLAIN", "-Xsasl.username=admin", f"-Xsasl.password={PASSWORD}"]
+        scope = ("--scope", f"DESCRIBE,DESCRIBE_CONFIGS topic {topic}", "--expires", "1h")
+        key = headrace("key", "create", "nightly", *scope, *login).strip()
+
+        def status(name: str) -> int:
+            host, _, port = secured.broker.http.rpartition(":")
+            connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
+            headers = {"Authorization": f"Bearer {key}"}
+            connection.request("GET", f"/v1/topics/{name}", headers=headers)
+            found = connection.getresponse().status
+            connection.close()
+            return found
+
+        assert (status(topic), status(other)) == (200, 403)
+        (listed,) = json.loads(headrace("key", "list", "--json", *login))["keys"]
+        assert (listed["name"], listed["principal"]) == ("nightly", "User:admin")
+        assert key not in str(listed)
+        assert listed["id"] in key
+        headrace("key", "revoke", listed["id"], "--yes", *login)
+        assert status(topic) == 401
+        assert key.rpartition("_")[2] not in secured.broker.log()
     finally:
         secured.broker.stop()

@@ -45,6 +45,7 @@ COMMANDS = {
     "acl": ("headrace.cli.acl", "Add, list, remove and explain access control lists."),
     "quota": ("headrace.cli.quota", "List, set and delete client quotas."),
     "user": ("headrace.cli.user", "Add, list and remove users; change passwords."),
+    "key": ("headrace.cli.key", "Create, list and revoke API keys for HTTP."),
     "info": ("headrace.cli.info", "Show cluster id, brokers, topics and versions."),
     "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
     "context": ("headrace.cli.context", "Name clusters, and how to reach them."),
@@ -64,7 +65,7 @@ COMMANDS = {
 
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
-    "config", "quota", "acl", "user", "info", "pipeline",
+    "config", "quota", "acl", "user", "key", "info", "pipeline",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 

@@ -72,6 +72,12 @@ ACCESS: Final[Mapping[str, Access]] = {
     "getSession": public("who a client is, the client may know"),
     "signIn": public("whoever knows a user's password may do what the user may"),
     "signOut": public("a client ends its own session alone"),
+    **{
+        name: public("a client's own; those of others by CREATE_TOKENS, DESCRIBE_TOKENS").by(
+            "owner"
+        )
+        for name in ("listKeys", "createKey", "revokeKey")
+    },
     "listTopics": needs(*_shown(DESCRIBE, ResourceType.TOPIC, "topics.name")),
     "createTopic": needs(_topic(Operation.CREATE, "body.name", Operation.CREATE)),
     "getTopic": needs(_topic(DESCRIBE), _topic(SEE_SETTINGS)),

@@ -21,6 +21,7 @@ from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
+from headrace.http.keys import KeyOperations
 from headrace.http.logins import Authenticated
 from headrace.http.monitoring import Monitoring, Rendering
 from headrace.http.openapi import document
@@ -101,6 +102,7 @@ class _Api:
             GroupOperations,
             ParkedOperations,
             QuotaOperations,
+            KeyOperations,
             ClusterOperations,
         )
         services = face.node.services

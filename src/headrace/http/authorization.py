@@ -36,10 +36,13 @@ class Rights:
         self._session = session
         self._access = access
         self._request = request
-        self.is_open = services.authorizer.is_open
+        self.is_open = services.authorizer.is_open and session.scope is None
 
     def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
         """Whether the principal may do this."""
+        scope = self._session.scope
+        if scope is not None and not scope.covers(operation, kind, name):
+            return False
         return self._services.authorizer.allows(self._session, operation, kind, name)
 
     def require(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:

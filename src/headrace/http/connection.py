@@ -39,6 +39,8 @@ BARREN_BYTES_MAX: Final = 64 * 1024
 name of the longest kind, percent-encoded, fits."""
 PRINCIPAL: Final = "principal"
 """The key of a request's state that holds the principal of the client's certificate."""
+SCOPE: Final = "scope"
+"""The key of a request's state that holds what its API key is limited to."""
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = b"host"

@@ -1,5 +1,5 @@
-"""Authenticates HTTP clients: Basic (RFC 7617) as the users of SASL, bearer tokens (RFC 6750), and
-browser sessions.
+"""Authenticates HTTP clients: Basic (RFC 7617) as the users of SASL, bearer tokens and API keys
+(RFC 6750), and browser sessions.
 
 Invariants: only on a listener with SASL_PLAINTEXT or SASL_SSL. A request without credentials gets
 no further than what is open to everybody, which tells no more than whether the broker is ready. A
@@ -22,17 +22,19 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from headrace.broker.security.api_keys import is_api_key
 from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import NamedPassword
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.errors import AuthenticationFailed
-from headrace.http.connection import PRINCIPAL
+from headrace.http.connection import PRINCIPAL, SCOPE
 from headrace.http.problems import problem
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from headrace.broker.security.api_keys import ApiKey
     from headrace.broker.security.browser_sessions import BrowserSession
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.services.services import Services
@@ -44,7 +46,7 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", SESSION_PATH})
 LOGIN: Final = "login"
 """The key of a request's state that holds its HttpLogin."""
 CSRF_HEADER: Final = "X-CSRF-Token"
-PASSWORD, TOKEN, SESSION = "password", "token", "session"  # kinds of logins
+PASSWORD, TOKEN, SESSION, KEY = "password", "token", "session", "key"  # kinds of logins
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site (W3C Fetch Metadata): `none` is a person who typed the address."""
@@ -62,6 +64,7 @@ class HttpLogin(NamedTuple):
     principal: Principal
     by: str
     session: BrowserSession | None = None
+    key: ApiKey | None = None
 
 
 class _ForeignPageError(Exception):
@@ -96,7 +99,7 @@ class Authenticated:
         self._app = app
         authentication = services.authentication
         self._logins, self._failures = authentication.logins, authentication.failures
-        self._sessions = services.issuers.sessions
+        self._sessions, self._keys = services.issuers.sessions, services.issuers.keys
         is_encrypted = listener.tls is not None
         self._cookie = cookie_name(services.cluster.id, is_encrypted=is_encrypted)
         self._takes_tokens = OAUTHBEARER in authentication.enabled(listener.name)
@@ -124,7 +127,9 @@ class Authenticated:
             await self._refusal(text, headers)(scope, receive, send)
             return
         principal = ANONYMOUS if login is None else login.principal
-        scope["state"] = {**scope.get("state", {}), PRINCIPAL: principal, LOGIN: login}
+        limit = None if login is None or login.key is None else login.key.scope
+        state = {PRINCIPAL: principal, SCOPE: limit, LOGIN: login}
+        scope["state"] = {**scope.get("state", {}), **state}
         await self._app(scope, receive, send)
 
     async def _login(self, headers: Headers, method: str) -> HttpLogin | None:
@@ -148,6 +153,9 @@ class Authenticated:
         if len(given) > 1 or len(given[0]) > _HEADER_BYTES_MAX:
             raise AuthenticationFailed("several Authorization headers, or one that is too long")
         scheme, _, value = given[0].partition(" ")
+        if scheme.lower() == "bearer" and is_api_key(value.strip()):
+            key = self._keys.find(value.strip())
+            return HttpLogin(key.principal, KEY, key=key)
         if scheme.lower() == "basic":
             identity = await self._logins.check_password(_basic(value.strip()))
             return HttpLogin(identity.principal, PASSWORD)

@@ -29,7 +29,7 @@ from headrace.errors import (
 from headrace.http import schemas
 from headrace.http.access import ACCESS
 from headrace.http.authorization import Rights
-from headrace.http.connection import PRINCIPAL
+from headrace.http.connection import PRINCIPAL, SCOPE
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
 
 if TYPE_CHECKING:
@@ -310,11 +310,13 @@ async def _call(
 
 def session_of(request: Request) -> ClientSession:
     """The client that sent a request."""
-    principal = request.scope.get("state", {}).get(PRINCIPAL, ANONYMOUS)
+    state = request.scope.get("state", {})
+    principal = state.get(PRINCIPAL, ANONYMOUS)
     host = "" if request.client is None else request.client.host
     session = ClientSession("HTTP", host, principal)
     name = request.headers.get(CLIENT_ID, CLIENT_ID_DEFAULT)
     session.client_id = name[:NAME_LENGTH_MAX]
+    session.scope = state.get(SCOPE)
     return session
 
 

@@ -45,7 +45,7 @@ _WHO: Final[dict[str, Any]] = {
         "is_authenticated": {"type": "boolean"},
         "by": {
             "type": "string",
-            "enum": ["", "password", "token", "session", "certificate"],
+            "enum": ["", "password", "token", "session", "key", "certificate"],
             "description": "How the client has authenticated.",
         },
         "can_sign_in": {
@@ -106,6 +106,7 @@ class SessionOperations:
                 "this listener has no logins: headrace.http.security.protocol has to be SASL_SSL or"
                 " SASL_PLAINTEXT"
             )
+        login: HttpLogin | None = call.request.scope.get("state", {}).get(LOGIN)
         if not is_own_page(call.request.headers):
             raise Unauthorized("the sign-in does not come from a page of this broker")
         authentication = self._services.authentication
@@ -117,9 +118,8 @@ class SessionOperations:
             raise
         sessions = self._services.issuers.sessions
         value, session = await sessions.begin(identity)
-        before: HttpLogin | None = call.request.scope.get("state", {}).get(LOGIN)
-        if before is not None and before.session is not None:
-            await sessions.end(before.session)
+        if login is not None and login.session is not None:
+            await sessions.end(login.session)
         principal = identity.principal
         self._services.audit.changed(call.session, "signIn", [str(principal)], 0)
         who = {"principal": str(principal), "is_authenticated": True, "by": SESSION}

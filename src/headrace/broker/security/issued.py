@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.principal import USER
 from headrace.errors import (
     HeadraceError,
     MetadataUnavailable,
@@ -58,6 +60,8 @@ class IssuedCredentials:
         self._of_owner: dict[tuple[str, str], dict[str, None]] = {}
         """Ids by owner, the oldest first."""
         self._revoked: dict[str, None] = {}
+        self._ended: dict[str, None] = {}
+        """Those of them that are still stored."""
         self._changing = asyncio.Lock()
         self.changed: Callable[[str, IssuedFact | None], None] = _ignore
         """Called with an id after each change; None: it has been revoked or deleted."""
@@ -156,23 +160,35 @@ class IssuedCredentials:
     async def revoke(self, id_: str) -> bool:
         """Delete a credential; whether it existed here. Raises MetadataUnavailable."""
         existed = id_ in self._facts
+        self._note_revoked(id_)  # at once, whatever becomes of the store
+        try:
+            with suppress(VersionConflict):  # it is gone
+                await self._metadata.delete(self.prefix + id_, ANY)
+        except HeadraceError:
+            self._ended[id_] = None  # it is still stored: the next sweep deletes it
+            raise
+        self._ended.pop(id_, None)
+        return existed
+
+    def end_of_user(self, user: str) -> bool:
+        """A user has changed: end what no longer holds, for good, as another user may get the name.
+        Returns whether there was anything, which the next sweep deletes."""
+        ended = [id_ for id_ in self.of_owner(USER, user) if self._has_ended(self._facts[id_])]
+        for id_ in ended:
+            self._ended[id_] = None
+            self._note_revoked(id_)
+        return bool(ended)
+
+    def _note_revoked(self, id_: str) -> None:
         while len(self._revoked) >= REVOKED_MAX:
             del self._revoked[next(iter(self._revoked))]
         self._revoked[id_] = None
-        self._forget(id_)  # at once, whatever becomes of the store
-        try:
-            await self._metadata.delete(self.prefix + id_, ANY)
-        except VersionConflict:  # it is gone
-            return existed
-        except HeadraceError:
-            del self._revoked[id_]  # it is still stored: the next read says so
-            raise
-        return existed
+        self._forget(id_)
 
     async def sweep(self) -> None:
         """Delete credentials that have expired or ended. Raises MetadataUnavailable."""
         now_ms = self._clock.now_ms()
-        ended = [
+        ended = [*self._ended] + [
             id_
             for id_, fact in self._facts.items()
             if now_ms >= fact.expires_ms or self._has_ended(fact)

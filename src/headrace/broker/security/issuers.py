@@ -6,9 +6,11 @@ Invariants: made once for each broker, before the metadata is read; choices only
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.api_keys import ApiKeys
 from headrace.broker.security.browser_sessions import BrowserSessions
 from headrace.errors import HeadraceError
 
@@ -38,17 +40,27 @@ class Issuers:
         clock: Clock,
         randomness: Randomness,
     ) -> None:
+        self._has_to_sweep = asyncio.Event()
+        users.on_change(self._user_changed)
         self.sessions = BrowserSessions(metadata, users, secret, clock, randomness)
+        self.keys = ApiKeys(metadata, users, clock, randomness)
+
+    def _user_changed(self, user: str) -> None:
+        for kind in self.kinds:
+            if kind.end_of_user(user):
+                self._has_to_sweep.set()
 
     @property
     def kinds(self) -> Sequence[IssuedCredentials]:
         """What is stored, by kind."""
-        return (self.sessions.issued,)
+        return (self.sessions.issued, self.keys.issued)
 
     async def run(self) -> None:
-        """Delete what has expired, for ever."""
+        """Delete what has expired, for ever; what ended with a user, at once."""
         while True:
-            await asyncio.sleep(SWEEP_INTERVAL_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_to_sweep.wait(), SWEEP_INTERVAL_S)
+            self._has_to_sweep.clear()
             for kind in self.kinds:
                 try:
                     await kind.sweep()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
+    from headrace.broker.security.api_keys import Scope
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.security.logins import Identity, Login
     from headrace.broker.security.principal import Principal
@@ -37,6 +38,7 @@ class ClientSession:
         "rights",
         "rights_principal",
         "rights_version",
+        "scope",
         "software_name",
         "software_version",
     )
@@ -69,6 +71,9 @@ class ClientSession:
         """Whether the client has to authenticate again before its next request."""
         self.lifetime_ms = 0
         """For how long the last login holds; 0: for ever."""
+        self.scope: Scope | None = None
+        """What the client's API key is limited to; None: only by its principal's rights. Faces
+        whose clients have keys apply it."""
         self.reauthenticated_ns = 0
         """When the last re-authentication began."""
 

@@ -1,0 +1,166 @@
+"""API keys over HTTP: create, list and revoke them.
+
+Invariants: a client makes keys for itself; for another principal it needs CREATE_TOKENS on that
+user, to see them DESCRIBE_TOKENS, as for delegation tokens (KIP-373). A key makes and revokes no
+keys, so that one that was stolen cannot outlive its revocation. A secret is in one answer only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import JSONResponse
+
+from headrace.broker.security.acls import NAME_LENGTH_MAX as RESOURCE_LENGTH_MAX
+from headrace.broker.security.acls import Pattern, PatternType
+from headrace.broker.security.api_keys import (
+    LIFETIME_MS,
+    LIFETIME_MS_MAX,
+    NAME_LENGTH_MAX,
+    RULES_MAX,
+    ApiKey,
+    NewKey,
+    ScopeRule,
+)
+from headrace.broker.security.authorizer import Operation as Right
+from headrace.broker.security.authorizer import ResourceType
+from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.errors import CredentialUnknown, Unauthorized
+from headrace.http.logins import LOGIN, HttpLogin
+from headrace.http.operations import (
+    PAGE,
+    Call,
+    Json,
+    Operation,
+    fields,
+    integer,
+    listing,
+    page,
+    text,
+)
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from headrace.broker.services.services import Services
+
+_PATH: Final = "/v1/keys"
+_ID: Final = text(16, 16, pattern="^[0-9a-f]{16}$")
+_RESOURCES: Final = {
+    kind.name.lower().replace("_", "-"): kind
+    for kind in ResourceType
+    if kind is not ResourceType.DELEGATION_TOKEN
+}
+_PATTERNS: Final = {"literal": PatternType.LITERAL, "prefixed": PatternType.PREFIXED}
+_RULE: Final = fields(
+    ("operation", "resource", "name"),
+    operation={"type": "string", "enum": [one.name for one in Right]},
+    resource={"type": "string", "enum": [*_RESOURCES]},
+    name=text(RESOURCE_LENGTH_MAX, 1, description="`*` is every name."),
+    pattern={"type": "string", "enum": [*_PATTERNS], "default": "literal"},
+)
+_BODY: Final = fields(
+    ("name",),
+    name=text(NAME_LENGTH_MAX, 1),
+    user=text(100, 1, description="The user that it acts as. Default: the client."),
+    lifetime_ms=integer(1, LIFETIME_MS_MAX, default=LIFETIME_MS),
+    scope=listing(_RULE, RULES_MAX, 1)
+    | {"description": "What it is limited to. Default: whatever its user may do."},
+)
+
+
+class KeyOperations:
+    """The operations on API keys."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.operations = [
+            Operation("GET", _PATH, "listKeys", "List API keys, without their secrets.",
+                      self._list, PAGE),
+            Operation("POST", _PATH, "createKey",
+                      "Create an API key. Its secret is in this answer only.",
+                      self._create, body=_BODY),
+            Operation("DELETE", f"{_PATH}/{{id}}", "revokeKey", "Revoke an API key.",
+                      self._revoke, {"id": _ID}),
+        ]  # fmt: skip
+
+    async def _list(self, call: Call) -> Json:
+        found = [
+            _shown(key)
+            for key in self._services.issuers.keys.all()
+            if self._may(call, key.principal, Right.DESCRIBE_TOKENS)
+        ]
+        return page(found, "id", call, "keys")
+
+    async def _create(self, call: Call) -> Response:
+        client = self._client(call)
+        given = call.body
+        owner = Principal(given["user"]) if "user" in given else client
+        self._require(call, owner)
+        rules = None
+        if "scope" in given:
+            rules = [_rule(one) for one in given["scope"]]
+        new = NewKey(given["name"], owner, given.get("lifetime_ms", LIFETIME_MS), rules)
+        secret, key = await self._services.issuers.keys.create(new)
+        self._services.audit.changed(call.session, "createKey", [f"{owner} {key.name}"], 0)
+        return JSONResponse(_shown(key) | {"key": secret}, headers={"Cache-Control": "no-store"})
+
+    async def _revoke(self, call: Call) -> Json:
+        self._client(call)
+        keys = self._services.issuers.keys
+        key = keys.get(call.path["id"])
+        if key is None or not self._may(call, key.principal, Right.DESCRIBE_TOKENS):
+            raise CredentialUnknown("there is no such key")
+        self._require(call, key.principal)
+        await keys.revoke(key.id)
+        name = f"{key.principal} {key.name}"
+        self._services.audit.changed(call.session, "revokeKey", [name], 0)
+        return _shown(key)
+
+    def _client(self, call: Call) -> Principal:
+        """Who asks. Raises Unauthorized for clients that have no keys."""
+        login: HttpLogin | None = call.request.scope.get("state", {}).get(LOGIN)
+        principal = call.session.principal
+        if principal is None or principal == ANONYMOUS:
+            raise Unauthorized("API keys are for clients that log in")
+        if login is not None and login.key is not None:
+            raise Unauthorized("a key neither makes nor revokes keys: log in as a user")
+        return principal
+
+    def _may(self, call: Call, owner: Principal, right: Right) -> bool:
+        client = call.session.principal
+        if client is not None and owner[:2] == client[:2]:
+            return True
+        return client != ANONYMOUS and call.rights.may(right, ResourceType.USER, str(owner))
+
+    def _require(self, call: Call, owner: Principal) -> None:
+        if not self._may(call, owner, Right.CREATE_TOKENS):
+            call.rights.require(Right.CREATE_TOKENS, ResourceType.USER, str(owner))
+
+
+def _rule(given: Json) -> ScopeRule:
+    kind, pattern_type = _RESOURCES[given["resource"]], given.get("pattern", "literal")
+    pattern = Pattern(kind, given["name"], _PATTERNS[pattern_type])
+    return ScopeRule(pattern, Right[given["operation"]])
+
+
+def _shown(key: ApiKey) -> Json:
+    shown: dict[str, Any] = {
+        "id": key.id,
+        "name": key.name,
+        "principal": str(key.principal),
+        "created_ms": key.created_ms,
+        "expires_ms": key.expires_ms,
+    }
+    if key.scope is not None:
+        shown["scope"] = [_shown_rule(rule) for rule in key.scope.rules]
+    return shown
+
+
+def _shown_rule(rule: ScopeRule) -> Json:
+    return {
+        "operation": rule.operation.name,
+        "resource": rule.pattern.kind.name.lower().replace("_", "-"),
+        "name": rule.pattern.name,
+        "pattern": rule.pattern.type.name.lower(),
+    }
