@@ -506,3 +506,137 @@ def test_the_time_of_a_produce_has_no_wait_for_a_producer_id_in_it(user, name):
         user.types("produce", name, "--json", stdin="a\nb\n").json()["seconds"] for _ in range(3)
     )
     assert fastest < 0.4
+
+
+# --- several topics, other formats ------------------------------------------------------------
+
+
+def test_several_topics_and_patterns_are_read_by_one_command(user):
+    for name in ("many-a", "many-b", "many.c"):
+        assert user.types("topic", "create", name, "-p", "2").code == 0
+        assert user.types("produce", name, "--key", "k", stdin=f"in {name}\n").code == 0
+    lines = user.types("consume", "many-*", "many.c", "-f", r"%t %k %K %S %s%%\n").lines()
+    names = ("many-a", "many-b", "many.c")
+    assert sorted(lines) == [f"{name} k 1 9 in {name}%" for name in names]
+    nothing = user.types("consume", "mani-*")
+    assert (nothing.code, "no topic matches 'mani-*'" in nothing.err) == (3, True)
+    unknown = user.types("consume", "many-a", "-f", "%q")
+    assert (unknown.code, "Unknown field '%q'" in unknown.err) == (2, True)
+
+    child = user.starts(
+        "consume",
+        "many[-.]*",
+        "--group",
+        "many",
+        "--follow",
+        "-X",
+        "topic.metadata.refresh.interval.ms=500",
+    )
+    assert child.stdout is not None
+    assert min(child.stdout.readline() for _ in range(3)) == b"in many-a\n"
+    assert user.types("topic", "create", "many-later").code == 0
+    assert user.types("produce", "many-later", stdin="later\n").code == 0
+    assert child.stdout.readline() == b"later\n"
+    assert ends(child)[0] == 0
+
+
+def test_a_start_beyond_the_end_says_so(user, topic):
+    assert user.types("produce", topic, "-p", "0", stdin="a\n").code == 0
+    ran = user.types("consume", topic, "--from", "5")
+    assert ran.lines() == []
+    assert f"--from 5 is beyond the end of {topic}-0 at 1, {topic}-1 at 0" in ran.err
+
+
+def test_rows_become_records_with_keys_and_headers_of_their_columns(user, topic, tmp_path):
+    def read() -> list[tuple[Any, ...]]:
+        found = [json.loads(line) for line in user.types("consume", topic, "--json").lines()]
+        assert user.types("topic", "trim", topic, "--before", "latest", "--yes").code == 0
+        return sorted((d["key"], d["value"], d["headers"]) for d in found)
+
+    rows = [{"id": "1", "name": "a, \u00fc", "eu": "yes"}, {"id": "2", "name": 'b"\nc', "eu": ""}]
+    sheet = '\ufeffid,name,eu\r\n1,"a, \u00fc",yes\r\n2,"b""\nc",\r\n'
+    options = "--key", "n{id}", "-H", "eu={eu}"
+    assert user.types("produce", topic, "-f", "csv", *options, stdin=sheet).code == 0
+    expected = [
+        (f"n{row['id']}", json.dumps(row, ensure_ascii=False, separators=(",", ":")),
+         [{"key": "eu", "value": row["eu"]}])
+        for row in rows
+    ]  # fmt: skip
+    assert read() == expected
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    assert user.types("produce", topic, "-f", "ndjson", *options, stdin=lines).code == 0
+    assert [(key, json.loads(value)) for key, value, _ in read()] == [
+        ("n1", rows[0]),
+        ("n2", rows[1]),
+    ]
+
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    table = {"id": [1, None], "data": [b"\xff\x00", b"text"]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "t.parquet")
+    columns = "--key", "{id}", "--value", "{data}"
+    file = str(tmp_path / "t.parquet")
+    assert user.types("produce", topic, file, "-f", "parquet", *columns, "-p", "0").code == 0
+    found = user.types("consume", topic, "--json").lines()
+    assert [json.loads(line)["key"] for line in found] == ["1", None]
+    assert json.loads(found[0])["value_base64"] == "/wA="
+
+    for form, key, text, complaint in (
+        ("csv", "{a}", "a,b\n1,2\n1\n", "line 3 of stdin cannot be read: the number of its fields"),
+        ("csv", "{id}", "a,b\n1,2\n", "it has no column 'id', only a, b"),
+        ("ndjson", "{id}", "[]\n", "line 1 of stdin cannot be read: it is not a JSON object"),
+    ):
+        ran = user.types("produce", topic, "-f", form, "--key", key, stdin=text)
+        assert (ran.code, complaint in ran.err) == (1, True), ran.err
+    assert user.types("produce", topic, "--value", "x", stdin="a\n").code == 2
+
+
+def test_topics_are_trimmed_and_copied(user, topic):
+    stdin = "\n".join(
+        json.dumps({"value": str(n), "partition": n % 2, "key": f"k{n}"}) for n in range(10)
+    )
+    assert user.types("produce", topic, "-f", "json", stdin=stdin).code == 0
+    asked = user.types("topic", "trim", topic, "--before", "2")
+    assert (asked.code, "--yes" in asked.err) == (2, True)
+    dry = user.types("topic", "trim", topic, "--before", "2", "--dry-run", "--json").json()
+    assert (dry["deleted"], dry["dry_run"]) == (4, True)
+    assert user.types("topic", "trim", topic, "--before", "2", "-p", "1", "--yes").code == 0
+    values = sorted(user.types("consume", topic).lines())
+    assert values == sorted("0123456789".replace("1", "").replace("3", ""))
+
+    copy = f"{topic}-2"
+    assert user.types("topic", "copy", topic, copy).code == 3
+    assert user.types("topic", "create", copy, "-p", "2").code == 0
+    counted = user.types("topic", "copy", topic, copy, "--dry-run", "--json").json()
+    assert (counted["records"], counted["dry_run"]) == (8, True)
+    assert user.types("consume", copy).lines() == []
+    done = user.types("topic", "copy", topic, copy, "--keep-partitions", "--json").json()
+    assert (done["records"], done["continued"]) == (8, False)
+
+    def records(name: str) -> list[tuple[Any, ...]]:
+        found = map(json.loads, user.types("consume", name, "--json").lines())
+        return sorted((d["partition"], d["key"], d["value"], d["timestamp"]) for d in found)
+
+    assert records(copy) == records(topic)
+    groups = user.types("group", "list", "--json").json()
+    assert not [one for one in groups if one["group"].startswith("headrace-copy.")]
+    same = user.types("topic", "copy", topic, topic)
+    assert (same.code, "same topic" in same.err) == (2, True)
+
+
+def test_offsets_of_a_group_are_exported_and_imported(user, topic):
+    assert user.types("produce", topic, "-p", "0", stdin="a\nb\nc\n").code == 0
+    assert len(user.types("consume", topic, "--group", "source", "-n", "2").lines()) == 2
+    exported = user.types("group", "export", "source").out
+    assert [one["offset"] for one in json.loads(exported)["offsets"] if one["partition"] == 0] == [
+        2
+    ]
+    into = "group", "import", "-", "--as", "other"
+    dry = user.types(*into, "--dry-run", "--json", stdin=exported)
+    assert dry.json()["dry_run"]
+    assert user.types("group", "export", "other").code == 3
+    assert user.types(*into, stdin=exported).code == 0
+    assert user.types("consume", topic, "--group", "other").lines() == ["c"]
+    beyond = exported.replace('"offset": 2', '"offset": 9')
+    refused = user.types(*into, stdin=beyond)
+    assert (refused.code, "offset 9 is not in" in refused.err) == (5, True)
+    assert user.types("group", "import", "-", stdin="{}").code == 2

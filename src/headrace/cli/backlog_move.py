@@ -10,7 +10,6 @@ the start of the command.
 from __future__ import annotations
 
 import base64
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ from headrace.cli.progress import counting
 from headrace.cli.refusals import refusal
 from headrace.cli.share_offsets import share_starts
 from headrace.cli.transfer import (
+    Throttle,
     TransactionalMove,
     begin_transactions,
     messages_until,
@@ -88,22 +88,6 @@ def move(session: CliSession, /, group: str, topic: str, **options: Any) -> None
     click.echo(f"{moved:,} records {would} moved from {topic} to {target}")
 
 
-class _Throttle:
-    """Limits the rate by waiting after each bundle."""
-
-    def __init__(self, rate_per_s: float | None) -> None:
-        self._rate_per_s = rate_per_s
-        self._begun_s = time.monotonic()
-        self._count = 0
-
-    def wait(self, count: int) -> None:
-        """Wait until these may be sent."""
-        self._count += count
-        if self._rate_per_s is not None:
-            due_s = self._begun_s + self._count / self._rate_per_s
-            time.sleep(max(due_s - time.monotonic(), 0.0))
-
-
 # --- consumer groups -------------------------------------------------------------------------
 
 
@@ -132,7 +116,7 @@ def _move_consumer(
     consumer = session.consumer(
         {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
     )
-    moved, throttle = 0, _Throttle(options["rate"])
+    moved, throttle = 0, Throttle(options["rate"])
     sending = TransactionalMove(
         session, consumer, producer, "move of this backlog", "move a backlog"
     )
@@ -174,7 +158,7 @@ def _move_share(
     path = path_of("queues", topic, group)
     producer = session.producer({"acks": "all", "enable.idempotence": True,
                                  "partitioner": PARTITIONER})  # fmt: skip
-    moved, throttle = 0, _Throttle(options["rate"])
+    moved, throttle = 0, Throttle(options["rate"])
     # A partition that was added since has no end offset and is skipped: its records are newer.
     ends = [{"partition": p.number, "offset": b.latest} for p, b in bounds.items()]
     asked = {"max": RECEIVED_MAX, "wait_ms": WAIT_MS, "lock_ms": LOCK_MS, "ends": ends}

@@ -1,4 +1,4 @@
-"""`headrace consume`: reads records of a topic and writes them to stdout.
+"""`headrace consume`: reads records of topics and writes them to stdout.
 
 Invariants: without --group, leaves no state on the broker. With --group, commits only the offsets
 of records that were written to stdout (at least once).
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.completion import complete_groups, complete_topics
-from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.output import say
 from headrace.cli.positions import (
     Bounds,
     Partition,
@@ -23,7 +23,16 @@ from headrace.cli.positions import (
 )
 from headrace.cli.progress import Meter
 from headrace.cli.reader import ReadState, Span, read_group, read_spans
-from headrace.cli.records_out import Writer, as_json, as_raw, template_writer, text_writer
+from headrace.cli.records_out import (
+    PERCENT_FIELDS,
+    Writer,
+    as_json,
+    as_raw,
+    percent_writer,
+    template_writer,
+    text_writer,
+)
+from headrace.cli.topic_names import subscription, topics_named
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -31,10 +40,34 @@ if TYPE_CHECKING:
 EARLIEST = PositionSpec("earliest")
 LATEST = PositionSpec("latest")
 DELIMITER = r"\n"
+FORMATS = ("text", "json", "raw", "template")
+
+
+class FormatType(click.ParamType[str]):
+    """A click type: one of FORMATS, or a text with fields such as %s."""
+
+    name = "format"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """See click.ParamType."""
+        text = str(value)
+        if text not in FORMATS and "%" not in text:
+            self.fail(
+                f"{text!r} is none of {', '.join(FORMATS)}, and contains no field such as %s",
+                param,
+                ctx,
+            )
+        return text
+
+
+def _complete_format(_ctx: object, _param: object, incomplete: str) -> list[str]:
+    return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument(
+    "topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+)
 @click.option(
     "--from",
     "start",
@@ -69,9 +102,13 @@ DELIMITER = r"\n"
     "--format",
     "-f",
     "form",
-    type=click.Choice(["text", "json", "raw", "template"]),
+    metavar="FORMAT",
+    type=FormatType(),
+    shell_complete=_complete_format,
     default="text",
     show_default=True,
+    help=f"text, json, raw, template; or text with the fields {', '.join(PERCENT_FIELDS)}, as"
+    " in kcat.",
 )
 @click.option("--json", "form", flag_value="json", help="Same as --format json.")
 @click.option("--template", "-T", help=r"e.g. '{partition}:{offset} {key} {value}\n'.")
@@ -93,8 +130,11 @@ DELIMITER = r"\n"
 @click.option("--summary", is_flag=True, help="Print totals and rate to stderr at the end.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
 @click.pass_obj
-def consume(session: CliSession, /, topic: str, **options: Any) -> None:
-    """Read the records of TOPIC; with --follow, wait for new ones.
+def consume(session: CliSession, /, topics: tuple[str, ...], **options: Any) -> None:
+    """Read the records of topics; with --follow, wait for new ones.
+
+    A TOPIC may be a pattern such as 'orders-*'. With --group, topics that are created later and
+    match it are read, too. The order of records is kept within a partition only.
 
     A POSITION is earliest, latest, an offset, -N (the last N of each partition), a time
     (2013-01-31T12:00, local unless it has a zone; or @MILLISECONDS), or an age (15m, 1h30m).
@@ -106,13 +146,15 @@ def consume(session: CliSession, /, topic: str, **options: Any) -> None:
       headrace consume orders --from 2013-01-31T12:00 --to 2013-01-31T13:00 --json
       headrace consume orders -p 2 --from 100 --to 200 --keys --headers
       headrace consume orders --group billing --follow
+      headrace consume 'orders-*' -f '%t %p %o %k %s\\n'
       headrace consume orders -T '{time} {key}: {value} {header[trace]}\\n'
       headrace consume images -p 0 --from 3 --count 1 --format raw > image.png
     """
     writer = _writer(options)
-    found = session.partitions_of(topic)
-    chosen = _chosen(topic, found, options["partitions"])
-    meter = _meter(topic, options)
+    names = topics_named(session, topics)
+    chosen = _chosen(session, names, options["partitions"])
+    label = names[0] if len(names) == 1 else f"{len(names)} topics"
+    meter = _meter(label, options)
     reader = ReadState(
         session=session,
         write=writer,
@@ -124,7 +166,7 @@ def consume(session: CliSession, /, topic: str, **options: Any) -> None:
     interrupted = False
     try:
         if options["group"]:
-            _consume_group(reader, topic, options)
+            _consume_group(reader, [subscription(one) for one in topics], options)
         else:
             spans = _spans(session, chosen, options)
             meter.set_total(_total(spans, options))
@@ -132,7 +174,7 @@ def consume(session: CliSession, /, topic: str, **options: Any) -> None:
     except KeyboardInterrupt:
         interrupted = True
     if options["summary"]:
-        meter.summary("consumed", f" from {topic}")
+        meter.summary("consumed", f" from {label}")
     meter.stop()
     sys.stdout.flush()
     if interrupted and not options["follow"]:
@@ -142,7 +184,7 @@ def consume(session: CliSession, /, topic: str, **options: Any) -> None:
 def _writer(options: dict[str, Any]) -> Writer:
     terminal = sys.stdout.isatty()
     form = "template" if options["template"] is not None else options["form"]
-    if options["template"] is not None and options["form"] in ("json", "raw"):
+    if options["template"] is not None and options["form"] not in ("text", "template"):
         raise click.UsageError(f"--template cannot be combined with --format {options['form']}.")
     unused = [name for name in ("keys", "headers", "offsets", "times") if options[name]]
     unused += ["delimiter"] * (options["delimiter"] != DELIMITER)
@@ -155,6 +197,8 @@ def _writer(options: dict[str, Any]) -> Writer:
             raise click.UsageError("--format template needs --template TEXT.")
         case "json":
             return as_json
+        case fields if "%" in fields:
+            return percent_writer(fields, terminal)
         case "raw":
             return as_raw
         case _:
@@ -168,21 +212,16 @@ def _writer(options: dict[str, Any]) -> Writer:
             )
 
 
-def _chosen(topic: str, found: list[int], wanted: tuple[int, ...]) -> list[Partition]:
-    missing = sorted(set(wanted) - set(found))
-    if missing:
-        raise CommandFailed(
-            f"topic {topic!r} has no partition {missing[0]}, only 0 to {max(found)}",
-            f"See: headrace topic describe {topic}",
-            NOT_FOUND,
-        )
-    return [Partition(topic, number) for number in (sorted(set(wanted)) or found)]
+def _chosen(session: CliSession, topics: list[str], wanted: tuple[int, ...]) -> list[Partition]:
+    """Raises CommandFailed."""
+    chosen = session.chosen_partitions(topics, wanted)
+    return [Partition(name, number) for name, numbers in chosen.items() for number in numbers]
 
 
-def _meter(topic: str, options: dict[str, Any]) -> Meter:
+def _meter(label: str, options: dict[str, Any]) -> Meter:
     # Records on a terminal show the progress; a bar between them would only disturb.
     show = not options["quiet"] and not sys.stdout.isatty()
-    return Meter(f"consume {topic}", None, show)
+    return Meter(f"consume {label}", None, show)
 
 
 def _spans(
@@ -193,6 +232,8 @@ def _spans(
     if start is None:
         start = LATEST if options["follow"] and options["stop"] is None else EARLIEST
     begin = resolve(session, start, bounds)
+    if start.kind == "offset":
+        _tell_of_ends(start.number, bounds)
     if options["stop"] is not None:
         end: dict[Partition, int | None] = dict(
             _stop_offsets(session, options["stop"], bounds, options["follow"])
@@ -202,6 +243,15 @@ def _spans(
     else:
         end = {p: b.latest for p, b in bounds.items()}
     return {p: Span(begin[p], end[p]) for p in partitions}
+
+
+def _tell_of_ends(offset: int, bounds: dict[Partition, Bounds]) -> None:
+    """Say why nothing is read from partitions that end before the offset to start from."""
+    short = [(p, b.latest) for p, b in bounds.items() if offset > b.latest]
+    if short:
+        shown = ", ".join(f"{p.topic}-{p.number} at {latest}" for p, latest in short[:3])
+        more = f" and {len(short) - 3} more" if len(short) > 3 else ""
+        say(f"headrace: --from {offset} is beyond the end of {shown}{more}: read from there.")
 
 
 def _stop_offsets(
@@ -220,7 +270,7 @@ def _total(spans: dict[Partition, Span], options: dict[str, Any]) -> int | None:
     return sum(max(0, (span.end or 0) - span.begin) for span in spans.values())
 
 
-def _consume_group(reader: ReadState, topic: str, options: dict[str, Any]) -> None:
+def _consume_group(reader: ReadState, topics: list[str], options: dict[str, Any]) -> None:
     if options["partitions"] or options["stop"] is not None:
         raise click.UsageError(
             "--group cannot be combined with -p or --to: partitions are assigned."
@@ -231,4 +281,4 @@ def _consume_group(reader: ReadState, topic: str, options: dict[str, Any]) -> No
             "With --group, --from must be earliest or latest and applies to groups"
             " without offsets. To move a group: headrace group reset."
         )
-    read_group(reader, topic, options["group"], start.kind, follow=options["follow"])
+    read_group(reader, topics, options["group"], start.kind, follow=options["follow"])

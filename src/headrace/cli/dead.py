@@ -20,8 +20,10 @@ from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CommandFailed, from_kafka
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.positions import Partition
 from headrace.cli.progress import counting
+from headrace.cli.topic_trim import delete_before
 from headrace.cli.transfer import (
     TransactionalMove,
     begin_transactions,
@@ -378,15 +380,11 @@ def _stripped(message: Message) -> list[tuple[str, bytes | None]]:
 @AS_JSON
 @click.pass_obj
 def purge(session: CliSession, /, topic: str, yes: bool, as_json: bool) -> None:
-    """Delete all current dead letters."""
+    """Delete all current dead letters. Asks first; without a terminal, use --yes."""
     numbers = session.partitions_of(topic)
-    if not yes:
-        click.confirm(f"Delete all records of {topic}?", abort=True, err=True)
-    library = kafka()
-    ends = [library.TopicPartition(topic, number, library.OFFSET_END) for number in numbers]
-    futures = session.admin().delete_records(ends, request_timeout=session.timeout_s)
-    for part, future in futures.items():
-        session.answer(future, f"delete records of {topic}-{part.partition}")
+    confirm(f"Delete all records of {topic}?", is_sure=yes)
+    end = kafka().OFFSET_END
+    delete_before(session, {Partition(topic, number): end for number in numbers})
     if as_json:
         print_json({"topic": topic, "partitions": numbers})
     else:

@@ -14,6 +14,7 @@ from headrace.cli.completion import complete_groups
 from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
+from headrace.cli.group_copy import export, import_
 from headrace.cli.group_listing import SHARE, STREAMS, list_groups
 from headrace.cli.group_reset import reset
 from headrace.cli.lag import (
@@ -38,7 +39,7 @@ DELIVERY_LIMIT: Final = "share.delivery.count.limit"
 
 @click.group()
 def group() -> None:
-    """List, describe, reset and delete groups of every type.
+    """List, describe, reset, export, import and delete groups of every type.
 
     \b
     Examples:
@@ -46,11 +47,14 @@ def group() -> None:
       headrace group describe billing --json
       headrace group reset billing --topic orders --to earliest --dry-run
       headrace group reset billing --topic orders --to 2013-01-31T12:00
+      headrace group export billing > billing.json
       headrace group delete billing
     """
 
 
 group.add_command(reset)
+group.add_command(export)
+group.add_command(import_)
 
 
 @group.command("list")

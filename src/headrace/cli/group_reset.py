@@ -109,19 +109,29 @@ def move_group(
     before = progress(session, name, kind)
     bounds = log_bounds(session, _partitions(session, name, before, options))
     moves = _moves(session, before, bounds, target, shift)
-    if not options["dry_run"]:
+    apply_moves(session, name, kind, moves, options)
+
+
+def apply_moves(
+    session: CliSession,
+    name: str,
+    kind: str | None,
+    moves: list[OffsetChange],
+    options: dict[str, Any],
+) -> None:
+    """Change a group of this type, unless it is a dry run, and print the changes.
+
+    `options`: dry_run, as_json. Raises CommandFailed.
+    """
+    is_dry = options["dry_run"]
+    if not is_dry:
         if kind == SHARE:
             move_share_group(session, name, {move.partition: move.after for move in moves})
         else:
             commit_moves(session, name, moves)
     if options["as_json"]:
-        print_json(
-            {
-                "group": name,
-                "dry_run": options["dry_run"],
-                "partitions": [move.document() for move in moves],
-            }
-        )
+        documents = [move.document() for move in moves]
+        print_json({"group": name, "dry_run": is_dry, "partitions": documents})
         return
     print_table(
         ["topic", "partition", "before", "after", "delta"],
@@ -129,10 +139,10 @@ def move_group(
     )
     again = -sum(m.delta for m in moves if m.delta < 0)
     skipped = sum(m.delta for m in moves if m.delta > 0)
-    would = "would be" if options["dry_run"] else "are"
+    would = "would be" if is_dry else "are"
     click.echo(
         f"{name}: {again:,} records {would} read again, {skipped:,} skipped"
-        + (" (dry run: nothing was changed)" if options["dry_run"] else "")
+        + (" (dry run: nothing was changed)" if is_dry else "")
     )
 
 

@@ -23,10 +23,10 @@ from headrace.runtime import compiled
 # name -> module, its line in `headrace --help`
 COMMANDS = {
     "serve": ("headrace.cli.serve", "Run a broker."),
-    "topic": ("headrace.cli.topic", "Create, list, describe, alter and delete topics."),
+    "topic": ("headrace.cli.topic", "Create, list, describe, alter, copy, trim and delete topics."),
     "produce": ("headrace.cli.produce", "Write records: lines, JSON, files."),
     "consume": ("headrace.cli.consume", "Read records: from, to, follow, in many formats."),
-    "group": ("headrace.cli.group", "List, describe, reset and delete groups."),
+    "group": ("headrace.cli.group", "List, describe, reset, export, import and delete groups."),
     "queue": ("headrace.cli.queue", "Receive and settle messages of share groups."),
     "backlog": (
         "headrace.cli.backlog",

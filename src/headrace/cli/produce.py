@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli import records_in
+from headrace.cli import records_in, rows_in
 from headrace.cli.completion import complete_topics
 from headrace.cli.disk_space import full_disks
 from headrace.cli.failures import NOT_FOUND, CommandFailed
@@ -45,7 +45,12 @@ READERS: dict[str, Callable[[Source, Reading, Callable[[int], None]], Iterator[O
     "lines": records_in.read_lines,
     "json": records_in.read_json,
     "file": records_in.read_whole,
+    "csv": rows_in.read_csv,
+    "ndjson": rows_in.read_ndjson,
+    "parquet": rows_in.read_parquet,
 }
+ROWS = {"csv", "ndjson", "parquet"}
+"""Formats whose input has columns."""
 
 
 def _headers(_ctx: object, _param: object, values: tuple[str, ...]) -> Headers:
@@ -91,7 +96,8 @@ class Delivery:
     type=click.Choice(list(READERS)),
     default="lines",
     show_default=True,
-    help="One record per line of text, per line of JSON, or per file.",
+    help="One record per line of text, per line of JSON (with key, value, ...), per file, or per"
+    " row: of CSV, of NDJSON (the line is the value), of Parquet.",
 )
 @click.option(
     "--key-separator",
@@ -99,7 +105,14 @@ class Delivery:
     metavar="TEXT",
     help=r"Each line is key, TEXT, value; e.g. -K : or -K '\t'.",
 )
-@click.option("--key", "-k", metavar="TEXT", help="Key of every record.")
+@click.option(
+    "--key", "-k", metavar="TEXT", help="Key of every record; for rows with columns: {id}."
+)
+@click.option(
+    "--value",
+    metavar="TEXT",
+    help="Value of each row with its columns: {id};{name}. Default: a JSON object.",
+)
 @click.option("--key-from-name", is_flag=True, help="With --format file: use the file name as key.")
 @click.option(
     "--header",
@@ -108,7 +121,7 @@ class Delivery:
     metavar="NAME=VALUE",
     multiple=True,
     callback=_headers,
-    help="A header for every record; repeatable.",
+    help="A header for every record; repeatable; for rows with columns: region={region}.",
 )
 @click.option("--partition", "-p", type=click.IntRange(min=0), help="Default: chosen by key.")
 @click.option(
@@ -142,6 +155,7 @@ def produce(session: CliSession, /, topic: str, files: tuple[str, ...], **option
       echo 'alice:{"total": 3}' | headrace produce orders --key-separator : -H source=shop
       headrace produce orders --format json records.jsonl --compression zstd
       headrace produce images --format file --key-from-name *.png
+      headrace produce orders --format csv orders.csv --key '{id}' -H 'region={region}'
       headrace consume orders --format json | headrace produce copy --format json
 
     \b
@@ -211,6 +225,8 @@ def _refuse_inert(options: dict[str, Any]) -> None:
     form = options["form"]
     if form != "lines":
         refuse_inert(f"with --format {form}", "key_separator", "empty_is_null")
+    if form not in ROWS:
+        refuse_inert(f"with --format {form}, whose input has no columns", "value")
     if form != "file":
         refuse_inert("without --format file", "key_from_name")
     if options["key_separator"]:
@@ -283,6 +299,7 @@ def _records(sources: list[str], options: dict[str, Any], meter: Meter) -> Itera
         headers=options["headers"],
         timestamp_ms=options["timestamp"] or 0,
         partition=-1 if options["partition"] is None else options["partition"],
+        value=options["value"],
         empty_is_null=options["empty_is_null"],
         key_from_name=options["key_from_name"],
     )

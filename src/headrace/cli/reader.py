@@ -164,14 +164,18 @@ def _at_end(offset: int, end: int) -> bool:
     return offset >= end
 
 
-def read_group(reader: ReadState, topic: str, group: str, reset: str, *, follow: bool) -> None:
-    """Read as a member of `group`; without `follow`, until every assigned partition is at its end.
+def read_group(
+    reader: ReadState, topics: list[str], group: str, reset: str, *, follow: bool
+) -> None:
+    """Read as a member of `group`, which subscribes to topics, and to regular expressions if they
+    begin with ^; without `follow`, until every assigned partition is at its end.
 
     Commits what was written, every second and at the end.
     """
-    consumer = reader.consumer(**{"group.id": group, "auto.offset.reset": reset})
+    settings = {"group.id": group, "auto.offset.reset": reset, "topic.blacklist": "^__.*"}
+    consumer = reader.consumer(**settings)
     state = _Membership()
-    consumer.subscribe([topic], on_assign=state.assigned, on_revoke=state.revoked)
+    consumer.subscribe(topics, on_assign=state.assigned, on_revoke=state.revoked)
     next_commit_ns = time.monotonic_ns() + COMMIT_EVERY_NS
     stalls = Stalls(reader.session, read_uncommitted=reader.read_uncommitted)
     try:

@@ -41,6 +41,8 @@ class Reading:
     headers: Headers
     timestamp_ms: int
     partition: int
+    value: str | None = None
+    """A template of a row's columns."""
     empty_is_null: bool = False
     key_from_name: bool = False
 
@@ -69,7 +71,7 @@ def read_lines(
             assert value is not None
             key, found, value = value.partition(separator)
             if not found:
-                raise _bad_line(source, number, f"has no key separator {separator!r}")
+                raise bad_line(source, number, f"has no key separator {separator!r}")
         if not value and empty_is_null:
             value = None
         yield OutgoingRecord(key, value, headers, timestamp_ms, partition)
@@ -87,7 +89,7 @@ def read_json(
         try:
             yield record_from_json(json.loads(line), reading)
         except (ValueError, TypeError, binascii.Error) as error:
-            raise _bad_line(source, number, f"cannot be read: {error}") from None
+            raise bad_line(source, number, f"cannot be read: {error}") from None
 
 
 def read_whole(
@@ -142,9 +144,10 @@ def _headers_of(headers: Any) -> Headers:
     return [(header["key"], _bytes_of(header, "value")) for header in headers]
 
 
-def _bad_line(source: Source, number: int, trouble: str) -> CommandFailed:
+def bad_line(source: Source, number: int, trouble: str, unit: str = "line") -> CommandFailed:
+    """The error that a line or row of an input is not usable."""
     return CommandFailed(
-        f"line {number} of {source.name} {trouble}; the lines before it were sent",
+        f"{unit} {number} of {source.name} {trouble}; the {unit}s before it were sent",
         "Fix it and send the rest",
         FAILED,
     )

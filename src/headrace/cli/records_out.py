@@ -124,6 +124,46 @@ def template_writer(template: str, terminal: bool) -> Writer:
     parts.append(unescape(template[end:]).encode())
     if not any(callable(part) for part in parts):
         raise click.UsageError(f"The template contains no field: use {', '.join(TEMPLATE_FIELDS)}.")
+    return _joined(parts, terminal)
+
+
+def percent_writer(template: str, terminal: bool) -> Writer:
+    r"""Replace fields such as %k and %s, by kcat's letters; \n and \t are escapes. Raises
+    UsageError."""
+    parts: list[bytes | Writer] = []
+    end = 0
+    for found in _PERCENT.finditer(template):
+        parts.append(unescape(template[end : found.start()]).encode())
+        if found[1] != "%" and found[1] not in _LETTERS:
+            raise click.UsageError(
+                f"Unknown field {found[0]!r} in --format: use {', '.join(PERCENT_FIELDS)}."
+            )
+        parts.append(b"%" if found[1] == "%" else _LETTERS[found[1]])
+        end = found.end()
+    parts.append(unescape(template[end:]).encode())
+    return _joined(parts, terminal)
+
+
+def _length(data: bytes | None) -> bytes:
+    return b"%d" % (-1 if data is None else len(data))
+
+
+_PERCENT = re.compile(r"%(.?)", re.DOTALL)
+_LETTERS: dict[str, Writer] = {
+    "t": _FIELDS["topic"],
+    "p": _FIELDS["partition"],
+    "o": _FIELDS["offset"],
+    "T": _FIELDS["timestamp"],
+    "k": _FIELDS["key"],
+    "K": lambda m: _length(m.key()),
+    "s": _FIELDS["value"],
+    "S": lambda m: _length(m.value()),
+    "h": _FIELDS["headers"],
+}
+PERCENT_FIELDS = (*(f"%{letter}" for letter in _LETTERS), "%%")
+
+
+def _joined(parts: list[bytes | Writer], terminal: bool) -> Writer:
     show = for_terminal if terminal else bytes
 
     def write(message: Message) -> bytes:

@@ -20,6 +20,7 @@ from headrace.runtime.access import access_of
 from headrace.runtime.scram import HASHES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from headrace.cli.client import Client
@@ -217,6 +218,22 @@ class CliSession:
     def partitions_of(self, name: str) -> list[int]:
         """The partition numbers of a topic, in order."""
         return sorted(p.id for p in self.describe_topics([name])[name].partitions)
+
+    def chosen_partitions(self, names: list[str], wanted: Sequence[int]) -> dict[str, list[int]]:
+        """The `wanted` partition numbers of each topic, or all. Raises CommandFailed."""
+        described = self.describe_topics(names)
+        chosen: dict[str, list[int]] = {}
+        for name in names:
+            found = {p.id for p in described[name].partitions}
+            missing = sorted(set(wanted) - found)
+            if missing:
+                raise CommandFailed(
+                    f"topic {name!r} has no partition {missing[0]}, only 0 to {max(found)}",
+                    f"See: headrace topic describe {name}",
+                    NOT_FOUND,
+                )
+            chosen[name] = sorted(set(wanted) or found)
+        return chosen
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""`headrace topic`: create, list, describe, alter, delete.
+"""`headrace topic`: create, list, describe, alter, copy, trim, delete.
 
 Invariants: commands that change something print the change on stdout; `--json` prints the same
 facts with stable names.
@@ -6,7 +6,6 @@ facts with stable names.
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +16,9 @@ from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_topic
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
 from headrace.cli.pairs import name_and_value
 from headrace.cli.positions import Partition, log_bounds
+from headrace.cli.topic_copy import copy
+from headrace.cli.topic_names import is_internal, matching
+from headrace.cli.topic_trim import trim
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -31,7 +33,7 @@ def _settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter and delete topics.
+    """Create, list, describe, alter, copy, trim and delete topics.
 
     \b
     Examples:
@@ -41,8 +43,14 @@ def topic() -> None:
       headrace topic list
       headrace topic describe orders --json
       headrace topic alter orders --partitions 12 --unset retention.ms
+      headrace topic trim orders --before 7d
+      headrace topic copy orders orders-test --from 1h
       headrace topic delete orders --yes
     """
+
+
+topic.add_command(copy)
+topic.add_command(trim)
 
 
 @topic.command()
@@ -116,12 +124,8 @@ def list_(
 ) -> None:
     """List all topics, or those that match a PATTERN such as 'orders-*'."""
     metadata = session.cluster_metadata()
-    names = [
-        name
-        for name in sorted(metadata.topics)
-        if (internal or not name.startswith("__"))
-        and (not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
-    ]
+    known = [name for name in metadata.topics if internal or not is_internal(name)]
+    names = matching(known, patterns)
     rows: list[dict[str, Any]] = [
         {
             "topic": name,

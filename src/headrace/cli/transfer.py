@@ -144,3 +144,19 @@ def produce_copy(
             continue
         producer.poll(0)
         return
+
+
+class Throttle:
+    """Limits the rate by waiting after each bundle."""
+
+    def __init__(self, rate_per_s: float | None) -> None:
+        self._rate_per_s = rate_per_s
+        self._begun_s = time.monotonic()
+        self._count = 0
+
+    def wait(self, count: int) -> None:
+        """Wait until these may be sent."""
+        self._count += count
+        if self._rate_per_s is not None:
+            due_s = self._begun_s + self._count / self._rate_per_s
+            time.sleep(max(due_s - time.monotonic(), 0.0))
