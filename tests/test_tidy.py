@@ -119,9 +119,10 @@ def test_functions_are_short():
 # --- the door of faces -----------------------------------------------------------------------
 
 REACHES = {
+    "headrace/http/app.py": 1,
     "headrace/http/face.py": 2,
     "headrace/http/metrics.py": 25,
-    "headrace/http/monitoring.py": 2,
+    "headrace/http/monitoring.py": 1,
     "headrace/kafka/authorization_rules.py": 1,
     "headrace/kafka/dispatch.py": 12,
     "headrace/kafka/handlers/cluster.py": 1,

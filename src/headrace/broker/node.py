@@ -529,6 +529,8 @@ def _services_of(node: Node) -> Services:
         reassignments=Reassignments(topics, node.metadata, broker_id),
         telemetry=ClientTelemetry(node.metadata, node.clock, node.randomness),
         health=node.health,
+        replication=node.replication,
+        dead_letters=node.dead_letters,
         authorizer=node.authorizer,
         access=node.access,
         audit=node.audit,

@@ -78,6 +78,11 @@ ACCESS: Final[Mapping[str, Access]] = {
         )
         for name in ("listKeys", "createKey", "revokeKey")
     },
+    "listBrokers": needs(cluster(DESCRIBE)),
+    "listConnections": needs(cluster(DESCRIBE)),
+    "getOverview": needs(cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.GROUP, "lags.group")),
+    "getHistory": needs(cluster(DESCRIBE)),
+    "followEvents": needs(cluster(DESCRIBE)),
     "listTopics": needs(*_shown(DESCRIBE, ResourceType.TOPIC, "topics.name")),
     "createTopic": needs(_topic(Operation.CREATE, "body.name", Operation.CREATE)),
     "getTopic": needs(_topic(DESCRIBE), _topic(SEE_SETTINGS)),

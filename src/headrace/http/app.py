@@ -19,13 +19,16 @@ from starlette.routing import Route, Router
 
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
+from headrace.http.console import console_routes
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
+from headrace.http.history import History, reader
 from headrace.http.keys import KeyOperations
 from headrace.http.logins import Authenticated
 from headrace.http.monitoring import Monitoring, Rendering
 from headrace.http.openapi import document
 from headrace.http.operations import SLASH, routes
+from headrace.http.overview import OverviewOperations
 from headrace.http.parked import ParkedOperations
 from headrace.http.problems import problem
 from headrace.http.queries import queries
@@ -93,7 +96,9 @@ class _Server(uvicorn.Server):
 class _Api:
     """The routes of a listener for clients: operations, health and metrics."""
 
-    def __init__(self, face: HttpFace, listener: HttpListener, rendering: Rendering) -> None:
+    def __init__(
+        self, face: HttpFace, listener: HttpListener, rendering: Rendering, history: History
+    ) -> None:
         parts = (
             Queues,  # routes are tried one by one, and these are asked for most often
             TopicOperations,
@@ -103,11 +108,12 @@ class _Api:
             ParkedOperations,
             QuotaOperations,
             KeyOperations,
-            ClusterOperations,
         )
         services = face.node.services
         operations = [one for part in parts for one in part(services).operations]
         operations += SessionOperations(services, listener.security).operations
+        operations += ClusterOperations(services, lambda: face.kafka.connections).operations
+        operations += OverviewOperations(services, history, rendering.lags).operations
         operations += queries(services)
         self._document = document(operations)
         self.routes = [
@@ -161,17 +167,23 @@ class _Guard:
 def make_servers(face: HttpFace) -> list[uvicorn.Server]:
     """A server for each listener of the face, whose sockets are open already."""
     rendering = Rendering(face)
-    return [_make_server(face, listener, rendering) for listener in face.listeners]
+    services = face.node.services
+    history = History(services.appends.clock, reader(services, face.kafka))
+    face.node.tasks.spawn(history.run(), "history of figures")
+    return [_make_server(face, listener, rendering, history) for listener in face.listeners]
 
 
-def _make_server(face: HttpFace, listener: HttpListener, rendering: Rendering) -> uvicorn.Server:
+def _make_server(
+    face: HttpFace, listener: HttpListener, rendering: Rendering, history: History
+) -> uvicorn.Server:
     """Starlette's router without its two layers for errors: a request that fails is logged, and
     answered with 500, by uvicorn."""
     app: ASGIApp
     if listener.is_admin:
         app = Router(Monitoring(face, listener.security, rendering).routes, default=_admin_only)
     else:
-        app = Router(_Api(face, listener, rendering).routes)
+        api = _Api(face, listener, rendering, history)
+        app = Router([*api.routes, *console_routes()])
     if listener.security.is_sasl:
         app = Authenticated(app, face.node.services, listener.security)
     config = uvicorn.Config(

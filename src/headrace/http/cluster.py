@@ -1,28 +1,88 @@
-"""The cluster that a broker belongs to, over HTTP.
+"""The cluster that a broker belongs to, over HTTP: its ids, brokers and clients.
 
-Invariants: reads only. Clients that know a cluster by its Kafka address compare its id with this
-one before they change anything over HTTP.
+Invariants: reads only, and answers from what this broker knows now. Clients that know a cluster by
+its Kafka address compare its id with this one before they change anything over HTTP. What a client
+says of its software is shown as it was said.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.http.operations import Call, Json, Operation
+from headrace.http.operations import PAGE, Call, Json, Operation, page
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from headrace.broker.services.services import Services
 
 
 class ClusterOperations:
     """The operations on the cluster."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(
+        self, services: Services, connections: Callable[[], Iterable[Any]] = tuple
+    ) -> None:
+        """`connections`: those of Kafka clients with this broker."""
         self._services = services
+        self._connections = connections
         self.operations = [
             Operation("GET", "/v1/cluster", "getCluster", "Get the ids of the cluster and broker.",
                       self._get),
+            Operation("GET", "/v1/brokers", "listBrokers",
+                      "List the live brokers, their addresses and how many partitions each serves.",
+                      self._brokers),
+            Operation("GET", "/v1/connections", "listConnections",
+                      "List the Kafka clients that are connected with this broker.",
+                      self._list_connections, {**PAGE}),
         ]  # fmt: skip
 
     async def _get(self, _call: Call) -> Json:
         return {"cluster_id": self._services.cluster.id, "broker": self._services.cluster.broker_id}
+
+    async def _brokers(self, _call: Call) -> Json:
+        topics, counts = self._services.topics, dict[int, int]()
+        for topic in map(topics.get, topics.names()):
+            for number in range(len(topic.partitions)):
+                leader = topics.leader(topic, number).broker
+                counts[leader] = counts.get(leader, 0) + 1
+        cluster = self._services.cluster
+        return {
+            "broker": cluster.broker_id,
+            "brokers": [
+                {
+                    "id": one.id,
+                    "rack": one.rack,
+                    "started_ms": one.started_ms,
+                    "is_leaving": bool(one.is_leaving),
+                    "partitions": counts.get(one.id, 0),
+                    "endpoints": [
+                        {
+                            "face": place.face,
+                            "listener": place.listener,
+                            "address": f"{place.host}:{place.port}",
+                            "security": place.security,
+                        }
+                        for place in one.endpoints or ()
+                    ],
+                }
+                for one in sorted(cluster.brokers(), key=lambda one: one.id)
+            ],
+        }
+
+    async def _list_connections(self, call: Call) -> Json:
+        found = []
+        for one in list(self._connections()):
+            session = one.session
+            found.append(
+                {
+                    "address": f"{one.peer}:{one.peer_port}",
+                    "listener": session.listener,
+                    "principal": None if session.principal is None else str(session.principal),
+                    "client_id": session.client_id,
+                    "software": session.software_name,
+                    "software_version": session.software_version,
+                }
+            )
+        found.sort(key=lambda one: one["address"])
+        return page(found, "address", call, "connections")

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SESSION_PATH: Final = "/v1/session"
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", SESSION_PATH})
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", SESSION_PATH})
+OPEN_FILES: Final = "/console/"
+"""The console's files, without anything of this broker: its page asks people to sign in."""
 LOGIN: Final = "login"
 """The key of a request's state that holds its HttpLogin."""
 CSRF_HEADER: Final = "X-CSRF-Token"
@@ -92,6 +94,10 @@ def is_own_page(headers: Headers) -> bool:
         return False
 
 
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_FILES)
+
+
 class Authenticated:
     """An application that only authenticated clients reach."""
 
@@ -122,7 +128,7 @@ class Authenticated:
             )
             await refusal(scope, receive, send)
             return
-        if login is None and scope.get("path") not in OPEN_PATHS:
+        if login is None and not _is_open(scope["path"]):
             text = "this is served to authenticated clients alone"
             await self._refusal(text, headers)(scope, receive, send)
             return

@@ -144,6 +144,10 @@ class Metrics(Collector):
         self._share_lags = self._measure_share_lags()
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
+    async def lags(self) -> list[tuple[str, str, int, int]]:
+        """(group, topic, partition, records) of all groups on the partitions served here."""
+        return [*await self._measure_lags(), *self._measure_share_lags()]
+
     async def _measure_lags(self) -> list[tuple[str, str, int, int]]:
         """(group, topic, partition, records behind) of all committed offsets."""
         listing = await self._node.groups.list_groups(ListGroupsCommand())

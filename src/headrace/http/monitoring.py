@@ -43,6 +43,7 @@ class Rendering:
         self._face = face
         self._metrics = Metrics(face.node, face.kafka, face.counters)
         self._metrics.certificate_expiries = face.certificate_expiries
+        self.lags = self._metrics.lags
         self._next: asyncio.Task[tuple[bytes, str]] | None = None
         self._rendering = asyncio.Lock()
         self._rest_until_s = 0.0
@@ -97,7 +98,7 @@ class Monitoring:
     async def _readyz(self, request: Request) -> Response:
         """Clients can be served, and what they send can be stored."""
         is_full = self._is_disk_full()
-        replication = self._face.node.replication
+        replication = self._face.node.services.replication
         reason = None if replication is None else replication.obstacle()
         health = self._face.node.services.health
         found, counts = health.problems(), health.opened()

@@ -12,12 +12,13 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import JSONResponse
 
 from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME, Start
 from headrace.broker.services.record_sends import ANY, Outgoing
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
+from headrace.http.event_streams import EventStream, event
 from headrace.http.operations import (
     INT64_MAX,
     OFFSET,
@@ -39,10 +40,9 @@ from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.records.codec import Record, header_name, header_name_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from starlette.responses import Response
-    from starlette.types import Receive, Scope, Send
 
     from headrace.broker.services.reads import Follower
     from headrace.broker.services.record_sends import Sent
@@ -170,7 +170,7 @@ class RecordOperations:
         except BaseException:
             self._end_following()
             raise
-        return _Following(self._events(follower, call), self._end_following)
+        return EventStream(self._events(follower, call), self._end_following)
 
     def _end_following(self) -> None:
         self._followers -= 1
@@ -186,36 +186,17 @@ class RecordOperations:
                 for number, found in followed.items():
                     for batch in found.unreadable:
                         is_quiet = False
-                        yield _event("unreadable", {"partition": number, **_unreadable(*batch)})
+                        yield event("unreadable", {"partition": number, **_unreadable(*batch)})
                     for record in found.records:
                         is_quiet = False
-                        event = _event("record", {"partition": number, **shown(record)})
-                        yield event
-                        if throttle_ms := quotas.take(call.session, CONSUMER, len(event)):
+                        encoded = event("record", {"partition": number, **shown(record)})
+                        yield encoded
+                        if throttle_ms := quotas.take(call.session, CONSUMER, len(encoded)):
                             await asyncio.sleep(throttle_ms / 1000)
                 if is_quiet:
                     yield b": still there\n\n"
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
-            yield _event("problem", details(error))
-
-
-class _Following(StreamingResponse):
-    """A stream of events, whose end is reported even where it is never begun."""
-
-    def __init__(self, events: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
-        headers = {"cache-control": "no-store"}
-        super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._ended = ended
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._ended()
-
-
-def _event(name: str, data: Json) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+            yield event("problem", details(error))
 
 
 def _unreadable(first: int, last: int, reason: str) -> Json:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.services.services import Services
     from headrace.broker.services.topic_service import PartitionState
+    from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
 
 PARTITIONS_MAX: Final = 10_000
@@ -117,9 +118,11 @@ class TopicOperations:
             "config": config_change([*DEFINITIONS])["properties"]["set"],
         }
         prefix = text(249, description="Only names that begin with this.")
+        details = {"type": "boolean", "description": "Also records and bytes, as far as known."}
         self.operations = [
             Operation("GET", topics, "listTopics", "List topics.", self._list,
-                      {**PAGE, "prefix": prefix, "internal": {"type": "boolean"}}),
+                      {**PAGE, "prefix": prefix, "internal": {"type": "boolean"},
+                       "details": details}),
             Operation("POST", topics, "createTopic", "Create a topic.", self._create,
                       {"dry_run": DRY_RUN}, fields(["name"], **new), quota=MUTATION),
             Operation("GET", topic, "getTopic", "Get a topic, its partitions and settings.",
@@ -150,7 +153,20 @@ class TopicOperations:
             for topic in topics
             if topic.name.startswith(prefix) and (internal or not topic.is_internal)
         ]
-        return page(found, "name", call, "topics")
+        answer = page(found, "name", call, "topics")
+        if call.query.get("details"):
+            for one in answer["topics"]:
+                one.update(self._totals(self._services.topics.get(one["name"])))
+        return answer
+
+    def _totals(self, topic: Topic) -> Json:
+        """Of the partitions that this broker serves and has loaded: a list loads no log."""
+        shown = [one for one in self._services.topics.describe(topic) if one.offsets is not None]
+        return {
+            "partitions_shown": len(shown),
+            "records": sum(one.offsets[1] - one.offsets[0] for one in shown if one.offsets),
+            "size_bytes": sum(one.size_bytes or 0 for one in shown),
+        }
 
     async def _create(self, call: Call) -> Response:
         body = call.body
@@ -226,4 +242,5 @@ def _partition(one: PartitionState) -> Json:
     }
     if one.offsets is not None:
         found["start_offset"], found["end_offset"] = one.offsets
+        found["size_bytes"] = one.size_bytes
     return found

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from tests.unit.kafka.face_rig import Rig, broker
 
+from headrace.http.cluster import ClusterOperations
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
+from headrace.http.history import History, reader
+from headrace.http.metrics import Metrics
 from headrace.http.operations import Operation, routes
+from headrace.http.overview import OverviewOperations
 from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
+from headrace.kafka.dispatch import KafkaFace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -45,7 +50,13 @@ class Web:
         self.operations: list[Operation] = [
             one for p in PARTS for one in p(rig.node.services).operations
         ]
-        self.operations += queries(rig.node.services)
+        services = rig.node.services
+        kafka = getattr(rig, "face", None) or KafkaFace(rig.node)
+        self.operations += queries(services)
+        self.operations += ClusterOperations(services, lambda: kafka.connections).operations
+        self.history = History(rig.node.clock, reader(services, kafka))
+        lags = Metrics(rig.node, kafka, None).lags
+        self.operations += OverviewOperations(services, self.history, lags).operations
         self.app = Starlette(routes=routes(rig.node.services, self.operations, is_local=is_local))
 
     async def ask(
@@ -67,12 +78,18 @@ class Web:
         target: str,
         body: bytes,
         content_type: str = "application/json",
+        *,
+        leaves: bool = False,
         **headers: str,
     ) -> tuple[int, bytes]:
-        """The same, of bytes; `answered` has the response's headers then."""
+        """The same, of bytes; `answered` has the response's headers then. `leaves`: the client
+        disconnects at once."""
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
+            if leaves:
+                await asyncio.sleep(0)  # an event is sent first
+                return {"type": "http.disconnect"}
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Any) -> None:

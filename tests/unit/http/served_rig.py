@@ -16,6 +16,7 @@ from headrace.broker.services.services import Services
 from headrace.http import app
 from headrace.http.face import HttpListener
 from headrace.metadata.memory import MemoryMetadataStore
+from headrace.runtime.clock import SystemClock
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ class BareFace:
     def __init__(self) -> None:
         self.is_ready = True
         self.listeners = [HttpListener(None, OPEN, is_local=True)]
-        self.kafka = self.counters = None
+        self.counters = None
+        counting = SimpleNamespace(bytes_total=0, errors_total=0)
+        self.kafka = SimpleNamespace(connections={}, produce=counting, fetch=counting)
         self.certificate_expiries = list
         topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
         health = Health(topics, SimpleNamespace(damaged_facts={}), MemoryMetadataStore())
@@ -40,6 +43,8 @@ class BareFace:
         services = SimpleNamespace(**dict.fromkeys(field.name for field in fields(Services)))
         services.topics, services.health = SimpleNamespace(disk=None), health
         services.authorizer = AllowAll()
+        services.appends = SimpleNamespace(clock=SystemClock(), records_total=0, bytes_total=0)
+        services.dead_letters = SimpleNamespace(copied_total=0)
         self.node = SimpleNamespace(
             topics=topics, tasks=Tasks(), timers=None, services=services, **unused
         )

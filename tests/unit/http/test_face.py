@@ -55,7 +55,7 @@ async def _ask(served: Any, path: str, host: bytes = b"localhost") -> tuple[int,
 
 
 def _served(monkeypatch: pytest.MonkeyPatch, render: Any) -> Any:
-    monkeypatch.setattr(monitoring, "Metrics", lambda *_: SimpleNamespace(render=render))
+    monkeypatch.setattr(monitoring, "Metrics", lambda *_: SimpleNamespace(render=render, lags=list))
     return app.make_servers(BareFace())[0].config.app
 
 
@@ -110,7 +110,7 @@ def test_the_interface_is_told_as_it_is_served(monkeypatch):
             for method in methods
         }
         face = BareFace()
-        routes = app._Api(face, face.listeners[0], monitoring.Rendering(face)).routes
+        routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None).routes
         assert told == {(one.path, method) for one in routes for method in one.methods - {"HEAD"}}
 
     asyncio.run(scenario())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
+    from headrace.broker.housekeeping.replication import Replication
     from headrace.broker.security.authentication import Authentication
     from headrace.broker.security.authorizer import Authorizer
     from headrace.broker.security.issuers import Issuers
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
     from headrace.broker.services.topic_service import TopicService
+    from headrace.broker.shares.dead_letters import DeadLetters
     from headrace.broker.shares.share_groups import ShareGroups
     from headrace.broker.shares.share_partitions import SharePartitions
 
@@ -66,6 +68,10 @@ class Services:
     telemetry: ClientTelemetry
     """Metrics that clients push."""
     health: Health
+    replication: Replication | None
+    """None if ledgers are not replicated."""
+    dead_letters: DeadLetters
+    """The copies of what share groups gave up on this broker."""
     authorizer: Authorizer
     access: AccessControl | None
     """None: there are no access control lists."""

@@ -62,6 +62,8 @@ class PartitionState(NamedTuple):
     leader: Leader
     offsets: tuple[int, int] | None
     """(log start offset, high watermark), if this broker serves it and has loaded its log."""
+    size_bytes: int | None = None
+    """Under the same condition."""
 
 
 class DiskSpace(NamedTuple):
@@ -143,14 +145,15 @@ class TopicService:
         """All partitions of the topic."""
         found: list[PartitionState] = []
         for number in range(len(topic.partitions)):
-            partition, offsets = topic.log(number), None
+            partition, offsets, size_bytes = topic.log(number), None, None
             if (
                 partition is not None
                 and partition.is_loaded
                 and self._ownership.is_mine(topic, number)
             ):
                 offsets = partition.log_start_offset, partition.high_watermark
-            found.append(PartitionState(number, self.leader(topic, number), offsets))
+                size_bytes = partition.size_bytes
+            found.append(PartitionState(number, self.leader(topic, number), offsets, size_bytes))
         return found
 
     def reads_attributes(self, topic: Topic) -> bool:

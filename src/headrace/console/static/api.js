@@ -1,0 +1,97 @@
+// Requests to the broker's HTTP API, and how each is made elsewhere: curl, Python.
+import { useEffect, useState } from "./vendor/preact.js";
+
+export class Problem extends Error {
+  constructor(status, detail, nextStep) {
+    super(detail);
+    this.status = status;
+    this.nextStep = nextStep;
+  }
+}
+
+export function address(path, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value != null);
+  const search = new URLSearchParams(given).toString();
+  return path + (search ? `?${search}` : "");
+}
+
+// The path of names, each escaped: at("topics", name, "records").
+export const at = (...names) => `/v1/${names.map(encodeURIComponent).join("/")}`;
+
+export async function ask(method, path, { query, body, signal } = {}) {
+  let answer;
+  try {
+    answer = await fetch(address(path, query), {
+      method,
+      signal,
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, "the broker does not answer", "check that it runs, then try again");
+  }
+  const text = await answer.text();
+  let data = null;
+  try {
+    data = text ? JSON.parse(text) : null;
+  } catch {
+    data = { detail: text.slice(0, 300) };
+  }
+  if (!answer.ok) {
+    throw new Problem(answer.status, data?.detail ?? answer.statusText, data?.next_step ?? "");
+  }
+  return data;
+}
+
+export const get = (path, query, signal) => ask("GET", path, { query, signal });
+
+// What `load(signal)` returns, again whenever `keys` change: {data, problem, isLoading, again}.
+export function useData(load, keys) {
+  const [state, setState] = useState({ data: null, problem: null, isLoading: true });
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const ends = new AbortController();
+    setState((before) => ({ ...before, isLoading: true }));
+    load(ends.signal).then(
+      (data) => ends.signal.aborted || setState({ data, problem: null, isLoading: false }),
+      (problem) => ends.signal.aborted || setState({ data: null, problem, isLoading: false }),
+    );
+    return () => ends.abort();
+  }, [...keys, turn]);
+  return { ...state, again: () => setTurn((before) => before + 1) };
+}
+
+// --- the same request elsewhere ----------------------------------------------------------------
+
+// A word for a POSIX shell: no character of it has a meaning there.
+export function quoted(word) {
+  const text = String(word);
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+export const words = (...parts) => parts.map(quoted).join(" ");
+
+export function asCurl(method, path, body) {
+  const parts = ["curl", "-sS"];
+  if (method !== "GET") parts.push("-X", method);
+  if (body !== undefined) parts.push("-H", "Content-Type: application/json", "-d", JSON.stringify(body));
+  return words(...parts, location.origin + path);
+}
+
+// A text as a literal of Python: JSON's escapes are Python's, too.
+const literal = (value) => JSON.stringify(value).replace(/[\u007f-\uffff]/g, (one) =>
+  `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+export function asPython(method, path, body) {
+  const lines = ["import json, urllib.request", ""];
+  const parts = [literal(location.origin + path)];
+  if (method !== "GET") parts.push(`method=${literal(method)}`);
+  if (body !== undefined) {
+    lines.push(`body = json.loads(${literal(JSON.stringify(body))})`);
+    parts.push("data=json.dumps(body).encode()", 'headers={"Content-Type": "application/json"}');
+  }
+  lines.push(`request = urllib.request.Request(${parts.join(", ")})`);
+  lines.push("print(json.load(urllib.request.urlopen(request)))");
+  return lines.join("\n");
+}

@@ -1,0 +1,82 @@
+// How numbers, times and contents of messages are written.
+import { language } from "./words.js";
+
+const locale = () => (language.value === "zh" ? "zh-CN" : "en-GB");
+export const count = (value) => (value == null ? "–" : new Intl.NumberFormat(locale()).format(value));
+
+export function bytes(value) {
+  if (value == null || value < 0) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  for (; value >= 1024 && at < units.length - 1; at += 1) value /= 1024;
+  return `${at && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
+}
+
+export const time = (ms) => (ms == null || ms < 0 ? "–" : new Intl.DateTimeFormat(locale(), {
+  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit",
+  second: "2-digit", fractionalSecondDigits: 3, hour12: false,
+}).format(ms));
+
+export function span(ms) {
+  if (ms == null || ms < 0) return "–";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  for (const [unit, size] of [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000]]) {
+    if (ms >= size) return `${(ms / size).toFixed(1)} ${unit}`;
+  }
+  return `${(ms / 1000).toFixed(1)} s`;
+}
+
+// Characters that draw nothing, or that turn the direction of what stands beside them: a message
+// must not change how the page around it reads.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const named = (one) => `\u27e8U+${one.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
+
+export const TEXT_MAX = 100_000;
+export const LINE_MAX = 300;
+
+// A text as it may be shown, cut after `max` characters.
+export function visible(text, max = TEXT_MAX) {
+  const cut = text.length > max ? `${text.slice(0, max)} \u2026` : text;
+  return cut.replace(HIDDEN, named);
+}
+
+export function bytesOf(text, encoding) {
+  if (encoding !== "base64") return new TextEncoder().encode(text);
+  return Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+}
+
+export function hex(data) {
+  const lines = [];
+  for (let at = 0; at < Math.min(data.length, 16_384); at += 16) {
+    const row = [...data.slice(at, at + 16)];
+    const codes = row.map((one) => one.toString(16).padStart(2, "0")).join(" ").padEnd(47);
+    const shown = row.map((one) => (one > 31 && one < 127 ? String.fromCharCode(one) : ".")).join("");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes}  ${shown}`);
+  }
+  return lines.join("\n");
+}
+
+// {kind, text, problem}: a value in the wanted form, and why it cannot be shown in it.
+export function decoded(value, encoding, wanted, max = TEXT_MAX) {
+  if (value === null || value === undefined) return { kind: "null", text: "null" };
+  if (wanted === "hex") return { kind: "hex", text: hex(bytesOf(value, encoding)) };
+  if (encoding === "base64") {
+    const text = hex(bytesOf(value, encoding));
+    return { kind: "hex", text, problem: wanted === "auto" ? "" : "not UTF-8" };
+  }
+  if (wanted !== "text" && (wanted === "json" || /^\s*[[{"]/.test(value))) {
+    if (value.length > max) return { kind: "text", text: visible(value, max), problem: "too large" };
+    try {
+      return { kind: "json", text: visible(JSON.stringify(JSON.parse(value), null, 2), max) };
+    } catch (error) {
+      if (wanted === "json") return { kind: "text", text: visible(value, max), problem: error.message };
+    }
+  }
+  return { kind: "text", text: visible(value, max) };
+}
+
+export function line(value, encoding) {
+  if (value === null || value === undefined) return "null";
+  if (encoding === "base64") return `0x${[...bytesOf(value.slice(0, 88), encoding)].map((one) => one.toString(16).padStart(2, "0")).join("")}`;
+  return visible(value.slice(0, LINE_MAX + 1), LINE_MAX).replace(/[\n\t]+/g, " ");
+}

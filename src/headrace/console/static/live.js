@@ -1,0 +1,71 @@
+// Live values: one stream of events for the whole page, closed while the page is hidden.
+//
+// A browser holds six connections to one broker, so each tab has one stream, and only while somebody
+// can see it; it continues after the last event that came.
+import { effect, signal } from "./vendor/preact.js";
+import { address, get } from "./api.js";
+
+export const POINTS_MAX = 720;
+export const points = signal([]);
+export const health = signal(null);
+export const offsets = signal(null);
+export const isLive = signal(false);
+export const watchedTopic = signal("");
+
+let stream = null;
+let last = "";
+let retry = 0;
+
+function add(point) {
+  points.value = [...points.value, point].slice(-POINTS_MAX);
+}
+
+async function loadHistory() {
+  try {
+    const found = await get("/v1/history", { points: POINTS_MAX });
+    points.value = found.points;
+    last = found.last_event_id;
+  } catch {
+    points.value = []; // the page says why by its own request
+  }
+}
+
+function close() {
+  stream?.close();
+  stream = null;
+  clearTimeout(retry);
+  isLive.value = false;
+}
+
+function open() {
+  close();
+  if (document.hidden) return;
+  stream = new EventSource(address("/v1/events", { topic: watchedTopic.value, after: last }));
+  stream.addEventListener("open", () => (isLive.value = true));
+  stream.addEventListener("rates", (event) => {
+    last = event.lastEventId;
+    add(JSON.parse(event.data));
+  });
+  stream.addEventListener("health", (event) => (health.value = JSON.parse(event.data)));
+  stream.addEventListener("topic", (event) => (offsets.value = JSON.parse(event.data)));
+  stream.addEventListener("problem", () => close());
+  stream.addEventListener("error", () => {
+    isLive.value = false;
+    if (stream?.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+    clearTimeout(retry);
+    retry = setTimeout(open, 10_000);
+  });
+}
+
+let hasStarted = false;
+export async function startLive() {
+  if (hasStarted) return;
+  hasStarted = true;
+  await loadHistory();
+  effect(() => {
+    watchedTopic.value; // another topic is another stream
+    offsets.value = null;
+    open();
+  });
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+}

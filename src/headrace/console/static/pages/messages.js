@@ -1,0 +1,162 @@
+// Messages of a topic: browsed by offset, time or key, or followed as they come.
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { address, at, get, useData, words } from "../api.js";
+import { count, decoded, line, time, visible } from "../format.js";
+import { link, setQuery } from "../route.js";
+import { Code, Dialog, Empty, Field, Loaded, Refusal, Select, Table } from "../ui.js";
+import { t } from "../words.js";
+
+const ROWS = 50;
+export const TAIL_ROWS = 200;
+const PARTITIONS_AT_ONCE = 16;
+const FORMS = () => [["auto", t("Automatic")], ["json", "JSON"], ["text", t("Text")], ["hex", t("Hexadecimal")]];
+
+export function Messages({ topic, query }) {
+  const [opened, setOpened] = useState(null);
+  const from = query.from ?? "latest";
+  return html`<div class="filters">
+      <${Select} label=${t("Show")} value=${from} onChange=${(one) => setQuery({ from: one, offset: "", time: "", key: "" })} options=${[
+        ["latest", t("the latest")], ["offset", t("from an offset")], ["time", t("from a time")], ["key", t("with a key")], ["live", t("as they come (live)")]]} />
+      <${Select} label=${t("Partition")} value=${query.partition ?? ""} onChange=${(partition) => setQuery({ partition, offset: "" })}
+        options=${[["", t("all")], ...topic.partitions.map((one) => [one.partition, one.partition])]} />
+      ${from === "offset" && html`<${Field} label=${t("Offset")}><input type="number" min="0" value=${query.offset ?? ""} onChange=${(event) => setQuery({ offset: event.target.value })} /><//>`}
+      ${from === "time" && html`<${Field} label=${t("Time")}><input type="datetime-local" step="1" value=${query.time ?? ""} onChange=${(event) => setQuery({ time: event.target.value })} /><//>`}
+      ${from === "key" && html`<${Field} label=${t("Key")}><input value=${query.key ?? ""} onChange=${(event) => setQuery({ key: event.target.value })} /><//>`}
+      <${Select} label=${t("Decode as")} value=${query.as ?? "auto"} options=${FORMS()} onChange=${(as) => setQuery({ as })} />
+    </div>
+    ${from === "live"
+      ? html`<${Tail} topic=${topic} partition=${query.partition ?? ""} open=${setOpened} key=${query.partition ?? ""} />`
+      : html`<${Browse} topic=${topic} from=${from} query=${query} open=${setOpened} />`}
+    ${opened && html`<${Message} topic=${topic.name} record=${opened} as=${query.as ?? "auto"} close=${() => setOpened(null)} />`}`;
+}
+
+// --- browse --------------------------------------------------------------------------------------
+
+async function page(topic, number, query, signal) {
+  const path = at("topics", topic.name, "records");
+  const answer = await get(path, { partition: number, max: ROWS, ...query }, signal);
+  return { ...answer, records: answer.records.map((one) => ({ ...one, partition: number })) };
+}
+
+async function latest(topic, number, signal) {
+  const known = topic.partitions[number];
+  let end = known.end_offset;
+  if (end == null) end = (await page(topic, number, { timestamp_ms: 253_402_300_799_999, max: 1 }, signal)).next_offset;
+  // The offsets of a topic that was read a while ago: the end has moved since.
+  const probe = await page(topic, number, { offset: Math.max(end - ROWS, known.start_offset ?? 0) }, signal);
+  const start = Math.max(probe.start_offset, probe.end_offset - ROWS);
+  return probe.end_offset > end ? page(topic, number, { offset: start }, signal) : probe;
+}
+
+async function read(topic, from, query, signal) {
+  if (from === "key") {
+    if (!query.key) return { records: [] };
+    const found = await get(at("topics", topic.name, "messages"), { key: query.key, partition: query.partition, limit: ROWS }, signal);
+    return { records: found.messages, isCut: !found.is_complete, searched: found.searched };
+  }
+  const numbers = query.partition ? [Number(query.partition)] : topic.partitions.slice(0, PARTITIONS_AT_ONCE).map((one) => one.partition);
+  const asked = from === "time" ? { timestamp_ms: Math.max(Date.parse(query.time) || 0, 0) } : { offset: Number(query.offset) || 0 };
+  const pages = await Promise.all(numbers.map((number) => (from === "latest" ? latest(topic, number, signal)
+    : page(topic, number, asked, signal).catch((problem) => {
+      if (numbers.length > 1 && problem.status === 409) return { records: [] }; // it has no such offset
+      throw problem;
+    }))));
+  const order = from === "latest" ? -1 : 1;
+  const records = pages.flatMap((one) => one.records)
+    .sort((a, b) => order * (a.timestamp_ms - b.timestamp_ms || a.partition - b.partition || a.offset - b.offset));
+  return {
+    records: records.slice(0, ROWS),
+    unreadable: pages.flatMap((one, index) => (one.unreadable ?? []).map((bad) => ({ ...bad, partition: numbers[index] }))),
+    next: numbers.length === 1 && pages[0].next_offset < pages[0].end_offset ? pages[0].next_offset : null,
+    skipped: query.partition ? 0 : topic.partitions.length - numbers.length,
+  };
+}
+
+function Browse({ topic, from, query, open }) {
+  const keys = [topic.name, from, query.partition, query.offset, query.time, query.key];
+  const state = useData((signal) => read(topic, from, query, signal), keys);
+  const hint = `echo 'hello' | ${words("headrace", "produce", topic.name)}`;
+  return html`<${Loaded} state=${state}>${(data) => html`
+    ${data.unreadable?.length > 0 && html`<div class="note bad"><strong>${t("Batches that cannot be decoded")}</strong>
+      <ul>${data.unreadable.map((one) => html`<li>${one.partition}: ${one.offset}–${one.last_offset}: ${visible(one.reason, 300)}</li>`)}</ul></div>`}
+    ${data.skipped > 0 && html`<p class="quiet">${t("Only the first {n} partitions are shown: choose one to see another.", { n: PARTITIONS_AT_ONCE })}</p>`}
+    ${data.isCut && html`<p class="quiet">${t("The search ended at its time limit after {n} records: a task searches all (headrace find).", { n: count(data.searched.records) })}</p>`}
+    ${data.records.length === 0
+      ? html`<${Empty} text=${from === "latest" ? t("No messages yet: here is how to send one.") : t("No message is there. To send one:")} command=${hint} />`
+      : html`<${Rows} topic=${topic} records=${data.records} open=${open} />`}
+    <div class="tools"><button onClick=${state.again}>${t("Read again")}</button>
+      ${data.next != null && from !== "latest" && html`<button onClick=${() => setQuery({ from: "offset", offset: data.next, time: "" })}>${t("Next {n}", { n: ROWS })}</button>`}</div>
+  `}<//>`;
+}
+
+function Rows({ topic, records, open }) {
+  return html`<${Table} label=${t("Messages")} rows=${records} keyOf=${(one) => `${one.topic ?? ""}/${one.partition}/${one.offset}`} columns=${[
+    { name: t("Partition"), isNumber: true, cell: (one) => one.partition },
+    { name: t("Offset"), isNumber: true, cell: (one) => html`<button class="plain" aria-label=${t("Open {place}", { place: `${one.partition}:${one.offset}` })} onClick=${() => open(one)}><u>${one.offset ?? one.state}</u></button>` },
+    { name: t("Time"), cell: (one) => time(one.timestamp_ms) },
+    { name: t("Key"), cell: (one) => html`<bdi class="line">${line(one.key, one.key_encoding)}</bdi>` },
+    { name: t("Value"), cell: (one) => html`<bdi class="line">${line(one.value, one.value_encoding)}</bdi>` },
+  ]} />`;
+}
+
+// --- live ----------------------------------------------------------------------------------------
+
+// A tail shows the newest rows alone, drawn at most four times a second, however many come.
+function Tail({ topic, partition, open }) {
+  const [rows, setRows] = useState([]);
+  const [isPaused, setPaused] = useState(false);
+  const [problem, setProblem] = useState(null);
+  const waiting = useRef([]);
+  const total = useRef(0);
+  useEffect(() => {
+    if (isPaused) return undefined;
+    const stream = new EventSource(address(at("topics", topic.name, "tail"), { partition }));
+    stream.addEventListener("record", (event) => {
+      waiting.current.push(event.data);
+      total.current += 1;
+      if (waiting.current.length > TAIL_ROWS) waiting.current.splice(0, waiting.current.length - TAIL_ROWS);
+    });
+    stream.addEventListener("problem", (event) => {
+      const { detail, next_step: nextStep } = JSON.parse(event.data);
+      setProblem({ message: detail, nextStep });
+      stream.close();
+    });
+    const timer = setInterval(() => {
+      if (waiting.current.length === 0) return;
+      const fresh = waiting.current.map((one) => JSON.parse(one)).reverse();
+      waiting.current = [];
+      setRows((before) => [...fresh, ...before].slice(0, TAIL_ROWS));
+    }, 250);
+    return () => {
+      stream.close();
+      clearInterval(timer);
+    };
+  }, [isPaused]);
+  return html`<div class="tools"><button onClick=${() => setPaused(!isPaused)}>${isPaused ? t("Continue") : t("Pause")}</button>
+      <span role="status">${t("{n} messages came; the newest {rows} are shown", { n: count(total.current), rows: rows.length })}</span></div>
+    ${problem && html`<${Refusal} problem=${problem} />`}
+    ${rows.length === 0 ? html`<p class="quiet">${t("Waiting for messages")} …</p>` : html`<${Rows} topic=${topic} records=${rows} open=${open} />`}`;
+}
+
+// --- one message ---------------------------------------------------------------------------------
+
+function Message({ topic, record, as, close }) {
+  const [form, setForm] = useState(as);
+  const value = decoded(record.value, record.value_encoding, form);
+  const key = decoded(record.key, record.key_encoding, form);
+  const again = link(["topics", topic, "send"], { partition: record.partition, offset: record.offset });
+  return html`<${Dialog} title=${`${topic} ${record.partition}:${record.offset ?? record.state}`} close=${close}>
+    <p>${time(record.timestamp_ms)} · ${t("{n} characters", { n: count(record.value?.length ?? 0) })}</p>
+    <${Select} label=${t("Decode as")} value=${form} options=${FORMS()} onChange=${setForm} />
+    <h3>${t("Key")}</h3><bdi><${Code} text=${key.text} /></bdi>
+    <h3>${t("Value")} (${value.kind})</h3>
+    ${value.problem && html`<p class="quiet">${t("Not shown as asked")}: ${visible(value.problem, 200)}</p>`}
+    <bdi><${Code} text=${value.text} /></bdi>
+    <h3>${t("Headers")}</h3>
+    ${record.headers.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Headers")} rows=${record.headers} keyOf=${(one) => one[0]} columns=${[
+      { name: t("Name"), cell: (one) => html`<bdi class="line">${visible(one[0], 200)}</bdi>` },
+      { name: t("Value"), cell: (one) => html`<bdi class="line">${line(one[1], one[2])}</bdi>` },
+    ]} />`}
+    <footer>${record.offset != null && html`<a href=${again} onClick=${close}>${t("Send it again, or changed")}</a>`}</footer>
+  <//>`;
+}

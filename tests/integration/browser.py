@@ -1,0 +1,97 @@
+"""Chromium for the console's tests, and what it must never report.
+
+Invariants: a real browser of the machine, at most one at a time. Every page that a test opens is
+watched: a script error, a report of the content security policy, or a request to another host
+fails the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt install chromium")
+LANGUAGE = "en-GB"
+_WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation",
+  (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+"""
+
+
+class Browser:
+    """One browser, and the console of one broker in it."""
+
+    def __init__(self, chromium: Any, base: str) -> None:
+        self._chromium = chromium
+        self.base = base
+
+    @contextlib.contextmanager
+    def page(self, path: str = "", base: str = "", **context: Any) -> Iterator[Any]:
+        """A page of the console; what it may not do fails the test at its end."""
+        base = base or self.base
+        faults: list[str] = []
+        fetched: list[str] = []
+
+        def said(message: Any) -> None:
+            if message.type == "error" and "Failed to load resource" not in message.text:
+                faults.append(message.text)  # a refusal by the API is shown by the page
+
+        given = {"viewport": {"width": 1200, "height": 900}, "locale": LANGUAGE, **context}
+        opened = self._chromium.new_context(**given)
+        opened.add_init_script(_WATCH)
+        page = opened.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", said)
+        page.on("request", lambda request: fetched.append(request.url))
+        try:
+            page.goto(f"{base}/#/{path}")
+            page.wait_for_selector("main h1")
+            yield page
+            faults += page.evaluate("window.violations")
+        finally:
+            opened.close()
+        away = [url for url in fetched if not url.startswith(base)]
+        assert not away, "the console asks another host"
+        assert not faults
+
+
+@contextlib.contextmanager
+def chromium(base: str) -> Iterator[Browser]:
+    """Start the browser."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (dev)")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield Browser(started, base)
+        finally:
+            started.close()
+
+
+def accessibility_violations(page: Any) -> list[str]:
+    """What axe-core finds against WCAG 2.2 A and AA."""
+    source = (files("axe_playwright_python") / "axe.min.js").read_text()
+    page.evaluate(f"{source}\n;undefined")
+    found = page.evaluate(
+        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
+    )
+    return [
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+        for one in found["violations"]
+        for node in one["nodes"]
+    ]
+
+
+def overflow_px(page: Any) -> int:
+    """By how much the page is wider than its window."""
+    root = "document.documentElement"
+    return int(page.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))

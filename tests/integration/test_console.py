@@ -1,0 +1,296 @@
+"""The console in a real browser, against a real broker with records, groups and dead letters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tests.integration.broker import Broker
+from tests.integration.browser import (
+    NEEDS_CHROMIUM,
+    accessibility_violations,
+    chromium,
+    overflow_px,
+)
+from tests.integration.clients import Confluent, Rec, create_topic
+
+pytestmark = NEEDS_CHROMIUM
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+CONTROL = "\u202egnp.exe\u202c \x00\x1b[31m\u200b end"
+PAGES = [
+    "",
+    "topics",
+    "topics/orders",
+    "topics/orders/partitions",
+    "topics/orders/settings",
+    "topics/orders/send",
+    "topics/empty",
+]
+
+
+def commit(broker, group: str, offset: int) -> None:
+    """Let a group stand at this offset of all partitions of `orders`."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": group})
+    offsets = [TopicPartition("orders", number, offset) for number in range(3)]
+    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+
+
+@pytest.fixture(scope="module")
+def console_broker(tmp_path_factory):
+    broker = Broker(tmp_path_factory.mktemp("console"))
+    broker.start()
+    create_topic(broker.kafka, "orders", 3)
+    create_topic(broker.kafka, "empty")
+    records = [Rec(b"k%d" % (n % 7), json.dumps({"order": n}).encode()) for n in range(400)]
+    records += [
+        Rec(b"evil", HOSTILE.encode(), [(HOSTILE, HOSTILE.encode())]),
+        Rec(b"evil", CONTROL.encode()),
+        Rec(b"\xff\x00", bytes(range(256))),
+        Rec(b"large", b"x" * 900_000),
+        Rec(None, None),
+    ]
+    Confluent.produce(broker.kafka, "orders", records)
+    commit(broker, "billing", 12)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(console_broker):
+    with chromium(f"http://{console_broker.http}") as started:
+        yield started
+
+
+def run(form: str, broker) -> str:
+    """Run a command line that the console shows, in a shell; returns what it writes."""
+    form = form.replace(
+        "headrace ", f"'{sys.executable}' -m headrace.cli.main --bootstrap {broker.kafka} "
+    )
+    done = subprocess.run(
+        ["sh", "-c", form], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, (form, done.stderr)
+    return done.stdout
+
+
+def names(broker) -> list[str]:
+    return [one["name"] for one in json.loads(broker.get("/v1/topics")[1])["topics"]]
+
+
+# --- every page ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_are_accessible_in_light_and_dark_and_fit_a_small_screen(browser, path, scheme):
+    with browser.page(path, color_scheme=scheme) as page:
+        page.wait_for_load_state("load")
+        page.wait_for_selector("main :is(table, .note, form)")
+        assert accessibility_violations(page) == []
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert overflow_px(page) <= 0
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_speak_chinese(browser, path):
+    with browser.page(path, locale="zh-CN") as page:
+        page.wait_for_selector("main :is(table, .note, form)")
+        assert page.locator("html").get_attribute("lang") == "zh-CN"
+        assert "概览" in page.locator("header nav").inner_text()
+        page.get_by_role("button", name="English").click()
+        page.get_by_role("link", name="Overview").wait_for()
+
+
+def test_the_first_page_is_small_and_cached_for_ever(browser, console_broker):
+    with browser.page() as page:
+        page.wait_for_selector("canvas")
+        sizes = page.evaluate(
+            "performance.getEntriesByType('resource').map((one) => [one.name, one.encodedBodySize])"
+        )
+    script = sum(size for name, size in sizes if name.endswith(".js"))
+    style = sum(size for name, size in sizes if name.endswith(".css"))
+    assert 20_000 < script <= 60 * 1024
+    assert 1_000 < style <= 10 * 1024
+
+
+def test_what_is_live_moves_without_a_reload(browser, console_broker):
+    with browser.page("topics/orders/partitions") as page:
+        page.get_by_text("Live", exact=True).wait_for()
+        ends = page.locator("tbody tr td:nth-child(5)")
+        before = ends.all_inner_texts()
+        Confluent.produce(console_broker.kafka, "orders", [Rec(b"more", b"{}")] * 3)
+        page.wait_for_function(
+            "before => [...document.querySelectorAll('tbody tr td:nth-child(5)')]"
+            ".map((one) => one.innerText).join() !== before",
+            arg=",".join(before),
+        )
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def test_hostile_contents_are_text(browser):
+    with browser.page("topics/orders?from=key&key=evil") as page:
+        page.get_by_text("<img src=x").first.wait_for()
+        text = page.locator("tbody").inner_text()
+        assert "⟨U+202E⟩gnp.exe" in text
+        assert "⟨U+0000⟩⟨U+001B⟩[31m" in text
+        page.get_by_role("button", name="Open").last.click()
+        page.locator("dialog").wait_for()
+        assert page.title() == "orders · Headrace"
+        assert page.locator("main img, dialog img, dialog script").count() == 0
+
+
+def test_a_value_is_shown_in_the_form_that_is_asked_for(browser):
+    with browser.page("topics/orders?from=key&key=k1") as page:
+        page.get_by_role("button", name="Open").first.click()
+        dialog = page.locator("dialog")
+        assert '"order":' in dialog.inner_text()
+        dialog.get_by_label("Decode as").select_option("hex")
+        assert "000000  7b 22" in dialog.inner_text()
+        dialog.get_by_label("Decode as").select_option("text")
+        assert '{"order": ' in dialog.inner_text()
+
+
+def test_a_link_restores_what_a_page_showed(browser):
+    with browser.page("topics/orders") as page:
+        page.get_by_label("Show").select_option("offset")
+        page.get_by_role("combobox", name="Partition").select_option("1")
+        page.get_by_label("Offset", exact=True).fill("7")
+        page.get_by_label("Offset", exact=True).press("Enter")
+        page.wait_for_function("location.hash.includes('offset=7')")
+        page.get_by_role("button", name="Open 1:7").wait_for()
+        link = page.url
+        page.goto("about:blank")
+        page.goto(link)
+        page.get_by_role("button", name="Open 1:7").wait_for()
+        assert page.get_by_role("button", name="Open 1:6").count() == 0
+
+
+def test_a_tail_shows_new_messages_and_keeps_its_rows_bounded(browser, console_broker):
+    with browser.page("topics/orders?from=live") as page:
+        page.get_by_text("Waiting for messages").wait_for()
+        page.wait_for_timeout(500)  # the stream has begun once its head has come
+        records = [Rec(b"tail", b"%d" % n) for n in range(3_000)]
+        Confluent.produce(console_broker.kafka, "orders", records)
+        page.get_by_text("3,000 messages came").wait_for()
+        assert page.locator("tbody tr").count() == 200
+        page.get_by_role("button", name="Pause").click()
+
+
+# --- actions -------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_and_deleted_by_keyboard_alone(browser, console_broker):
+    with browser.page("topics") as page:
+        page.get_by_role("button", name="Create a topic").focus()
+        page.keyboard.press("Enter")
+        page.get_by_label("Name", exact=True).focus()
+        page.keyboard.type("by-keyboard")
+        assert page.get_by_label("Name", exact=True).input_value() == "by-keyboard"
+        page.keyboard.press("Enter")
+        page.get_by_text("Creates by-keyboard with 1 partitions").wait_for()
+        assert "by-keyboard" not in names(console_broker)
+        page.locator("dialog button.main").focus()
+        page.keyboard.press("Enter")
+        page.locator("dialog .note.good").wait_for()
+        assert "by-keyboard" in names(console_broker)
+        page.keyboard.press("Escape")
+        page.keyboard.press("Control+k")
+        page.get_by_role("combobox", name="Name of a page").wait_for()
+        page.keyboard.type("by-key")
+        page.get_by_role("option", name="by-keyboard").wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Delete the topic").focus()
+        page.wait_for_selector(".tabs")
+        page.get_by_text("No messages yet").wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_text("Deletes by-keyboard: 1 partitions with 0 records").wait_for()
+        delete = page.get_by_role("button", name="Delete", exact=True)
+        assert delete.is_disabled()
+        page.get_by_label("Type by-keyboard to confirm").focus()
+        page.keyboard.type("by-keyboar")
+        assert delete.is_disabled()
+        page.keyboard.type("d")
+        page.keyboard.press("Enter")
+        page.wait_for_function("location.hash === '#/topics'")
+    assert "by-keyboard" not in names(console_broker)
+
+
+@pytest.mark.parametrize("form", [0, 1, 2], ids=["command", "curl", "python"])
+def test_the_forms_of_an_action_do_what_it_does(browser, console_broker, form):
+    """They are run as they are shown; the action itself is cancelled."""
+    name = f"by-form-{form}"
+    with browser.page("topics") as page:
+        page.get_by_role("button", name="Create a topic").click()
+        page.get_by_label("Name", exact=True).fill(name)
+        page.get_by_role("button", name="Check").click()
+        page.get_by_text(f"Creates {name}").wait_for()
+        page.locator("dialog summary").click()
+        shown = page.locator("dialog .forms pre").nth(form).inner_text()
+        page.get_by_role("button", name="Cancel").click()
+    assert name not in names(console_broker)
+    if form == 2:
+        subprocess.run([sys.executable, "-c", shown], check=True, timeout=60, capture_output=True)
+    else:
+        run(shown, console_broker)
+    assert name in names(console_broker)
+
+
+def test_a_message_is_sent_again_with_what_it_had(browser, console_broker):
+    value = 'it\'s "quoted" $HOME `x` \\ 中'
+    create_topic(console_broker.kafka, "again")
+    Confluent.produce(console_broker.kafka, "again", [Rec(b"k", value.encode(), [("h", b"v: w")])])
+    with browser.page("topics/again") as page:
+        page.get_by_role("button", name="Open 0:0").click()
+        page.get_by_role("link", name="Send it again").click()
+        page.get_by_text("A copy of 0:0").wait_for()
+        page.wait_for_function("document.querySelector('textarea').value !== ''")
+        page.get_by_role("button", name="Check").click()
+        page.locator("dialog summary").click()
+        command = page.locator("dialog .forms pre").first.inner_text()
+        page.get_by_role("button", name="Send", exact=True).click()
+        page.locator("dialog .note.good").wait_for()
+    run(command, console_broker)
+    answer = json.loads(console_broker.get("/v1/topics/again/records?offset=0")[1])
+    found = [(one["key"], one["value"], one["headers"]) for one in answer["records"]]
+    assert found == [("k", value, [["h", "v: w"]])] * 3
+
+
+def test_a_setting_is_changed_and_reset(browser, console_broker):
+    def retention() -> dict:
+        answer = json.loads(console_broker.get("/v1/topics/empty/config")[1])
+        return next(one for one in answer["settings"] if one["name"] == "retention.ms")
+
+    with browser.page("topics/empty/settings") as page:
+        page.get_by_label("Name contains").fill("retention.ms")
+        page.get_by_role("button", name="Change retention.ms").click()
+        page.get_by_role("textbox", name="retention.ms", exact=True).fill("3600000")
+        page.get_by_role("button", name="Check").click()
+        page.locator("dialog button.main").click()
+        page.locator("dialog .note.good").wait_for()
+        assert retention()["value"] == "3600000"
+        page.keyboard.press("Escape")
+        page.get_by_text("set here").wait_for()
+        page.get_by_role("button", name="Reset retention.ms").click()
+        page.locator("dialog button.main").click()
+        page.locator("dialog .note.good").wait_for()
+    assert not retention()["is_set"]
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_a_broker_that_stops_is_said_and_followed_again(browser, make_broker):
+    broker = make_broker()
+    with browser.page(base=f"http://{broker.http}") as page:
+        page.get_by_text("Live", exact=True).wait_for()
+        broker.stop()
+        page.get_by_text("Not live").wait_for()
+        broker.start()
+        page.get_by_text("Live", exact=True).wait_for(timeout=60_000)

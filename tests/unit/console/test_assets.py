@@ -1,0 +1,118 @@
+"""The console's files: what is served, how it is cached, and that every text has its words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from importlib.resources import files
+
+import pytest
+from starlette.applications import Starlette
+from tests.unit.http.http_rig import scope
+
+from headrace.console.assets import load_assets
+from headrace.http.console import POLICY, console_routes
+
+STATIC = files("headrace.console") / "static"
+OWN = [path for path in load_assets().by_path if not path.startswith("vendor/")]
+STRING = r'"((?:[^"\\]|\\.)*)"'
+
+
+def text(path: str) -> str:
+    return load_assets().by_path[path].data.decode()
+
+
+def ask(path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    import asyncio
+
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    asked = scope("GET", path)
+    asked["headers"] += [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]
+    asyncio.run(Starlette(routes=console_routes())(asked, receive, send))
+    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], found, b"".join(one.get("body", b"") for one in sent[1:])
+
+
+def test_the_index_is_asked_for_again_and_names_files_that_never_change():
+    status, headers, body = ask("/")
+    assert (status, headers["cache-control"]) == (200, "no-cache")
+    assert ask("/", if_none_match=headers["etag"])[0] == 304
+    named = re.findall(r'(?:src|href)="(console/[^"]+)"', body.decode())
+    assert len(named) >= 3
+    for path in named:
+        status, headers, _ = ask(f"/{path}")
+        assert status == 200, path
+        assert "immutable" in headers["cache-control"]
+        assert headers["content-security-policy"] == POLICY
+
+
+def test_a_file_is_served_compressed_to_who_takes_it():
+    path = f"/console/{load_assets().version}/main.js"
+    _, plain_headers, plain = ask(path)
+    _, headers, packed = ask(path, accept_encoding="br, gzip")
+    assert "content-encoding" not in plain_headers
+    assert headers["content-encoding"] == "gzip"
+    assert headers["vary"] == "Accept-Encoding"
+    assert gzip.decompress(packed) == plain
+
+
+@pytest.mark.parametrize("path", ["../assets.py", "%2e%2e/assets.py", "", "vendor", "index.html"])
+def test_nothing_but_the_files_is_served(path):
+    assert ask(f"/console/{load_assets().version}/{path}")[0] == 404
+    assert ask("/console/0123456789abcdef/main.js")[0] == 404
+
+
+def test_every_import_leads_to_a_file():
+    known = load_assets().by_path
+    for path in OWN:
+        if not path.endswith(".js"):
+            continue
+        folder = path.rpartition("/")[0]
+        for target in re.findall(rf"(?:from|import\(?)\s*{STRING}", text(path)):
+            parts = [*filter(None, folder.split("/"))]
+            for part in target.split("/"):
+                if part == "..":
+                    parts.pop()
+                elif part != ".":
+                    parts.append(part)
+            assert "/".join(parts) in known, (path, target)
+
+
+def test_every_text_has_its_words_in_the_table_and_the_same_gaps():
+    table = dict(re.findall(rf"^  {STRING}: {STRING},$", text("zh.js"), re.MULTILINE))
+    used = {one for path in OWN for one in re.findall(rf"\bt\({STRING}", text(path))}
+    assert len(used) > 50
+    assert used <= {*table}, "add these to zh.js"
+    assert {*table} <= used, "these are not used: take them out of zh.js"
+    for english, chinese in table.items():
+        gaps = [sorted(re.findall(r"\{\w+\}", one)) for one in (english, chinese)]
+        assert gaps[0] == gaps[1], english
+
+
+def test_no_own_file_makes_markup_of_text_or_code_of_words():
+    banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|style="
+    for path in OWN:
+        assert not re.search(f"{banned}|dangerouslySet", text(path)), path
+
+
+def test_vendored_files_come_with_their_licences_and_versions():
+    licences = text("vendor/LICENCES.txt")
+    script = (files("headrace") / "../../scripts/console_vendor.py").read_text()
+    pinned = re.findall(r'^    "([\w@/.-]+)": \(\s+"([\d.]+)"', script, re.MULTILINE)
+    assert len(pinned) == 5
+    for name, version in pinned:
+        assert f"--- {name} {version} (" in licences
+
+
+def test_the_index_has_no_script_of_its_own():
+    page = (STATIC / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=", page)
+    assert json.dumps(POLICY).count("unsafe") == 0
