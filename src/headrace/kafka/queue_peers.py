@@ -15,7 +15,7 @@ from headrace import errors
 from headrace.broker.services.owner_calls import error_named
 from headrace.broker.shares.hosted_shares import Pause
 from headrace.broker.shares.queue_peers import QueuePosition, SeenPause
-from headrace.broker.shares.share_receive import Received
+from headrace.broker.shares.share_receive import ATTEMPT, Received
 from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
@@ -38,8 +38,9 @@ NO_TOPIC: Final = UUID(int=0)
 CONNECTIONS_MAX: Final = 32
 """To one broker, for calls; as many again for waits."""
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-LEAVES_OTHERS: Final = 0x01
-"""Of QueueReceive: see Selection. Do not change: on the wire between versions."""
+LEAVES_OTHERS, TAKES_FOLLOWERS, IS_ATTEMPT, REPETITION = 0x01, 0x02, 0x04, 0x08
+"""Flags of QueueReceive: see Selection, ReceiveRequest. Do not change: on the wire between
+versions."""
 RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 """For the batches in one response, excluding the last one."""
 
@@ -90,10 +91,14 @@ class KafkaQueuePeers:
             "lock_ms": asked.lock_ms,
             "partitions": [{"partition_index": one, "end": end} for one, end in ends.items()],
         }
+        flags = TAKES_FOLLOWERS if asked.takes_followers else 0
+        if asked.attempt:
+            flags |= IS_ATTEMPT if asked.attempt == ATTEMPT else REPETITION
         selection = asked.selection
         if selection is not None:
-            flags = LEAVES_OTHERS if selection.leaves_others else 0
-            body |= {"filter_tags": selection.tags, "filter_sql": selection.sql, "flags": flags}
+            flags |= LEAVES_OTHERS if selection.leaves_others else 0
+            body |= {"filter_tags": selection.tags, "filter_sql": selection.sql}
+        body["flags"] = flags
         answer = await self._call(broker, apis.QUEUE_RECEIVE, body)
         return {part.partition_index: _received(part) for part in answer.partitions}
 

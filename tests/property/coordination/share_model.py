@@ -94,22 +94,28 @@ class ShareModel:
         if self.claimed[0] == member:
             self.claimed = ("", 0)
 
-    def acquire(self, first, last, deliveries, member, until_ms, now_ms):
+    def acquire(self, first, last, deliveries, member, until_ms, now_ms, together=()):
+        """`together`: the offsets that one receive delivers, if records of a key may come so."""
         for offset in range(first, last + 1):
             record = self.record(offset)
             assert record.state == AVAILABLE, f"{offset} is {record.state}"
             assert record.at_ms <= now_ms, f"{offset} came before its time"
             assert deliveries == record.deliveries + 1, f"{offset}: a delivery was not counted"
             if self.config.is_ordered:
-                self.check_order(offset, record)
+                self.check_order(offset, record, together)
                 assert record.key not in self.parked, f"{offset} is set aside"
             record.state, record.owner, record.at_ms = ACQUIRED, member, until_ms
             record.deliveries = deliveries
 
-    def check_order(self, offset: int, record: ModelRecord) -> None:
+    def check_order(self, offset: int, record: ModelRecord, together=()) -> None:
+        for other_offset, other in self.records.items():
+            is_held = other.state == ACQUIRED and other_offset not in together
+            assert not (is_held and other.key == record.key), (
+                f"{offset} came while {other_offset} of the same key is in flight"
+            )
         for other_offset in range(self.start, offset):
             other = self.record(other_offset)
-            if other.key == record.key:
+            if other.key == record.key and other_offset not in together:
                 assert other.state in {FINISHED, ARCHIVING}, (
                     f"{offset} overtook {other_offset} of the same key ({other.state})"
                 )
@@ -186,10 +192,31 @@ class ShareModel:
             self.record(number)
             self.finish(number)
 
+    def is_free(self, offset: int, now_ms: int) -> bool:
+        record = self.record(offset)
+        is_due = record.state == AVAILABLE and record.at_ms <= now_ms
+        return is_due and not self.is_expired(offset, now_ms)
+
+    def chain(self, head: int, known: Iterable[int], now_ms: int) -> list[int]:
+        """What may be delivered together with a head, among the records that are known."""
+        found, key = [head], self.record(head).key
+        for offset in sorted(known):
+            record = self.record(offset)
+            if offset <= head or record.key != key or record.state in {FINISHED, ARCHIVING}:
+                continue
+            if not self.is_free(offset, now_ms):
+                break
+            found.append(offset)
+        return found
+
+    def held_by(self, member: str, now_ms: int) -> list[tuple[int, int]]:
+        """(offset, deliveries) of what a member holds."""
+        return [(n, self.records[n].deliveries) for n in self.held(member, now_ms)]
+
     def deliverable(self, end: int, now_ms: int) -> set[int]:
         """What could be delivered now of the records before `end`."""
         found: set[int] = set()
-        busy: set[int] = set()
+        busy = {one.key for one in self.records.values() if one.state == ACQUIRED}
         for offset in range(self.start, end):
             record = self.record(offset)
             if record.state in {FINISHED, ARCHIVING}:

@@ -34,6 +34,7 @@ from headrace.coordination.shares.commands import (
     RecordOrder,
     ReleaseKeyCommand,
     ReleaseMemberCommand,
+    RepeatCommand,
     SettleCommand,
     Settlement,
     ShareLoadedCommand,
@@ -55,6 +56,10 @@ GROUP = "g"
 MEMBERS = ("a", "b", "c")
 HISTORIES = 400
 STEPS = 60
+
+
+def numbers(acquired):
+    return [n for first, last, _ in acquired for n in range(first, last + 1)]
 
 
 class Rig:
@@ -84,6 +89,7 @@ class Rig:
             self.attributes = {offset: self.some_attributes() for offset in range(10_000)}
         self.model = ShareModel(self.config, 0, self.keys, self.attributes)
         self.letters: list[tuple[int, int]] = []
+        self.attempts = 0
         self.machine = ShareMachine()
         self.ask(OpenShareGroupCommand(GROUP, 0, self.config))
 
@@ -159,28 +165,70 @@ class Rig:
         member = self.rng.choice(MEMBERS)
         if not self.claim(member):
             return
-        peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
+        takes_followers = self.rng.random() < 0.4
+        peek = PeekCommand(GROUP, self.log_end, records_max, takes_followers)
+        peeked = self.ask(peek)
         assert peeked.error is None
         if peeked.rows_from >= 0:
             self.learn(peeked.rows_from)
             self.tick_if_due()  # a wait may have ended before its record was known again
-        peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
+        peeked = self.ask(peek)
         while peeked.again_from >= 0:  # keys whose next records were forgotten
             self.learn(peeked.again_from)
             self.tick_if_due()
-            peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
+            peeked = self.ask(peek)
         within = sorted(peeked.ranges)
         is_strict = self.rng.random() < 0.5
-        reply = self.ask(AcquireCommand(GROUP, member, within, records_max, is_strict))
+        ways = within, records_max, is_strict, -1, "", takes_followers
+        known = self.known
+        reply = self.ask(AcquireCommand(GROUP, member, *ways))
         assert reply.error is None
-        self.check_priorities(reply.acquired, records_max)
+        if takes_followers:
+            self.check_chains(reply.acquired, known, records_max)
+        else:
+            self.check_priorities(reply.acquired, records_max)
         until_ms = self.now_ms + self.config.lock_ms
+        together = numbers(reply.acquired) if takes_followers else ()
         for first, last, deliveries in reply.acquired:
-            self.model.acquire(first, last, deliveries, member, until_ms, self.now_ms)
+            given = first, last, deliveries, member, until_ms, self.now_ms
+            self.model.acquire(*given, together)
         acquired = sum(last - first + 1 for first, last, _ in reply.acquired)
         assert acquired <= records_max or not is_strict
         if not acquired:
             self.check_that_nothing_was_there()
+
+    def attempt(self) -> None:
+        """A receive that is repeated gets the same, and nothing of it is counted again."""
+        self.attempts += 1
+        member = f"attempt-{self.attempts}"
+        if not self.claim(member):
+            return
+        within = sorted(self.ask(PeekCommand(GROUP, self.log_end, 3)).ranges)
+        asked = AcquireCommand(GROUP, member, within, 3, True, is_attempt=True)
+        reply = self.ask(asked)
+        for first, last, deliveries in reply.acquired:
+            until_ms = self.now_ms + self.config.lock_ms
+            self.model.acquire(first, last, deliveries, member, until_ms, self.now_ms)
+
+    def repeat(self) -> None:
+        member = f"attempt-{self.rng.randrange(max(self.attempts - 3, 0), self.attempts + 1)}"
+        reply = self.ask(RepeatCommand(GROUP, member))
+        assert reply.error is None
+        got = [(n, count) for first, last, count in reply.acquired for n in range(first, last + 1)]
+        assert got == self.model.held_by(member, self.now_ms)
+        for offset, _ in got:
+            self.model.records[offset].at_ms = self.now_ms + self.config.lock_ms
+        for other in MEMBERS:
+            assert not self.ask(RepeatCommand(GROUP, other)).acquired, "it was no attempt"
+
+    def end_attempt(self) -> None:
+        """Its member settles what it holds, and later repeats that."""
+        member = f"attempt-{self.attempts}"
+        for offset in self.model.held(member, self.now_ms):
+            settlement = Settlement(offset, offset, ACCEPT)
+            assert self.ask(SettleCommand(GROUP, member, [settlement])).errors == [None]
+            self.model.end(offset, ACCEPT, self.now_ms)
+            self.model.finish(offset)
 
     def learn(self, rows_from: int) -> None:
         rows_end = min(self.log_end, rows_from + self.rng.randrange(1, 40))
@@ -196,8 +244,20 @@ class Rig:
         suspect = max(2, -(-self.config.delivery_count_max // 2))
         if all(self.model.record(offset).deliveries < suspect for offset in could_be):
             expected = self.model.by_priority(could_be)[:records_max]
-            got = [n for first, last, _ in acquired for n in range(first, last + 1)]
-            assert got == sorted(expected), "others come first"
+            assert numbers(acquired) == sorted(expected), "others come first"
+
+    def check_chains(self, acquired, known, records_max: int) -> None:
+        """Heads in their order, each followed by what may come with it."""
+        if not self.config.needs_rows:
+            return
+        model = self.model
+        heads = model.by_priority(model.deliverable(self.rows_end, self.now_ms))
+        expected = [n for head in heads for n in model.chain(head, known, self.now_ms)]
+        suspect = max(2, -(-self.config.delivery_count_max // 2))
+        if not self.config.is_ordered:
+            expected = heads
+        if all(model.record(offset).deliveries < suspect for offset in expected):
+            assert numbers(acquired) == sorted(expected[:records_max]), "others come first"
 
     def change_filter(self) -> None:
         self.config = replace(self.config, filter_tags=self.rng.choice(["", "x", "y"]))
@@ -247,6 +307,19 @@ class Rig:
                 if settlement.kind != RENEW:
                     self.model.end(offset, settlement.kind, self.now_ms)
                 self.apply_to_model(offset, settlement)
+
+    def release_first(self) -> None:
+        """Others of its key may still be in flight, and then it must wait for them."""
+        member = self.rng.choice(MEMBERS)
+        held = self.model.held(member, self.now_ms)
+        if not held:
+            return
+        settlement = Settlement(held[0], held[0], RELEASE, 0)
+        assert self.ask(SettleCommand(GROUP, member, [settlement])).errors == [None]
+        self.model.end(held[0], RELEASE, self.now_ms)
+        self.apply_to_model(held[0], settlement)
+        self.check()
+        self.acquire()
 
     def settlement(self, first: int, last: int | None = None) -> Settlement:
         kind = self.rng.choice([GAP, ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT, RENEW])
@@ -340,6 +413,11 @@ class Rig:
             self.settle_what_is_not_held,
             self.settle_again,
             self.settle_again,
+            self.release_first,
+            self.release_first,
+            self.attempt,
+            self.repeat,
+            self.end_attempt,
             self.leave,
             self.trim,
             self.copy_dead_letters,

@@ -10,8 +10,8 @@ from tests.unit.http.test_queues_of_brokers import GROUP, TOPIC, with_brokers
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
 from headrace.broker.services.record_sends import Outgoing
 from headrace.broker.shares.share_reads import Selection
-from headrace.broker.shares.share_receive import ReceiveRequest
-from headrace.coordination.shares.commands import ACCEPT
+from headrace.broker.shares.share_receive import ATTEMPT, ReceiveRequest
+from headrace.coordination.shares.commands import ACCEPT, RELEASE
 from headrace.errors import ConfigInvalid, DeliverySettled
 from headrace.records.codec import Record
 
@@ -36,7 +36,7 @@ class Consumer:
         self.queues = broker.node.services.queues
         self.topic = broker.node.services.topics.get(TOPIC)
 
-    async def receive(self, records_max=100, wait_s=0.0, **asked):
+    async def receive(self, records_max=100, wait_s=0.0, client=None, **asked):
         """The (value, receipt, deliveries) of messages."""
         member = asked.pop("member", None) or self.queues.new_member()
         request = ReceiveRequest(GROUP, f"t-{member}", records_max, BYTES_MAX, True, **asked)
@@ -47,7 +47,7 @@ class Consumer:
                 for one in records
             ]
 
-        found = await self.queues.receive(self.topic, request, show, Waits(), wait_s)
+        found = await self.queues.receive(self.topic, request, show, client or Waits(), wait_s)
         return found.messages
 
     async def settle(self, receipts, kind=ACCEPT):
@@ -93,3 +93,79 @@ async def test_what_one_receive_leaves_another_one_at_another_broker_gets(cluste
     assert len(await Consumer(first).receive(selection=chosen)) == 12
     found = await Consumer(second).receive(selection=Selection("y", leaves_others=True))
     assert sorted(int(value) for value, *_ in found) == [*range(1, 24, 2)]
+
+
+def keyed(value, key):
+    return Record(0, 1, key.encode(), value.encode(), [])
+
+
+def values(messages):
+    return [value.decode() for value, *_ in messages]
+
+
+def receipts(messages):
+    return [receipt for _, receipt, _ in messages]
+
+
+@with_brokers(2)
+async def test_messages_of_one_key_come_together_and_lock_it_until_all_are_settled(cluster):
+    await cluster.make_queue(**{"headrace.share.key.order": "true"})
+    first, second = cluster.brokers.values()
+    one, other = Consumer(first), Consumer(second)
+    await send(first, *(Outgoing(keyed(f"a{n}", "a"), 2) for n in range(5)))
+    await send(first, Outgoing(keyed("b0", "b"), 2))
+    got = await one.receive(3, takes_followers=True, wait_s=5)
+    assert values(got) == ["a0", "a1", "a2"]
+    assert values(await other.receive(9, takes_followers=True)) == ["b0"]
+    assert await one.settle([receipts(got)[0], receipts(got)[2]]) == [None, None]
+    assert await other.receive(9, takes_followers=True) == [], "the second is not settled"
+    assert await one.settle([receipts(got)[1]], RELEASE) == [None]
+    again = await other.receive(9, takes_followers=True)
+    assert [(value.decode(), count) for value, _, count in again] == [
+        ("a1", 2), ("a3", 1), ("a4", 1),
+    ]  # fmt: skip
+
+
+@with_brokers(2)
+async def test_a_message_group_whose_lock_ends_comes_again_in_order_with_the_right_counts(cluster):
+    await cluster.make_queue(**{"headrace.share.key.order": "true"})
+    first, second = cluster.brokers.values()
+    await send(first, *(Outgoing(keyed(f"a{n}", "a"), 1) for n in range(3)))
+    for count in (1, 2, 3):
+        consumer = Consumer(first if count % 2 else second)
+        got = await consumer.receive(9, takes_followers=True, lock_ms=100, wait_s=5)
+        assert [(value.decode(), seen) for value, _, seen in got] == [
+            ("a0", count), ("a1", count), ("a2", count),
+        ]  # fmt: skip
+
+
+@with_brokers(2)
+async def test_a_receive_that_is_repeated_gets_the_same_messages_at_any_broker(cluster):
+    await cluster.make_queue()
+    first, second = cluster.brokers.values()
+    await send(first, *(Outgoing(keyed(f"{n}", "k"), n % 6) for n in range(12)))
+    member = first.node.services.queues.member_of_attempt(GROUP, "attempt 1")
+    assert member == second.node.services.queues.member_of_attempt(GROUP, "attempt 1")
+    asked = {"member": member, "attempt": ATTEMPT}
+    got = await Consumer(first).receive(4, wait_s=5, **asked)
+    assert len(got) == 4
+    again = await Consumer(second).receive(100, **asked)
+    assert sorted(again) == sorted(got), "nothing new, and no further delivery counted"
+    assert await Consumer(first).settle(receipts(got)[:3]) == [None] * 3
+    assert await Consumer(second).receive(100, **asked) == got[3:]
+    assert len(await Consumer(second).receive(100)) == 8
+    assert await Consumer(first).settle(receipts(got)[3:]) == [None]
+    assert await Consumer(second).receive(100, **asked) == []
+
+
+@with_brokers(2)
+async def test_what_a_lost_attempt_received_waits_for_its_repetition(cluster):
+    await cluster.make_queue()
+    first, second = cluster.brokers.values()
+    await send(first, *(Outgoing(keyed(f"{n}", "k"), n % 6) for n in range(6)))
+    lost, asked = Waits(), {"member": "7" * 32, "attempt": ATTEMPT}
+    lost.has_gone = lambda: True
+    assert await Consumer(first).receive(client=lost, lock_ms=60_000, **asked) == []
+    assert await Consumer(second).receive() == [], "it was not given back"
+    assert len(await Consumer(second).receive(**asked)) == 6
+    assert await Consumer(first).receive(client=lost, member="8" * 32) == []

@@ -149,7 +149,9 @@ class QueueOwners:
             answered = await self.call(broker_id, ask)
             has_answered = True
         finally:
-            if is_asked and not has_answered and asked.records_max > 0:
+            # What an attempt holds is for its repetition, until the locks end.
+            is_lost = is_asked and not has_answered and not asked.attempt
+            if is_lost and asked.records_max > 0:
                 release = self._release(topic, asked.group_id, asked.member_id, list(ends))
                 self._tasks.spawn(release, f"release {asked.member_id}")
         failed = [number for number, one in answered.items() if isinstance(one, HeadraceError)]

@@ -2,8 +2,9 @@
 
 Invariants: knows no protocol; the caller makes messages of records. What is acquired reaches the
 client, or is given back without counting as a delivery, also if the client disconnects while
-brokers are asked. Batches are decoded here, whichever broker owns them. A partition that cannot be
-asked does not hold back the messages of the others.
+brokers are asked; what an attempt acquired is kept for its repetition, until the locks end. Batches
+are decoded here, whichever broker owns them. A partition that cannot be asked does not hold back
+the messages of the others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 from headrace.broker.services.queue_deliveries import PartitionDeliveries
 from headrace.broker.services.queue_owners import away
 from headrace.broker.shares.queue_peers import MemberSettlements, SeenPause
-from headrace.broker.shares.share_receive import OFFSET_MAX
+from headrace.broker.shares.share_receive import OFFSET_MAX, REPETITION_ONLY
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.errors import BrokerUnreachable, HeadraceError, NotOwner
 
@@ -121,7 +122,13 @@ class QueueReceive(Generic[M]):
 
     async def _receive_until(self, wait_s: float, owners: Owners, client: Client) -> bool:
         """Whether the client has gone meanwhile."""
-        await self._round(owners)
+        asked = self._asked
+        if asked.attempt:  # everywhere first, or new messages would take the place of the same ones
+            self._asked = replace(asked, attempt=REPETITION_ONLY)
+            await self._round(owners)
+            self._asked = asked
+        if not self.messages:
+            await self._round(owners)
         if self.messages and not owners.others:
             return False  # nothing was waited for
         gone = self._tasks.start(client.wait_gone(), "a client that receives")
@@ -311,7 +318,7 @@ class QueueReceive(Generic[M]):
         """In a task: the request may be cancelled."""
         self.messages.clear()
         held, self._held = self._held, []
-        if held:
+        if held and not self._asked.attempt:
             self._tasks.spawn(self._give_back(held), f"give back of {self._asked.member_id}")
 
     async def _give_back(self, held: Sequence[tuple[int, Sequence[Acquired]]]) -> None:

@@ -7,6 +7,7 @@ key and releasing one that is not parked change nothing.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
@@ -74,6 +75,12 @@ class QueueService:
         """The name of a member for one receive: letters and digits."""
         return self._parts.randomness.uuid().hex[:16]
 
+    @staticmethod
+    def member_of_attempt(group_id: str, attempt_id: str) -> str:
+        """The name of the member for a receive that a client may repeat under the same attempt id
+        (`ReceiveRequest.attempt`); the client chooses ids that no other one uses."""
+        return sha256(f"{group_id}\n{attempt_id}".encode()).hexdigest()[:32]
+
     async def receive(
         self,
         topic: Topic,
@@ -91,6 +98,9 @@ class QueueService:
 
         See QueueReceive. Raises GroupKindMismatch, ConfigInvalid for a wrong selection, and the
         error of a partition if there are no messages at all.
+
+        With `asked.takes_followers`, several messages of one message group come together and lock
+        it; with `asked.attempt`, a repetition gets the same messages while their locks last.
         """
         if asked.selection is not None:
             filters_of(asked.selection)

@@ -25,6 +25,7 @@ from headrace.coordination.shares.commands import (
     ClaimCommand,
     LearnCommand,
     PeekCommand,
+    RepeatCommand,
     SkipCommand,
 )
 from headrace.coordination.shares.share_machine import ShareMachine
@@ -44,6 +45,9 @@ ROWS_BYTES: Final = 256 * 1024
 """Batches whose keys are learned at a time."""
 SELECT_FROM: Final = 1_000
 """Records among which a receive with a selection looks for its own at a time, at least."""
+NO_ATTEMPT, ATTEMPT, REPETITION_ONLY = 0, 1, 2
+"""Of a receive: it delivers new records; what its member holds, or else new ones; only the former.
+"""
 OFFSET_MAX: Final = 2**63 - 1
 
 
@@ -63,6 +67,12 @@ class ReceiveRequest:
     """The owner of the partition in a sticky group; empty: the member."""
     selection: Selection | None = None
     """The records to deliver; None: all. Requires `is_strict`."""
+    takes_followers: bool = False
+    """Whether records of one key, or message group, may be delivered together, in order. No other
+    one of the key is delivered until all of them are settled or their locks have expired."""
+    attempt: int = NO_ATTEMPT
+    """Whether the receive may be a repetition whose first answer was lost. While the locks of the
+    first one last, it gets what the member holds of it, with new locks and the same count."""
 
 
 @dataclass(slots=True)
@@ -107,6 +117,10 @@ class ShareReceive:
         """Acquire available records; empty if there are none. Raises what the machine replies."""
         hosted, request, isolation = self._hosted, self._request, self._isolation
         group_id = request.group_id
+        if request.attempt:
+            received = await self._repeat()
+            if received.acquired or request.attempt == REPETITION_ONLY:
+                return received
         pause = Pause(isolation, 0, hosted.settled)
         for _ in range(ROUNDS_MAX):
             end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
@@ -115,7 +129,9 @@ class ShareReceive:
                 claimed = await hosted.ask(claim)
                 if not claimed.is_owner:
                     return Received(pause=Pause(isolation, end, settled, claimed.wait_ms))
-            peeked = await hosted.ask(PeekCommand(group_id, min(end, request.end), self._peek_max))
+            upto, takes_followers = min(end, request.end), request.takes_followers
+            peek = PeekCommand(group_id, upto, self._peek_max, takes_followers)
+            peeked = await hosted.ask(peek)
             pause = Pause(isolation, end, settled, peeked.wait_ms)
             if await self._learn_for(peeked):
                 continue
@@ -200,8 +216,26 @@ class ShareReceive:
             request.is_strict,
             request.lock_ms,
             request.owner or request.member_id,
+            request.takes_followers,
+            request.attempt != NO_ATTEMPT,
         )
         return (await self._hosted.ask(command)).acquired
+
+    async def _repeat(self) -> Received:
+        """What the member holds of an earlier attempt, as far as it fits into the response."""
+        request = self._request
+        command = RepeatCommand(request.group_id, request.member_id, request.lock_ms)
+        held = (await self._hosted.ask(command)).acquired
+        if not held:
+            return Received()
+        found = await self._read([(one.first, one.last) for one in held])
+        acquired = [
+            Acquired(max(first, low), min(last, high), deliveries)
+            for first, last, deliveries in held
+            for low, high in found.within
+            if first <= high and low <= last
+        ]
+        return Received(acquired, found.holding(acquired))
 
     # --- a selection -------------------------------------------------------------------------
 

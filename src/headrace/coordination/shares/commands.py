@@ -215,6 +215,8 @@ class PeekCommand:
     group_id: str
     readable_end: int
     records_max: int
+    takes_followers: bool = False
+    """See AcquireCommand."""
 
     def refused(self, error: HeadraceError) -> PeekReply:
         """The reply that carries `error`."""
@@ -265,6 +267,26 @@ class AcquireCommand:
     """-1: the group's"""
     owner: str = ""
     """In a sticky group: nothing is delivered unless this owner still has the partition's claim."""
+    takes_followers: bool = False
+    """Whether records of one key may be delivered together, in order. No other record of the key is
+    delivered until all of them are settled, or their locks have expired."""
+    is_attempt: bool = False
+    """Whether the member may ask for the same records again."""
+
+    def refused(self, error: HeadraceError) -> AcquireReply:
+        """The reply that carries `error`."""
+        return AcquireReply(error)
+
+
+@dataclass(slots=True)
+class RepeatCommand:
+    """Deliver again what a member holds of an attempt (`AcquireCommand.is_attempt`), for its answer
+    may have been lost: the locks begin anew, and the deliveries are not counted again."""
+
+    group_id: str
+    member_id: str
+    lock_ms: int = -1
+    """-1: the group's"""
 
     def refused(self, error: HeadraceError) -> AcquireReply:
         """The reply that carries `error`."""
@@ -459,6 +481,7 @@ ShareCommand = (
     | PeekCommand
     | ClaimCommand
     | AcquireCommand
+    | RepeatCommand
     | LearnCommand
     | SkipCommand
     | SettleCommand

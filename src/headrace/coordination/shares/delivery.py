@@ -11,6 +11,9 @@ does not delay others. A head remains one until it is finished, so an entry does
 to keys. A record with a key of its own is always a head. Adjacent heads share an entry: a batch of
 them costs as much as one, and a record by itself only what learning and finishing its key costs.
 
+Where a receive asks so, a head is delivered together with the records of its key that follow it
+(`followers`). None of the key is delivered then until all of these have ended (`_together`).
+
 Memory: only so many records that wait for a head are known (`waiting_max`, and a part of that for
 one key). The later ones of such a key are forgotten (`Forgotten`) and read again when its known
 ones are finished, so a key with a long backlog delays no other key.
@@ -159,7 +162,7 @@ class RowDelivery:
 
     __slots__ = (
         "_expiring", "_forgotten", "_heads", "_later", "_parked", "_ready", "_rows", "_starved",
-        "_waiting", "_waiting_count", "_window", "rows_end", "waiting_max",
+        "_together", "_waiting", "_waiting_count", "_window", "rows_end", "waiting_max",
     )  # fmt: skip
 
     def __init__(self, window: Window, parked: Mapping[int, object], waiting_max: int) -> None:
@@ -178,6 +181,8 @@ class RowDelivery:
         """The first unfinished record of each key."""
         self._waiting: dict[int, deque[int]] = {}
         """The records after the head, for keys that have any; may include finished ones."""
+        self._together: dict[int, set[int]] = {}
+        """Records in flight that were delivered together with earlier ones of their key."""
         self._ready: list[tuple[int, int, int]] = []
         """(-priority, first, last): heads that were available when noted."""
         self._later: list[tuple[int, int, int]] = []
@@ -205,7 +210,7 @@ class RowDelivery:
         }
         """Keys whose next forgotten record is among these rows."""
         exposed: list[int] = []
-        run_last, is_open = -1, False
+        run_last, is_open, is_held = -1, False, False
         for row in rows:
             offset, key_hash, _priority, expires_ms, _is_wanted = row
             is_new = offset >= known_end
@@ -214,6 +219,7 @@ class RowDelivery:
             if offset > run_last:
                 run = self._window.run_at(offset)
                 is_open = run is not None and run.state in {AVAILABLE, ACQUIRED}
+                is_held = run is not None and run.state == ACQUIRED
                 run_last = offset if run is None else run.last
             if not is_open or (key_hash >= 0 and not self._is_kept(row, again, is_new=is_new)):
                 continue
@@ -222,6 +228,8 @@ class RowDelivery:
                 heappush(self._expiring, (expires_ms, offset))
             if key_hash < 0 or self._heads[key_hash] == offset:
                 exposed.append(offset)
+            elif is_held:  # delivered with its head, before the rows had to be read again
+                self._together.setdefault(key_hash, set()).add(offset)
         self.rows_end = max(known_end, rows_end)
         for key_hash, one in again.items():
             one.first = max(one.first, rows_end)
@@ -282,9 +290,41 @@ class RowDelivery:
                 yield from self._ready_pieces(max(first, reached), last, now_ms)
                 reached = last + 1
 
+    def followers(self, head: int, now_ms: int) -> Iterator[Piece]:
+        """The records of a head's key that may be delivered together with it, in order."""
+        for offset in self._waiting.get(self._rows[head].key_hash, ()):
+            row = self._rows.get(offset)
+            if row is None:
+                continue  # it is finished
+            run = self._window.run_at(offset)
+            is_free = run is not None and run.state == AVAILABLE and run.at_ms <= now_ms
+            if run is None or not is_free or 0 <= row.expires_ms <= now_ms:
+                return
+            yield offset, offset, run.count
+
+    def lock_together(self, first: int, last: int) -> None:
+        """The records [first, last] were delivered, perhaps together with earlier ones of their
+        keys."""
+        for offset in range(first, last + 1):
+            row = self._rows.get(offset)
+            if row is not None and not self._is_head(row):
+                self._together.setdefault(row.key_hash, set()).add(offset)
+
+    def _unlock(self, row: RecordOrder) -> int | None:
+        """A delivery has ended. The head of its key if this was the last one to wait for."""
+        held = self._together.get(row.key_hash)
+        if held is None:
+            return None
+        held.discard(row.offset)
+        if held:
+            return None
+        del self._together[row.key_hash]
+        return self._heads.get(row.key_hash)
+
     def _ready_pieces(self, first: int, last: int, now_ms: int) -> Iterator[Piece]:
         """The parts of the heads [first, last] that may be delivered."""
-        is_each = self._parked or (self._expiring and self._expiring[0][0] <= now_ms)
+        parked, together = self._parked, self._together
+        is_each = parked or together or (self._expiring and self._expiring[0][0] <= now_ms)
         for low, high, run in self._window.each(first, last):
             if run.state != AVAILABLE or run.at_ms:
                 continue
@@ -293,7 +333,8 @@ class RowDelivery:
                 continue
             for offset in range(low, high + 1):
                 _offset, key_hash, _priority, expires_ms, _is_wanted = self._rows[offset]
-                if key_hash not in self._parked and not 0 <= expires_ms <= now_ms:
+                is_locked = key_hash in parked or key_hash in together
+                if not is_locked and not 0 <= expires_ms <= now_ms:
                     yield offset, offset, run.count
 
     def expired(self, now_ms: int) -> list[tuple[int, int]]:
@@ -316,11 +357,18 @@ class RowDelivery:
             if run.state != AVAILABLE:
                 continue
             noted = [rows[offset] for offset in range(low, high + 1) if offset in rows]
+            if self._together:
+                self._expose_unlocked(noted)
             for row in noted:
                 if row.expires_ms >= 0:
                     heappush(self._expiring, (row.expires_ms, row.offset))
             self._expose([row.offset for row in noted if self._is_head(row)])
         self._drop_stale()
+
+    def _expose_unlocked(self, ended: Iterable[RecordOrder]) -> None:
+        """Add the heads of keys of which no other record is in flight any more."""
+        heads = [head for row in ended if (head := self._unlock(row)) is not None]
+        self._expose(sorted(heads))
 
     def _is_head(self, row: RecordOrder) -> bool:
         return row.key_hash < 0 or self._heads[row.key_hash] == row.offset
@@ -355,8 +403,11 @@ class RowDelivery:
             offsets = [offset for offset in rows if first <= offset <= last]
         else:
             offsets = [offset for offset in range(first, last + 1) if offset in rows]
+        ended: list[RecordOrder] = []
         for offset in offsets:
-            key_hash = rows.pop(offset).key_hash
+            row = rows.pop(offset)
+            key_hash = row.key_hash
+            ended.append(row)
             if key_hash < 0:
                 continue
             if heads[key_hash] != offset:
@@ -368,6 +419,8 @@ class RowDelivery:
         if moved:
             heads_now = map(self._next_head, moved)
             self._expose(sorted(head for head in heads_now if head is not None))
+        if self._together:
+            self._expose_unlocked(ended)
         self._drop_stale()
 
     def _next_head(self, key_hash: int) -> int | None:
@@ -394,7 +447,7 @@ class RowDelivery:
 
     def _expose(self, offsets: Iterable[int]) -> None:
         """Add these heads, which ascend, to the heaps, unless they are in flight."""
-        rows, parked = self._rows, self._parked
+        rows, parked, together = self._rows, self._parked, self._together
         run_last, at_ms = -1, NEVER_MS
         # The heads collected into one entry, and their common properties.
         first = last = first_at_ms = priority = -1
@@ -406,6 +459,8 @@ class RowDelivery:
                 at_ms = run.at_ms if run.state == AVAILABLE else NEVER_MS
             row = rows[offset]
             if at_ms == NEVER_MS or (parked and row.key_hash in parked):
+                continue
+            if together and row.key_hash in together:
                 continue
             if offset == last + 1 and row.priority == priority and at_ms == first_at_ms:
                 last = offset

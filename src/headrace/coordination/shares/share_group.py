@@ -12,10 +12,12 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.shares import state_records
+from headrace.coordination.shares.attempts import Attempts
 from headrace.coordination.shares.commands import (
     FAILED_BY_COUNT,
     AcquireCommand,
     DeadLetter,
+    PeekCommand,
     PeekReply,
     RecordOrder,
 )
@@ -40,7 +42,7 @@ from headrace.coordination.shares.window import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.coordination.shares.delivery import Piece
 
@@ -56,8 +58,8 @@ class ShareGroup:
     """The state of one group on one partition."""
 
     __slots__ = (
-        "_locks", "claim", "config", "delivery", "ended", "group_id", "number", "parked",
-        "parked_hashes", "window",
+        "_locks", "attempts", "claim", "config", "delivery", "ended", "group_id", "number",
+        "parked", "parked_hashes", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, group_id: str, start: int) -> None:
@@ -67,6 +69,7 @@ class ShareGroup:
         self.claim = Claimed(number, "", 0)
         self.window = Window(start)
         self.ended = EndedDeliveries()
+        self.attempts = Attempts()
         self.delivery: DeliveryOrder = OffsetDelivery(self.window)
         self.parked: dict[bytes, KeyParked] = {}
         """Keys whose records are parked."""
@@ -125,7 +128,7 @@ class ShareGroup:
 
     def lock(self, locked: Locked) -> None:
         """Record a delivery or a renewal."""
-        _, first, last, count, owner, until_ms = locked
+        _, first, last, count, owner, until_ms, is_together, is_attempt = locked
         end = self.window.end
         self.window.set(first, last, ACQUIRED, count, owner, until_ms)
         heappush(self._locks, (until_ms, first, last))
@@ -135,6 +138,10 @@ class ShareGroup:
             self._locks = [(run.at_ms, run.first, run.last) for run in held]
             heapify(self._locks)
         self.delivery.note(min(first, end), last)  # a hole that it leaves is available
+        if is_together and self.keyed is not None:
+            self.keyed.lock_together(first, last)
+        if is_attempt or len(self.attempts):
+            self.attempts.note(locked)
 
     def change(self, changed: ShareGroupChanged) -> None:
         """Apply a stored change."""
@@ -179,6 +186,7 @@ class ShareGroup:
         """Waiting records may be delivered; stored records have released expired locks."""
         self.delivery.pass_time(now_ms)
         self.ended.pass_time(now_ms)
+        self.attempts.pass_time(now_ms)
         locks = self._locks
         while locks and (locks[0][0] <= now_ms or not self._holds(locks[0])):
             heappop(locks)
@@ -202,17 +210,20 @@ class ShareGroup:
 
     # --- deciding ----------------------------------------------------------------------------
 
-    def peek(self, readable_end: int, records_max: int, now_ms: int) -> PeekReply:
+    def peek(self, command: PeekCommand, now_ms: int) -> PeekReply:
         """Records that could be acquired now, in order of delivery."""
         reply, keyed = PeekReply(), self.keyed
-        left = records_max
+        readable_end, left = command.readable_end, command.records_max
         if keyed is not None:
             reply.again_from = keyed.forgotten_from()
             # Records of higher priority may follow: know as many as may be unfinished.
             is_ahead = keyed.rows_end < readable_end and self._reads_ahead(keyed)
             if is_ahead:
                 reply.reads_ahead, reply.rows_from = True, keyed.rows_end
-        for first, last, _count in self.delivery.candidates(now_ms):
+        offered = self.delivery.candidates(now_ms)
+        if command.takes_followers and keyed is not None:
+            offered = _chains(keyed, now_ms)
+        for first, last, _count in offered:
             if left <= 0:
                 return reply
             if first >= readable_end:
@@ -254,16 +265,20 @@ class ShareGroup:
 
     def decide_acquire(self, command: AcquireCommand, now_ms: int) -> list[Locked]:
         """The deliveries to `command.member_id`, in order of offset."""
-        lock_ms = command.lock_ms if command.lock_ms >= 0 else self.config.lock_ms
-        until_ms = now_ms + min(max(lock_ms, 1), LOCK_MS_MAX)
+        until_ms = self.lock_until_ms(command.lock_ms, now_ms)
+        ways = command.takes_followers, command.is_attempt
         locked: list[Locked] = []
         for first, last, count in sorted(self._taken(command, now_ms)):
             if locked and locked[-1].last + 1 == first and locked[-1].deliveries == count + 1:
                 locked[-1] = locked[-1]._replace(last=last)  # heads that are adjacent
             else:
                 member = command.member_id
-                locked.append(Locked(self.number, first, last, count + 1, member, until_ms))
+                locked.append(Locked(self.number, first, last, count + 1, member, until_ms, *ways))
         return locked
+
+    def lock_until_ms(self, lock_ms: int, now_ms: int) -> int:
+        """The end of a lock that begins now; -1: the group's lock time."""
+        return now_ms + min(max(lock_ms if lock_ms >= 0 else self.config.lock_ms, 1), LOCK_MS_MAX)
 
     def _taken(self, command: AcquireCommand, now_ms: int) -> Iterator[Piece]:
         """The delivered parts, inside the ranges that the caller has read."""
@@ -298,6 +313,14 @@ class ShareGroup:
         the next tick finishes them."""
         within = list(command.within)
         lows = [low for low, _high in within]
+        if command.takes_followers and self.keyed is not None:
+
+            def is_read(offset: int) -> bool:
+                at = bisect_right(lows, offset) - 1
+                return at >= 0 and offset <= within[at][1]
+
+            yield from _chains(self.keyed, now_ms, is_read)
+            return
         for first, last, count in self.delivery.candidates(now_ms):
             at = max(bisect_right(lows, first) - 1, 0)
             while at < len(within) and lows[at] <= last:
@@ -415,3 +438,19 @@ class ShareGroup:
         return ShareGroupChanged(
             self.number, state_records.stored_runs(self.window), self.window.start
         )
+
+
+def _chains(
+    keyed: RowDelivery, now_ms: int, is_wanted: Callable[[int], bool] = lambda _: True
+) -> Iterator[Piece]:
+    """Each head that may be delivered, followed by the records of its key that may be delivered
+    together with it, up to the first one that is not wanted."""
+    for first, last, count in keyed.candidates(now_ms):
+        for head in range(first, last + 1):
+            if not is_wanted(head):
+                continue
+            yield head, head, count
+            for piece in keyed.followers(head, now_ms):
+                if not is_wanted(piece[0]):
+                    break
+                yield piece

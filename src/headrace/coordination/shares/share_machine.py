@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 from headrace.coordination.deadlines import Deadlines
 from headrace.coordination.machine import Decision, EachRecord, decode_or_none
 from headrace.coordination.shares.arrivals import decide_outdated, decide_rows
+from headrace.coordination.shares.attempts import decide_repeat
 from headrace.coordination.shares.claims import decide_claim, released
 from headrace.coordination.shares.commands import (
     AcquireCommand,
@@ -36,6 +37,7 @@ from headrace.coordination.shares.commands import (
     ReleaseKeyCommand,
     ReleaseMemberCommand,
     RemoveGroupCommand,
+    RepeatCommand,
     SettleCommand,
     SettleReply,
     ShareCommand,
@@ -90,6 +92,7 @@ GroupCommand = (
     PeekCommand
     | ClaimCommand
     | AcquireCommand
+    | RepeatCommand
     | LearnCommand
     | SkipCommand
     | SettleCommand
@@ -338,12 +341,12 @@ def _stored(group: ShareGroup) -> list[ShareRecord]:
 
 def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDecision:
     match command:
-        case PeekCommand(_, readable_end, records_max):
-            return Decision([], group.peek(readable_end, records_max, now_ms))
+        case PeekCommand():
+            return Decision([], group.peek(command, now_ms))
         case ClaimCommand():
             claims, claim_reply = decide_claim(group, command, now_ms)
             return Decision([*claims], claim_reply)
-        case AcquireCommand():
+        case AcquireCommand() | RepeatCommand():
             return _decide_acquire(group, command, now_ms)
         case LearnCommand(_, rows_from, rows, rows_end):
             if not group.lacks_rows(rows_from, rows_end):
@@ -417,12 +420,19 @@ def _filtered(group: ShareGroup, runs: Sequence[StoredRun]) -> list[Filtered]:
     return [Filtered(group.group_id, count)] if count else []
 
 
-def _decide_acquire(group: ShareGroup, command: AcquireCommand, now_ms: int) -> ShareDecision:
+def _decide_acquire(
+    group: ShareGroup, command: AcquireCommand | RepeatCommand, now_ms: int
+) -> ShareDecision:
+    if isinstance(command, RepeatCommand):
+        return _delivered(decide_repeat(group, command, now_ms))
     if command.records_max <= 0:
         return Decision([], AcquireReply(RequestInvalid("at least one record must be requested")))
     if command.owner and group.config.is_sticky and group.claim.owner != command.owner:
         return Decision([], AcquireReply())
-    locked = group.decide_acquire(command, now_ms)
+    return _delivered(group.decide_acquire(command, now_ms))
+
+
+def _delivered(locked: Sequence[Locked]) -> ShareDecision:
     acquired = [Acquired(one.first, one.last, one.deliveries) for one in locked]
     reply = AcquireReply(None, acquired)
     return Decision([*locked], reply)

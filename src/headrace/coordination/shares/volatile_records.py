@@ -18,6 +18,10 @@ class Locked(NamedTuple):
     deliveries: int
     owner: str
     until_ms: int
+    is_together: bool = False
+    """Whether some may have been delivered together with earlier ones of their keys."""
+    is_attempt: bool = False
+    """Whether the member may ask for them again (RepeatCommand)."""
 
 
 class Ended(NamedTuple):

@@ -16,14 +16,19 @@ from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.services.queue_service import KEY_BYTES_MAX, KEYS_MAX
 from headrace.broker.shares.hosted_shares import Pause
 from headrace.broker.shares.share_reads import Selection, filters_of
-from headrace.broker.shares.share_receive import ReceiveRequest
+from headrace.broker.shares.share_receive import (
+    ATTEMPT,
+    NO_ATTEMPT,
+    REPETITION_ONLY,
+    ReceiveRequest,
+)
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.coordination.shares.membership import MEMBER_ID_LENGTH_MAX
 from headrace.errors import GroupIdInvalid, GroupUnknown, HeadraceError, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.error_codes import message_of
-from headrace.kafka.queue_peers import LEAVES_OTHERS
+from headrace.kafka.queue_peers import IS_ATTEMPT, LEAVES_OTHERS, REPETITION, TAKES_FOLLOWERS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -96,7 +101,8 @@ async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
     received: dict[int, Received] = {}
     parts = await _parts(node, topic, request, received)
     connection = context.connection
-    if isinstance(connection, KafkaConnection) and connection.transport is None:
+    is_gone = isinstance(connection, KafkaConnection) and connection.transport is None
+    if is_gone and not _attempt(request):
         await _give_back(node, topic, request, received)
     return {"partitions": parts}
 
@@ -105,6 +111,12 @@ def _selection(request: Any) -> Selection:
     """The records that are wanted; all, if it says nothing."""
     leaves_others = bool(request.flags & LEAVES_OTHERS)
     return Selection(request.filter_tags, request.filter_sql, leaves_others)
+
+
+def _attempt(request: Any) -> int:
+    if request.flags & REPETITION:
+        return REPETITION_ONLY
+    return ATTEMPT if request.flags & IS_ATTEMPT else NO_ATTEMPT
 
 
 async def _parts(
@@ -123,6 +135,7 @@ async def _parts(
             asked = ReceiveRequest(
                 request.group_id, request.member_id, records_left, bytes_left, True,
                 request.lock_ms, one.end, request.owner, _selection(request),
+                bool(request.flags & TAKES_FOLLOWERS), _attempt(request),
             )  # fmt: skip
             received = await node.services.shares.receive(topic, number, asked)
         except HeadraceError as error:
