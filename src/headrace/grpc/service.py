@@ -55,19 +55,40 @@ class Call(Protocol):
     `respond` and `finish` are ignored, so that a handler need not check before it answers.
     """
 
-    path: str
-    """`/package.Service/Method`."""
-    peer: str
-    """The client's address, without port."""
-    secure: bool
-    """Whether the connection is encrypted (TLS)."""
-    authority: str
-    """`host:port` as the client dialled it; empty if it did not say."""
-    session: object | None
-    """What the listener's `open_session` returned for the connection."""
-    deadline: float | None
-    """When the client stops waiting (`grpc-timeout`), in the event loop's `time()`."""
-    is_finished: bool
+    @property
+    def path(self) -> str:
+        """`/package.Service/Method`."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """The client's address, without port."""
+        ...
+
+    @property
+    def secure(self) -> bool:
+        """Whether the connection is encrypted (TLS)."""
+        ...
+
+    @property
+    def authority(self) -> str:
+        """`host:port` as the client dialled it; empty if it did not say."""
+        ...
+
+    @property
+    def session(self) -> object | None:
+        """What the listener's `open_session` returned for the connection."""
+        ...
+
+    @property
+    def deadline(self) -> float | None:
+        """When the client stops waiting (`grpc-timeout`), in the event loop's `time()`."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        ...
 
     def header(self, name: bytes) -> bytes | None:
         """The request metadata with this lower-case name; None if there is none.

@@ -1,0 +1,154 @@
+"""A gRPC server: its services, its connections, and what they share.
+
+Invariants: one timer for all connections; an idle one costs a look now and then. Knows nothing of
+what the services do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from headrace.grpc.limits import Limits
+from headrace.grpc.protocol import GrpcProtocol
+from headrace.grpc.tls import ContextOfListener
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from headrace.grpc.protocol import Peer
+    from headrace.grpc.service import Services
+    from headrace.grpc.tls import TlsTunnel
+
+DEFAULTS: Final = Limits()
+SWEEP_S: Final = 1.0
+"""Between looks at every connection, for what has no deadline of its own."""
+SWEEP_S_MIN: Final = 0.01
+BACKLOG: Final = 1024
+
+
+class GrpcServer:
+    """Serves services to clients; `protocol` is the factory for `loop.create_server`."""
+
+    def __init__(
+        self,
+        services: Services,
+        limits: Limits = DEFAULTS,
+        *,
+        name: str = "grpc",
+        tls: ssl.SSLContext | None = None,
+        accepts_plain: bool = True,
+        open_session: Callable[[Peer], object | None] | None = None,
+    ) -> None:
+        """To be created on a running event loop.
+
+        `tls`: for clients that begin with a handshake; must be used by no other protocol.
+        `accepts_plain`: whether others are served, too. `open_session` is called when a client has
+        connected, and its result is `Call.session`; raises AuthenticationFailed to refuse it.
+        """
+        assert accepts_plain or tls is not None, "nobody could connect"
+        self.limits = limits
+        self.name = name
+        """For log messages."""
+        self.methods = {path.encode(): method for path, method in services.items()}
+        self.accepts_plain = accepts_plain
+        self.held_bytes = 0
+        """Incomplete messages of all connections."""
+        self._tls = None if tls is None else ContextOfListener(tls)
+        self._open_session = open_session
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[GrpcProtocol, None] = {}
+        self._servers: list[asyncio.Server] = []
+        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep_at_s = 0.0
+        self._emptied: asyncio.Event | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """Clients that are connected."""
+        return len(self._connections)
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Listen on an address; returns the one that is bound. Raises OSError."""
+        server = await self._loop.create_server(self.protocol, host, port, backlog=BACKLOG)
+        self._servers.append(server)
+        address = server.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+        return GrpcProtocol(self, self._loop)  # type: ignore[return-value] # it has the methods
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Stop: no new clients or calls. Calls may go on for `grace_s`, and end with UNAVAILABLE
+        then."""
+        for server in self._servers:
+            server.close()
+        self._emptied = asyncio.Event()
+        for connection in list(self._connections):
+            connection.drain()
+        if self._connections and grace_s > 0:
+            self.wake_by(self._loop.time() + self.limits.goaway_s)
+            try:
+                await asyncio.wait_for(self._emptied.wait(), grace_s)
+            except TimeoutError:
+                pass
+        for connection in list(self._connections):
+            connection.stop()
+        if self._connections:
+            await self._emptied.wait()
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    # --- protocol.Server -----------------------------------------------------------------------
+
+    def opened(self, connection: GrpcProtocol) -> bool:
+        """See Server."""
+        self._connections[connection] = None
+        self.wake_by(self._loop.time() + SWEEP_S)
+        return len(self._connections) <= self.limits.connections_max and self._emptied is None
+
+    def closed(self, connection: GrpcProtocol) -> None:
+        """See Server."""
+        self._connections.pop(connection, None)
+        if not self._connections and self._emptied is not None:
+            self._emptied.set()
+
+    def tunnel(self) -> TlsTunnel | None:
+        """See Server."""
+        return None if self._tls is None else self._tls.tunnel()
+
+    def open_session(self, connection: Peer) -> object | None:
+        """See Server."""
+        return None if self._open_session is None else self._open_session(connection)
+
+    def hold(self, connection: GrpcProtocol, size: int) -> bool:
+        """See Server."""
+        self.held_bytes += size
+        if size <= 0:
+            return True
+        if self.held_bytes > self.limits.listener_partial_bytes_max:
+            most = max(self._connections, key=lambda one: one.held_bytes)
+            most.end_for_memory()
+            if most is connection:
+                return False
+        return connection.held_bytes <= self.limits.partial_bytes_max
+
+    def wake_by(self, deadline: float) -> None:
+        """See Server."""
+        if self._sweep is not None:
+            if self._sweep_at_s <= deadline:
+                return
+            self._sweep.cancel()
+        self._sweep_at_s = deadline
+        self._sweep = self._loop.call_at(deadline, self._sweep_all)
+
+    def _sweep_all(self) -> None:
+        now_s = self._loop.time()
+        next_s = now_s + SWEEP_S
+        self._sweep = None
+        for connection in list(self._connections):
+            next_s = min(next_s, connection.sweep(now_s))
+        if self._connections:
+            self.wake_by(max(next_s, now_s + SWEEP_S_MIN))
