@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 RATE_LIMITED_LOGGERS = (
+    "headrace.grpc.protocol",
     "headrace.http.connection",
     "headrace.kafka.connection",
     "headrace.kafka.dispatch",

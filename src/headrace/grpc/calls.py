@@ -382,3 +382,27 @@ class ServerCall:
                 callback()
             except Exception:
                 log.exception("internal error after the end of %s", self.path)
+
+
+class NoCall:
+    """A request that is no call of gRPC: answered in HTTP's words once it has ended."""
+
+    __slots__ = ("_outflow", "_status", "_stream")
+
+    def __init__(self, outflow: Outflow, stream: Stream, status: bytes) -> None:
+        self._outflow = outflow
+        self._stream = stream
+        self._status = status
+
+    def receive(self, data: bytes, at: int, end: int, *, is_last: bool) -> None:
+        """See Exchange."""
+        if is_last:
+            self._outflow.head(self._stream, messages.http_response(self._status))
+            self._outflow.body(self._stream, messages.NO_CALL)
+            self._outflow.finish(self._stream)
+
+    def reset(self) -> None:
+        """See Exchange."""
+
+    def writable(self) -> None:
+        """See Exchange."""

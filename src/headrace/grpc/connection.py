@@ -390,6 +390,7 @@ class Http2Connection:
         if size == 0:
             raise StreamFailed(PROTOCOL_ERROR, "a window update of 0")
         self.outflow.open_stream_window(stream, size)
+        self.outflow.drain()
 
     def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         self.spend_idle()
@@ -432,6 +433,7 @@ class Http2Connection:
             self._apply(name, value)
         self.has_begun = True
         self.outflow.emit(frames.frame(SETTINGS, ACK, 0))
+        self.outflow.drain()
 
     def _apply(self, name: int, value: int) -> None:
         if name == frames.INITIAL_WINDOW_SIZE:

@@ -115,8 +115,9 @@ def percent_encoded(text: str) -> bytes:
 
 def http_response(status: bytes) -> bytes:
     """The header block of a response to what is no call."""
-    return encode_field(b":status", status)
+    return encode_field(b":status", status) + encode_field(b"content-type", b"text/plain")
 
 
+NO_CALL: Final = b"this port serves gRPC: POST with content-type application/grpc\n"
 _BARE: Final = tuple(encode_field(b"grpc-status", b"%d" % status) for status in Status)
 OK: Final = _BARE[0]

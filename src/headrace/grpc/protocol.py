@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headrace.errors import AuthenticationFailed
 from headrace.grpc import messages
-from headrace.grpc.calls import ServerCall
+from headrace.grpc.calls import NoCall, ServerCall
 from headrace.grpc.connection import Http2Connection
-from headrace.grpc.frames import ENHANCE_YOUR_CALM
+from headrace.grpc.frames import CANCEL, ENHANCE_YOUR_CALM
 from headrace.grpc.service import Status
 from headrace.grpc.tls import HANDSHAKE_BYTE, TlsTunnel
 
@@ -242,10 +242,10 @@ class GrpcProtocol:
         """See Requests."""
         known = request.known
         if not messages.is_grpc(known.get(b"content-type")):
-            self._refuse_http(stream, b"415")
+            stream.exchange = NoCall(self.outflow, stream, b"415")
             return
         if known[b":method"] != b"POST":
-            self._refuse_http(stream, b"405")
+            stream.exchange = NoCall(self.outflow, stream, b"405")
             return
         method = self._server.methods.get(known[b":path"])
         deadline = None
@@ -280,9 +280,6 @@ class GrpcProtocol:
         fields = (messages.ACCEPTED_ENCODINGS,) if status == Status.UNIMPLEMENTED else ()
         block = messages.HEAD + messages.trailers(status, message, fields)
         self.outflow.head(stream, block, is_last=True)
-
-    def _refuse_http(self, stream: Stream, status: bytes) -> None:
-        self.outflow.head(stream, messages.http_response(status), is_last=True)
 
     def has_output(self) -> None:
         """See Requests."""
@@ -448,16 +445,20 @@ class GrpcProtocol:
             self.abort("does not answer: keepalive_timeout_s")
 
     def _sweep_calls(self, now_s: float) -> None:
-        next_deadline = NEVER
+        next_deadline, limits = NEVER, self.limits
         for stream in list(self._http2.streams.values()):
             call = stream.exchange
-            if not isinstance(call, ServerCall) or call.is_finished:
+            if not isinstance(call, ServerCall):
+                if now_s - self._heard_s > limits.request_s and not stream.is_remote_closed:
+                    self._http2.abandon(stream, CANCEL)
+                continue
+            if call.is_finished:
                 continue
             if call.deadline is not None:
                 if call.deadline <= now_s:
                     call.cancel(Status.DEADLINE_EXCEEDED, "the deadline has passed")
                     continue
                 next_deadline = min(next_deadline, call.deadline)
-            if call.is_stalled(now_s, self.limits.request_s):
+            if call.is_stalled(now_s, limits.request_s):
                 call.cancel(Status.CANCELLED, "the request has not been completed: request_s")
         self._next_deadline = next_deadline
