@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import struct
@@ -9,7 +10,7 @@ import threading
 import time
 
 import pytest
-from tests.integration.broker import wait_until
+from tests.integration.broker import Broker, wait_until
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.raw import (
     Closed,
@@ -22,6 +23,7 @@ from tests.integration.raw import (
     produce_values,
 )
 
+TIMEOUT_S = 30
 CORRUPT_MESSAGE, UNKNOWN_TOPIC, INVALID_REQUEST, INVALID_RECORD = 2, 3, 42, 87
 INVALID_REQUIRED_ACKS = 21
 MIB = 1024 * 1024
@@ -396,3 +398,30 @@ def test_consumers_that_read_nothing_take_bounded_memory_and_slow_nobody_down(ow
             each.close()
     assert peak - before < 600 * MIB, f"{(peak - before) // MIB} MiB"
     wait_until(lambda: own_broker.memory_bytes() - before < 300 * MIB)
+
+
+def test_an_address_has_no_more_connections_than_it_may(tmp_path):
+    """Of Kafka and HTTP together, and changed while the broker runs."""
+    broker = Broker(tmp_path, "--max-connections-per-ip", "3").start()
+    with contextlib.ExitStack() as sockets:
+
+        def is_open(address: str) -> bool:
+            host, _, port = address.rpartition(":")
+            one = sockets.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
+            one.settimeout(0.3)
+            try:
+                one.recv(1)
+            except TimeoutError:
+                return True
+            except ConnectionResetError:
+                return False
+            return False
+
+        sockets.callback(broker.stop)
+        with socket.create_connection(broker.address, TIMEOUT_S):
+            assert is_open(broker.kafka)
+            assert is_open(broker.http)
+            assert not is_open(broker.kafka)
+            assert not is_open(broker.http)
+        wait_until(lambda: is_open(broker.kafka), TIMEOUT_S)
+        assert "max.connections.per.ip, 3 for 127.0.0.1" in broker.log()

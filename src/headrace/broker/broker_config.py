@@ -80,6 +80,16 @@ class BrokerConfig:
     """A compaction round that reads more than this runs in a process of its own."""
     request_bytes_max: int = 100 * 1024 * 1024
     """socket.request.max.bytes"""
+    connections_max: int = 2_147_483_647
+    """max.connections"""
+    connections_per_ip_max: int = 2_147_483_647
+    """max.connections.per.ip"""
+    connections_per_ip_overrides: str = ""
+    """max.connections.per.ip.overrides"""
+    connections_per_user_max: int = 2_147_483_647
+    """headrace.max.connections.per.user"""
+    connection_rate_max: int = 2_147_483_647
+    """max.connection.creation.rate"""
     connections_idle_max_ms: int = 600_000
     """connections.max.idle.ms"""
     fetch_bytes_max: int = 55 * 1024 * 1024

@@ -36,6 +36,7 @@ from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.security.authentication import without_listeners
 from headrace.broker.security.authorizer import AllowAll
+from headrace.broker.security.connection_limits import ConnectionLimits
 from headrace.broker.security.issuers import Issuers
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
@@ -535,6 +536,7 @@ def _services_of(node: Node) -> Services:
         access=node.access,
         audit=node.audit,
         authentication=authentication,
+        connections=ConnectionLimits(node.config, node.clock.now_ns),
         issuers=Issuers(node.metadata, logins.users, logins.secret, node.clock, node.randomness),
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 import uvicorn
@@ -37,7 +37,7 @@ from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.sessions import SessionOperations
 from headrace.http.topics import TopicOperations
-from headrace.runtime.tls import server_arguments
+from headrace.runtime.tls_server import TlsServer
 
 TASKS_MAX = 4096
 """Requests that are being answered, those included whose clients have hung up."""
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.http.face import HttpFace, HttpListener
 
@@ -61,30 +62,38 @@ if TYPE_CHECKING:
 class _Server(uvicorn.Server):
     """Uvicorn inside a loop and a process that belong to somebody else, with bounded handshakes."""
 
-    def __init__(self, config: uvicorn.Config, listener: ListenerSecurity) -> None:
+    def __init__(
+        self, config: uvicorn.Config, listener: ListenerSecurity, limits: ConnectionLimits | None
+    ) -> None:
         super().__init__(config)
         self._listener = listener
+        self._limits = limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve on these sockets."""
         await self.lifespan.startup()
         config = self.config
         loop = asyncio.get_running_loop()
+        self.servers: list[asyncio.Server] = []
 
         def protocol() -> asyncio.Protocol:
             return HttpConnection(
                 listener=self._listener,
+                limits=self._limits,
                 config=config,
                 server_state=self.server_state,
                 app_state=self.lifespan.state,
             )
 
-        self.servers = [
-            await loop.create_server(
-                protocol, sock=one, backlog=config.backlog, **server_arguments(self._listener.tls)
-            )
-            for one in sockets or ()
-        ]
+        tls = self._listener.tls
+        for one in sockets or ():
+            if tls is None:
+                server = await loop.create_server(protocol, sock=one, backlog=config.backlog)
+                self.servers.append(server)
+            else:
+                encrypted = TlsServer([one], protocol, tls)
+                await encrypted.start_serving()
+                self.servers.append(cast("asyncio.Server", encrypted))
         self.started = True
 
     @contextlib.contextmanager
@@ -199,4 +208,4 @@ def _make_server(
         limit_concurrency=TASKS_MAX,
         timeout_graceful_shutdown=1,
     )
-    return _Server(config, listener.security)
+    return _Server(config, listener.security, face.node.services.connections)

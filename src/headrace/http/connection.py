@@ -21,6 +21,7 @@ from headrace.http.problems import problem
 from headrace.runtime.tls import certificate_of
 
 if TYPE_CHECKING:
+    from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.listener import ListenerSecurity
 
 log = logging.getLogger(__name__)
@@ -54,9 +55,16 @@ class RequestMalformed(ValueError):
 class HttpConnection(HttpToolsProtocol):
     """See the module. An idle connection gives way to a new one where there are too many."""
 
-    def __init__(self, *given: Any, listener: ListenerSecurity = OPEN, **named: Any) -> None:
+    def __init__(
+        self,
+        *given: Any,
+        listener: ListenerSecurity = OPEN,
+        limits: ConnectionLimits | None = None,
+        **named: Any,
+    ) -> None:
         super().__init__(*given, **named)
         self.listener = listener
+        self._limits = limits
         self.began_s = 0.0
         self._unparsed: bytes | memoryview = b""
         self._barren_bytes = 0
@@ -70,6 +78,9 @@ class HttpConnection(HttpToolsProtocol):
         """See asyncio.Protocol."""
         super().connection_made(JoinedWrites(transport, self.loop))
         self.began_s = self.loop.time()
+        if self._limits is not None and not self._is_within(self._limits, transport):
+            transport.abort()
+            return
         try:
             principal = self.listener.principal_of(certificate_of(transport))
         except AuthenticationFailed as error:
@@ -85,6 +96,22 @@ class HttpConnection(HttpToolsProtocol):
             if oldest is not None:
                 self.connections.discard(oldest)
                 oldest.transport.abort()
+
+    def _is_within(self, limits: ConnectionLimits, transport: Any) -> bool:
+        """Whether the connection is within the limits, and counted then."""
+        host = str((transport.get_extra_info("peername") or ("",))[0])
+        exceeded = limits.open(self, self.listener.name, host)
+        if not exceeded and limits.delay_ms(self.listener.name):
+            exceeded = "max.connection.creation.rate"
+        if exceeded:
+            log.warning("client %s has more HTTP connections than allowed (%s)", host, exceeded)
+        return not exceeded
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if self._limits is not None:
+            self._limits.close(self)
+        super().connection_lost(exc)
 
     @property
     def is_idle(self) -> bool:

@@ -49,6 +49,10 @@ LOGIN: Final = "login"
 """The key of a request's state that holds its HttpLogin."""
 CSRF_HEADER: Final = "X-CSRF-Token"
 PASSWORD, TOKEN, SESSION, KEY = "password", "token", "session", "key"  # kinds of logins
+HTTP_BASIC, HTTP_BEARER, HTTP_KEY = "HTTP-BASIC", "HTTP-BEARER", "HTTP-API-KEY"
+HTTP_SESSION, HTTP_OTHER = "HTTP-SESSION", "HTTP-OTHER"
+"""Names of what is counted in `LoginFigures`, where each request with credentials is a login; with
+a session, its sign-in alone."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site (W3C Fetch Metadata): `none` is a person who typed the address."""
@@ -112,12 +116,12 @@ class Authenticated:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
+        host = (scope.get("client") or ("",))[0]
         try:
-            login = await self._login(headers, scope["method"])
+            login = await self._login(headers, scope["method"], host)
         except AuthenticationFailed as error:
-            client = scope.get("client") or ("",)
-            log.warning("an HTTP login from %s failed: %s", client[0], error)
-            await self._failures.delay()
+            log.warning("an HTTP login from %s failed: %s", host, error)
+            await self._failures.delay(host)
             await self._refusal("the credentials are not valid", headers)(scope, receive, send)
             return
         except _ForeignPageError:
@@ -138,11 +142,11 @@ class Authenticated:
         scope["state"] = {**scope.get("state", {}), **state}
         await self._app(scope, receive, send)
 
-    async def _login(self, headers: Headers, method: str) -> HttpLogin | None:
+    async def _login(self, headers: Headers, method: str, host: str) -> HttpLogin | None:
         """Raises AuthenticationFailed, _ForeignPageError."""
         given = headers.getlist(_HEADER)
         if given:
-            return await self._of_header(given)
+            return await self._of_header(given, host)
         session = await self._of_cookie(headers)
         if session is None:
             return None
@@ -154,21 +158,38 @@ class Authenticated:
             raise _ForeignPageError
         return HttpLogin(session.principal, SESSION, session)
 
-    async def _of_header(self, given: list[str]) -> HttpLogin:
+    async def _of_header(self, given: list[str], host: str) -> HttpLogin:
         """Raises AuthenticationFailed."""
-        if len(given) > 1 or len(given[0]) > _HEADER_BYTES_MAX:
-            raise AuthenticationFailed("several Authorization headers, or one that is too long")
-        scheme, _, value = given[0].partition(" ")
-        if scheme.lower() == "bearer" and is_api_key(value.strip()):
-            key = self._keys.find(value.strip())
-            return HttpLogin(key.principal, KEY, key=key)
-        if scheme.lower() == "basic":
-            identity = await self._logins.check_password(_basic(value.strip()))
-            return HttpLogin(identity.principal, PASSWORD)
-        if scheme.lower() == "bearer" and self._takes_tokens:
-            identity = await self._logins.check_bearer(given[0])
-            return HttpLogin(identity.principal, TOKEN)
-        raise AuthenticationFailed("an authentication scheme that is not enabled")
+        mechanism, is_success = HTTP_OTHER, False
+        try:
+            if len(given) > 1 or len(given[0]) > _HEADER_BYTES_MAX:
+                raise AuthenticationFailed("several Authorization headers, or one that is too long")
+            scheme, _, value = given[0].partition(" ")
+            kind, value = scheme.lower(), value.strip()
+            if kind == "basic":
+                mechanism = HTTP_BASIC
+                found = await self._of_password(_basic(value), host)
+            elif kind == "bearer" and is_api_key(value):
+                mechanism = HTTP_KEY
+                key = self._keys.find(value)
+                found = HttpLogin(key.principal, KEY, key=key)
+            elif kind == "bearer" and self._takes_tokens:
+                mechanism = HTTP_BEARER
+                identity = await self._logins.check_bearer(given[0])
+                found = HttpLogin(identity.principal, TOKEN)
+            else:
+                raise AuthenticationFailed("an authentication scheme that is not enabled")
+            is_success = True
+        finally:
+            self._logins.figures.count(mechanism, is_success=is_success)
+        return found
+
+    async def _of_password(self, given: NamedPassword, host: str) -> HttpLogin:
+        """Raises AuthenticationFailed."""
+        if not self._logins.is_remembered(given):
+            await self._failures.wait(host)
+        identity = await self._logins.check_password(given)
+        return HttpLogin(identity.principal, PASSWORD)
 
     async def _of_cookie(self, headers: Headers) -> BrowserSession | None:
         """The session of the request's cookie. A second cookie of the name was put there by

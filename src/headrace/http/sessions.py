@@ -19,6 +19,7 @@ from headrace.broker.security.users import NAME_BYTES_MAX
 from headrace.errors import AuthenticationFailed, SaslStateIllegal, Unauthorized
 from headrace.http.logins import (
     CSRF_HEADER,
+    HTTP_SESSION,
     LOGIN,
     SESSION,
     SESSION_PATH,
@@ -111,11 +112,15 @@ class SessionOperations:
             raise Unauthorized("the sign-in does not come from a page of this broker")
         authentication = self._services.authentication
         given = NamedPassword(call.body["user"], call.body["password"])
+        figures, host = authentication.logins.figures, call.session.client_host
+        await authentication.failures.wait(host)
         try:
             identity = await authentication.logins.check_password(given)
         except AuthenticationFailed:
-            await authentication.failures.delay()
+            figures.count(HTTP_SESSION, is_success=False)
+            await authentication.failures.delay(host)
             raise
+        figures.count(HTTP_SESSION, is_success=True)
         sessions = self._services.issuers.sessions
         value, session = await sessions.begin(identity)
         if login is not None and login.session is not None:

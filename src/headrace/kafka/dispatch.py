@@ -17,6 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.broker.security.listener import OPEN, ListenerSecurity
+from headrace.broker.security.principal import ANONYMOUS
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
     ALTER_CLIENT_QUOTAS,
@@ -93,7 +94,7 @@ from headrace.kafka.wire.schema import read_request, write_response
 from headrace.metadata.endpoints import KAFKA, Endpoint
 from headrace.runtime.metered import Metered
 from headrace.runtime.tasks import Tasks
-from headrace.runtime.tls import server_arguments
+from headrace.runtime.tls_server import TlsServer, listening_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -110,6 +111,7 @@ _API_KEY: Final = Struct(">h")
 _SIZE_AND_ID: Final = Struct(">ii")
 CLIENT_ID_SIZE_MAX: Final = 1_000
 CONNECTIONS_SWEEP_S: Final = 60
+BACKLOG: Final = 1024
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 """For every request except Produce: it is copied in the loop's thread, and kept while it is
 handled. Kafka's largest, a group's assignment, must fit into a record of 1 MB there. The number of
@@ -200,7 +202,7 @@ class KafkaFace:
         self._now_ns = node.clock.now_ns
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsServer] = []
         # ordered, so that a simulated run can be replayed
         self.connections: dict[KafkaConnection, None] = {}
         self._peer_client = KafkaPeerClient(way)
@@ -208,7 +210,7 @@ class KafkaFace:
         node.ownership.watch_peers(partial(open_line, way))
         self._queue_peers = node.queue_owners.peers = KafkaQueuePeers(way)
         self.request_bytes_max = node.config.request_bytes_max
-        self._logins = LoginConnections(known, self._loop, self.request_bytes_max)
+        self._logins = LoginConnections(node.services, self._loop, self.request_bytes_max)
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
         config = node.config
@@ -225,14 +227,18 @@ class KafkaFace:
         advertised: tuple[str, int] | None = None,
     ) -> tuple[str, int]:
         """Listen for clients; see Face. Raises OSError."""
-        server = await self._loop.create_server(
-            lambda: cast("asyncio.Protocol", KafkaConnection(self, self._loop, listener)),
-            host,
-            port,
-            backlog=1024,
-            start_serving=False,
-            **server_arguments(listener.tls),
-        )
+
+        def protocol() -> asyncio.Protocol:
+            return cast("asyncio.Protocol", KafkaConnection(self, self._loop, listener))
+
+        server: asyncio.Server | TlsServer
+        if listener.tls is None:
+            server = await self._loop.create_server(
+                protocol, host, port, backlog=BACKLOG, start_serving=False
+            )
+        else:
+            sockets = await listening_sockets(host, port, BACKLOG)
+            server = TlsServer(sockets, protocol, listener.tls)
         if not self._servers:
             self._tasks.spawn(self._sweep(), "idle connections")
         self._servers.append(server)
@@ -283,6 +289,8 @@ class KafkaFace:
         connection.last_request_ns = self._now_ns()
         session = self._admission.open(connection.listener, connection.peer, connection.certified)
         connection.session = session
+        if not self._may_connect(connection):
+            return
         connection.must_be_admitted = session.must_be_admitted
         if connection.must_be_admitted:
             self._logins.opened(connection)
@@ -293,6 +301,22 @@ class KafkaFace:
                 # After the transport has started reading, but before it has read anything.
                 self._loop.call_soon(connection.mute, throttle_ms)
 
+    def _may_connect(self, connection: KafkaConnection) -> bool:
+        """Whether the connection is within the limits; if not, it is closed."""
+        limits = self._node.services.connections
+        listener = connection.listener.name
+        exceeded = limits.open(connection, listener, connection.peer)
+        principal = connection.session.principal
+        if not exceeded and principal is not None and principal != ANONYMOUS:
+            exceeded = limits.identify(connection, str(principal))
+        if exceeded:
+            connection.abort(f"has more connections than allowed ({exceeded})")
+            return False
+        delay_ms = limits.delay_ms(listener)
+        if delay_ms:
+            self._loop.call_soon(connection.mute, delay_ms)
+        return True
+
     def _forget_throttles(self) -> None:
         """Quotas have changed: without quotas, requests skip them."""
         for connection in self.connections:
@@ -301,6 +325,7 @@ class KafkaFace:
     def closed(self, connection: KafkaConnection) -> None:
         """See connection.Dispatcher."""
         self.connections.pop(connection, None)
+        self._node.services.connections.close(connection)
         self._logins.closed(connection)
         self.fetch.closed(connection)
         self._node.services.share_members.disconnected(connection)

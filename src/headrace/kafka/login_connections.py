@@ -17,7 +17,7 @@ from headrace.kafka.connection import FRAME_BYTES_MIN
 if TYPE_CHECKING:
     import asyncio
 
-    from headrace.broker.security.authentication import Authentication
+    from headrace.broker.services.services import Services
     from headrace.kafka.connection import KafkaConnection
 
 log = logging.getLogger(__name__)
@@ -40,11 +40,11 @@ class LoginConnections:
 
     def __init__(
         self,
-        authentication: Authentication,
+        services: Services,
         loop: asyncio.AbstractEventLoop,
         request_bytes_max: int,
     ) -> None:
-        self._authentication = authentication
+        self._authentication, self._limits = services.authentication, services.connections
         self._loop = loop
         self._request_bytes_max = request_bytes_max
         self.waiting: dict[KafkaConnection, None] = {}
@@ -91,6 +91,13 @@ class LoginConnections:
         if not session.must_be_admitted and session.identity is not None:
             self.waiting.pop(connection, None)
             self._cancel_timer(connection)
+            principal = session.identity.principal
+            exceeded = ""
+            if not principal.is_broker:
+                exceeded = self._limits.identify(connection, str(principal))
+            if exceeded:
+                connection.abort(f"has more connections than allowed ({exceeded})")
+                return
             connection.frame_bytes_max = self._request_bytes_max
             if session.lifetime_ms:
                 self._timers[connection] = self._loop.call_later(
@@ -109,7 +116,7 @@ class LoginConnections:
         try:
             answer = await self._authentication.authenticate(connection.session, token)
         except HeadraceError:
-            await self._authentication.failures.delay()
+            await self._authentication.failures.delay(connection.session.client_host)
             connection.close()
             return
         reply.send([framed(answer)])

@@ -26,6 +26,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.authentication import helper_access, set_up_authentication
+from headrace.server.connection_limits import limit_connections
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
 from headrace.server.settings import (
@@ -279,6 +280,7 @@ async def _open(
     node.settings.on_change(follow_log_level)
     await node.open()
     broker.on_stop(node.close)
+    limit_connections(node, settings)
     await set_up_authentication(node, settings)
     peers = PeerAccess(
         settings.inter_broker_listener,

@@ -63,7 +63,7 @@ class Authentication:
         whatever is enabled for users; "": nowhere. By default no client is authenticated."""
         self.logins = logins
         self.users = logins.users
-        self.failures = FailedLogins()
+        self.failures = FailedLogins(logins.clock.now_ns)
         self.is_required = is_required
         self._helper_listener = helper_listener
         self._mechanisms = mechanisms or {}
@@ -140,6 +140,9 @@ class Authentication:
         try:
             if login.mechanism == BROKER_MECHANISM:
                 await self.logins.secret.load()
+            elif not login.has_waited:
+                login.has_waited = True
+                await self.failures.wait(session.client_host)
             answer = await login.answer(message)
             if answer.identity is not None:
                 self._accept(session, answer.identity)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.broker.housekeeping.replication import Replication
     from headrace.broker.security.authentication import Authentication
     from headrace.broker.security.authorizer import Authorizer
+    from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.issuers import Issuers
     from headrace.broker.services.access_control import AccessControl
     from headrace.broker.services.appends import Appends
@@ -77,6 +78,8 @@ class Services:
     """None: there are no access control lists."""
     audit: Audit
     authentication: Authentication
+    connections: ConnectionLimits
+    """Of the listeners of all protocols."""
     issuers: Issuers
     """Browser sessions and the like."""
     tasks: BackgroundTasks

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from headrace.broker.security.connection_limits import parse_overrides
 from headrace.broker.security.listener import PROTOCOLS
 from headrace.broker.topics.topic_config import BOOLEAN, INT, INT32_MAX, LIST, LONG, STRING
 from headrace.runtime.security_protocols import PLAINTEXT
@@ -300,6 +301,25 @@ class ProtocolMap:
     def format(self, value: Mapping[str, str]) -> str:
         """See Kind."""
         return ",".join(f"{name}:{protocol}" for name, protocol in value.items())
+
+
+class Overrides:
+    """Connection limits of addresses, as Kafka writes them."""
+
+    wire_type = STRING
+    expected = "ADDRESS:COUNT,... with numeric addresses, as in 10.0.0.7:200"
+
+    def parse(self, text: str) -> str:
+        """See Kind."""
+        try:
+            parse_overrides(text)
+        except ValueError:
+            raise ValueError(self.expected) from None
+        return text
+
+    def format(self, value: str) -> str:
+        """See Kind."""
+        return value
 
 
 class QuorumSizes:

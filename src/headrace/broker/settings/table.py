@@ -14,10 +14,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.broker_config import ACL
+from headrace.broker.security.connection_limits import UNLIMITED
 from headrace.broker.settings.kinds import (
     HostAndPort,
     Listeners,
     OneOf,
+    Overrides,
     PathName,
     Switch,
     Text,
@@ -375,6 +377,47 @@ _TIERS = (
 )
 
 _CONNECTIONS = (
+    of_config(
+        "max.connections",
+        "connections_max",
+        Whole(0, UNLIMITED),
+        "Maximum number of client connections; further ones are closed at once. The inter-broker"
+        " listener, if it is not the only one, is exempt. `listener.name.<name>.max.connections`"
+        " limits one listener, and needs a restart.",
+        can_differ=True,
+        **LIVE,
+    ),
+    of_config(
+        "max.connections.per.ip",
+        "connections_per_ip_max",
+        Whole(0, UNLIMITED),
+        "Maximum number of connections from one address, of all listeners together.",
+        **LIVE,
+    ),
+    of_config(
+        "max.connections.per.ip.overrides",
+        "connections_per_ip_overrides",
+        Overrides(),
+        "Other limits for some addresses: ADDRESS:COUNT,...",
+        **LIVE,
+    ),
+    of_config(
+        "headrace.max.connections.per.user",
+        "connections_per_user_max",
+        Whole(0, UNLIMITED),
+        "Maximum number of Kafka connections of one authenticated principal.",
+        **LIVE,
+    ),
+    of_config(
+        "max.connection.creation.rate",
+        "connection_rate_max",
+        Whole(1, UNLIMITED),
+        "New connections per second: further ones are served later, those over HTTP are closed."
+        " `listener.name.<name>.max.connection.creation.rate` limits one listener, and needs a"
+        " restart. Limits of one address are quotas (connection_creation_rate).",
+        can_differ=True,
+        **LIVE,
+    ),
     of_config(
         "connections.max.idle.ms",
         "connections_idle_max_ms",

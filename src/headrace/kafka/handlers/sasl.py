@@ -48,7 +48,7 @@ async def sasl_authenticate(
     except HeadraceError as error:
         message: Any = message_of(error)
         if isinstance(error, AuthenticationFailed):
-            await node.services.authentication.failures.delay()
+            await node.services.authentication.failures.delay(session.client_host)
             message = f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
         return {
             "error_code": code_of(error),

@@ -1,0 +1,166 @@
+"""How many connections clients may have, and how fast they may open them (KIP-308, 402, 612).
+
+Invariants: no I/O. One set of counts for the listeners of all protocols. Kafka's settings and
+meanings, but for one point: where Kafka's acceptor stops to accept, which lets clients wait until
+they time out, a connection over a limit is closed at once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from headrace.coordination.quotas.token_bucket import TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+UNLIMITED: Final = 2_147_483_647
+"""Kafka's default of its connection limits."""
+_ALL: Final = ""
+
+
+class BrokerLimits(Protocol):
+    """The limits of a whole broker: a part of its configuration."""
+
+    connections_max: int
+    connections_per_ip_max: int
+    connections_per_ip_overrides: str
+    connections_per_user_max: int
+    connection_rate_max: int
+
+
+class ListenerLimits(NamedTuple):
+    """The limits of one listener."""
+
+    connections_max: int = UNLIMITED
+    """`listener.name.<name>.max.connections`"""
+    rate_max: int = UNLIMITED
+    """`listener.name.<name>.max.connection.creation.rate`, per second"""
+
+
+class _Counted:
+    """One connection."""
+
+    __slots__ = ("host", "listener", "user")
+
+    def __init__(self, listener: str, host: str) -> None:
+        self.listener = listener
+        self.host = host
+        self.user = ""
+
+
+def parse_overrides(text: str) -> Mapping[str, int]:
+    """The limits in `max.connections.per.ip.overrides`: `127.0.0.1:200,::1:100`. Raises
+    ValueError."""
+    found: dict[str, int] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        host, colon, count = part.rpartition(":")
+        if not (colon and count.isascii() and count.isdigit()):
+            raise ValueError(part)
+        found[str(ipaddress.ip_address(host.strip("[]")))] = int(count)
+    return found
+
+
+class ConnectionLimits:
+    """See the module."""
+
+    def __init__(self, config: BrokerLimits, now_ns: Callable[[], int]) -> None:
+        """`config` may change: each new connection is compared with its values of that time."""
+        self._config = config
+        self._now_ns = now_ns
+        self.of_listeners: dict[str, ListenerLimits] = {}
+        self.protected_listener = ""
+        """Brokers reach each other here: the limit of the whole broker does not apply."""
+        self._open: dict[object, _Counted] = {}
+        self._of_hosts: dict[str, int] = {}
+        self._of_listeners: dict[str, int] = {}
+        self._of_users: dict[str, int] = {}
+        self._buckets: dict[str, TokenBucket] = {}
+        self._overrides: tuple[str, Mapping[str, int]] = ("", {})
+        self.refused_total = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, connection: object, listener: str, host: str) -> str:
+        """A client has connected. Returns the limit that it exceeds; "": it is counted until
+        `close`."""
+        config = self._config
+        limits = self.of_listeners.get(listener, ListenerLimits())
+        exceeded = ""
+        if self._of_hosts.get(host, 0) >= (most := self._most_of(host)):
+            exceeded = f"max.connections.per.ip, {most} for {host}"
+        elif self._of_listeners.get(listener, 0) >= limits.connections_max:
+            name = f"listener.name.{listener.lower()}.max.connections"
+            exceeded = f"{name}, {limits.connections_max}"
+        elif len(self._open) >= config.connections_max and listener != self.protected_listener:
+            exceeded = f"max.connections, {config.connections_max}"
+        if exceeded:
+            self.refused_total += 1
+            return exceeded
+        self._open[connection] = _Counted(listener, host)
+        _add(self._of_hosts, host, 1)
+        _add(self._of_listeners, listener, 1)
+        return ""
+
+    def _most_of(self, host: str) -> int:
+        config = self._config
+        text = config.connections_per_ip_overrides
+        if text != self._overrides[0]:
+            self._overrides = text, parse_overrides(text)
+        return self._overrides[1].get(host, config.connections_per_ip_max)
+
+    def delay_ms(self, listener: str) -> int:
+        """Charge a new connection to the rates of its listener and of the broker; returns for how
+        long it is not served."""
+        limits = self.of_listeners.get(listener, ListenerLimits())
+        delay_ms = self._charge(listener, limits.rate_max)
+        if listener != self.protected_listener:
+            delay_ms = max(delay_ms, self._charge(_ALL, self._config.connection_rate_max))
+        return delay_ms
+
+    def _charge(self, key: str, rate_per_s: int) -> int:
+        if rate_per_s == UNLIMITED:
+            self._buckets.pop(key, None)
+            return 0
+        bucket = self._buckets.get(key)
+        if bucket is None or bucket.rate_per_s != rate_per_s:
+            bucket = self._buckets[key] = TokenBucket(rate_per_s, rate_per_s, self._now_ns())
+        return bucket.charge(1, self._now_ns())
+
+    def identify(self, connection: object, user: str) -> str:
+        """A connection has authenticated. Returns the limit that its user exceeds, or ""."""
+        counted = self._open.get(connection)
+        if counted is None or counted.user == user:
+            return ""
+        self._leave_user(counted)
+        most = self._config.connections_per_user_max
+        if self._of_users.get(user, 0) >= most:
+            self.refused_total += 1
+            return f"headrace.max.connections.per.user, {most}"
+        counted.user = user
+        _add(self._of_users, user, 1)
+        return ""
+
+    def close(self, connection: object) -> None:
+        """A connection has ended; it need not have been counted."""
+        counted = self._open.pop(connection, None)
+        if counted is not None:
+            _add(self._of_hosts, counted.host, -1)
+            _add(self._of_listeners, counted.listener, -1)
+            self._leave_user(counted)
+
+    def _leave_user(self, counted: _Counted) -> None:
+        if counted.user:
+            _add(self._of_users, counted.user, -1)
+            counted.user = ""
+
+
+def _add(counts: dict[str, int], key: str, change: int) -> None:
+    count = counts.get(key, 0) + change
+    assert count >= 0, "each connection is counted once"
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

@@ -1,0 +1,89 @@
+"""TLS connections are accepted beside however many that never finish their handshake."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from typing import cast
+
+import pytest
+import uvloop
+
+from headrace.runtime import tls_server
+from headrace.runtime.new_certificates import Authority
+from headrace.runtime.tls import TlsMaterial, server_context
+from headrace.runtime.tls_server import TlsServer, listening_sockets
+
+LIMIT_S = 20
+
+
+class Echo(asyncio.Protocol):
+    """Answers each connection, and what it sends."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        answering = cast("asyncio.Transport", transport)  # uvloop's has no such base
+        answering.write(b"hello")
+        answering.close()
+
+
+@pytest.fixture(scope="module")
+def contexts():
+    authority = Authority("ca", time.time_ns() // 1_000_000)
+    pem = authority.sign("broker", ("localhost",))
+    server = server_context(TlsMaterial(pem.certificate, pem.key))
+    client = ssl.create_default_context(cadata=authority.certificate.decode())
+    return server, client
+
+
+async def hello(port: int, client: ssl.SSLContext) -> bytes:
+    async with asyncio.timeout(LIMIT_S):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=client, server_hostname="localhost"
+        )
+        found = await reader.read()
+        writer.close()
+        return found
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_the_oldest_unfinished_handshake_gives_way(contexts, run, monkeypatch):
+    monkeypatch.setattr(tls_server, "HANDSHAKES_MAX", 5)
+    serving, client_context = contexts
+
+    async def scenario() -> None:
+        sockets = await listening_sockets("127.0.0.1", 0, 100)
+        port = sockets[0].getsockname()[1]
+        server = TlsServer(sockets, Echo, serving)
+        await server.start_serving()
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        async with asyncio.timeout(LIMIT_S):
+            while server.given_up_total < 15:
+                await asyncio.sleep(0.01)
+        assert server.unfinished == 5
+        for _ in range(3):
+            assert await hello(port, client_context) == b"hello"
+        silent[0].settimeout(LIMIT_S)
+        assert await asyncio.to_thread(silent[0].recv, 1) == b"", "the oldest is closed"
+        garbage = socket.create_connection(("127.0.0.1", port))
+        garbage.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert await hello(port, client_context) == b"hello"
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        for one in (*silent, garbage):
+            one.close()
+
+    run(scenario())
+
+
+def test_an_address_that_is_taken_is_an_error_and_leaks_nothing():
+    async def scenario() -> None:
+        first = await listening_sockets("127.0.0.1", 0, 1)
+        with pytest.raises(OSError, match=r".*"):
+            await listening_sockets("127.0.0.1", first[0].getsockname()[1], 1)
+        first[0].close()
+
+    asyncio.run(scenario())
