@@ -41,10 +41,10 @@ def test_a_partition_that_was_given_up_while_its_start_was_asked_for_is_fetched_
                 answer.set()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(QUIET_S):
-                        while not one.topics.get("t").partitions[0].fetched_bytes:
+                        while not one.topics.get("t").partitions[0].traffic.out_bytes:
                             await asyncio.sleep(0.01)
                 assert not await asyncio.to_thread(consumer.assignment)
-                fetched_bytes = one.topics.get("t").partitions[0].fetched_bytes
+                fetched_bytes = one.topics.get("t").partitions[0].traffic.out_bytes
             assert not fetched_bytes
 
     asyncio.run(scenario())

@@ -126,7 +126,7 @@ class _Api:
         operations += queries(services)
         self._document = document(operations)
         self.routes = [
-            *routes(services, operations, is_local=listener.is_local),
+            *routes(services, operations, is_local=listener.is_local, figures=rendering.http),
             *Monitoring(face, listener.security, rendering).routes,
             Route("/openapi.json", self._openapi),
         ]

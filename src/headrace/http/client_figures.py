@@ -8,33 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from headrace.http.metric_table import family, figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.broker.services.client_telemetry import ClientTelemetry
+    from prometheus_client.metrics_core import Metric
 
-LABELS = ["client_id", "instance", "software", "metric", "attributes"]
+    from headrace.broker.services.client_telemetry import ClientTelemetry
 
 
 def client_figures(telemetry: ClientTelemetry) -> Iterable[Metric]:
     """The figures of one broker's clients."""
-    yield CounterMetricFamily(
-        "headrace_client_pushes", "Pushes of metrics.", value=telemetry.pushes_total
-    )
-    yield CounterMetricFamily(
-        "headrace_client_pushes_refused",
-        "Requests about client metrics that were refused: too early, too large, malformed.",
-        value=telemetry.refused_total,
-    )
-    family = GaugeMetricFamily(
-        "headrace_client_metric", "The last value that a client has pushed.", labels=LABELS
-    )
+    yield figure("headrace_client_pushes", telemetry.pushes_total)
+    yield figure("headrace_client_pushes_refused", telemetry.refused_total)
+    values = family("headrace_client_metric")
     for instance, client, points in telemetry.series():
         software = f"{client.software_name} {client.software_version}".strip()
         for point in points:
             shown = ",".join(f"{name}={value}" for name, value in point.attributes)
             labels = [client.client_id, instance, software, point.name, shown]
-            family.add_metric(labels, point.value)
-    yield family
+            values.add_metric(labels, point.value)
+    yield values

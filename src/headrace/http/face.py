@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.broker.security.listener import ListenerSecurity
-    from headrace.http.metrics import Counters, KafkaFigures
+    from headrace.http.metrics import KafkaFigures
+    from headrace.http.storage_metrics import Counters
+    from headrace.runtime.loop_lag import LoopLag
 
 CLOSE_TIMEOUT_S = 3
 
@@ -57,6 +59,8 @@ class HttpFace:
         self.listeners: list[HttpListener] = []
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
+        self.loop_lag: LoopLag | None = None
+        """Of the loop that the broker runs on, if it is measured."""
         self._begun = asyncio.Event()
         self._servers: list[Any] = []
         self._task: asyncio.Task[None] | None = None
@@ -94,6 +98,10 @@ class HttpFace:
         """Kafka clients can be served: say so, and load what says it."""
         self.is_ready = True
         self._begun.set()
+
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return sum(len(server.server_state.connections) for server in self._servers)
 
     async def _serve(self) -> None:
         try:

@@ -16,8 +16,9 @@ from starlette.routing import Route
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.http.access import MONITOR, SEE_CLUSTER
 from headrace.http.authorization import Rights
-from headrace.http.metrics import Metrics
+from headrace.http.metrics import Metrics, encoding_for
 from headrace.http.operations import session_of
+from headrace.http.request_figures import HttpFigures
 from headrace.metadata.health_facts import PROBLEMS_MAX
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.http.face import HttpFace
+    from headrace.http.metrics import Encoding
 
 log = logging.getLogger(__name__)
 
@@ -37,42 +39,49 @@ ASKING_MAX = 64
 
 
 class Rendering:
-    """The text of the metrics, rendered once for all clients that wait for it."""
+    """The text of the metrics, rendered once in each format for all clients that wait for it."""
 
     def __init__(self, face: HttpFace) -> None:
         self._face = face
-        self._metrics = Metrics(face.node, face.kafka, face.counters)
+        self.http = HttpFigures(face.connection_count)
+        """Counted by the operations."""
+        self._metrics = Metrics(face.node, face.kafka, face.counters, self.http)
         self._metrics.certificate_expiries = face.certificate_expiries
         self.lags = self._metrics.lags
-        self._next: asyncio.Task[tuple[bytes, str]] | None = None
+        self._metrics.loop_lag = face.loop_lag
+        self._next: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
+        """By content type: at most the few that the client library writes."""
         self._rendering = asyncio.Lock()
         self._rest_until_s = 0.0
         self._asking = 0
 
-    async def response(self) -> Response:
-        """The metrics, or 503 if too many clients ask for them."""
+    async def response(self, accepted: str) -> Response:
+        """The metrics in a format that is `accepted`, or 503 if too many clients ask for them."""
         if self._asking >= ASKING_MAX:
             return PlainTextResponse("too many ask for metrics at once: ask again\n", 503)
         self._asking += 1
         try:
-            text, content_type = await asyncio.shield(self._fresh())
+            text, content_type = await asyncio.shield(self._fresh(encoding_for(accepted)))
         finally:
             self._asking -= 1
-        return Response(text, media_type=content_type)
+        return Response(text, headers={"Content-Type": content_type})
 
-    def _fresh(self) -> asyncio.Task[tuple[bytes, str]]:
+    def _fresh(self, encoding: Encoding) -> asyncio.Task[tuple[bytes, str]]:
         """The next rendering, for all who ask before it begins."""
-        if self._next is None:
-            self._next = self._face.node.tasks.start(self._render(), "metrics")
-        return self._next
+        found = self._next.get(encoding.content_type)
+        if found is None:
+            found = self._face.node.tasks.start(self._render(encoding), "metrics")
+            self._next[encoding.content_type] = found
+        return found
 
-    async def _render(self) -> tuple[bytes, str]:
+    async def _render(self, encoding: Encoding) -> tuple[bytes, str]:
         now_s = asyncio.get_running_loop().time
         async with self._rendering:
             await asyncio.sleep(max(0.0, self._rest_until_s - now_s()))
-            self._next = None  # who asks from here on wants to see what has happened since
+            # who asks from here on wants to see what has happened since
+            del self._next[encoding.content_type]
             begun_s = now_s()
-            rendered = await self._metrics.render()
+            rendered = await self._metrics.render(encoding)
             taken_s = now_s() - begun_s
             self._rest_until_s = now_s() + min(taken_s * RENDER_REST, RENDER_REST_S_MAX)
         return rendered
@@ -135,4 +144,4 @@ class Monitoring:
     async def _serve_metrics(self, request: Request) -> Response:
         if not self._may_monitor(request):
             return PlainTextResponse("metrics need the right to DESCRIBE the cluster\n", 403)
-        return await self._rendering.response()
+        return await self._rendering.response(request.headers.get("accept", ""))

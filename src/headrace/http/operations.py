@@ -7,6 +7,7 @@ bytes, depth by the parser, lists and texts by the schemas.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable
@@ -31,6 +32,7 @@ from headrace.http.access import ACCESS
 from headrace.http.authorization import Rights
 from headrace.http.connection import PRINCIPAL, SCOPE
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
+from headrace.http.request_figures import HttpFigures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -320,8 +322,15 @@ def session_of(request: Request) -> ClientSession:
     return session
 
 
-def routes(services: Services, operations: Sequence[Operation], *, is_local: bool) -> list[Route]:
-    """The routes of `operations`, one for each path."""
+def routes(
+    services: Services,
+    operations: Sequence[Operation],
+    *,
+    is_local: bool,
+    figures: HttpFigures | None = None,
+) -> list[Route]:
+    """The routes of `operations`, one for each path; `figures`: where responses are counted."""
+    counted = figures or HttpFigures()
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         assert operation.access, operation.name
@@ -331,7 +340,7 @@ def routes(services: Services, operations: Sequence[Operation], *, is_local: boo
             schemas.verify(operation.body)
         by_path.setdefault(operation.path, {})[operation.method] = operation
     return [
-        Route(path, _Resource(services, found, is_local=is_local), methods=[*found])
+        Route(path, _Resource(services, found, counted, is_local=is_local), methods=[*found])
         for path, found in by_path.items()
     ]
 
@@ -353,9 +362,15 @@ class _Resource:
     each call of a function."""
 
     def __init__(
-        self, services: Services, operations: Mapping[str, Operation], *, is_local: bool
+        self,
+        services: Services,
+        operations: Mapping[str, Operation],
+        figures: HttpFigures,
+        *,
+        is_local: bool,
     ) -> None:
         self._services = services
+        self._figures = figures
         self._operations = operations
         self._is_local = is_local
 
@@ -363,6 +378,8 @@ class _Resource:
         guard = self._services.cluster.guard
         term = 0 if guard is None else guard.term_now()
         request = Request(scope, receive)
+        now_s = asyncio.get_running_loop().time
+        begun_s = now_s()
         try:
             response = await self._answer(request)
         except ClientDisconnect:
@@ -374,7 +391,11 @@ class _Resource:
                     " may serve them by now"
                 )
             )
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        finally:
+            took_ns = int((now_s() - begun_s) * 1e9)
+            self._figures.note(self._operation(request).name, response.status_code, took_ns)
 
     def _operation(self, request: Request) -> Operation:
         return self._operations["GET" if request.method == "HEAD" else request.method]

@@ -29,10 +29,11 @@ from headrace.runtime.tls import certificate_of
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
+    from headrace.kafka.request_figures import RequestFigures
     from headrace.records.batch import Buffer
     from headrace.runtime.file_bytes import Sendable
 
@@ -59,17 +60,21 @@ class Reply:
     """The place of one response in its connection's queue."""
 
     __slots__ = (
+        "api_key",
         "buffers",
         "bytes_max",
         "connection",
         "held_bytes",
         "request_bytes",
+        "started_ns",
         "term",
         "throttle_ms",
     )
 
     def __init__(self, connection: KafkaConnection, bytes_max: int) -> None:
         self.connection = connection
+        self.api_key = connection.api_key
+        self.started_ns = connection.last_request_ns
         self.bytes_max = bytes_max
         self.throttle_ms = connection.throttle_ms
         """reported in the response; the connection is muted for this long once it is sent"""
@@ -125,6 +130,8 @@ class Dispatcher(Protocol):
     """None: this broker owns everything permanently."""
     responses: ResponseMemory
     requests: RequestMemory
+    figures: RequestFigures
+    now_ns: Callable[[], int]
 
     def opened(self, connection: KafkaConnection) -> None:
         """A client has connected."""
@@ -161,6 +168,7 @@ class KafkaConnection:
         "_socket",
         "_uncut",
         "_unsent_bytes",
+        "api_key",
         "certified",
         "frame_bytes_max",
         "frame_bytes_min",
@@ -220,6 +228,7 @@ class KafkaConnection:
         """Counted for the large request that is being received."""
         self._is_write_paused = False
         self.last_request_ns = 0
+        self.api_key = 0
         self.settles_ns = 0
         """Until then, fetches wait only briefly."""
         self.transport: asyncio.Transport | None = None
@@ -468,12 +477,16 @@ class KafkaConnection:
         out: list[Sendable] = []
         replies = self._replies
         is_withheld = False
-        mute_ms = held_bytes = 0
+        mute_ms = held_bytes = now_ns = 0
+        durations = self._dispatcher.figures.durations
         while replies and (buffers := replies[0].buffers) is not None:
             reply = replies.popleft()
+            if not now_ns:  # before the gate is asked: nothing may come between it and the write
+                now_ns = self._dispatcher.now_ns()
             if reply.term != ANY_TERM and not self._may_leave(reply):
                 is_withheld = True
                 break
+            durations[reply.api_key].add(now_ns - reply.started_ns)
             out.extend(buffers)
             self._owed_bytes -= reply.bytes_max
             held_bytes += reply.held_bytes

@@ -53,7 +53,7 @@ from headrace.kafka.authorization import failures_in, is_change, resources_of
 from headrace.kafka.authorization_rules import authorized
 from headrace.kafka.connection import ANY_TERM, Gate, KafkaConnection, Reply
 from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
-from headrace.kafka.error_codes import UNSUPPORTED_VERSION
+from headrace.kafka.error_codes import UNSUPPORTED_VERSION, name_of
 from headrace.kafka.handlers import (
     acls,
     client_quotas,
@@ -87,6 +87,7 @@ from headrace.kafka.login_connections import LoginConnections
 from headrace.kafka.peer_client import KafkaPeerClient, PeerAccess
 from headrace.kafka.peer_lines import incarnation_in, open_line
 from headrace.kafka.queue_peers import KafkaQueuePeers
+from headrace.kafka.request_figures import RequestFigures
 from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from headrace.broker.security.sessions import Admission, Quotas
     from headrace.kafka.handlers.context import Handler
     from headrace.kafka.wire.schema import Answer
+    from headrace.runtime.histogram import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +201,8 @@ class KafkaFace:
         self._is_metering = False
         node.services.quotas.on_change(self._forget_throttles)
         known.users.on_change(self._user_changed)
-        self._now_ns = node.clock.now_ns
+        self.now_ns = node.clock.now_ns
+        self.figures = RequestFigures(_SERVED)
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server | TlsServer] = []
@@ -212,11 +215,11 @@ class KafkaFace:
         self.request_bytes_max = node.config.request_bytes_max
         self._logins = LoginConnections(node.services, self._loop, self.request_bytes_max)
         self.gate: Gate | None = node.ownership.guard
-        self.produce = ProduceHandler(node)
+        self.produce = ProduceHandler(node, self.figures)
         config = node.config
         self.responses = ResponseMemory(config.response_bytes_max, self._loop)
         self.requests = RequestMemory(config.request_memory_bytes_max, self._loop)
-        self.fetch = FetchHandler(node, self._tasks, self.responses)
+        self.fetch = FetchHandler(node, self._tasks, self.responses, self.figures)
         self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)
 
     async def listen(
@@ -271,22 +274,29 @@ class KafkaFace:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(CONNECTIONS_SWEEP_S)
-            now_ns = self._now_ns()
+            now_ns = self.now_ns()
             oldest_ns = now_ns - self._node.config.connections_idle_max_ms * 1_000_000
             for connection in list(self.connections):
                 if connection.last_request_ns < oldest_ns:
                     connection.close()
 
-    def request_figures(self) -> list[tuple[str, int]]:
-        """(API name, requests) for each API."""
-        return [(_SERVED[key].name, count) for key, count in self.request_counts.items()]
+    def request_figures(self) -> list[tuple[str, int, Histogram]]:
+        """(API name, requests, durations) of each API."""
+        durations = self.figures.durations
+        counts = self.request_counts.items()
+        return [(_SERVED[key].name, count, durations[key]) for key, count in counts]
+
+    def error_figures(self) -> list[tuple[str, str, int]]:
+        """(API name, error name, count) of the errors in responses."""
+        counts = self.figures.errors.items()
+        return [(_SERVED[key].name, name_of(code), count) for (key, code), count in counts]
 
     # --- Dispatcher --------------------------------------------------------------------------
 
     def opened(self, connection: KafkaConnection) -> None:
         """See connection.Dispatcher."""
         self.connections[connection] = None
-        connection.last_request_ns = self._now_ns()
+        connection.last_request_ns = self.now_ns()
         session = self._admission.open(connection.listener, connection.peer, connection.certified)
         connection.session = session
         if not self._may_connect(connection):
@@ -348,10 +358,11 @@ class KafkaFace:
         if self._quotas.is_active and not self._is_metering:
             self._dispatch_metered(connection, frame)
             return
-        now_ns = connection.last_request_ns = self._now_ns()
+        now_ns = connection.last_request_ns = self.now_ns()
         gate = self.gate
         term = ANY_TERM if gate is None else gate.term_at(now_ns)
         api_key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
+        connection.api_key = api_key
         if api_key == PRODUCE and _PRODUCE_MIN <= version <= _PRODUCE_MAX:
             # The fast path of most requests: 0.4 us less than the general one below.
             at = 10 + client_size
@@ -408,6 +419,7 @@ class KafkaFace:
         session = connection.session
         if session.has_raw_tokens:
             connection.hold_input()
+            connection.api_key, connection.last_request_ns = SASL_AUTHENTICATE, self.now_ns()
             token = self._logins.take_token(connection, bytes(frame))
             self._tasks.spawn(token, "SASL token")
             return False
@@ -446,7 +458,7 @@ class KafkaFace:
     def _dispatch_metered(self, connection: KafkaConnection, frame: memoryview) -> None:
         """Handle a request while there are quotas. The cost of its handling in this turn throttles
         the client's next one."""
-        begun_ns = self._now_ns()
+        begun_ns = self.now_ns()
         api_key, _version, _correlation_id, client_size = _HEADER.unpack_from(frame)
         session = connection.session
         if 0 <= client_size <= CLIENT_ID_SIZE_MAX:
@@ -461,11 +473,11 @@ class KafkaFace:
             # Mute now as well: a client that pipelines has already sent further requests.
             connection.mute(connection.throttle_ms)
         if api_key in {PRODUCE, FETCH}:
-            self._quotas.spent(session, api_key, self._now_ns() - begun_ns)
+            self._quotas.spent(session, api_key, self.now_ns() - begun_ns)
 
     async def _metered(self, handling: Awaitable[Answer], reply: Reply, context: Context) -> Answer:
         """The response of a handler, with the throttle time of all quotas."""
-        metered = Metered(cast("Coroutine[Any, Any, Answer]", handling), self._now_ns)
+        metered = Metered(cast("Coroutine[Any, Any, Answer]", handling), self.now_ns)
         answer: Any = await metered
         reply.throttle_ms = max(
             reply.throttle_ms,
@@ -497,6 +509,7 @@ class KafkaFace:
             else:
                 answer = await handling
             body = write_response(context.api_key, context.version, answer)
+            self.figures.note_errors(context.api_key, answer)
         except HeadraceError as error:
             log.warning("%s from %s cannot be answered: %s", api.name, reply.connection.peer, error)
             reply.connection.abort(f"cannot be answered: {api.name} has no error field")

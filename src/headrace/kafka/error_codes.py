@@ -229,6 +229,9 @@ for _kind, _code in _CODES.items():
         _KINDS[_code] = _kind
 _KINDS[NOT_LEADER_OR_FOLLOWER] = errors.NotOwner
 
+_NAMES = {
+    code: name for name, code in list(globals().items()) if name.isupper() and type(code) is int
+}
 _PATH = re.compile(r"(?<![\w/:.])(?:/[\w.+@~-]+){2,}")
 
 
@@ -243,6 +246,11 @@ def code_of(error: BaseException | None) -> int:
         if code is not None:
             return code
     return UNKNOWN_SERVER_ERROR
+
+
+def name_of(code: int) -> str:
+    """Kafka's name of an error code; the number if it is not used here."""
+    return _NAMES.get(code, str(code))
 
 
 def error_of(code: int) -> HeadraceError | None:

@@ -30,6 +30,7 @@ from headrace.log.ledger_chain import LedgerChain
 from headrace.log.lifecycle_host import LifecycleHost
 from headrace.log.producer_state import ProducerState, RetryGate
 from headrace.log.reading import LogReader
+from headrace.log.traffic import Traffic
 from headrace.log.visibility import Visibility
 from headrace.log.waiters import Waiters
 from headrace.records.batch import (
@@ -76,7 +77,6 @@ class PartitionLog:
         "config",
         "end_offset",
         "failure",
-        "fetched_bytes",
         "indexes",
         "is_deleted",
         "is_loaded",
@@ -90,6 +90,7 @@ class PartitionLog:
         "ready",
         "retries",
         "segments",
+        "traffic",
         "visibility",
         "waiters",
     )
@@ -122,8 +123,7 @@ class PartitionLog:
         """Called when the chain shows that another broker owns the partition."""
         self.failure: HeadraceError | None = None
         """Why this partition cannot be served; None if it can."""
-        self.fetched_bytes = 0
-        """Bytes sent to clients since this broker serves the log."""
+        self.traffic = Traffic()
         self.ready: Completion | None = Completion()
         self.indexes = environment.indexes
         self._store = environment.store
@@ -297,6 +297,7 @@ class PartitionLog:
             pending = Pending(end_offset, end_position, active.max_timestamp_ms)
             self._pending.append(pending)
             completion.then(self._stored, pending)
+        self.traffic.came(last_delta + 1, size)
         if end_position >= active.checkpoint_at:
             self.lifecycle_host.note()
         if end_position >= config.segment_bytes * PREPARE_FRACTION or (

@@ -22,6 +22,7 @@ from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import METADATA, check_format
 from headrace.runtime.access import Access
 from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
+from headrace.runtime.loop_lag import LoopLag
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_servers import ask_servers
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.broker.face import Face
-    from headrace.http.metrics import Counters
+    from headrace.http.storage_metrics import Counters
     from headrace.metadata.endpoints import Endpoint
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.zookeeper import ZooKeeper
@@ -266,6 +267,8 @@ def _faces(
     kafka = KafkaFace(node, peers=peers)
     http = HttpFace(node, kafka, counters)
     http.certificate_expiries = certificates.expiries
+    http.loop_lag = LoopLag(node.clock)
+    node.tasks.spawn(http.loop_lag.run(), "lag of the event loop")
     return [kafka, http]
 
 

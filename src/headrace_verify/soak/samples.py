@@ -104,7 +104,7 @@ def _sample_process(one: Watched, figures: _Figures) -> Process:
     held = None if one.pid is None else usage(one.pid)
     sockets = None if one.pid is None else _sockets(one.pid)
     plain = {name: value for name, labels, value in figures if not labels}
-    cpu_s = plain.get("headrace_process_cpu_seconds_total")
+    cpu_s = plain.get("process_cpu_seconds_total")
     return Process(
         None if held is None else held.memory_bytes,
         sockets,

@@ -35,6 +35,8 @@ class BareFace:
         counting = SimpleNamespace(bytes_total=0, errors_total=0)
         self.kafka = SimpleNamespace(connections={}, produce=counting, fetch=counting)
         self.certificate_expiries = list
+        self.loop_lag = None
+        self.connection_count = lambda: 0
         topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
         health = Health(topics, SimpleNamespace(damaged_facts={}), MemoryMetadataStore())
         unused = dict.fromkeys(

@@ -60,7 +60,7 @@ def _served(monkeypatch: pytest.MonkeyPatch, render: Any) -> Any:
 
 
 def test_other_hosts_get_no_answer(monkeypatch):
-    async def render() -> tuple[bytes, str]:
+    async def render(_encoding) -> tuple[bytes, str]:
         return b"figures", "text/plain"
 
     async def scenario() -> None:
@@ -119,7 +119,7 @@ def test_the_interface_is_told_as_it_is_served(monkeypatch):
 def test_who_asks_for_metrics_at_once_shares_one_rendering(monkeypatch):
     begun = 0
 
-    async def render() -> tuple[bytes, str]:
+    async def render(_encoding) -> tuple[bytes, str]:
         nonlocal begun
         begun += 1
         await asyncio.sleep(0.01)
@@ -146,7 +146,7 @@ def test_who_asks_for_metrics_at_once_shares_one_rendering(monkeypatch):
 def test_a_rendering_that_fails_is_tried_anew(monkeypatch, caplog):
     calls = 0
 
-    async def render() -> tuple[bytes, str]:
+    async def render(_encoding) -> tuple[bytes, str]:
         nonlocal calls
         calls += 1
         if calls == 1:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Any
 
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
+from headrace.kafka.request_figures import RequestFigures
 
 
 class Transport:
@@ -45,6 +47,8 @@ class Echo:
     def __init__(self) -> None:
         self.responses = ResponseMemory(16 << 20, asyncio.get_running_loop())
         self.requests = RequestMemory(16 << 20, asyncio.get_running_loop())
+        self.figures = RequestFigures([0])
+        self.now_ns = time.monotonic_ns
         self.frames: list[bytes] = []
         self.replies: list[Any] = []
 

@@ -64,7 +64,7 @@ from headrace.errors import (
 from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from uuid import UUID
 
     from headrace.broker.coordinators.group_config import (
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     )
     from headrace.broker.coordinators.shard_log import ShardLog
     from headrace.broker.coordinators.streams_topics import StreamsTopics
+    from headrace.coordination.groups.state_records import OffsetStored
     from headrace.coordination.machine import EndsTransaction
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
@@ -385,6 +386,15 @@ class GroupCoordinator:
             reply = await shard.submit(command)
             if reply.error is not None:
                 raise reply.error
+
+    def loaded_offsets(self) -> Iterator[tuple[str, OffsetStored]]:
+        """(group id, committed offset), of all groups that are loaded here: it loads none. The
+        caller must not suspend meanwhile."""
+        for machine in self.shards.machines():
+            if isinstance(machine, GroupMachine):
+                for group_id, group in machine.groups.items():
+                    for offset in group.offsets.values():
+                        yield group_id, offset
 
     def counters(self) -> GroupCounters:
         """Figures for metrics; visits each loaded group."""

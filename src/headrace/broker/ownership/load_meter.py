@@ -64,7 +64,7 @@ class LoadMeter:
                     continue
                 key = topic.id, number
                 last = log.segments[-1]
-                seen[key] = _Seen(log, last.ledger, last.end_position, log.fetched_bytes)
+                seen[key] = _Seen(log, last.ledger, last.end_position, log.traffic.out_bytes)
                 carried = _carried(log, self._seen.get(key))
                 before = self._rates.get(key, (0, 0))
                 into, out = (
@@ -97,4 +97,4 @@ def _carried(log: PartitionLog, before: _Seen | None) -> tuple[int, int]:
         came += segment.end_position
     else:  # retention has dropped the previous position, so the difference is unknown
         came = log.segments[-1].end_position
-    return max(came, 0), log.fetched_bytes - before.fetched_bytes
+    return max(came, 0), log.traffic.out_bytes - before.fetched_bytes

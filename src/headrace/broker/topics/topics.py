@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.log.environment import Environment
     from headrace.log.log_config import LogConfig
+    from headrace.log.traffic import Traffic
     from headrace.metadata.store import MetadataEntry
     from headrace.runtime.randomness import Randomness
 
@@ -91,6 +93,7 @@ class Topics:
         self._changing = asyncio.Lock()
         self.deletions = Deletions(environment)
         self.by_name: dict[str, Topic] = {}
+        self.traffic: dict[str, dict[int, Traffic]] = defaultdict(dict)
         self.by_id: dict[UUID, Topic] = {}
         self.ids: dict[str, UUID] = {}
         self.version = 0
@@ -157,9 +160,8 @@ class Topics:
 
     def _remove(self, topic: Topic) -> None:
         """Remove the topic; operations in progress in its logs fail."""
-        del self.by_name[topic.name]
-        del self.by_id[topic.id]
-        del self.ids[topic.name]
+        del self.by_name[topic.name], self.by_id[topic.id], self.ids[topic.name]
+        self.traffic.pop(topic.name, None)
         for _, partition in topic.logs:
             partition.is_deleted = True
             if not self._is_standalone:
@@ -199,8 +201,7 @@ class Topics:
     def new_log(
         self, fact: TopicFact, number: int, leader_epoch: int | None = None
     ) -> PartitionLog:
-        """Create the log of a partition, served under `leader_epoch` (None: only this broker ever
-        owns it)."""
+        """A partition's log, served under `leader_epoch` (None: only this broker ever owns it)."""
         made = PartitionLog(
             f"{fact.name}-{number}",
             fact.id,
@@ -209,6 +210,7 @@ class Topics:
             self._environment,
             leader_epoch,
         )
+        made.traffic = self.traffic[fact.name].setdefault(number, made.traffic)
         made.expect_chain(is_expected=fact.has_chain(number))
         return made
 

@@ -27,6 +27,7 @@ from headrace.errors import (
     OffsetOutOfRange,
     TopicUnknown,
 )
+from headrace.kafka.apis import FETCH
 from headrace.kafka.error_codes import code_of
 from headrace.kafka.handlers.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions
 from headrace.kafka.handlers.leaders import leader_hint
@@ -42,6 +43,7 @@ from headrace.kafka.wire.fetch import (
 )
 from headrace.log.partition_log import PartitionLog
 from headrace.log.reading import Fetched, Miss, aborted_now, check_offset
+from headrace.records.batch import iterate_headers
 from headrace.runtime.file_bytes import FileBytes, in_memory
 from headrace.runtime.rate_limited_warnings import RateLimitedWarnings
 
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
     from headrace.kafka.connection_memory import ResponseMemory
+    from headrace.kafka.request_figures import RequestFigures
+    from headrace.records.batch import Buffer
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
 
@@ -116,7 +120,10 @@ class _Fetch:
 class FetchHandler:
     """The Fetch API."""
 
-    def __init__(self, node: Node, tasks: Tasks, responses: ResponseMemory) -> None:
+    def __init__(
+        self, node: Node, tasks: Tasks, responses: ResponseMemory, figures: RequestFigures
+    ) -> None:
+        self._figures = figures
         self._topics = node.topics
         self._node = node
         self._tasks = tasks
@@ -292,7 +299,7 @@ class FetchHandler:
             size += length
             left -= length
             if length:
-                partition.fetched_bytes += length
+                partition.traffic.went(found[1] - wanted.offset, length)
             results.append(_result(wanted, partition, data, aborted))
         is_enough = size >= fetch.request.bytes_min or size >= granted
         if has_error or is_enough or fetch.request.wait_ms_max <= 0:
@@ -361,7 +368,7 @@ class FetchHandler:
                 found, is_cold_due = NOTHING, True
             size += len(found.data)
             left -= len(found.data)
-            partition.fetched_bytes += len(found.data)
+            partition.traffic.went(_count(found.data), len(found.data))
             results[at] = _result(wanted, partition, found.data, found.aborted)
         if fetch.reply.connection.transport is None:
             return  # the client has disconnected meanwhile
@@ -484,16 +491,23 @@ class FetchHandler:
             fetch.reply.connection.session.listener,
             is_id=fetch.version >= TOPIC_IDS,
         )
+        code = code_of(error)
+        self._figures.failed(FETCH, code)
         return FetchResult(
             wanted.topic,
             wanted.partition,
-            code_of(error),
+            code,
             mark,
             stable,
             start,
             EMPTY,
             hint=hint,
         )
+
+
+def _count(data: Buffer) -> int:
+    """How many records these batches span."""
+    return sum(header.last_offset_delta + 1 for _, header in iterate_headers(data))
 
 
 _ANSWERS = (LeaderEpochFenced, LeaderEpochUnknown, NotOwner, OffsetOutOfRange, TopicUnknown)

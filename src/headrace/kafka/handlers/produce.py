@@ -22,6 +22,7 @@ from headrace.errors import (
     PolicyViolation,
     RecordInvalid,
 )
+from headrace.kafka.apis import PRODUCE
 from headrace.kafka.connection import ANY_TERM
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
@@ -42,12 +43,12 @@ from headrace.log.appended import Placed
 from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, header_of
 from headrace.records.compression import ZSTD
 from headrace.records.validation import check_single
-from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.services.appends import Appends
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
+    from headrace.kafka.request_figures import RequestFigures
     from headrace.kafka.wire.leader_hints import LeaderHint
     from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import Fields
@@ -59,8 +60,6 @@ TRANSACTIONAL_ID: Final = ResourceType.TRANSACTIONAL_ID
 
 ONE_VERSION_MIN: Final = 5
 """From here on a response has the log start offset; older ones take the general path."""
-LATENCY_SAMPLE_MASK: Final = 15
-"""One request in 16 is measured, so that the histogram costs the hot path nothing."""
 RECORD_ERRORS_MAX: Final = 1_000
 """Refused records listed in a response."""
 ZSTD_SINCE: Final = 7
@@ -87,7 +86,6 @@ class _Pending:
         "open_count",
         "reply",
         "results",
-        "started_ns",
         "term",
         "transactional_id",
         "version",
@@ -104,8 +102,6 @@ class _Pending:
         self.term = ANY_TERM
         """The term in which a refusal may be sent. An acknowledgement comes from storage and may be
         sent at any time."""
-        self.started_ns = 0
-        """Set if the request's latency is measured."""
         self.results: list[ProduceResult | None] = [None] * count
         self.transactional_id: str | None = None
 
@@ -136,16 +132,14 @@ def _check_codec(header: Fields, version: int) -> None:
 class ProduceHandler:
     """The Produce API."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, figures: RequestFigures) -> None:
         self._node = node
+        self._figures = figures
         self._topics = node.topics
-        self._clock = node.clock
         self._appends: Appends = node.appends
         self._rights = TopicRights(node, Operation.WRITE, "Produce")
         self._gate: Gate | None = node.ownership.guard
         self.errors_total = 0
-        self.latency = Histogram()
-        self._requests = 0
         self._found: dict[tuple[bytes, int, bool], PartitionLog] = {}
         """Partitions by their names in requests, as of `_found_version` of the topics."""
         self._found_version = -1
@@ -175,9 +169,6 @@ class ProduceHandler:
         pending = _Pending(reply, version, correlation_id, len(request.partitions))
         if reply is None:
             pending.connection = connection
-        self._requests += 1
-        if not self._requests & LATENCY_SAMPLE_MASK:
-            pending.started_ns = connection.last_request_ns
         if request.transactional_id is not None:
             pending.transactional_id = request.transactional_id.decode(errors="replace")
         refusal: HeadraceError | None = None
@@ -250,13 +241,10 @@ class ProduceHandler:
         if appended is None:
             return False
         base_offset, completion = appended
-        self._requests += 1
         time_ms = header[8] if partition.config.is_log_append_time else NO_TIMESTAMP
         answer = write_one(around, correlation_id, base_offset, time_ms, partition.log_start_offset)
         one_pending = (connection.expect(), answer, version, correlation_id, topic, number)
         completion.then(self._one_stored, one_pending)
-        if not self._requests & LATENCY_SAMPLE_MASK:
-            completion.then(self._measure, connection.last_request_ns)
         return True
 
     def _one_stored(self, error: BaseException | None, context: _OnePending) -> None:
@@ -266,9 +254,6 @@ class ProduceHandler:
         reply, _answer, version, correlation_id, topic, number = context
         pending = _Pending(reply, version, correlation_id, 1)
         self._fail(pending, 0, ProducePartition(topic, number, None), error)
-
-    def _measure(self, _error: BaseException | None, started_ns: int) -> None:
-        self.latency.add(self._clock.now_ns() - started_ns)
 
     def _partition(self, topic_key: bytes, number: int, version: int) -> PartitionLog:
         key = (topic_key, number, version >= TOPIC_IDS)
@@ -311,7 +296,7 @@ class ProduceHandler:
             _set_result(pending, index, part, (appended.base_offset, time_ms, start_offset))
             completion: Completion = appended.completion
             if completion.done and completion.error is None:
-                self._close(pending)
+                pending.close_one()
             else:
                 completion.then(self._stored, (pending, index, part))
             return
@@ -323,7 +308,7 @@ class ProduceHandler:
         def then(outcome: Placed | BaseException) -> None:
             if isinstance(outcome, Placed):
                 _set_result(pending, index, part, outcome[:3])
-                self._close(pending)
+                pending.close_one()
                 return
             self._fail(pending, index, part, outcome)
 
@@ -336,12 +321,7 @@ class ProduceHandler:
         if error is not None:
             self._fail(pending, index, part, error)
         else:
-            self._close(pending)
-
-    def _close(self, pending: _Pending) -> None:
-        pending.close_one()
-        if pending.started_ns and not pending.open_count:
-            self.latency.add(self._clock.now_ns() - pending.started_ns)
+            pending.close_one()
 
     def _fail(
         self, pending: _Pending, index: int, part: ProducePartition, error: BaseException
@@ -366,10 +346,12 @@ class ProduceHandler:
                 pending.reply.connection.session.listener,
                 is_id=pending.version >= TOPIC_IDS,
             )
+        code = code_of(error)
+        self._figures.failed(PRODUCE, code)
         pending.results[index] = ProduceResult(
             part.topic,
             part.partition,
-            code_of(error),
+            code,
             -1,
             NO_TIMESTAMP,
             -1,
@@ -377,7 +359,7 @@ class ProduceHandler:
             hint,
             _record_errors(error),
         )
-        self._close(pending)
+        pending.close_one()
 
 
 def _set_result(

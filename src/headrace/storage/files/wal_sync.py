@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from headrace.runtime.histogram import Histogram
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
@@ -38,6 +40,7 @@ class Counters:
         self.syncs = 0
         self.syncs_inline = 0
         self.sync_ns_total = 0
+        self.sync_durations = Histogram()
         self.sync_ns_last = 0
         self.checkpoints = 0
         self.errors = 0
@@ -120,4 +123,5 @@ class WalSync:
         counters.syncs += 1
         counters.sync_ns_total += took_ns
         counters.sync_ns_last = took_ns
+        counters.sync_durations.add(took_ns)
         self._average_ns += (took_ns - self._average_ns) // 8

@@ -1,0 +1,45 @@
+"""What the HTTP face counts of requests: durations and statuses, by operation.
+
+Invariants: an operation is one of the API's, so that clients cannot invent series.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.http.metric_table import Buckets, family, figure, histogram
+from headrace.runtime.histogram import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+
+class HttpFigures:
+    """The figures of one broker."""
+
+    def __init__(self, connections: Callable[[], int] = int) -> None:
+        """`connections`: how many are open now."""
+        self._connections = connections
+        self._durations: dict[str, Histogram] = {}
+        self._statuses: dict[tuple[str, int], int] = {}
+
+    def note(self, operation: str, status: int, took_ns: int) -> None:
+        """A response has ended."""
+        durations = self._durations.get(operation)
+        if durations is None:
+            durations = self._durations[operation] = Histogram()
+        durations.add(took_ns)
+        key = operation, status
+        self._statuses[key] = self._statuses.get(key, 0) + 1
+
+    def metrics(self) -> Iterable[Metric]:
+        """For a scrape."""
+        durations = [Buckets((name,), one) for name, one in self._durations.items()]
+        yield histogram("headrace_http_request_duration_seconds", *durations)
+        requests = family("headrace_http_requests")
+        for (operation, status), count in self._statuses.items():
+            requests.add_metric([operation, str(status)], count)
+        yield requests
+        yield figure("headrace_http_connections", self._connections())

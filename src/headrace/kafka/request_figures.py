@@ -1,0 +1,48 @@
+"""What the Kafka face counts of requests: durations and errors, by API.
+
+Invariants: each response that leaves is counted once, by its connection; handlers count the errors
+that they put into responses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.runtime.histogram import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ITEMS_MAX: Final = 1_000
+"""Items of a response that are searched for errors: about 0.1 ms at most."""
+ERROR_CODE: Final = "error_code"
+
+
+class RequestFigures:
+    """The figures of one broker."""
+
+    def __init__(self, api_keys: Iterable[int]) -> None:
+        self.durations = {key: Histogram() for key in api_keys}
+        """From the arrival of a request to its response; by API key."""
+        self.errors: dict[tuple[int, int], int] = {}
+        """By (API key, error code)."""
+
+    def failed(self, api_key: int, code: int) -> None:
+        """An error in a response."""
+        key = api_key, code
+        self.errors[key] = self.errors.get(key, 0) + 1
+
+    def note_errors(self, api_key: int, answer: Any) -> None:
+        """Count the errors of a response, in its first ITEMS_MAX items."""
+        waiting = [answer]
+        left = ITEMS_MAX
+        while waiting and left:
+            item = waiting.pop()
+            left -= 1
+            if isinstance(item, dict):
+                code = item.get(ERROR_CODE, 0)
+                if code:
+                    self.failed(api_key, code)
+                waiting += [value for value in item.values() if isinstance(value, list | tuple)]
+            elif isinstance(item, list | tuple):
+                waiting += [one for one in item[:left] if isinstance(one, dict)]
