@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -640,3 +641,37 @@ def test_offsets_of_a_group_are_exported_and_imported(user, topic):
     refused = user.types(*into, stdin=beyond)
     assert (refused.code, "offset 9 is not in" in refused.err) == (5, True)
     assert user.types("group", "import", "-", stdin="{}").code == 2
+
+
+def test_a_bundle_for_a_bug_report_has_facts_and_no_secrets(user, topic, tmp_path):
+    canary = "CaNaRy42"
+    assert user.types("produce", topic, stdin=f"record {canary}\n").code == 0
+    (tmp_path / "headrace.toml").write_text(f'[serve]\nssl-key-password = "{canary}"\n')
+    (tmp_path / "log").write_text(f"{'x' * 2_000_000}\nsasl.password={canary}\nlast line\n")
+    bundle = tmp_path / "b.tar.gz"
+    user.env["HEADRACE_ZOOKEEPER_CREDENTIAL"] = f"user:{canary}"
+    command = (
+        "doctor", "-o", str(bundle), "--log", str(tmp_path / "log"), "--json",
+        "--config-file", str(tmp_path / "headrace.toml"), "--data-dir", str(tmp_path),
+    )  # fmt: skip
+    try:
+        files = user.types(*command).json()["files"]
+    finally:
+        del user.env["HEADRACE_ZOOKEEPER_CREDENTIAL"]
+    assert [one for one in files if one["problem"]] == []
+    assert bundle.stat().st_mode & 0o077 == 0
+    with tarfile.open(bundle) as opened:
+        texts = {one.name.partition("/")[2]: opened.extractfile(one).read() for one in opened}
+    assert not [name for name, text in texts.items() if canary.encode() in text]
+    assert topic.encode() in texts["topics.json"]
+    assert b"status 200" in texts["http/readyz.txt"]
+    assert b"headrace_" in texts["http/metrics.txt"]
+    assert texts["logs/0-log.txt"].endswith(b"last line\n")
+    assert len(texts["logs/0-log.txt"]) < 1_100_000
+    again = user.types(*command)
+    assert (again.code, "--output" in again.err) == (1, True)
+
+    lost = user.types("-b", "127.0.0.1:1", "doctor", "-o", str(tmp_path / "lost.tar.gz"), "--json")
+    problems = {one["file"]: one["problem"] for one in lost.json()["files"]}
+    assert "cannot connect" in problems["cluster.json"]
+    assert problems["about.json"] == ""

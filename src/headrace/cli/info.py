@@ -70,7 +70,7 @@ def info(session: CliSession, /, apis: bool, as_json: bool) -> None:
       headrace -b broker-1:9092 info --apis
       headrace info --json | jq -r .cluster_id
     """
-    facts = _gather(session)
+    facts = gather(session)
     if as_json:
         print_json(facts)
         return
@@ -91,7 +91,8 @@ def info(session: CliSession, /, apis: bool, as_json: bool) -> None:
         )
 
 
-def _gather(session: CliSession) -> dict[str, Any]:
+def gather(session: CliSession) -> dict[str, Any]:
+    """What --json prints. Raises CommandFailed."""
     admin = session.admin()
     cluster = session.answer(
         admin.describe_cluster(request_timeout=session.timeout_s), "describe the cluster"

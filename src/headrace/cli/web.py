@@ -114,14 +114,16 @@ class Web:
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0) -> Any:
         """Return a broker's response; `wait_s`: how long it may wait. Raises CommandFailed."""
-        address = self._address
-        if address not in self._session.same_cluster:
-            self._require_same_cluster(address)
-        status, answer = self._call(address, method, path, body, wait_s)
+        status, text = self.fetch(method, path, body, wait_s=wait_s)
+        answer = _decoded(text)
         if status < 400:
             return answer
         raise CommandFailed(
-            str(answer.get("detail", f"the broker at {address} responded with status {status}")),
+            str(
+                answer.get(
+                    "detail", f"the broker at {self._address} responded with status {status}"
+                )
+            ),
             str(answer.get("next_step", "")).capitalize(),
             _EXIT_CODES.get(status, FAILED),
         )
@@ -145,10 +147,11 @@ class Web:
                 return
             page["page_token"] = answer["next_page_token"]
 
-    def _require_same_cluster(self, address: str) -> None:
+    def _require_same_cluster(self) -> None:
         """Raises CommandFailed."""
-        expected = self._cluster_named()
-        status, answer = self._call(address, "GET", CLUSTER_PATH, None, 0)
+        address, expected = self._address, self._cluster_named()
+        status, text = self._fetch("GET", CLUSTER_PATH, None, 0)
+        answer = _decoded(text)
         found = answer.get("cluster_id")
         if status >= 400 or found is None:
             raise CommandFailed(
@@ -206,9 +209,17 @@ class Web:
         pair = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
         return {"Authorization": f"Basic {pair}"}
 
-    def _call(
-        self, address: str, method: str, path: str, body: Any, wait_s: float
-    ) -> tuple[int, Any]:
+    def fetch(
+        self, method: str, path: str, body: Any = None, *, wait_s: float = 0
+    ) -> tuple[int, bytes]:
+        """The status and the body of any response, once the broker's cluster is known to be the
+        session's. Raises CommandFailed."""
+        if self._address not in self._session.same_cluster:
+            self._require_same_cluster()
+        return self._fetch(method, path, body, wait_s)
+
+    def _fetch(self, method: str, path: str, body: Any, wait_s: float) -> tuple[int, bytes]:
+        address = self._address
         connection = self._connection(address, self._timeout_s + wait_s)
         data = None if body is None else json.dumps(body)
         headers = self._credentials(address)
@@ -217,7 +228,7 @@ class Web:
         try:
             connection.request(method, path, data, headers)
             response = connection.getresponse()
-            text = response.read(ANSWER_BYTES_MAX)
+            return response.status, response.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             raise CommandFailed(
                 f"the broker's HTTP interface at {address} did not respond ({error})",
@@ -227,7 +238,10 @@ class Web:
             ) from None
         finally:
             connection.close()
-        try:
-            return response.status, json.loads(text)
-        except ValueError:
-            return response.status, {"detail": text.decode(errors="replace").strip()[:200]}
+
+
+def _decoded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"detail": text.decode(errors="replace").strip()[:200]}
