@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
+import termios
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyte
 import pytest
 
 HEADRACE = str(Path(sys.executable).parent / "headrace")
@@ -675,3 +680,43 @@ def test_a_bundle_for_a_bug_report_has_facts_and_no_secrets(user, topic, tmp_pat
     problems = {one["file"]: one["problem"] for one in lost.json()["files"]}
     assert "cannot connect" in problems["cluster.json"]
     assert problems["about.json"] == ""
+
+
+def test_top_draws_rates_on_a_terminal_and_leaves_it_as_it_was(user, topic):
+    assert user.types("produce", topic, stdin="a\nb\n").code == 0
+    assert user.types("consume", topic, "--group", "top", "-n", "1").code == 0
+    lines = user.types("top", topic, "--every", "0.2", "-n", "2", "--json").lines()
+    first, second = map(json.loads, lines)
+    assert first["topics"][0] | {"written_per_s": 0.0} == second["topics"][0]
+    assert [(one["group"], one["lag"]) for one in second["groups"]] == [("top", 1)]
+
+    columns, rows = 80, 24
+    screen = pyte.HistoryScreen(columns, rows)
+    stream = pyte.ByteStream(screen)
+    near, far = os.openpty()
+    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    env = {**user.env, "TERM": "xterm-256color"}
+    env.pop("COLUMNS", None)
+    child = subprocess.Popen(
+        [HEADRACE, "top", "--every", "0.2"], stdin=far, stdout=far, stderr=far, env=env
+    )
+    os.close(far)
+    try:
+        deadline_s = time.monotonic() + LIMIT_S
+        drawn = ""
+        while "  top " not in drawn and time.monotonic() < deadline_s:
+            stream.feed(os.read(near, 65_536))
+            drawn = "\n".join(screen.display)
+        assert topic[:15] in drawn
+        assert "written/s" in drawn
+        assert "Ctrl-C stops" in screen.display[0]
+        child.send_signal(signal.SIGINT)
+        with suppress(OSError):  # EIO: the child has closed its side
+            while data := os.read(near, 65_536):
+                stream.feed(data)
+        assert child.wait(LIMIT_S) == 0
+    finally:
+        child.kill()
+        child.wait()
+    os.close(near)
+    assert not screen.cursor.hidden

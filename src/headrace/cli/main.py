@@ -51,6 +51,7 @@ COMMANDS = {
     "context": ("headrace.cli.context", "Name clusters, and how to reach them."),
     "init": ("headrace.cli.init", "Write the configuration of a broker, secure if asked."),
     "cert": ("headrace.cli.cert", "Make certificates for trying TLS out."),
+    "top": ("headrace.cli.top", "Show rates and lag of topics and groups, refreshed."),
     "doctor": ("headrace.cli.doctor", "Collect facts for a bug report, without secrets."),
     "check": ("headrace.cli.check", "Check a data directory for damage."),
     "dump": ("headrace.cli.dump", "Show segments, write-ahead log and metadata."),
@@ -66,7 +67,7 @@ COMMANDS = {
 
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
-    "config", "quota", "acl", "user", "key", "info", "doctor", "pipeline",
+    "config", "quota", "acl", "user", "key", "info", "top", "doctor", "pipeline",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 
