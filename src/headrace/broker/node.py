@@ -47,7 +47,6 @@ from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.client_telemetry import ClientTelemetry
 from headrace.broker.services.cluster import Cluster
 from headrace.broker.services.configurations import Configurations
-from headrace.broker.services.copy_appends import CopyAppends
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.group_announcements import GroupAnnouncements
@@ -210,14 +209,21 @@ class Node:
             self.topics, self.ownership, self.config, self.clock, PartitionLog.wait_loaded
         )
 
+    async def _append_copies(self, topic: Topic, number: int, batch: bytes) -> None:
+        """Dead letters are sent by a service, which needs what is assembled after them."""
+        await self.services.sends.append_copies(topic, number, batch)
+
     def _prepare_shares(self) -> None:
         environment = self._environment
         self.timers = TimerPartitions(
             environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
         )
         self.appends.delays = self.timers.delayed
-        self.copies = CopyAppends(self.appends, self.topics, self.ownership)
-        self.dead_letters = DeadLetters(environment, self.topics, self.copies.append)
+        self.dead_letters = DeadLetters(
+            environment,
+            self.topics,
+            self._append_copies,
+        )
         self.shares = SharePartitions(
             environment,
             self.ownership,
@@ -241,7 +247,6 @@ class Node:
         self.queue_owners = QueueOwners(
             self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
         )
-        self.copies.peer = self.queue_owners.peer
 
     def _make_ownership(self, incarnation: str) -> Ownership:
         if self._is_standalone:

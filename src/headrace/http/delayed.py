@@ -6,10 +6,15 @@ partitions (`broker/services/message_timers`). Receipts and page tokens are opaq
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.services.message_timers import HalfOutcome, HalfReference
+from headrace.broker.services.timer_receipts import (
+    DelayedReceipt,
+    HalfReceipt,
+    numbers_of,
+    token_of,
+)
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED, Settled
 from headrace.errors import HeadraceError, Retriable
 from headrace.http.operations import (
@@ -27,7 +32,6 @@ from headrace.http.operations import (
     text,
 )
 from headrace.http.partitions import failed_brokers, failed_partitions
-from headrace.http.problems import Contradiction
 from headrace.http.records import as_text, shown_content
 
 if TYPE_CHECKING:
@@ -105,7 +109,7 @@ class DelayedOperations:
     async def _list(self, call: Call) -> Json:
         topic = self._services.topics.get(call.path["topic"])
         limit = call.query.get("limit", LIMIT_DEFAULT)
-        first, due_ms, offset = _parse(call.query.get("page_token", ""), 3) or (-1, -1, -1)
+        first, due_ms, offset = _page(call, 3)
         found, is_more, failed = await self._timers.list_delayed(
             topic, _numbers(call, topic), (first, due_ms, offset), limit
         )
@@ -113,7 +117,7 @@ class DelayedOperations:
         answer = self._answer(topic, failed) | {"delayed": [_shown(one) for one in found]}
         if is_more:
             last = found[-1]
-            answer["next_page_token"] = _token(last.partition, last.due_ms, last.offset)
+            answer["next_page_token"] = token_of(last.partition, last.due_ms, last.offset)
         return answer
 
     async def _list_refused(self, call: Call) -> Json:
@@ -136,9 +140,8 @@ class DelayedOperations:
         known: dict[int, tuple[int, int, int]] = {}
         for place, receipt in enumerate(call.body.get("receipts", ())):
             try:
-                number, due_ms, timer = _parse(receipt, 3) or (-1, -1, -1)
-                topic.check_partition(number)
-                known[place] = number, due_ms, timer
+                known[place] = parsed = DelayedReceipt.parse(receipt)
+                topic.check_partition(parsed.partition)
             except HeadraceError as error:
                 results[place] |= {"cancelled": 0, **_problem(error)}
         by_receipt, by_id, failed = await self._timers.cancel(topic, [*known.values()], message_ids)
@@ -157,7 +160,7 @@ class DelayedOperations:
         topic = self._services.topics.get(call.path["topic"])
         limit = call.query.get("limit", LIMIT_DEFAULT)
         is_settled = call.query.get("state") == "settled"
-        first, number = _parse(call.query.get("page_token", ""), 2) or (-1, -1)
+        first, number = _page(call, 2)
         found, failed = await self._timers.list_halves(
             topic, _numbers(call, topic), (first, number), limit, is_settled=is_settled
         )
@@ -166,7 +169,7 @@ class DelayedOperations:
         answer["half"] = [_shown_half(*one) for one in found[:limit]]
         if len(found) > limit:
             partition, last = found[limit - 1]
-            answer["next_page_token"] = _token(partition, last.number)
+            answer["next_page_token"] = token_of(partition, last.number)
         return answer
 
     async def _settle(self, call: Call) -> Json:
@@ -209,13 +212,11 @@ def _raise_single(call: Call, failed: Mapping[int, HeadraceError]) -> None:
 
 
 def _reference(topic: Topic, one: Json, *, is_commit: bool) -> HalfReference:
-    """Raises Contradiction, TopicUnknown."""
+    """Raises ReceiptInvalid, TopicUnknown."""
     reason = one.get("reason", "")
     if "receipt" not in one:
         return HalfReference(-1, -1, one["message_id"], is_commit, reason)
-    partition, number = _parse(one["receipt"], 2) or (-1, -1)
-    if partition < 0 or number < 0:
-        raise Contradiction("the receipt is not one of a half message: pass it as it came")
+    partition, number = HalfReceipt.parse(one["receipt"])
     topic.check_partition(partition)
     return HalfReference(partition, number, "", is_commit, reason)
 
@@ -237,30 +238,15 @@ def _outcome_shown(outcome: HalfOutcome | HeadraceError | None) -> Json:
 # --- shapes ----------------------------------------------------------------------------------
 
 
-def _token(*numbers: int) -> str:
-    plain = ".".join(map(str, numbers))
-    return base64.urlsafe_b64encode(plain.encode()).decode().rstrip("=")
-
-
-def _parse(token: str, count: int) -> list[int] | None:
-    """The numbers of a receipt or page token, None of an empty one. Raises Contradiction."""
-    if not token:
-        return None
-    try:
-        plain = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
-        numbers = [int(part) for part in plain.split(".")]
-        if len(numbers) != count or any(not -1 <= n < 2**63 for n in numbers):
-            raise ValueError
-    except ValueError as error:
-        raise Contradiction(
-            "a receipt or page_token is not one that this interface returned: pass it as it came"
-        ) from error
-    return numbers
+def _page(call: Call, count: int) -> list[int]:
+    """The place after which a page begins. Raises ReceiptInvalid."""
+    token = call.query.get("page_token", "")
+    return numbers_of(token, count) if token else [-1] * count
 
 
 def _shown(one: DelayedShown) -> Json:
     return {
-        "receipt": _token(one.partition, one.due_ms, one.number),
+        "receipt": DelayedReceipt(one.partition, one.due_ms, one.number).text,
         "partition": one.partition,
         "due_ms": one.due_ms,
         "timestamp_ms": one.timestamp_ms,
@@ -272,7 +258,7 @@ def _shown(one: DelayedShown) -> Json:
 
 def _half(partition: int, half: Half) -> Json:
     return {
-        "receipt": _token(partition, half.number),
+        "receipt": HalfReceipt(partition, half.number).text,
         "partition": partition,
         "state": "pending",
         "message_id": half.message_id,
@@ -295,7 +281,7 @@ def _verb(outcome: int) -> str:
 
 def _outcome(partition: int, settled: Settled) -> Json:
     return {
-        "receipt": _token(partition, settled.number),
+        "receipt": HalfReceipt(partition, settled.number).text,
         "partition": partition,
         "state": _verb(settled.outcome),
         "message_id": settled.message_id,

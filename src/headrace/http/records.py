@@ -211,9 +211,14 @@ def _sent(outcome: Sent | HeadraceError) -> Json:
     """The result of one record."""
     if isinstance(outcome, HeadraceError):
         return {"ok": False, "error": details(outcome)}
-    number, (offset, state) = outcome
-    found: Json = {"ok": True, "partition": number, "offset": offset if offset >= 0 else None}
-    return found if state == STORED else found | {"state": state}
+    offset, state, *_timer = outcome.place
+    found: Json = {"ok": True, "partition": outcome.partition}
+    found["offset"] = offset if offset >= 0 else None
+    if state != STORED:
+        found["state"] = state
+    if outcome.receipt is not None:
+        found["receipt"] = outcome.receipt
+    return found
 
 
 def _record_schema() -> Schema:

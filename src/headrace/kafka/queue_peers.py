@@ -20,7 +20,8 @@ from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
 from headrace.kafka.peer_client import TIMEOUT_S, PeerConnections
-from headrace.log.appended import Placed, RecordPlace
+from headrace.log.appended import NO_OFFSET, Placed, RecordPlace
+from headrace.records.batch import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -234,22 +235,26 @@ class KafkaQueuePeers:
             lambda part: [keys[place] for place in part.released if 0 <= place < len(keys)],
         )
 
-    async def append_copies(
-        self, broker: BrokerFact, topic_id: UUID, partition: int, batch: bytes
-    ) -> None:
-        """See QueuePeerCalls."""
-        body = {"topic_id": topic_id, "partition_index": partition, "batch": batch}
-        await self._call(broker, apis.QUEUE_APPEND_COPIES, body)
-
     async def append(
-        self, broker: BrokerFact, topic_id: UUID, partition: int, batch: bytes
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        partition: int,
+        batch: bytes,
+        *,
+        are_copies: bool = False,
     ) -> Placed:
         """See QueuePeerCalls."""
         body = {"topic_id": topic_id, "partition_index": partition, "batch": batch}
+        if are_copies:
+            await self._call(broker, apis.QUEUE_APPEND_COPIES, body)
+            return Placed(NO_OFFSET, NO_TIMESTAMP, NO_OFFSET)
         answer = await self._call(broker, apis.QUEUE_APPEND, body)
         records = None
         if answer.records is not None:
-            records = [RecordPlace(one.offset, one.state) for one in answer.records]
+            records = [
+                RecordPlace(one.offset, one.state, one.due_ms, one.timer) for one in answer.records
+            ]
         return Placed(answer.base_offset, answer.timestamp_ms, answer.log_start_offset, records)
 
     async def ask(

@@ -27,6 +27,10 @@ class RecordPlace(NamedTuple):
     """NO_OFFSET unless it went to the log now."""
     state: str
     """`stored`, `delayed`, `half`, or `duplicate` (its named sequence was stored before)"""
+    due_ms: int = -1
+    """When a delayed one is due; of a half message, after its commit."""
+    timer: int = -1
+    """The number under which a delayed or half one is kept; -1: it was kept before."""
 
 
 class Placed(NamedTuple):

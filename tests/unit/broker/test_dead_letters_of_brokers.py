@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.errors import (
     BatchCorrupt,
     BrokerUnreachable,
     NotOwner,
+    PolicyViolation,
     RecordInvalid,
     RequestInvalid,
     TopicIdUnknown,
@@ -78,15 +80,15 @@ async def test_a_copy_whose_answer_was_lost_is_not_made_twice(cluster):
     other = next(b for b in cluster.brokers.values() if b.node is not node)
     number = cluster.owners().index(other.node.config.broker_id)
     peers = other.node.queue_owners.peers
-    real, calls = peers.append_copies, []
+    real, calls = peers.append, []
 
-    async def loses_the_first_answer(*asked):
-        await real(*asked)
+    async def loses_the_first_answer(*asked, **how):
+        await real(*asked, **how)
         calls.append(asked)
         if len(calls) == 1:
             raise BrokerUnreachable("the answer was lost")
 
-    cluster.patch.setattr(peers, "append_copies", loses_the_first_answer)
+    cluster.patch.setattr(peers, "append", loses_the_first_answer)
     await reject_one(cluster, number, b"once")
     async with asyncio.timeout(30):
         while not await is_finished(cluster, number):
@@ -103,14 +105,14 @@ async def test_a_dead_letter_topic_without_an_owner_is_waited_for(cluster):
     number = cluster.owners().index(other.node.config.broker_id)
     cluster.patch.setattr(dead_letters, "RETRY_S_MAX", 0.2)
     is_away = True
-    real = other.node.queue_owners.peers.append_copies
+    real = other.node.queue_owners.peers.append
 
-    async def away(*asked):
+    async def away(*asked, **how):
         if is_away:
             raise BrokerUnreachable("no answer")
-        await real(*asked)
+        await real(*asked, **how)
 
-    cluster.patch.setattr(other.node.queue_owners.peers, "append_copies", away)
+    cluster.patch.setattr(other.node.queue_owners.peers, "append", away)
     await reject_one(cluster, number, b"late")
     await until(lambda: other.node.dead_letters.failed_total >= 2)
     assert await copies(node) == []
@@ -129,15 +131,15 @@ async def test_copies_above_the_topics_limit_are_halved_before_they_are_sent(clu
     other = next(b for b in cluster.brokers.values() if b.node is not node)
     number = cluster.owners().index(other.node.config.broker_id)
     peers, sent = other.node.queue_owners.peers, []
-    real = peers.append_copies
+    real = peers.append
 
-    async def closes_the_connection(broker, topic_id, partition, batch):
+    async def closes_the_connection(broker, topic_id, partition, batch, **how):
         sent.append(len(batch))
         if len(batch) > 2000:
             raise BrokerUnreachable("the connection was closed")
-        await real(broker, topic_id, partition, batch)
+        await real(broker, topic_id, partition, batch, **how)
 
-    cluster.patch.setattr(peers, "append_copies", closes_the_connection)
+    cluster.patch.setattr(peers, "append", closes_the_connection)
     values = [bytes([65 + n]) * 700 for n in range(4)]
     await cluster.append(number, *values)
     messages = await other.receive(max=10)
@@ -179,23 +181,24 @@ BAD_BATCHES = {
 async def test_an_owner_refuses_copies_that_no_broker_would_send(cluster):
     node = await make_dead_letter_topic(cluster)
     other = next(b.node for b in cluster.brokers.values() if b.node is not node)
-    peers, topic_id = other.queue_owners.peers, node.topics.get(DEAD).id
+    append = partial(other.queue_owners.peers.append, are_copies=True)
+    topic_id = node.topics.get(DEAD).id
     (there,) = [one for one in other.brokers() if one.id == node.config.broker_id]
     for what, (batch, kind) in BAD_BATCHES.items():
         with pytest.raises(kind):
-            await peers.append_copies(there, topic_id, 0, batch)
+            await append(there, topic_id, 0, batch)
         assert await copies(node) == [], what
     good = batch_of(**NAMED)
     with pytest.raises(TopicIdUnknown):
-        await peers.append_copies(there, UUID(int=77), 0, good)
+        await append(there, UUID(int=77), 0, good)
     with pytest.raises(TopicUnknown):
-        await peers.append_copies(there, topic_id, 1, good)
+        await append(there, topic_id, 1, good)
     (here,) = [one for one in other.brokers() if one.id == other.config.broker_id]
     with pytest.raises(NotOwner):
-        await peers.append_copies(here, topic_id, 0, good)
+        await append(here, topic_id, 0, good)
     internal = (await node.topics.ensure_internal(OFFSETS_TOPIC)).id
-    with pytest.raises(RequestInvalid):
-        await peers.append_copies(there, internal, 0, good)
-    await peers.append_copies(there, topic_id, 0, good)
-    await peers.append_copies(there, topic_id, 0, good)
+    with pytest.raises(PolicyViolation):
+        await append(there, internal, 0, good)
+    await append(there, topic_id, 0, good)
+    await append(there, topic_id, 0, good)
     assert [copy.value for copy in await copies(node)] == [b"x"]

@@ -7,12 +7,15 @@ import asyncio
 import pytest
 from tests.unit.http.test_queues_of_brokers import GROUP, TOPIC, with_brokers
 
+from headrace.broker.services.message_timers import HalfReference
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
 from headrace.broker.services.record_sends import Outgoing
+from headrace.broker.services.timer_receipts import DelayedReceipt, HalfReceipt
 from headrace.broker.shares.share_reads import Selection
 from headrace.broker.shares.share_receive import ATTEMPT, ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, RELEASE
-from headrace.errors import ConfigInvalid, DeliverySettled
+from headrace.coordination.timers.state_records import COMMITTED, ROLLED_BACK
+from headrace.errors import ConfigInvalid, DeliverySettled, ReceiptInvalid, RecordStateInvalid
 from headrace.records.codec import Record
 
 BYTES_MAX = 1 << 20
@@ -58,12 +61,18 @@ class Consumer:
         return await self.queues.settle(self.topic, GROUP, asked, lambda member: f"t-{member}")
 
 
+async def attributed(cluster):
+    """The nodes of a cluster whose topic reads attributes."""
+    await cluster.make_queue({"headrace.message.attributes": "read"})
+    return [one.node for one in cluster.brokers.values()]
+
+
 def tagged(number, tag):
     return Record(0, 1, None, b"%d" % number, [("headrace-tag", tag.encode())])
 
 
-async def send(broker, *outgoing):
-    services = broker.node.services
+async def send(node, *outgoing):
+    services = node.services
     return await services.sends.send(services.topics.get(TOPIC), outgoing)
 
 
@@ -71,7 +80,7 @@ async def send(broker, *outgoing):
 async def test_any_broker_selects_by_tags_and_sql_and_skips_the_rest_for_the_group(cluster):
     await cluster.make_queue()
     first, second = cluster.brokers.values()
-    await send(first, *(Outgoing(tagged(n, "xyz"[n % 3]), n % 6) for n in range(30)))
+    await send(first.node, *(Outgoing(tagged(n, "xyz"[n % 3]), n % 6) for n in range(30)))
     consumer = Consumer(first)
     with pytest.raises(ConfigInvalid):
         await consumer.receive(selection=Selection(sql="(("))
@@ -88,7 +97,7 @@ async def test_any_broker_selects_by_tags_and_sql_and_skips_the_rest_for_the_gro
 async def test_what_one_receive_leaves_another_one_at_another_broker_gets(cluster):
     await cluster.make_queue()
     first, second = cluster.brokers.values()
-    await send(first, *(Outgoing(tagged(n, "xy"[n % 2]), n % 6) for n in range(24)))
+    await send(first.node, *(Outgoing(tagged(n, "xy"[n % 2]), n % 6) for n in range(24)))
     chosen = Selection("x", leaves_others=True)
     assert len(await Consumer(first).receive(selection=chosen)) == 12
     found = await Consumer(second).receive(selection=Selection("y", leaves_others=True))
@@ -112,8 +121,8 @@ async def test_messages_of_one_key_come_together_and_lock_it_until_all_are_settl
     await cluster.make_queue(**{"headrace.share.key.order": "true"})
     first, second = cluster.brokers.values()
     one, other = Consumer(first), Consumer(second)
-    await send(first, *(Outgoing(keyed(f"a{n}", "a"), 2) for n in range(5)))
-    await send(first, Outgoing(keyed("b0", "b"), 2))
+    await send(first.node, *(Outgoing(keyed(f"a{n}", "a"), 2) for n in range(5)))
+    await send(first.node, Outgoing(keyed("b0", "b"), 2))
     got = await one.receive(3, takes_followers=True, wait_s=5)
     assert values(got) == ["a0", "a1", "a2"]
     assert values(await other.receive(9, takes_followers=True)) == ["b0"]
@@ -130,7 +139,7 @@ async def test_messages_of_one_key_come_together_and_lock_it_until_all_are_settl
 async def test_a_message_group_whose_lock_ends_comes_again_in_order_with_the_right_counts(cluster):
     await cluster.make_queue(**{"headrace.share.key.order": "true"})
     first, second = cluster.brokers.values()
-    await send(first, *(Outgoing(keyed(f"a{n}", "a"), 1) for n in range(3)))
+    await send(first.node, *(Outgoing(keyed(f"a{n}", "a"), 1) for n in range(3)))
     for count in (1, 2, 3):
         consumer = Consumer(first if count % 2 else second)
         got = await consumer.receive(9, takes_followers=True, lock_ms=100, wait_s=5)
@@ -143,7 +152,7 @@ async def test_a_message_group_whose_lock_ends_comes_again_in_order_with_the_rig
 async def test_a_receive_that_is_repeated_gets_the_same_messages_at_any_broker(cluster):
     await cluster.make_queue()
     first, second = cluster.brokers.values()
-    await send(first, *(Outgoing(keyed(f"{n}", "k"), n % 6) for n in range(12)))
+    await send(first.node, *(Outgoing(keyed(f"{n}", "k"), n % 6) for n in range(12)))
     member = first.node.services.queues.member_of_attempt(GROUP, "attempt 1")
     assert member == second.node.services.queues.member_of_attempt(GROUP, "attempt 1")
     asked = {"member": member, "attempt": ATTEMPT}
@@ -162,10 +171,58 @@ async def test_a_receive_that_is_repeated_gets_the_same_messages_at_any_broker(c
 async def test_what_a_lost_attempt_received_waits_for_its_repetition(cluster):
     await cluster.make_queue()
     first, second = cluster.brokers.values()
-    await send(first, *(Outgoing(keyed(f"{n}", "k"), n % 6) for n in range(6)))
+    await send(first.node, *(Outgoing(keyed(f"{n}", "k"), n % 6) for n in range(6)))
     lost, asked = Waits(), {"member": "7" * 32, "attempt": ATTEMPT}
     lost.has_gone = lambda: True
     assert await Consumer(first).receive(client=lost, lock_ms=60_000, **asked) == []
     assert await Consumer(second).receive() == [], "it was not given back"
     assert len(await Consumer(second).receive(**asked)) == 6
     assert await Consumer(first).receive(client=lost, member="8" * 32) == []
+
+
+def with_headers(value, **headers):
+    named = [(name.replace("_", "-"), one.encode()) for name, one in headers.items()]
+    return Record(0, 1, None, value.encode(), named)
+
+
+@with_brokers(2)
+async def test_a_delayed_record_is_recalled_by_the_receipt_of_its_send(cluster):
+    first, second = await attributed(cluster)
+    topic, timers = second.services.topics.get(TOPIC), second.services.timers
+    later = {"headrace_delay": "600000"}
+    outgoing = [Outgoing(with_headers(f"{n}", **later), n % 6) for n in range(12)]
+    outgoing.insert(3, Outgoing(with_headers("now"), 3))
+    sent = await send(first, *outgoing)
+    assert sent[3].place.state == "stored"
+    assert sent[3].receipt is None
+    kept = [one.receipt for one in sent if one.receipt is not None]
+    assert len({*kept}) == 12
+    listed, _more, failed = await timers.list_delayed(topic, range(6), (-1, -1, -1), 100)
+    assert not failed
+    receipts = [DelayedReceipt(one.partition, one.due_ms, one.number).text for one in listed]
+    assert sorted(receipts) == sorted(kept), "as they are listed"
+    now_ms = first.clock.now_ms()
+    assert await timers.recall(topic, kept[5], now_ms)
+    assert not await timers.recall(topic, kept[5], now_ms), "again: nothing changes"
+    with pytest.raises(RecordStateInvalid):
+        await timers.recall(topic, kept[5], now_ms + 700_000)
+    for wrong in ("", "x", kept[0][:-3], "MS4yLjM0NTY3ODk"):
+        with pytest.raises((ReceiptInvalid, RecordStateInvalid)):
+            await timers.recall(topic, wrong, now_ms)
+    listed, _more, _failed = await timers.list_delayed(topic, range(6), (-1, -1, -1), 100)
+    assert len(listed) == 11
+
+
+@with_brokers(2)
+async def test_a_half_message_ends_by_the_receipt_of_its_send(cluster):
+    first, second = await attributed(cluster)
+    topic = second.services.topics.get(TOPIC)
+    names = {"headrace_half": "shop", "headrace_message_id": "same"}
+    halves = [Outgoing(with_headers(f"{n}", **names), n) for n in range(2)]
+    sent = await send(first, *halves)
+    assert [one.place.state for one in sent] == ["half", "half"]
+    parsed = [HalfReceipt.parse(one.receipt) for one in sent]
+    asked = [HalfReference(*one, "", at == 0, "") for at, one in enumerate(parsed)]
+    outcomes, failed = await second.services.timers.settle(topic, asked)
+    assert [one.outcome for one in outcomes] == [COMMITTED, ROLLED_BACK]
+    assert not failed

@@ -160,11 +160,11 @@ class Cluster:
             await log.ready.wait()
         await appended.completion.wait()
 
-    async def make_queue(self, **config: str) -> None:
+    async def make_queue(self, topic_config: dict[str, str] | None = None, **config: str) -> None:
         first = next(iter(self.brokers.values())).node
         config = {"share.auto.offset.reset": "earliest", **config}
         await first.group_configs.change(GROUP, lambda _: config)
-        await first.topics.create(TOPIC, PARTITIONS, 1, {})
+        await first.topics.create(TOPIC, PARTITIONS, 1, topic_config or {})
         # Each owns some: else nothing is shown.
         await until(lambda: len(set(self.owners())) == len(self.brokers))
         nodes = [one.node for one in self.brokers.values()]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from face_rig import Rig, broker
 
-from headrace.broker.coordinators.delays import NoDelays
+from headrace.broker.coordinators.delays import Kept, NoDelays
 from headrace.broker.services import admission
 from headrace.errors import StorageUnavailable
 from headrace.kafka import apis
@@ -42,12 +42,12 @@ class _KeptDelays:
         self.completions: list[Completion] = []
         self.is_prompt = True
 
-    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Kept:
         self.batches.append(batch)
         self.completions.append(Completion())
         if self.is_prompt:
             self.completions[-1].succeed()
-        return self.completions[-1]
+        return Kept(self.completions[-1], [])
 
     @property
     def values(self) -> list[list[bytes | None]]:

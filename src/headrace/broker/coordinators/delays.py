@@ -50,11 +50,20 @@ class DelayedBatch(NamedTuple):
     """None if the producer is not idempotent: a retried batch is then not recognized."""
 
 
+class Kept(NamedTuple):
+    """The records of a batch that are being stored."""
+
+    completion: Completion
+    """Succeeds when they are durable."""
+    numbers: list[int]
+    """Then holds the number under which each of them is kept; empty if they were kept before."""
+
+
 class Delays(Protocol):
     """Keeps records until they are due."""
 
-    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
-        """Keep the records of `batch`; the completion succeeds when they are durable.
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Kept:
+        """Keep the records of `batch`.
 
         Called while the partition's log accepts appends. If it raises HeadraceError, or the
         completion fails with one, none of the records is kept. Later appends to the partition wait
@@ -66,7 +75,7 @@ class Delays(Protocol):
 class NoDelays:
     """Refuses all delayed records."""
 
-    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Kept:
         """See Delays."""
         reason = (
             "this broker does not support delayed delivery: remove headrace-deliver-at "

@@ -333,14 +333,21 @@ def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Dedupli
 
 
 def places_of(
-    header: BatchHeader, admitted: Admitted, duplicates: Collection[int], base_offset: int
+    header: BatchHeader,
+    admitted: Admitted,
+    duplicates: Collection[int],
+    base_offset: int,
+    timers: Sequence[int] = (),
 ) -> list[RecordPlace]:
     """What became of each record of a batch of which not all went to the log; `header`: as it was
-    sent."""
+    sent; `timers`: the numbers under which the delayed ones are kept, if they are known."""
     removed = {index: RecordPlace(NO_OFFSET, DUPLICATE) for index in duplicates}
-    for _due_ms, index, record in () if admitted.delayed is None else admitted.delayed.records:
+    delayed = () if admitted.delayed is None else admitted.delayed.records
+    for at, (due_ms, index, record) in enumerate(delayed):
+        timer = timers[at] if timers else -1
         is_half = find_header(record.headers, HALF) is not None
-        removed[index] = RecordPlace(NO_OFFSET, HALF_MESSAGE if is_half else DELAYED)
+        state = HALF_MESSAGE if is_half else DELAYED
+        removed[index] = RecordPlace(NO_OFFSET, state, due_ms, timer)
     # A batch of an idempotent producer keeps its range of offsets, others become denser.
     is_range_kept = header.producer_id != NO_PRODUCER_ID
     found: list[RecordPlace] = []

@@ -79,6 +79,7 @@ class _Write:
         "partition",
         "records",
         "then",
+        "timers",
         "transaction",
     )
 
@@ -102,6 +103,8 @@ class _Write:
         self.admitted: Admitted | None = None
         self.delays_done = False
         """Whether its delayed records are durable."""
+        self.timers: Sequence[int] = ()
+        """The numbers under which these are kept."""
 
 
 class Appends:
@@ -369,7 +372,7 @@ class Appends:
             self.duplicates_total += len(admitted.named) - len(named)
         if header is None:
             self._count(write, admitted)
-            gone = admission.places_of(write.header, admitted, duplicates, NO_OFFSET)
+            gone = admission.places_of(write.header, admitted, duplicates, NO_OFFSET, write.timers)
             placed = Placed(duplicate_offset, NO_TIMESTAMP, partition.log_start_offset, gone)
             partition.durable_completion(duplicate_offset).then(_stored, (write, placed))
             return True
@@ -388,7 +391,9 @@ class Appends:
         base_offset = appended.base_offset
         places: Sequence[RecordPlace] | None = None
         if duplicates or admitted.delayed is not None:
-            places = admission.places_of(write.header, admitted, duplicates, base_offset)
+            places = admission.places_of(
+                write.header, admitted, duplicates, base_offset, write.timers
+            )
             if write.header.producer_id == NO_PRODUCER_ID:
                 base_offset = NO_OFFSET  # a client would count from it
         placed = Placed(base_offset, time_ms, partition.log_start_offset, places)
@@ -438,7 +443,7 @@ class Appends:
                 return True
         if admitted.header is not None:  # a refused batch must not have its delayed records stored
             partition.config.check_content(admitted.header, self.clock.now_ms())
-        completion = self.delays.add(partition, admitted.delayed)
+        completion, write.timers = self.delays.add(partition, admitted.delayed)
         if completion.done:
             if completion.error is not None:
                 raise completion.error

@@ -14,6 +14,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked, split
+from headrace.broker.services.timer_receipts import DelayedReceipt
 from headrace.broker.timers.half_messages import HalfShown
 from headrace.coordination.timers.commands import Half, SettleHalfCommand
 from headrace.coordination.timers.schedule import ScheduleEntry
@@ -166,6 +167,21 @@ class MessageTimers:
             count = sum(one[1][place] for one in found.values())
             by_id.append(next(iter(failed.values())) if failed and not count else count)
         return by_receipt, by_id, failed
+
+    async def recall(self, topic: Topic, receipt: str, now_ms: int) -> bool:
+        """Cancel the delayed record of a receipt (`Sent.receipt`); False: it was cancelled before.
+
+        Raises ReceiptInvalid, TopicUnknown, RecordStateInvalid where it was due before, and what
+        its owner answers, or BrokerUnreachable.
+        """
+        found = DelayedReceipt.parse(receipt)
+        topic.check_partition(found.partition)
+        ((outcome,), _none, _failed) = await self.cancel(topic, [found], [])
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        if not outcome and found.due_ms <= now_ms:
+            raise RecordStateInvalid("the record was due before, and has been delivered")
+        return outcome
 
     async def _cancel_here(self, topic: Topic, number: int, asked: Any) -> Any:
         receipts, message_ids = checked(asked, list, list)

@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.services.queue_owners import MOVING_ROUNDS, MOVING_S, away
+from headrace.broker.services.timer_receipts import DelayedReceipt, HalfReceipt
 from headrace.errors import (
     BatchTooLarge,
     HeadraceError,
@@ -24,9 +25,22 @@ from headrace.errors import (
     RecordInvalid,
     RequestInvalid,
 )
-from headrace.log.appended import STORED, RecordPlace
-from headrace.records.attributes import MESSAGE_GROUP, PRODUCER, check_unread, find_header
-from headrace.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL, header_of
+from headrace.log.appended import HALF, STORED, RecordPlace
+from headrace.records.attributes import (
+    MESSAGE_GROUP,
+    PRODUCER,
+    check_unread,
+    find_header,
+    named_sequences_of,
+)
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+    header_of,
+)
 from headrace.records.codec import encode_batch
 from headrace.records.partitioner import partition_of_key
 from headrace.records.validation import check_single
@@ -58,6 +72,17 @@ class Sent(NamedTuple):
 
     partition: int
     place: RecordPlace
+
+    @property
+    def receipt(self) -> str | None:
+        """Of a delayed record, to cancel it (DelayedReceipt); of a half message, to commit it or
+        roll it back (HalfReceipt); else None."""
+        _offset, state, due_ms, timer = self.place
+        if timer < 0:
+            return None
+        if state == HALF:
+            return HalfReceipt(self.partition, timer).text
+        return DelayedReceipt(self.partition, due_ms, timer).text
 
 
 _Part = list[tuple[int, "Record"]]
@@ -131,7 +156,8 @@ class RecordSends:
     ) -> None:
         """Append the records of `part`, as one batch unless some of them are refused."""
         try:
-            placed = await self._append(topic, number, [record for _, record in part])
+            batch = encode_batch([record for _, record in part])
+            placed = await self._append(topic, number, batch)
         except (RecordInvalid, BatchTooLarge) as error:
             named = dict(error.fields.get("record_errors", ()))
             refused = {index: why for index, why in named.items() if 0 <= index < len(part)}
@@ -156,31 +182,52 @@ class RecordSends:
 
     # --- batches -----------------------------------------------------------------------------
 
-    async def _append(self, topic: Topic, number: int, records: Sequence[Record]) -> Placed:
+    async def append_copies(self, topic: Topic, number: int, batch: bytes) -> None:
+        """Append a batch of copies, such as dead letters, to a partition; returns once it is
+        durable.
+
+        Each record carries a named sequence in its headers, by which its partition leaves out what
+        it has, so an append whose outcome is unknown can be repeated. Raises HeadraceError:
+        BrokerUnreachable where no owner can be asked, or what it returned.
+        """
+        await self._append(topic, number, batch, are_copies=True)
+
+    async def _append(
+        self, topic: Topic, number: int, batch: bytes, *, are_copies: bool = False
+    ) -> Placed:
         """Append one batch, here or at the partition's owner. Raises HeadraceError."""
-        batch = encode_batch(records)
         for moving in range(MOVING_ROUNDS):
             if moving:
                 await asyncio.sleep(MOVING_S)
             try:
                 if self._ownership.is_mine(topic, number):
+                    if are_copies:
+                        return await self._append_copies_here(topic, number, batch)
                     return await self._append_here(topic, number, batch)
                 # An owner closes the connection of a request above its limit, without an answer.
                 self._topics.log_config(topic.name, topic.fact.configs).check_size(len(batch))
                 owner = self._ownership.leader(topic, number).broker
                 return await self._owners.call(
-                    owner, lambda peers, broker: peers.append(broker, topic.id, number, batch)
+                    owner,
+                    lambda peers, broker: peers.append(
+                        broker, topic.id, number, batch, are_copies=are_copies
+                    ),
                 )
             except NotOwner:
                 continue  # a takeover that one of the two brokers has not seen yet
         raise away(topic, [number], self._ownership.leader(topic, number).broker)
 
-    async def append_here(self, topic: Topic, number: int, batch: bytes) -> Placed:
-        """Append a batch that another broker made of its client's records.
+    async def append_here(
+        self, topic: Topic, number: int, batch: bytes, *, are_copies: bool = False
+    ) -> Placed:
+        """Append a batch that another broker made of its client's records, or of copies.
 
-        Raises BatchCorrupt, RecordInvalid, RequestInvalid, PolicyViolation, NotOwner.
+        Raises BatchCorrupt, RecordInvalid, RequestInvalid, PolicyViolation, NotOwner; of copies,
+        RequestInvalid where a record has no named sequence, or the batch is compressed.
         """
         _check_public(topic)
+        if are_copies:
+            return await self._append_copies_here(topic, number, batch)
         header = header_of(check_single(memoryview(batch)))
         has_producer = header.producer_id != NO_PRODUCER_ID
         if has_producer or header.attributes & (CONTROL | TRANSACTIONAL):
@@ -191,6 +238,18 @@ class RecordSends:
         if not self._ownership.is_mine(topic, number):
             raise NotOwner(f"{topic.name}-{number} is not served by this broker")
         return await self._appends.append_and_wait(topic.require_log(number), batch)
+
+    async def _append_copies_here(self, topic: Topic, number: int, batch: bytes) -> Placed:
+        header = header_of(check_single(memoryview(batch)))
+        if (
+            header.attributes & (COMPRESSION_MASK | CONTROL | TRANSACTIONAL)
+            or header.producer_id != NO_PRODUCER_ID
+        ):
+            raise RequestInvalid("copies are sent uncompressed and without a producer id")
+        named = named_sequences_of(batch[HEADER_SIZE:], header)
+        if len(named) != header.record_count:
+            raise RequestInvalid("each copy carries a named sequence in its headers")
+        return await self._appends.append_own(topic.require_log(number), batch, named)
 
 
 def _check_public(topic: Topic) -> None:

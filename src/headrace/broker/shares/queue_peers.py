@@ -145,22 +145,20 @@ class QueuePeerCalls(Protocol):
         """
         ...
 
-    async def append_copies(
-        self, broker: BrokerFact, topic_id: UUID, partition: int, batch: bytes
-    ) -> None:
-        """Append a batch of copies; return once it is durable at the owner.
-
-        Each record carries a named sequence in its headers, by which a copy that is there already
-        is left out. Raises BrokerUnreachable, and the error that the owner returns.
-        """
-        ...
-
     async def append(
-        self, broker: BrokerFact, topic_id: UUID, partition: int, batch: bytes
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        partition: int,
+        batch: bytes,
+        *,
+        are_copies: bool = False,
     ) -> Placed:
-        """Append a client's batch at the partition's owner, as its own clients' are.
+        """Append a batch at the partition's owner: a client's, as its own clients' are, or copies.
 
-        Raises BrokerUnreachable (it may have been appended), and the error that the owner returns.
+        Of copies each record carries a named sequence in its headers, by which the owner leaves out
+        what it has; their offsets are not returned. Raises BrokerUnreachable (it may have been
+        appended), and the error that the owner returns.
         """
         ...
 

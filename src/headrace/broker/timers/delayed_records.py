@@ -12,6 +12,7 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.coordinators.delays import Kept
 from headrace.broker.timers import listing
 from headrace.broker.timers.hosted_timers import HostedTimers, translated
 from headrace.broker.timers.listing import LISTED_BYTES_MAX, SHOWN_AT_ONCE, Delayed, tag_of
@@ -27,6 +28,8 @@ from headrace.records.bodies import encode_body
 from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.broker.coordinators.delays import DelayedBatch, DelayedRecord
     from headrace.broker.timers.deliveries import RefusedRecord
     from headrace.broker.timers.timer_host import TimerHost
@@ -45,17 +48,17 @@ class DelayedRecords:
     def __init__(self, host: TimerHost) -> None:
         self._host = host
 
-    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Kept:
         """See Delays."""
         topic = self._host.topics.by_id.get(partition.topic_id)
         if topic is None:
             raise TopicUnknown(f"the topic of {partition.name} was deleted")
         number = number_of(partition)
         self._check(topic, batch)
-        completion = Completion()
-        adding = self._add(topic, number, batch, completion)
+        kept = Kept(Completion(), [])
+        adding = self._add(topic, number, batch, kept)
         self._host.environment.tasks.spawn(adding, f"delay records of {partition.name}")
-        return completion
+        return kept
 
     def _check(self, topic: Topic, batch: DelayedBatch) -> None:
         """Raise RecordInvalid if a record's delay is too long."""
@@ -72,12 +75,11 @@ class DelayedRecords:
                 record_errors=[(index, reason) for index in late],
             )
 
-    async def _add(
-        self, topic: Topic, number: int, batch: DelayedBatch, completion: Completion
-    ) -> None:
+    async def _add(self, topic: Topic, number: int, batch: DelayedBatch, kept: Kept) -> None:
+        completion = kept.completion
         try:
             hosted = await self._host.hosted.open(topic, number)
-            await self._add_to(hosted, batch)
+            kept.numbers.extend(await self._add_to(hosted, batch))
         except HeadraceError as error:
             completion.fail(translated(error))
         except asyncio.CancelledError:
@@ -91,7 +93,8 @@ class DelayedRecords:
         else:
             completion.succeed()
 
-    async def _add_to(self, hosted: HostedTimers, batch: DelayedBatch) -> None:
+    async def _add_to(self, hosted: HostedTimers, batch: DelayedBatch) -> Sequence[int]:
+        """Returns the numbers of the records; none if they were added before."""
         now_ms = self._host.environment.clock.now_ms()
         timers = [_new_timer(delayed) for delayed in batch.records]
         origin = None if batch.origin is None else StoredOrigin(*batch.origin, now_ms)
@@ -100,6 +103,7 @@ class DelayedRecords:
             if timer.group or timer.due_ms <= now_ms + SOON_MS:
                 where = timer.due_ms, timer.timestamp_ms, timer.tag, offset
                 hosted.bodies.keep(offset, StoredTimer(*where, timer.body))
+        return reply.offsets or ()
 
     async def list_delayed(
         self, topic: Topic, number: int, after: ScheduleEntry, count_max: int

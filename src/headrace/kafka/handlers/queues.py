@@ -349,11 +349,10 @@ async def queue_unpark(node: Node, request: Any, _context: Context) -> Answer:
 async def queue_append_copies(node: Node, request: Any, _context: Context) -> Answer:
     """QueueAppendCopies: append dead letters of another broker's partitions."""
     try:
-        topic: Topic = node.services.topics.get_by_id(request.topic_id)
-        if topic.is_internal:
-            raise RequestInvalid(f"{topic.name} is internal: no dead letters are written to it")
-        partition = topic.require_log(request.partition_index)
-        await node.copies.append_here(partition, bytes(request.batch or b""))
+        topic = node.services.topics.get_by_id(request.topic_id)
+        topic.check_partition(request.partition_index)
+        batch, sends = bytes(request.batch or b""), node.services.sends
+        await sends.append_here(topic, request.partition_index, batch, are_copies=True)
     except HeadraceError as error:
         return _error(error)
     return {}
