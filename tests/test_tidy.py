@@ -131,7 +131,6 @@ REACHES = {
     "headrace/kafka/handlers/metadata.py": 1,
     "headrace/kafka/handlers/produce.py": 5,
     "headrace/kafka/handlers/producers.py": 1,
-    "headrace/kafka/handlers/queues.py": 1,
     "headrace/kafka/handlers/reassignments.py": 1,
     "headrace/kafka/handlers/share_groups.py": 1,
     "headrace/kafka/handlers/transactional_offsets.py": 1,

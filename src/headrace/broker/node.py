@@ -522,7 +522,7 @@ def _services_of(node: Node) -> Services:
             lambda: node.services.groups,
             *(node.clock, node.randomness, node.tasks),
         ),
-        timers=MessageTimers(calls, node.timers, node.brokers, broker_id),
+        timers=MessageTimers(calls, node.timers, node.brokers, broker_id, node.tasks),
         search=MessageSearch(calls, search, Tracer(topics, search, node.shares, node.timers)),
         share_groups=node.share_group_administration,
         shares=node.shares,

@@ -45,7 +45,9 @@ class Copying:
     def __init__(self, rig, topic, target=DEAD):
         node = rig.node
         self.target = target
-        self.letters = DeadLetters(node.topics._environment, node.topics, node.copies.append)
+        self.letters = DeadLetters(
+            node.topics._environment, node.topics, node.services.sends.append_copies
+        )
         self.origin = LetterOrigin(topic, 0, lambda: self.target)
         self.reported = []
         self.has_reported = asyncio.Event()

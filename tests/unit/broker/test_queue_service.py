@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.unit.http.test_queues_of_brokers import GROUP, TOPIC, with_brokers
 
+from headrace.broker.services import check_backs
 from headrace.broker.services.message_timers import HalfReference
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
 from headrace.broker.services.record_sends import Outgoing
@@ -15,7 +16,13 @@ from headrace.broker.shares.share_reads import Selection
 from headrace.broker.shares.share_receive import ATTEMPT, ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, RELEASE
 from headrace.coordination.timers.state_records import COMMITTED, ROLLED_BACK
-from headrace.errors import ConfigInvalid, DeliverySettled, ReceiptInvalid, RecordStateInvalid
+from headrace.errors import (
+    ConfigInvalid,
+    DeliverySettled,
+    ReceiptInvalid,
+    RecordStateInvalid,
+    StorageUnavailable,
+)
 from headrace.records.codec import Record
 
 BYTES_MAX = 1 << 20
@@ -226,3 +233,85 @@ async def test_a_half_message_ends_by_the_receipt_of_its_send(cluster):
     outcomes, failed = await second.services.timers.settle(topic, asked)
     assert [one.outcome for one in outcomes] == [COMMITTED, ROLLED_BACK]
     assert not failed
+
+
+CHECKED_SOON = {
+    "headrace.message.attributes": "read",
+    "headrace.half.check.first.ms": "300",
+    "headrace.half.check.interval.ms": "600000",
+}
+
+
+def halves(count, group="shop"):
+    names = {"headrace_half": group, "headrace_message_id": "id"}
+    return [Outgoing(with_headers(f"{group}{n}", **names), n % 6) for n in range(count)]
+
+
+async def checked_cluster(cluster):
+    await cluster.make_queue(CHECKED_SOON)
+    return [one.node for one in cluster.brokers.values()]
+
+
+def bodies(shown):
+    return sorted(one.body.value.decode() for one in shown)
+
+
+@with_brokers(2)
+async def test_check_backs_of_any_broker_are_pushed_to_who_waits_and_nothing_is_polled(cluster):
+    first, second = await checked_cluster(cluster)
+    calls, genuine = [], first.services.calls.ask_broker
+
+    async def counted(name, *asked):
+        calls.append(name)
+        return await genuine(name, *asked)
+
+    cluster.patch.setattr(first.services.calls, "ask_broker", counted)
+    waiting = asyncio.create_task(first.services.timers.poll_checks("shop", 100, None))
+    other = asyncio.create_task(first.services.timers.poll_checks("other", 100, None))
+    await asyncio.sleep(0.1)
+    calls.clear()
+    await send(second, *halves(6))
+    found = list((await asyncio.wait_for(waiting, 20))[0])
+    while len(found) < 6:
+        found += (await asyncio.wait_for(first.services.timers.poll_checks("shop", 9, 20), 30))[0]
+    assert bodies(found) == [f"shop{n}" for n in range(6)]
+    assert calls.count("halves.checks") <= 2 * 6 + 2
+    assert not other.done(), "it is another group's"
+    await send(first, *halves(1, "other"))
+    assert bodies((await asyncio.wait_for(other, 20))[0]) == ["other0"]
+
+
+@with_brokers(2)
+async def test_each_check_back_goes_to_one_of_those_that_wait_at_all_brokers(cluster):
+    nodes = await checked_cluster(cluster)
+    found = []
+
+    async def take(node):
+        while True:
+            found.extend((await node.services.timers.poll_checks("shop", 2, None))[0])
+
+    takers = [asyncio.create_task(take(node)) for node in nodes for _ in range(2)]
+    await send(nodes[0], *halves(24))
+    async with asyncio.timeout(30):
+        while len(found) < 24:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert bodies(found) == sorted(f"shop{n}" for n in range(24))
+    for taker in takers:
+        taker.cancel()
+
+
+@with_brokers(2)
+async def test_a_check_back_that_nobody_waits_for_stays_until_someone_does(cluster):
+    first, second = await checked_cluster(cluster)
+    await send(first, *halves(4))
+    hosts = [node.timers.host.hosted for node in (first, second)]
+    async with asyncio.timeout(30):
+        while sum(len(one.state.halves.asked("shop", 9)) for host in hosts for one in host) < 4:
+            await asyncio.sleep(0.01)
+    found, failed = await second.services.timers.poll_checks("shop", 9, 0)
+    assert (bodies(found), failed) == (["shop0", "shop1", "shop2", "shop3"], {})
+    assert await first.services.timers.poll_checks("shop", 9, 0) == ([], {})
+    cluster.patch.setattr(check_backs, "WAITERS_MAX", 0)
+    with pytest.raises(StorageUnavailable):
+        await first.services.timers.poll_checks("shop", 9, 0)

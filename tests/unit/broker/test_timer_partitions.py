@@ -33,7 +33,7 @@ def batch(values, due_ms, origin=None):
 async def add(node, values, due_ms, origin=None):
     log = node.topics.get("t").require_log(0)
     await log.wait_loaded()
-    await node.timers.delayed.add(log, batch(values, due_ms, origin)).wait()
+    await node.timers.delayed.add(log, batch(values, due_ms, origin)).completion.wait()
 
 
 async def delivered(node):

@@ -9,35 +9,33 @@ said about messages that it may hold.
 
 from __future__ import annotations
 
-import asyncio
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.broker.services.check_backs import CheckBacks
 from headrace.broker.services.owner_calls import checked, split
 from headrace.broker.services.timer_receipts import DelayedReceipt
-from headrace.broker.timers.half_messages import HalfShown
 from headrace.coordination.timers.commands import Half, SettleHalfCommand
 from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.coordination.timers.state_records import Settled
 from headrace.errors import HeadraceError, RecordStateInvalid
 from headrace.records.attributes import MESSAGE_ID, find_header
-from headrace.records.bodies import decode_body, encode_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.timers.deliveries import RefusedRecord
+    from headrace.broker.timers.half_messages import HalfShown
     from headrace.broker.timers.timer_partitions import TimerPartitions
     from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import BrokerFact
+    from headrace.runtime.tasks import Tasks
 
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of the keys of one page; the last one may go beyond."""
 LISTED_MAX: Final = 1_000
 ITEMS_MAX: Final = 2_000
-POLL_S: Final = 0.5
-"""Between two looks for check-backs at the other brokers."""
 
 Failed = dict[int, HeadraceError]
 """The partitions, or brokers, that could not be asked."""
@@ -86,17 +84,16 @@ class MessageTimers:
         timers: TimerPartitions,
         brokers: Callable[[], Sequence[BrokerFact]],
         broker_id: int,
+        tasks: Tasks,
     ) -> None:
         self._calls = calls
         self._timers = timers
-        self._brokers = brokers
-        self._broker_id = broker_id
+        self._check_backs = CheckBacks(calls, timers.halves, brokers, broker_id, tasks)
         calls.offer("delayed.list", self._list_here)
         calls.offer("delayed.refused", self._refused_here)
         calls.offer("delayed.cancel", self._cancel_here)
         calls.offer("halves.list", self._halves_here)
         calls.offer("halves.settle", self._settle_here)
-        calls.offer_of_broker("halves.checks", self._checks_here)
 
     # --- delayed records ---------------------------------------------------------------------
 
@@ -274,56 +271,11 @@ class MessageTimers:
                 found.append((reply.count, reply.outcome.outcome, reply.outcome.at_ms, refusal))
         return found
 
-    # --- check-backs -------------------------------------------------------------------------
-
     async def poll_checks(
-        self, group: str, count_max: int, wait_s: float
+        self, group: str, count_max: int, wait_s: float | None
     ) -> tuple[list[HalfShown], Failed]:
-        """(half messages of all brokers whose producer group is due for a check-back, brokers that
-        could not be asked).
-
-        Waits up to `wait_s` for the first one. Each check-back goes to one caller.
-        """
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + wait_s
-        while True:
-            found, failed = await self._take_checks(group, count_max)
-            left_s = deadline_s - loop.time()
-            if found or left_s <= 0:
-                return found, failed
-            others = any(broker.id != self._broker_id for broker in self._brokers())
-            pause_s = min(left_s, POLL_S) if others else left_s
-            found = await self._timers.halves.poll_checks(group, count_max, pause_s)
-            if found:
-                return found, failed
-
-    async def _take_checks(self, group: str, count_max: int) -> tuple[list[HalfShown], Failed]:
-        found: list[HalfShown] = []
-        failed: Failed = {}
-        ids = sorted(
-            (broker.id for broker in self._brokers()), key=lambda one: one != self._broker_id
-        )
-        for broker_id in ids:
-            asked = group, count_max - len(found)
-            if asked[1] <= 0:
-                break
-            try:
-                rows = await self._calls.ask_broker("halves.checks", broker_id, asked)
-            except HeadraceError as error:
-                failed[broker_id] = error
-                continue
-            found += [
-                HalfShown(name, number, Half(*half), decode_body(body))
-                for name, number, half, body in rows
-            ]
-        return found, failed
-
-    async def _checks_here(self, asked: Any) -> list[Any]:
-        group, count_max = checked(asked, str, int)
-        return [
-            (one.topic, one.partition, _row(one.half), encode_body(*one.body))
-            for one in await self._timers.halves.take_checks(group, min(count_max, LISTED_MAX))
-        ]
+        """See CheckBacks.next."""
+        return await self._check_backs.next(group, count_max, wait_s)
 
 
 def _row(one: Half | Settled) -> Sequence[Any]:

@@ -32,7 +32,7 @@ POLLED_AT_ONCE: Final = 16
 """Half messages given to a poll at a time, since their sizes are not known in advance."""
 
 CheckWaiters = dict[str, list[asyncio.Event]]
-"""By producer group: the polls that wait for a check-back."""
+"""By producer group: who waits for a check-back."""
 
 
 class HalfShown(NamedTuple):
@@ -49,7 +49,7 @@ class HalfMessages:
 
     def __init__(self, host: TimerHost, waiters: CheckWaiters) -> None:
         self._host = host
-        self._polls = waiters
+        self._waiters = waiters
 
     async def list_halves(self, topic: Topic, number: int) -> tuple[list[Half], list[Settled]]:
         """(pending half messages, outcomes still kept) of a partition, oldest first."""
@@ -95,31 +95,46 @@ class HalfMessages:
         reply.count = count
         return None if reply.outcome is None else reply
 
-    async def poll_checks(self, group: str, count_max: int, wait_s: float) -> list[HalfShown]:
-        """Half messages whose producer group is due for a check-back.
+    def add_waiter(self, group: str, event: asyncio.Event) -> None:
+        """Have `event` set when half messages of the producer group are due for a check-back."""
+        self._waiters.setdefault(group, []).append(event)
 
-        Waits up to `wait_s` for the first one. Each check-back goes to one caller.
+    def remove_waiter(self, group: str, event: asyncio.Event) -> None:
+        """The end of `add_waiter`."""
+        waiting = self._waiters[group]
+        waiting.remove(event)
+        if not waiting:
+            del self._waiters[group]
+
+    async def wait_due(self, groups: Sequence[str], wait_s: float) -> list[str]:
+        """Those of the producer groups with check-backs that no producer has taken.
+
+        Waits up to `wait_s` for the first one; takes none.
         """
         event = asyncio.Event()
-        self._polls.setdefault(group, []).append(event)
+        for group in groups:
+            self.add_waiter(group, event)
         try:
             async with asyncio.timeout(wait_s):
-                while True:
+                while not (found := self._due(groups)):
                     event.clear()
-                    found = await self.take_checks(group, count_max)
-                    if found:
-                        return found
                     await event.wait()
+                return found
         except TimeoutError:
             return []
         finally:
-            waiting = self._polls[group]
-            waiting.remove(event)
-            if not waiting:
-                del self._polls[group]
+            for group in groups:
+                self.remove_waiter(group, event)
+
+    def _due(self, groups: Sequence[str]) -> list[str]:
+        asked: set[str] = set()
+        for hosted in self._host.hosted:
+            if hosted.state is not None:
+                asked.update(hosted.state.halves.asked_groups())
+        return [group for group in groups if group in asked]
 
     async def take_checks(self, group: str, count_max: int) -> list[HalfShown]:
-        """The check-backs of a producer group that no producer has taken; see poll_checks."""
+        """The check-backs of a producer group that no producer has taken; each is taken once."""
         shown: list[HalfShown] = []
         bytes_left = LISTED_BYTES_MAX
         for hosted in self._host.hosted:

@@ -14,6 +14,7 @@ from headrace.coordination.shares.commands import (
     GAP,
     KINDS,
     REJECT,
+    RELEASE,
     RENEW,
     UNDELIVERED,
     DeadLetter,
@@ -122,9 +123,10 @@ def _ended_before(
     first, last, kind, *_ = settlement
     how = group.ended.how(command.member_id, first, last, now_ms)
     if how == kind:
+        state = "given back" if kind in {RELEASE, UNDELIVERED} else "finished"
         return DeliverySettled(
-            f"this delivery of records {first} to {last} was settled in this way before: "
-            "nothing was changed"
+            f"records {first} to {last} are {state} already: this delivery was settled in this way "
+            "before; nothing was changed"
         )
     return _expired(first, last) if how == LOCK_EXPIRED else None
 

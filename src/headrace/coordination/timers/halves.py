@@ -83,6 +83,10 @@ class Halves:
         numbers = list(self._asked.get(group, ()))[:count_max]
         return [self.by_number[number] for number in numbers]
 
+    def asked_groups(self) -> Iterable[str]:
+        """The producer groups of such messages."""
+        return self._asked.keys()
+
     def expired(self, now_ms: int) -> bool:
         """Whether an outcome has exceeded the audit period."""
         return bool(self.outcomes) and self.outcomes[0].at_ms < now_ms - self.config.audit_ms
