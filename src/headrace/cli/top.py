@@ -64,7 +64,7 @@ def top(session: CliSession, /, patterns: tuple[str, ...], **options: Any) -> No
 
     With a PATTERN such as 'orders-*', only these topics, and the groups that read them.
 
-    \\b
+    \b
     Examples:
       headrace top
       headrace top 'orders-*' --every 5
