@@ -226,6 +226,30 @@ class DelegationTokenUnauthorized(Unauthorized):
     """No right to do this with the delegation token, or with tokens of the user."""
 
 
+class DelegationTokenDisabled(Rejected):
+    """There are no delegation tokens on this broker."""
+
+
+class DelegationTokenUnknown(Rejected):
+    """There is no such delegation token."""
+
+
+class DelegationTokenOwnerMismatch(Rejected):
+    """The client is neither owner nor renewer of the delegation token."""
+
+
+class DelegationTokenRequestForbidden(Rejected):
+    """Delegation tokens are not handled on this connection."""
+
+
+class DelegationTokenExpired(Rejected):
+    """The delegation token has expired."""
+
+
+class PrincipalTypeInvalid(Rejected):
+    """A principal of this type cannot be named here."""
+
+
 class SecurityDisabled(Rejected):
     """The broker has no authorizer, so it stores no access control lists."""
 

@@ -507,6 +507,8 @@ def _services_of(node: Node) -> Services:
     parts = node.metadata, node.clock, node.randomness
     authentication = without_listeners(*parts, broker_id)
     logins = authentication.logins
+    issuers = Issuers(node.metadata, logins.users, logins.secret, node.clock, node.randomness)
+    logins.delegation = issuers.tokens
     search = Search(
         *(topics, node.shares, node.timers),
         lambda: groups.values("errors.deadletterqueue.topic.name"),
@@ -542,7 +544,7 @@ def _services_of(node: Node) -> Services:
         audit=node.audit,
         authentication=authentication,
         connections=ConnectionLimits(node.config, node.clock.now_ns),
-        issuers=Issuers(node.metadata, logins.users, logins.secret, node.clock, node.randomness),
+        issuers=issuers,
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,
     )

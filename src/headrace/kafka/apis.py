@@ -41,6 +41,8 @@ DESCRIBE_QUORUM, UPDATE_FEATURES, UNREGISTER_BROKER = 55, 57, 64
 GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY, LIST_CONFIG_RESOURCES = 71, 72, 74
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
+CREATE_DELEGATION_TOKEN, RENEW_DELEGATION_TOKEN = 38, 39
+EXPIRE_DELEGATION_TOKEN, DESCRIBE_DELEGATION_TOKEN = 40, 41
 DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS = 60, 61, 75
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE = 68, 69
@@ -70,6 +72,10 @@ def _configs(operation: Operation) -> Access:
     return needs(*each).by("configs")
 
 
+_TOKENS = public(
+    "a client's own tokens; others by CREATE_TOKENS and DESCRIBE_TOKENS on their owner, or DESCRIBE"
+    " on the token, which the handlers ask for (KIP-373)"
+)
 _APIS = (
     Api(
         PRODUCE,
@@ -305,6 +311,10 @@ _APIS = (
         0,
         needs(cluster(Operation.ALTER)),
     ),
+    Api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", 1, 3, 2, _TOKENS),
+    Api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", 1, 2, 2, _TOKENS),
+    Api(EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", 1, 2, 2, _TOKENS),
+    Api(DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", 1, 3, 2, _TOKENS),
     Api(
         DESCRIBE_CLUSTER,
         "DescribeCluster",

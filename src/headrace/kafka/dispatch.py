@@ -26,6 +26,7 @@ from headrace.kafka.apis import (
     APIS,
     BROKER_APIS,
     CREATE_ACLS,
+    CREATE_DELEGATION_TOKEN,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_ACLS,
@@ -34,6 +35,7 @@ from headrace.kafka.apis import (
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
+    EXPIRE_DELEGATION_TOKEN,
     FETCH,
     GET_TELEMETRY_SUBSCRIPTIONS,
     INCREMENTAL_ALTER_CONFIGS,
@@ -43,6 +45,7 @@ from headrace.kafka.apis import (
     OWN_APIS,
     PRODUCE,
     PUSH_TELEMETRY,
+    RENEW_DELEGATION_TOKEN,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     UPDATE_FEATURES,
@@ -60,6 +63,7 @@ from headrace.kafka.handlers import (
     cluster,
     configs,
     consumer_groups,
+    delegation_tokens,
     group_offsets,
     groups,
     log_dirs,
@@ -157,6 +161,7 @@ _HANDLERS: dict[int, Handler] = {
     **acls.HANDLERS,
     **client_quotas.HANDLERS,
     **users.HANDLERS,
+    **delegation_tokens.HANDLERS,
     **log_dirs.HANDLERS,
     **reassignments.HANDLERS,
     **cluster.HANDLERS,
@@ -176,7 +181,14 @@ _HANDLERS: dict[int, Handler] = {
     **queues.HANDLERS,
 }
 _SERVED: Final = {**APIS, **OWN_APIS}
-_CHANGES: Final = frozenset(api.key for api in APIS.values() if is_change(api))
+_CHANGES: Final = frozenset(
+    {
+        *(api.key for api in APIS.values() if is_change(api)),
+        CREATE_DELEGATION_TOKEN,
+        RENEW_DELEGATION_TOKEN,
+        EXPIRE_DELEGATION_TOKEN,
+    }
+)
 
 
 class KafkaFace:
@@ -201,6 +213,7 @@ class KafkaFace:
         self._is_metering = False
         node.services.quotas.on_change(self._forget_throttles)
         known.users.on_change(self._user_changed)
+        node.services.issuers.tokens.issued.changed = self._token_changed
         self.now_ns = node.clock.now_ns
         self.figures = RequestFigures(_SERVED)
         self._tasks = Tasks()
@@ -350,6 +363,16 @@ class KafkaFace:
             is_of_user = session.principal is not None and session.principal.name == user
             if is_of_user and not self._authentication.is_valid(session):
                 connection.abort(f"of user {user!r} has lost its credential")
+
+    def _token_changed(self, _id: str, fact: object) -> None:
+        """Close the connections of a delegation token that has ended."""
+        if fact is not None:
+            return
+        for connection in list(self.connections):
+            identity = connection.session.identity
+            is_of_token = identity is not None and identity.token_id
+            if is_of_token and not self._authentication.is_valid(connection.session):
+                connection.abort("has logged in by a delegation token that has ended")
 
     def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
         """See connection.Dispatcher."""

@@ -36,14 +36,15 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
 _NAME: Final = r"(?:[^=,\x00]|=2C|=3D)+"
 _CLIENT_FIRST: Final = re.compile(
-    rf"(n,(?:a=({_NAME}))?,)(n=({_NAME}),r=({_NONCE})((?:,[A-Za-z]=[^,\x00]+)*))"
+    rf"(n,(?:a=({_NAME}))?,)(n=({_NAME}),r=({_NONCE})((?:,[A-Za-z]+=[^,\x00]+)*))"
 )
 _CLIENT_FINAL: Final = re.compile(
     rf"(c=([A-Za-z0-9+/=]+),r=({_NONCE})(?:,[A-Za-z]=[^,\x00]+)*),p=([A-Za-z0-9+/=]+)"
 )
 _SERVER_FIRST: Final = re.compile(rf"r=({_NONCE}),s=([A-Za-z0-9+/=]+),i=([0-9]{{1,9}})(?:,.*)?")
 _MANDATORY: Final = ",m="
-_DELEGATION: Final = ",tokenauth="
+_DELEGATION: Final = "tokenauth=true"
+"""The extension by which a client logs in by a delegation token (KIP-48)."""
 
 
 class ScramCredential(NamedTuple):
@@ -112,15 +113,17 @@ class ScramLogin:
     """The server's side of one login: two messages from the client, two answers."""
 
     def __init__(
-        self, mechanism: str, find: Callable[[str], tuple[ScramCredential, bool]], nonce: str
+        self, mechanism: str, find: Callable[[str, bool], tuple[ScramCredential, bool]], nonce: str
     ) -> None:
-        """`find` returns a user's credential and whether the user exists; `nonce` is new for each
-        login and cannot be predicted."""
+        """`find` returns the credential of a user, or of a delegation token, and whether that
+        exists; `nonce` is new for each login and cannot be predicted."""
         self._mechanism = mechanism
         self._find = find
         self._nonce = nonce
         self.user = ""
         """Who is logging in, once that was said."""
+        self.is_token = False
+        """Whether that is the id of a delegation token."""
         self.credential: ScramCredential | None = None
         self._exists = False
         self._header = self._client_first = self._server_first = ""
@@ -131,13 +134,14 @@ class ScramLogin:
         if match is None:
             raise AuthenticationFailed("malformed client-first-message")
         header, authzid, first, name, nonce, extensions = match.groups()
-        if len(nonce) > NONCE_LENGTH_MAX or _MANDATORY in extensions or _DELEGATION in extensions:
+        if len(nonce) > NONCE_LENGTH_MAX or _MANDATORY in extensions:
             raise AuthenticationFailed("unsupported extension, or a nonce that is too long")
         user = _unescaped(name)
         if authzid is not None and _unescaped(authzid) != user:
             raise AuthenticationFailed("the authorization id is not the user's name")
         self.user = user
-        self.credential, self._exists = self._find(user)
+        self.is_token = _DELEGATION in extensions.split(",")
+        self.credential, self._exists = self._find(user, self.is_token)
         self._header, self._client_first = header, first
         self._nonce = nonce + self._nonce
         salt = base64.b64encode(self.credential.salt).decode()
@@ -172,13 +176,15 @@ class ScramLogin:
 
 
 class ScramClient:
-    """The client's side of one login."""
+    """The client's side of one login. `is_token`: by a delegation token."""
 
-    def __init__(self, mechanism: str, user: str, password: str, nonce: str) -> None:
+    def __init__(
+        self, mechanism: str, user: str, password: str, nonce: str, *, is_token: bool = False
+    ) -> None:
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._first = f"n={_escaped(user)},r={nonce}"
+        self._first = f"n={_escaped(user)},r={nonce}" + f",{_DELEGATION}" * is_token
         self._verifier = b""
 
     def first(self) -> bytes:

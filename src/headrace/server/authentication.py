@@ -59,9 +59,11 @@ async def set_up_authentication(node: Node, settings: Settings) -> None:
             )
     if any(OAUTHBEARER in enabled for enabled in mechanisms.values()):
         logins = logins.with_tokens(await _tokens(node, settings))
-    lifetime = "headrace.http.session.lifetime.ms"
-    lifetime_ms = int(settings.given.get(lifetime) or SETTINGS[lifetime].default or 0)
-    node.services.issuers.sessions.lifetime_ms = lifetime_ms
+    issuers = node.services.issuers
+    issuers.sessions.lifetime_ms = _milliseconds(settings, "headrace.http.session.lifetime.ms")
+    longest_ms = _milliseconds(settings, "delegation.token.max.lifetime.ms")
+    issuers.tokens.lifetime_ms_max = longest_ms
+    issuers.tokens.expiry_ms = _milliseconds(settings, "delegation.token.expiry.time.ms")
     node.services.authentication = Authentication(
         logins,
         mechanisms,
@@ -93,6 +95,10 @@ def helper_access(
         return HelperAccess(given, is_of_client=is_sasl)
 
     return access
+
+
+def _milliseconds(settings: Settings, name: str) -> int:
+    return int(settings.given.get(name) or SETTINGS[name].default or 0)
 
 
 def _of(settings: Settings, listener: str, name: str) -> Any:

@@ -37,8 +37,8 @@ def users(mechanism: str, **passwords: str) -> Callable[[str], Found]:
         for name, password in passwords.items()
     }
 
-    def find(user: str) -> Found:
-        if user in known:
+    def find(user: str, is_token: bool) -> Found:
+        if user in known and not is_token:
             return known[user], True
         return absent_credential(mechanism, SECRET, user), False
 
@@ -48,7 +48,9 @@ def users(mechanism: str, **passwords: str) -> Callable[[str], Found]:
 def test_the_exchange_of_rfc_7677_is_reproduced():
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     credential = new_credential(SHA_256, "pencil", salt, 4096)
-    login = ScramLogin(SHA_256, lambda _: (credential, True), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    login = ScramLogin(
+        SHA_256, lambda _user, _is_token: (credential, True), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    )
     client = ScramClient(SHA_256, "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
     assert client.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     first = login.first(client.first())
@@ -100,7 +102,7 @@ def test_a_user_that_does_not_exist_answers_as_one_that_does():
         b"y,,n=alice,r=abc",  # a client that thinks the server has no channel binding
         b"p=tls-exporter,,n=alice,r=abc",
         b"n,a=bob,n=alice,r=abc",  # as somebody else
-        b"n,,n=alice,r=abc,tokenauth=true",
+        b"n,,n=alice,r=abc,token-auth=true",
         b"n,,n=alice,r=abc,m=x",
         b"n,,m=x,n=alice,r=abc",
         b"n,,n=alice,r=",

@@ -110,7 +110,14 @@ class SaslClient(Client):
     async def authenticate(self, token: bytes, version: int = 2) -> Any:
         return await self.ask(apis.SASL_AUTHENTICATE, version, {"auth_bytes": token})
 
-    async def log_in(self, mechanism: str, user: str = "alice", password: str = "secret") -> Any:
+    async def log_in(
+        self,
+        mechanism: str,
+        user: str = "alice",
+        password: str = "secret",
+        *,
+        is_token: bool = False,
+    ) -> Any:
         """The last answer."""
         answer = await self.handshake(mechanism)
         assert int(answer.error_code) == 0, answer
@@ -119,7 +126,7 @@ class SaslClient(Client):
         if mechanism == OAUTHBEARER:
             message = f"n,,\x01auth=Bearer {password.replace('secret', 'good')}\x01\x01"
             return await self.authenticate(message.encode())
-        scram = ScramClient(mechanism, user, password, "nonce")
+        scram = ScramClient(mechanism, user, password, "nonce", is_token=is_token)
         first = await self.authenticate(scram.first())
         final = await self.authenticate(scram.final(first.auth_bytes))
         if int(final.error_code) == 0:

@@ -50,10 +50,15 @@ class BrokerSecret:
         assert self._secret, "it is loaded first"
         return hmac.digest(self._secret, use, "sha256")
 
-    def credential(self, _broker: str) -> tuple[ScramCredential, bool]:
-        """The credential of any broker. After `load`."""
+    @property
+    def is_loaded(self) -> bool:
+        """Whether secrets can be derived."""
+        return self._credential is not None
+
+    def credential(self, _broker: str, is_token: bool) -> tuple[ScramCredential, bool]:
+        """The credential of any broker, which has no delegation tokens. After `load`."""
         assert self._credential is not None, "it is loaded first"
-        return self._credential, True
+        return self._credential, not is_token
 
     async def client(self) -> ScramClient:
         """This broker's side of a login at another one. Raises MetadataUnavailable, DataCorrupt."""

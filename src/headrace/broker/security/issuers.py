@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.api_keys import ApiKeys
 from headrace.broker.security.browser_sessions import BrowserSessions
+from headrace.broker.security.delegation_tokens import DelegationTokens
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Issuers:
         users.on_change(self._user_changed)
         self.sessions = BrowserSessions(metadata, users, secret, clock, randomness)
         self.keys = ApiKeys(metadata, users, clock, randomness)
+        self.tokens = DelegationTokens(metadata, users, secret, clock, randomness)
 
     def _user_changed(self, user: str) -> None:
         for kind in self.kinds:
@@ -53,7 +55,7 @@ class Issuers:
     @property
     def kinds(self) -> Sequence[IssuedCredentials]:
         """What is stored, by kind."""
-        return (self.sessions.issued, self.keys.issued)
+        return (self.sessions.issued, self.keys.issued, self.tokens.issued)
 
     async def run(self) -> None:
         """Delete what has expired, for ever; what ended with a user, at once."""

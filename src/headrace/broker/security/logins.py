@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.security.broker_secret import BrokerSecret
+    from headrace.broker.security.delegation_tokens import DelegationTokens
     from headrace.broker.security.tokens import Tokens
     from headrace.broker.security.users import Users
     from headrace.runtime.clock import Clock
@@ -63,6 +64,8 @@ class Identity(NamedTuple):
     ends when the user no longer has it."""
     client_host: str = ""
     """The address of the client for which a helper acts; "": it is the connection's."""
+    token_id: str = ""
+    """The delegation token by which it has logged in."""
 
 
 class Answer(NamedTuple):
@@ -106,6 +109,7 @@ class Logins:
         self.clock = clock
         self.helpers = HelperLogins(users, secret, clock)
         self.figures = LoginFigures()
+        self.delegation: DelegationTokens | None = None
         self._randomness = randomness
         self.threads = threads
         self._tokens = tokens
@@ -114,7 +118,9 @@ class Logins:
 
     def with_tokens(self, tokens: Tokens) -> Logins:
         """The same, with bearer tokens."""
-        return Logins(self.users, self.secret, self.clock, self._randomness, self.threads, tokens)
+        made = Logins(self.users, self.secret, self.clock, self._randomness, self.threads, tokens)
+        made.delegation = self.delegation
+        return made
 
     def begin(
         self, mechanism: str, enabled: Sequence[str], *, takes_helpers: bool = False
@@ -134,7 +140,9 @@ class Logins:
         if mechanism in HASHES:
             nonce = self._randomness.uuid().hex + self._randomness.uuid().hex
 
-            def find(user: str) -> tuple[ScramCredential, bool]:
+            def find(user: str, is_token: bool) -> tuple[ScramCredential, bool]:
+                if is_token:
+                    return self._credential_of_token(mechanism, user, is_enabled=is_enabled)
                 return self._credential(mechanism, user, is_enabled=is_enabled)
 
             scram = ScramLogin(mechanism, find, nonce)
@@ -154,6 +162,15 @@ class Logins:
         else:
             raise AuthenticationFailed("the mechanism is not enabled for users on this listener")
         return (self._absent(mechanism, user), False) if found is None else (found, True)
+
+    def _credential_of_token(
+        self, mechanism: str, id_: str, *, is_enabled: bool
+    ) -> tuple[ScramCredential, bool]:
+        """As `_credential`, of a delegation token."""
+        if not is_enabled:
+            raise AuthenticationFailed("the mechanism is not enabled for users on this listener")
+        found = None if self.delegation is None else self.delegation.login(id_, mechanism)
+        return (self._absent(mechanism, id_), False) if found is None else (found[1], True)
 
     def _absent(self, mechanism: str, user: str) -> ScramCredential:
         return absent_credential(mechanism, self.secret.derived(b"absent users"), user)
@@ -203,7 +220,14 @@ class Logins:
     def proven(self, scram: ScramLogin, mechanism: str) -> Identity:
         """Who has just proven its credential. Raises AuthenticationFailed if it has changed
         since the login began."""
-        if is_helper(scram.user):
+        if scram.is_token:
+            found = (
+                None if self.delegation is None else self.delegation.login(scram.user, mechanism)
+            )
+            if found is not None and found[1] == scram.credential:
+                token = found[0]
+                return Identity(token.owner, token.expires_ms, token_id=token.id)
+        elif is_helper(scram.user):
             helper = self.helpers.find(scram.user)
             if helper is not None and helper.credential == scram.credential:
                 principal, client_host, expires_ms, _, of_user = helper
@@ -216,6 +240,8 @@ class Logins:
 
     def is_valid(self, identity: Identity) -> bool:
         """Whether an earlier login still holds: the user still has the credential."""
+        if identity.token_id:
+            return self.delegation is not None and self.delegation.is_valid(identity.token_id)
         credential = identity.credential
         return credential is None or credential in _credentials_of(
             self.users, identity.principal.name

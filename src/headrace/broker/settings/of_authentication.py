@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.broker.security.logins import MECHANISMS
 from headrace.broker.settings.kinds import Choices, Text, Whole
 from headrace.broker.settings.setting import DURATION, BrokerSetting
+from headrace.broker.topics.topic_config import INT64_MAX
 from headrace.runtime.scram import SHA_256, SHA_512
 
 AUTHENTICATION = (
@@ -26,6 +27,18 @@ AUTHENTICATION = (
         " token expires.",
         "0",
         can_differ=True,
+    ),
+    BrokerSetting(
+        "delegation.token.max.lifetime.ms",
+        Whole(1, INT64_MAX),
+        "How long a delegation token can be renewed.",
+        "604800000",
+    ),
+    BrokerSetting(
+        "delegation.token.expiry.time.ms",
+        Whole(1, INT64_MAX),
+        "When a delegation token expires unless it is renewed.",
+        "86400000",
     ),
     BrokerSetting(
         "headrace.http.session.lifetime.ms",

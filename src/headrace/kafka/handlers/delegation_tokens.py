@@ -1,0 +1,197 @@
+"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken.
+
+Invariants: errors and their order are those of Kafka's KafkaApis and DelegationTokenControlManager
+(KIP-48, KIP-373). Requests are taken from clients that were authenticated, and not by a token.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.delegation_tokens import TOKEN_MECHANISM, DelegationToken
+from headrace.broker.security.principal import ANONYMOUS, USER, Principal
+from headrace.errors import (
+    DelegationTokenDisabled,
+    DelegationTokenRequestForbidden,
+    DelegationTokenUnauthorized,
+    HeadraceError,
+    PrincipalTypeInvalid,
+)
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.node import Node
+    from headrace.broker.security.delegation_tokens import DelegationTokens
+    from headrace.kafka.handlers.context import Context, Handler
+    from headrace.kafka.wire import messages
+    from headrace.kafka.wire.schema import Answer
+
+_NONE_MS = -1
+
+
+def _client(context: Context) -> Principal:
+    """The client. Raises DelegationTokenRequestForbidden."""
+    principal = context.session.principal
+    if principal is None or principal == ANONYMOUS or principal.mechanism == TOKEN_MECHANISM:
+        raise DelegationTokenRequestForbidden(
+            "tokens are for clients that have authenticated by something else than a token"
+        )
+    return principal
+
+
+def _tokens(node: Node) -> DelegationTokens:
+    """Raises DelegationTokenDisabled."""
+    tokens = node.services.issuers.tokens
+    if not tokens.is_enabled:
+        raise DelegationTokenDisabled("no listener authenticates its clients")
+    return tokens
+
+
+def _may(node: Node, context: Context, operation: Operation, owner: Principal) -> bool:
+    kind = ResourceType.USER
+    return node.services.authorizer.allows(context.session, operation, kind, str(owner))
+
+
+async def create_delegation_token(
+    node: Node, request: messages.CreateDelegationTokenRequest, context: Context
+) -> Answer:
+    """CreateDelegationToken."""
+    requester = context.session.principal or ANONYMOUS
+    owner = requester
+    try:
+        _client(context)
+        name = getattr(request, "owner_principal_name", None)
+        if name:
+            owner = Principal(name, request.owner_principal_type or USER)
+        if owner[:2] != requester[:2] and not _may(node, context, Operation.CREATE_TOKENS, owner):
+            raise DelegationTokenUnauthorized(f"{requester} may not create tokens of {owner}")
+        renewers = [Principal(one.principal_name, one.principal_type) for one in request.renewers]
+        if any(one.type != USER for one in (owner, *renewers)):
+            raise PrincipalTypeInvalid("owners and renewers are principals of the type User")
+        tokens = _tokens(node)
+        token = await tokens.create(owner, requester, renewers, request.max_lifetime_ms)
+    except HeadraceError as error:
+        return _created(owner, requester, None, b"", code_of(error))
+    return _created(owner, requester, token, tokens.hmac_of(token.id), 0)
+
+
+def _created(
+    owner: Principal,
+    requester: Principal,
+    token: DelegationToken | None,
+    secret: bytes,
+    error_code: int,
+) -> Answer:
+    return {
+        "error_code": error_code,
+        "principal_type": owner.type,
+        "principal_name": owner.name,
+        "token_requester_principal_type": requester.type,
+        "token_requester_principal_name": requester.name,
+        "issue_timestamp_ms": _NONE_MS if token is None else token.created_ms,
+        "expiry_timestamp_ms": _NONE_MS if token is None else token.expires_ms,
+        "max_timestamp_ms": _NONE_MS if token is None else token.max_ms,
+        "token_id": "" if token is None else token.id,
+        "hmac": secret,
+        "throttle_time_ms": 0,
+    }
+
+
+async def _expiry(node: Node, context: Context, hmac: bytes, change: Callable[..., Any]) -> Answer:
+    """The answer to a change of a token's expiry."""
+    expires_ms, failure = _NONE_MS, None
+    try:
+        client = _client(context)
+        tokens = _tokens(node)
+        expires_ms = await change(tokens, tokens.find(hmac, client))
+    except HeadraceError as error:
+        failure = error
+    return {
+        "error_code": code_of(failure),
+        "expiry_timestamp_ms": expires_ms,
+        "throttle_time_ms": 0,
+    }
+
+
+async def renew_delegation_token(
+    node: Node, request: messages.RenewDelegationTokenRequest, context: Context
+) -> Answer:
+    """RenewDelegationToken."""
+
+    async def change(tokens: DelegationTokens, token: DelegationToken) -> int:
+        return await tokens.renew(token, request.renew_period_ms)
+
+    return await _expiry(node, context, bytes(request.hmac), change)
+
+
+async def expire_delegation_token(
+    node: Node, request: messages.ExpireDelegationTokenRequest, context: Context
+) -> Answer:
+    """ExpireDelegationToken."""
+
+    async def change(tokens: DelegationTokens, token: DelegationToken) -> int:
+        return await tokens.expire(token, request.expiry_time_period_ms)
+
+    return await _expiry(node, context, bytes(request.hmac), change)
+
+
+async def describe_delegation_token(
+    node: Node, request: messages.DescribeDelegationTokenRequest, context: Context
+) -> Answer:
+    """DescribeDelegationToken: the client's own tokens, and others that it may see."""
+    found: list[dict[str, Any]] = []
+    failure = None
+    try:
+        client = _client(context)
+        tokens = _tokens(node)
+        owners = None
+        if request.owners is not None:
+            owners = {(one.principal_name, one.principal_type) for one in request.owners}
+        found = [
+            _described(token, tokens.hmac_of(token.id))
+            for token in tokens.all()
+            if (owners is None or token.owner[:2] in owners)
+            and _may_see(node, context, client, token)
+        ]
+    except HeadraceError as error:
+        failure = error
+    return {"error_code": code_of(failure), "tokens": found, "throttle_time_ms": 0}
+
+
+def _may_see(node: Node, context: Context, client: Principal, token: DelegationToken) -> bool:
+    if token.is_known_to(client):
+        return True
+    kind = ResourceType.DELEGATION_TOKEN
+    describe = Operation.DESCRIBE
+    if node.services.authorizer.allows(context.session, describe, kind, token.id):
+        return True
+    return _may(node, context, Operation.DESCRIBE_TOKENS, token.owner)
+
+
+def _described(token: DelegationToken, secret: bytes) -> dict[str, Any]:
+    return {
+        "principal_type": token.owner.type,
+        "principal_name": token.owner.name,
+        "token_requester_principal_type": token.requester.type,
+        "token_requester_principal_name": token.requester.name,
+        "issue_timestamp": token.created_ms,
+        "expiry_timestamp": token.expires_ms,
+        "max_timestamp": token.max_ms,
+        "token_id": token.id,
+        "hmac": secret,
+        "renewers": [
+            {"principal_type": one.type, "principal_name": one.name} for one in token.renewers
+        ],
+    }
+
+
+HANDLERS: dict[int, Handler] = {
+    apis.CREATE_DELEGATION_TOKEN: create_delegation_token,
+    apis.RENEW_DELEGATION_TOKEN: renew_delegation_token,
+    apis.EXPIRE_DELEGATION_TOKEN: expire_delegation_token,
+    apis.DESCRIBE_DELEGATION_TOKEN: describe_delegation_token,
+}
