@@ -1,0 +1,400 @@
+"""The served port, with clients that say exactly what a test wants."""
+
+from __future__ import annotations
+
+import gzip
+import ssl
+import tempfile
+import threading
+import time
+
+import pytest
+from tests.unit.grpc.http2_peer import block, data, headers
+from tests.unit.grpc.served_rig import GRPC, RawClient, served
+
+from headrace.errors import AuthenticationFailed
+from headrace.grpc import frames
+from headrace.grpc.limits import Limits
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.new_certificates import Authority
+from headrace.runtime.tls import TlsMaterial, server_context
+
+OK, CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = b"0", b"1", b"4", b"8"
+UNIMPLEMENTED, INTERNAL, UNAVAILABLE = b"12", b"13", b"14"
+
+
+def message(body: bytes, flag: int = 0) -> bytes:
+    return bytes([flag]) + len(body).to_bytes(4) + body
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with served() as one:
+        yield one
+
+
+def test_a_response_is_three_frames_with_known_bytes(shared):
+    """Golden: what clients get must not change by accident."""
+    with RawClient(shared.address) as client:
+        client.call(1, "/t/echo", b"hi")
+        response = client.next(frames.HEADERS)
+        body, trailers = client.frame(), client.frame()
+    assert response.payload.hex() == "880f10106170706c69636174696f6e2f67727063"
+    assert response.flags == 4
+    assert (body.kind, body.flags, body.payload) == (frames.DATA, 0, message(b"hi"))
+    assert (trailers.kind, trailers.flags) == (frames.HEADERS, 5)
+    assert trailers.payload.hex() == "000b677270632d7374617475730130"
+
+
+@pytest.mark.parametrize(
+    ("path", "parts", "expected"),
+    [
+        ("/t/echo", [], UNIMPLEMENTED),
+        ("/t/echo", [message(b"a") + message(b"b")], UNIMPLEMENTED),
+        ("/t/echo", [message(b"a"), message(b"b")], UNIMPLEMENTED),
+        ("/t/echo", [message(b"abc")[:-1]], INTERNAL),
+        ("/t/echo", [b"\0\0"], INTERNAL),
+        ("/t/echo", [message(b"abc", 2)], INTERNAL),
+        ("/t/echo", [message(gzip.compress(b"a"), 1)], INTERNAL),
+        ("/t/echo", [b"\0\xff\xff\xff\xff"], RESOURCE_EXHAUSTED),
+        ("/t/echo", [message(b"abc")[:3], message(b"abc")[3:]], OK),
+        ("/t/fail", [message(b"abc")], INTERNAL),
+        ("/t/nothing", [message(b"abc")], UNIMPLEMENTED),
+        ("/t/collect", [message(b"a") + message(b"b")[:2], message(b"b")[2:]], OK),
+        ("/t/collect", [message(b"a") + message(b"b")[:2]], INTERNAL),
+        ("/t/chat", [message(b"a") + message(b"fail") + message(b"b")], INTERNAL),
+    ],
+)
+def test_malformed_requests_end_with_the_status_for_them(shared, path, parts, expected):
+    with RawClient(shared.address) as client:
+        client.send(headers(1, block({**GRPC, ":path": path}), 4))
+        client.send(*[data(1, part) for part in parts], data(1, b"", 1))
+        assert client.status(1) == expected
+        client.call(3, "/t/echo", b"still served")
+        assert client.status(3) == OK
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ({"grpc-timeout": "1"}, INTERNAL),
+        ({"grpc-timeout": "123456789S"}, INTERNAL),
+        ({"grpc-timeout": "50m"}, DEADLINE_EXCEEDED),
+        ({"grpc-timeout": "0n"}, DEADLINE_EXCEEDED),
+        ({"grpc-encoding": "deflate"}, UNIMPLEMENTED),
+        ({"x-large": "a" * 17_000}, RESOURCE_EXHAUSTED),
+    ],
+)
+def test_metadata_that_decides_over_a_call(shared, field, expected):
+    with RawClient(shared.address) as client:
+        fields = block({**GRPC, ":path": "/t/never", **field})
+        client.send(headers(1, fields[:9000], 0), frames.frame(9, 4, 1, fields[9000:]))
+        client.send(data(1, message(b"x"), 1))
+        assert client.status(1) == expected
+
+
+def test_a_deadline_cancels_the_handler(shared):
+    shared.was_cancelled.clear()
+    with RawClient(shared.address) as client:
+        client.call(1, "/t/never", b"", grpc_timeout="30m")
+        assert client.status(1) == DEADLINE_EXCEEDED
+    assert shared.was_cancelled.wait(10)
+    call = shared.calls[-1]
+    assert call.is_finished
+    called = []
+    call.on_cancel(lambda: called.append(1))
+    assert called == [1]
+
+
+def test_a_lost_connection_and_a_reset_cancel_the_handler(shared):
+    for end in (lambda one: one.send(frames.rst_stream(1, 8)), lambda one: one.socket.close()):
+        shared.was_cancelled.clear()
+        client = RawClient(shared.address)
+        client.call(1, "/t/never", b"")
+        while not (shared.calls and shared.calls[-1].path == "/t/never"):
+            time.sleep(0.001)
+        end(client)
+        assert shared.was_cancelled.wait(10)
+        client.socket.close()
+
+
+def test_what_a_handler_sees_of_its_call(shared):
+    with RawClient(shared.address) as client:
+        client.call(1, "/t/echo", b"", x_id="7", grpc_timeout="5S")
+        assert client.status(1) == OK
+    call = shared.calls[-1]
+    assert (call.path, call.peer, call.secure) == ("/t/echo", "127.0.0.1", False)
+    assert call.authority == "localhost:1"
+    assert (call.header(b"x-id"), call.header(b"x-no")) == (b"7", None)
+    assert 0 < call.deadline - shared.loop.time() <= 5
+
+
+def test_metadata_of_one_name_is_joined(shared):
+    with RawClient(shared.address) as client:
+        fields = [*{**GRPC, ":path": "/t/echo"}.items(), ("x-a", "1"), ("x-a", "2")]
+        client.send(headers(1, block(fields), 4), data(1, message(b""), 1))
+        assert client.status(1) == OK
+    assert shared.calls[-1].header(b"x-a") == b"1,2"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [({"content-type": "application/json"}, b"415"), ({":method": "GET"}, b"405")],
+)
+def test_what_is_no_call_gets_an_http_status(shared, fields, status):
+    with RawClient(shared.address) as client:
+        client.send(headers(1, block({**GRPC, **fields})))
+        assert status in client.next(frames.HEADERS).payload
+        assert b"serves gRPC" in client.next(frames.DATA).payload
+
+
+def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit():
+    with served(Limits(message_bytes_max=1000)) as one, RawClient(one.address) as client:
+        for number, size, expected in ((1, 1000, OK), (3, 100_000_000, RESOURCE_EXHAUSTED)):
+            packed = message(gzip.compress(bytes(size)), 1)[:16_000]
+            if size > 1000:
+                packed = message(gzip.compress(bytes(900_000)), 1)
+            client.send(headers(number, block({**GRPC, "grpc-encoding": "gzip"}), 4))
+            client.send(data(number, packed, 1))
+            assert client.status(number) == expected
+
+
+def test_a_request_that_stands_still_is_ended():
+    limits = Limits(request_s=0.5)
+    with served(limits) as one, RawClient(one.address) as client:
+        client.call(1, "/t/echo", None)
+        client.call(3, "/t/chat", None)
+        client.send(data(3, message(b"abc")[:-1]))
+        client.call(5, "/t/chat", None)  # streams may be silent between messages
+        assert client.status(1) == CANCELLED
+        client.send(data(5, message(b"x")))
+        assert client.next(frames.DATA).payload == message(b"X")
+
+
+def test_a_client_that_does_not_begin_is_disconnected():
+    with served(Limits(begin_s=0.2)) as one:
+        for first in (b"", frames.PREFACE[:10], frames.PREFACE, b"\x16\x03\x01"):
+            client = RawClient(one.address, begins=False)
+            client.send(first)
+            client.rest()
+            client.socket.close()
+
+
+def test_a_silent_client_is_asked_and_then_disconnected():
+    limits = Limits(keepalive_s=0.3, keepalive_timeout_s=0.5)
+    with served(limits) as one, RawClient(one.address) as client:
+        ping = client.next(frames.PING)
+        client.send(frames.frame(frames.PING, 1, 0, ping.payload))
+        client.next(frames.PING)
+        client.rest()
+
+
+def test_connections_above_the_limit_are_closed():
+    with served(Limits(connections_max=2)) as one:
+        clients = [RawClient(one.address, begins=False) for _ in range(2)]
+        for client in clients:
+            client.send(frames.PREFACE, frames.settings({}))
+            client.next(frames.SETTINGS)
+        with RawClient(one.address, begins=False) as third:
+            assert third.rest() == []
+        for client in clients:
+            client.socket.close()
+
+
+def test_a_slow_reader_holds_no_more_than_the_limit():
+    limits = Limits(unsent_bytes_max=4 << 20)
+    with served(limits) as one, RawClient(one.address, buffer_bytes=65_536) as client:
+        client.send(frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1}))
+        client.send(frames.window_update(0, 2**31 - 1 - 65_535))
+        client.call(1, "/t/many", b"20")
+        received = 0
+        for _ in range(3):
+            time.sleep(0.1)
+            (connection,) = one.server._connections
+            assert one.call(getattr, connection, "unsent_bytes") <= limits.unsent_bytes_max
+        while received < 20 << 20:
+            received += len(client.next(frames.DATA).payload)
+
+
+def test_a_client_that_reads_nothing_is_disconnected_when_it_owes_too_much():
+    limits = Limits(unsent_bytes_max=2 << 20)
+    with served(limits) as one, RawClient(one.address) as client:
+        for number in range(1, 41, 2):  # windows of 65,535 bytes, and responses of 1 MiB
+            body = message(bytes(1 << 20))
+            try:
+                client.call(number, "/t/echo", None)
+                for at in range(0, len(body), 16_384):
+                    client.send(data(number, body[at : at + 16_384]))
+                client.send(data(number, b"", 1))
+            except OSError:
+                break  # disconnected
+        client.rest()
+        assert one.server.connection_count == 0
+
+
+def test_incomplete_messages_of_a_connection_are_bounded():
+    limits = Limits(partial_bytes_max=1 << 20)
+    with served(limits) as one, RawClient(one.address) as client:
+        refused = 0
+        for number in range(1, 21, 2):
+            client.call(number, "/t/echo", None)
+            body = b"\0" + (1 << 20).to_bytes(4) + bytes(200_000)
+            client.send(
+                *[data(number, body[at : at + 16_384]) for at in range(0, len(body), 16_384)]
+            )
+        client.send(frames.frame(frames.PING, 0, 0, b"are done"))
+        while (found := client.frame()).kind != frames.PING:
+            refused += found.kind == frames.HEADERS
+        assert refused == 5
+        assert one.server.held_bytes <= limits.partial_bytes_max
+
+
+def test_the_connection_that_holds_most_is_closed_when_the_listener_holds_too_much():
+    limits = Limits(listener_partial_bytes_max=1 << 20)
+    with served(limits) as one, RawClient(one.address) as greedy, RawClient(one.address) as other:
+        for client, size in ((greedy, 900_000), (other, 300_000)):
+            client.call(1, "/t/echo", None)
+            body = b"\0" + (1 << 20).to_bytes(4) + bytes(size)
+            client.send(*[data(1, body[at : at + 16_384]) for at in range(0, len(body), 16_384)])
+            if client is greedy:
+                while one.server.held_bytes < size:
+                    time.sleep(0.001)
+        assert greedy.next(frames.GOAWAY).code == frames.ENHANCE_YOUR_CALM
+        other.call(3, "/t/echo", b"served")
+        assert other.status(3) == OK
+
+
+# --- stop --------------------------------------------------------------------------------------
+
+
+def test_a_stop_lets_calls_end_and_refuses_others():
+    with served() as one, RawClient(one.address) as client:
+        client.call(1, "/t/never", b"")
+        client.call(3, "/t/echo", b"")
+        assert client.status(3) == OK
+        stopping = threading.Thread(target=one.close, args=(10,))
+        stopping.start()
+        first = client.next(frames.GOAWAY)
+        assert int.from_bytes(first.payload[:4]) == frames.STREAM_ID_MAX
+        client.call(5, "/t/echo", b"on its way")
+        assert client.status(5) == OK
+        client.send(frames.frame(frames.PING, 1, 0, client_ping))
+        assert int.from_bytes(client.next(frames.GOAWAY).payload[:4]) == 5
+        client.call(7, "/t/echo", b"too late")
+        one.call(one.calls[0].respond, b"at last")
+        assert client.next(frames.HEADERS).stream_id == 1
+        assert {found.stream_id for found in client.rest()} == {1}
+        stopping.join()
+
+
+client_ping = b"headrace"
+
+
+def test_a_stop_ends_calls_after_its_grace():
+    with served() as one, RawClient(one.address) as client:
+        client.call(1, "/t/never", b"")
+        client.call(3, "/t/echo", b"")
+        assert client.status(3) == OK
+        stopping = threading.Thread(target=one.close, args=(0.2,))
+        stopping.start()
+        assert client.status(1) == UNAVAILABLE
+        client.rest()
+        stopping.join()
+        assert one.cancelled == ["/t/never"]
+
+
+# --- TLS ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return Authority("test", SystemClock().now_ms())
+
+
+def context_of(authority, **more) -> ssl.SSLContext:
+    pem = authority.sign("server", ["127.0.0.1"])
+    return server_context(TlsMaterial(pem.certificate, pem.key, **more))
+
+
+def encrypted(client: RawClient, authority, identity=None, protocols=("h2",)) -> None:
+    """Make TLS of the client's connection."""
+    context = ssl.create_default_context(cadata=authority.certificate.decode())
+    context.set_alpn_protocols(protocols)
+    if identity is not None:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(identity.certificate + identity.key)
+            file.flush()
+            context.load_cert_chain(file.name)
+    client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+
+
+def test_plain_and_encrypted_clients_are_served_at_one_port(authority):
+    with served(tls=context_of(authority)) as one:
+        with RawClient(one.address) as client:
+            client.call(1, "/t/echo", b"x")
+            assert client.status(1) == OK
+            assert not one.calls[-1].secure
+        with RawClient(one.address, begins=False) as client:
+            encrypted(client, authority)
+            assert client.socket.selected_alpn_protocol() == "h2"
+            client.send(frames.PREFACE, frames.settings({}))
+            client.call(1, "/t/echo", bytes(60_000)[:16_000])
+            assert client.status(1) == OK
+            assert one.calls[-1].secure
+
+
+def test_a_listener_may_require_tls(authority):
+    with served(tls=context_of(authority), accepts_plain=False) as one:
+        with RawClient(one.address) as client:
+            assert client.rest() == []
+        with RawClient(one.address, begins=False) as client:
+            encrypted(client, authority)
+            client.send(frames.PREFACE, frames.settings({}))
+            client.call(1, "/t/echo", b"x")
+            assert client.status(1) == OK
+
+
+def test_a_handshake_without_a_certificate_to_show_is_refused():
+    with served() as one, RawClient(one.address, begins=False) as client:
+        client.send(b"\x16\x03\x01\x02\x00\x01")
+        assert client.rest() == []
+
+
+def test_a_client_is_known_by_its_certificate(authority):
+    seen = []
+
+    def open_session(peer):
+        seen.append(peer)
+        if peer.certificate is None:
+            raise AuthenticationFailed("no certificate")
+        return "session"
+
+    trusting = context_of(authority, trust=authority.certificate, client_auth="requested")
+    with served(tls=trusting, open_session=open_session) as one:
+        with RawClient(one.address, begins=False) as client:
+            encrypted(client, authority, authority.sign("alice"))
+            client.send(frames.PREFACE, frames.settings({}))
+            client.call(1, "/t/echo", b"x")
+            assert client.status(1) == OK
+            assert one.calls[-1].session == "session"
+        with RawClient(one.address) as client:
+            assert client.rest() == []
+    assert [one.is_secure for one in seen] == [True, False]
+    assert seen[0].certificate
+    assert seen[1].certificate is None
+
+
+def test_broken_records_end_a_connection_and_no_other(authority):
+    with served(tls=context_of(authority)) as one, RawClient(one.address) as other:
+        with RawClient(one.address, begins=False) as client:
+            plain = client.socket.dup()
+            encrypted(client, authority)
+            plain.sendall(b"\x17\x03\x03\0\x20" + bytes(32))
+            with pytest.raises(ssl.SSLError):
+                client.rest()
+            plain.close()
+        with RawClient(one.address, begins=False) as client:
+            client.send(b"\x16garbage that is no handshake")
+            client.rest()
+        other.call(1, "/t/echo", b"x")
+        assert other.status(1) == OK
