@@ -137,6 +137,8 @@ class BrokerConfig:
 
     authorizer: str = "auto"
     """headrace.authorizer; the server replaces `auto`, which is like `none` here"""
+    audit_topic: str = ""
+    """headrace.audit.topic"""
     super_users: str = ""
     """super.users"""
     allow_everyone_if_no_acl: bool = False

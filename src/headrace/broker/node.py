@@ -41,6 +41,7 @@ from headrace.broker.security.issuers import Issuers
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.audit import Audit
+from headrace.broker.services.audit_topic import AuditTopic
 from headrace.broker.services.background_tasks import BackgroundTasks
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
@@ -306,6 +307,12 @@ class Node:
         self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")
+        if self.config.audit_topic:
+            services = self.services
+            self.audit.topic = AuditTopic(
+                self.config.audit_topic, services.topics, services.sends, self.clock
+            )
+            self.tasks.spawn(self.audit.topic.run(), "audit topic")
         self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
         self.tasks.spawn(self.timers.host.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.authorizer import Operation, ResourceType
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.audit_topic import AuditTopic
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger("headrace.audit")
@@ -42,6 +43,8 @@ class Audit:
             for event, rate in (("denied", DENIALS_PER_S), ("changed", CHANGES_PER_S))
         }
         self._omitted = dict.fromkeys(self._buckets, 0)
+        self.topic: AuditTopic | None = None
+        """Where lines go besides the log file; None: nowhere."""
         self.denied_total = 0
         self.changed_total = 0
 
@@ -89,4 +92,7 @@ class Audit:
             "request": request,
             **fields,
         }
-        log.info("%s", json.dumps(line, separators=(",", ":")))
+        text = json.dumps(line, separators=(",", ":"))
+        log.info("%s", text)
+        if self.topic is not None:
+            self.topic.take(text)

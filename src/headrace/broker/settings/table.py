@@ -470,6 +470,13 @@ _ACCESS = (
         is_common=True,
     ),
     of_config(
+        "headrace.audit.topic",
+        "audit_topic",
+        Text("TOPIC"),
+        "Topic that gets the audit log, too: denials and administrative changes, one JSON object a"
+        " record. Created with one partition if it is missing. Default: only the log file.",
+    ),
+    of_config(
         "super.users",
         "super_users",
         Text("PRINCIPALS"),
