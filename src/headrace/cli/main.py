@@ -47,6 +47,8 @@ COMMANDS = {
     "user": ("headrace.cli.user", "Add, list and remove users; change passwords."),
     "key": ("headrace.cli.key", "Create, list and revoke API keys for HTTP."),
     "info": ("headrace.cli.info", "Show cluster id, brokers, topics and versions."),
+    "health": ("headrace.cli.health", "Show whether brokers are alive and ready, or why not."),
+    "dashboards": ("headrace.cli.dashboards", "Export dashboards and alert rules."),
     "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
     "context": ("headrace.cli.context", "Name clusters, and how to reach them."),
     "init": ("headrace.cli.init", "Write the configuration of a broker, secure if asked."),
@@ -67,7 +69,7 @@ COMMANDS = {
 
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
-    "config", "quota", "acl", "user", "key", "info", "top", "doctor", "pipeline",
+    "config", "quota", "acl", "user", "key", "info", "health", "top", "doctor", "pipeline",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 

@@ -36,6 +36,7 @@ from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_limit import LogLimit
 from headrace.runtime.log_text import OneLine
+from headrace.runtime.service_manager import READY, STOPPING, ServiceManager
 from headrace.server.settings import (
     Settings,
     check_advertised,
@@ -153,7 +154,7 @@ async def _supervise(
     admin = [worker.admin for worker in workers if worker.admin is not None]
     click.echo(_ready_line(kafka, http, settings, admin=admin, as_json=as_json))
     sys.stdout.flush()
-    await stop.wait()
+    await _serve_until(stop)
     log.info("stopping")
     await supervisor.stop()
 
@@ -209,13 +210,25 @@ async def _serve(settings: Settings, worker: int | None, reload: Reload, *, as_j
                 "%s is reachable from other machines, and clients are not authenticated",
                 show_address((endpoint.host, endpoint.port)),
             )
-    await stop.wait()
+    await _serve_until(stop)
     log.info("stopping")
     await broker.stop()
     # The process ends, and its memory with it: the interpreter would otherwise scan all of it
     # first.
     gc.disable()
     gc.freeze()
+
+
+async def _serve_until(stop: asyncio.Event) -> None:
+    """Wait until the process is to stop; the service manager knows meanwhile that it serves."""
+    manager = ServiceManager(os.environ)
+    manager.notify(READY)
+    feeding = asyncio.ensure_future(manager.feed_watchdog())
+    try:
+        await stop.wait()
+    finally:
+        feeding.cancel()
+        manager.notify(STOPPING)
 
 
 async def _until_started(start: Coroutine[Any, Any, Broker], stop: asyncio.Event) -> Broker | None:

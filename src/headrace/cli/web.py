@@ -107,9 +107,10 @@ class Web:
     compared with that of the brokers at `bootstrap`.
     """
 
-    def __init__(self, session: CliSession) -> None:
+    def __init__(self, session: CliSession, address: str | None = None) -> None:
+        """`address`: of one broker; by default that of a broker which the session names."""
         self._session = session
-        self._address = http_address(session)
+        self._address = address or http_address(session)
         self._timeout_s = session.timeout_s
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0) -> Any:
@@ -146,6 +147,12 @@ class Web:
             if "next_page_token" not in answer:
                 return
             page["page_token"] = answer["next_page_token"]
+
+    def probe(self, path: str) -> tuple[int, Any]:
+        """(status, response) of this broker, whatever its cluster: for paths without effects.
+        Raises CommandFailed."""
+        status, text = self._fetch("GET", path, None, 0)
+        return status, _decoded(text)
 
     def _require_same_cluster(self) -> None:
         """Raises CommandFailed."""

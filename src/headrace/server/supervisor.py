@@ -102,7 +102,7 @@ class WorkerProcess:
             *(() if self.admin is None else ("--admin-address", self.admin)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._environment},
+            env={**_without_service_manager(os.environ), **self._environment},
             # Signals of the terminal are for the supervisor, which stops its workers in order.
             start_new_session=True,
         )
@@ -174,6 +174,12 @@ class WorkerProcess:
             log.warning("worker %d does not stop: killing it", self.number)
             process.kill()
             await process.wait()
+
+
+def _without_service_manager(environment: Mapping[str, str]) -> dict[str, str]:
+    """The service manager knows the supervisor: a worker that is ready is not all of them."""
+    own = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
+    return {name: value for name, value in environment.items() if name not in own}
 
 
 class Supervisor:

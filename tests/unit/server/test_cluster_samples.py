@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
+from headrace.broker.settings.table import SETTINGS
 from headrace.dev_cluster.settings import (
     ClusterOptions,
     Member,
@@ -40,10 +45,45 @@ def test_auto_recovery_runs_apart_from_the_bookies():
     assert sample("bookie.conf")["journalSyncData"] == "true"
 
 
-@pytest.mark.parametrize("name", ["zookeeper", "bookie", "autorecovery", "headrace"])
+@pytest.mark.parametrize(
+    "name", ["zookeeper", "bookie", "autorecovery", "headrace", "headrace-single"]
+)
 def test_what_ends_is_started_again_however_often(name):
     unit = ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
     unit.read(DEPLOY / f"{name}.service")
     assert unit["Service"]["Restart"] == "always"
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.service")), ids=lambda path: path.stem)
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path, path):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    # the programs are not installed here, and their paths are all that may differ
+    text = re.sub(r"^(Exec\w+=)/opt/\S+", r"\1/bin/true", path.read_text(), flags=re.MULTILINE)
+    (tmp_path / path.name).write_text(text)
+    done = subprocess.run(
+        [analyze, "verify", str(tmp_path / path.name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_container_serves_beyond_itself_as_another_user_than_root():
+    text = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ")
+    found = dict(re.findall(r"(HEADRACE_\w+)=(\S+)", text.partition("ENV ")[2].partition("\n")[0]))
+    assert found["HEADRACE_KAFKA"] == "0.0.0.0:9092"
+    assert found["HEADRACE_ADMIN_ADDRESS"] == "0.0.0.0:9181"
+    assert found["HEADRACE_HTTP"].startswith("127.0.0.1:")
+    assert "0.0.0.0" not in found["HEADRACE_ADVERTISE"]
+    (user,) = re.findall(r"^USER (\S+)$", text, re.MULTILINE)
+    assert int(user) > 0
+    (check,) = re.findall(r"^HEALTHCHECK .*CMD (\[.*\])$", text, re.MULTILINE)
+    assert json.loads(check)[:2] == ["headrace", "health"]
+    for name in found:
+        assert any(one.variable == name for one in SETTINGS.values()), name
