@@ -108,6 +108,7 @@ def _ready_line(
     settings: Settings,
     *,
     admin: Sequence[str] = (),
+    rocketmq: Sequence[str] = (),
     listeners: Mapping[str, str] | None = None,
     as_json: bool,
 ) -> str:
@@ -121,8 +122,12 @@ def _ready_line(
         }
         if admin:
             ready["admin"] = ",".join(admin)
+        if rocketmq:
+            ready["rocketmq"] = ",".join(rocketmq)
         return json.dumps(ready if listeners is None else {**ready, "listeners": listeners})
     admins = f" admin http://{',http://'.join(admin)}," if admin else ""
+    if rocketmq:
+        admins += f" rocketmq {','.join(rocketmq)},"
     more = [f"{name} {address}" for name, address in list((listeners or {}).items())[1:]]
     return (
         f"headrace is ready: kafka {', '.join([','.join(kafka), *more])},"
@@ -143,6 +148,7 @@ async def _supervise(
             _nth_listeners(settings, number),
             show_address(_nth(settings.http, number)),
             None if settings.admin is None else show_address(_nth(settings.admin, number)),
+            None if settings.rocketmq is None else show_address(_nth(settings.rocketmq, number)),
         )
         for number in range(settings.worker_count)
     ]
@@ -152,7 +158,9 @@ async def _supervise(
     workers = supervisor.workers
     kafka, http = [worker.kafka for worker in workers], [worker.http for worker in workers]
     admin = [worker.admin for worker in workers if worker.admin is not None]
-    click.echo(_ready_line(kafka, http, settings, admin=admin, as_json=as_json))
+    rocketmq = [worker.rocketmq for worker in workers if worker.rocketmq is not None]
+    line = _ready_line(kafka, http, settings, admin=admin, rocketmq=rocketmq, as_json=as_json)
+    click.echo(line)
     sys.stdout.flush()
     await _serve_until(stop)
     log.info("stopping")
@@ -192,6 +200,7 @@ async def _serve(settings: Settings, worker: int | None, reload: Reload, *, as_j
         [show_address(broker.http)],
         settings,
         admin=[] if broker.admin is None else [show_address(broker.admin)],
+        rocketmq=[] if broker.rocketmq is None else [show_address(broker.rocketmq)],
         listeners={
             one.listener: show_address((one.host, one.port))
             for one in broker.bound
@@ -291,6 +300,7 @@ _OF_ONE_WORKER = {
     "headrace.admin.address",
     "headrace.http",
     "headrace.log.level",
+    "headrace.rocketmq",
     "headrace.workers",
     "listeners",
     "log.dirs",
@@ -427,6 +437,8 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         values["insecure"],
         admin=values["admin_address"],
         admin_protocol=values["admin_security_protocol"],
+        rocketmq=values["rocketmq"],
+        rocketmq_protocol=values["rocketmq_security_protocol"],
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
 from headrace.broker.shares.share_reads import Selection, filters_of
-from headrace.broker.shares.share_receive import ReceiveRequest
+from headrace.broker.shares.share_receive import ATTEMPT, NO_ATTEMPT, ReceiveRequest
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RENEW
 from headrace.errors import ConfigInvalid, DeliverySettled, HeadraceError
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from headrace.rocketmq.groups import RocketGroups
 
 MESSAGES_MAX: Final = 1_000
-BYTES_MAX: Final = 16 * 1024 * 1024
+BYTES_MAX: Final = 8 * 1024 * 1024
+ATTEMPT_ID_LENGTH_MAX: Final = 255
 INVISIBLE_MS_MIN: Final = 10_000
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 POLL_S_DEFAULT: Final = 20.0
@@ -66,9 +67,16 @@ class Receiving:
         await self._groups.ensure(group_id)
         lock_ms = LOCK_MS if request.auto_renew else _invisible_ms(request)
         wait_s = _poll_s(caller, request)
+        is_repeatable = 0 < len(request.attempt_id) <= ATTEMPT_ID_LENGTH_MAX
         member = self._queues.new_member()
+        if is_repeatable:
+            attempt = f"{caller.key}\n{request.attempt_id}"  # nobody repeats another one's
+            member = self._queues.member_of_attempt(group_id, attempt)
         count = min(max(request.batch_size, 1), MESSAGES_MAX)
         asked = ReceiveRequest(group_id, member_id(member), count, BYTES_MAX, True, lock_ms)
+        asked.attempt = ATTEMPT if is_repeatable else NO_ATTEMPT
+        # Clients of such groups consume the messages of a message group one after another.
+        asked.takes_followers = self._groups.is_fifo(group_id)
         asked.selection = selection_of(request.filter_expression)
         asked.owner = f"rocketmq:{caller.client_id}"
         show = _show(topic, resource, member, lock_ms)

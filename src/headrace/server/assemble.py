@@ -261,15 +261,30 @@ async def _tier(
 
 
 def _faces(
-    node: Node, counters: Counters | None, peers: PeerAccess, certificates: Certificates
+    node: Node,
+    settings: Settings,
+    counters: Counters | None,
+    peers: PeerAccess,
+    certificates: Certificates,
 ) -> list[Face]:
-    """The protocol faces of this broker, Kafka's first. Add new faces here."""
+    """The protocol faces of this broker, Kafka's first. Add new faces here. Raises RequestInvalid
+    if one lacks its package."""
     kafka = KafkaFace(node, peers=peers)
     http = HttpFace(node, kafka, counters)
     http.certificate_expiries = certificates.expiries
     http.loop_lag = LoopLag(node.clock)
     node.tasks.spawn(http.loop_lag.run(), "lag of the event loop")
-    return [kafka, http]
+    faces: list[Face] = [kafka, http]
+    if settings.rocketmq is not None:
+        try:
+            from headrace.rocketmq.face import RocketMqFace
+        except ImportError as error:
+            raise RequestInvalid(
+                f"--rocketmq needs a package that is not installed ({error.name}): pip install"
+                " 'headrace[rocketmq]'"
+            ) from error
+        faces.append(RocketMqFace(node.services, node.tasks, node.endpoints))
+    return faces
 
 
 async def _open(
@@ -290,7 +305,7 @@ async def _open(
         Access(certificates.peers),
         PeerLogin(node.services.authentication),
     )
-    faces = _faces(node, counters, peers, certificates)
+    faces = _faces(node, settings, counters, peers, certificates)
     for face in faces:
         for endpoint in settings.endpoints:
             if endpoint.face == face.name:

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.broker.settings.kinds import ADMIN_LISTENER
-from headrace.metadata.endpoints import HTTP, KAFKA
+from headrace.metadata.endpoints import HTTP, KAFKA, ROCKETMQ
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,6 +51,11 @@ class Broker:
         """The address that serves health and metrics alone, if there is one."""
         found = (one for one in self.bound if one.listener == ADMIN_LISTENER)
         return next(((one.host, one.port) for one in found), None)
+
+    @property
+    def rocketmq(self) -> tuple[str, int] | None:
+        """The address for RocketMQ's clients, if there is one."""
+        return next(iter(self.addresses(ROCKETMQ)), None)
 
     def on_stop(self, close: Callable[[], Awaitable[None]]) -> None:
         """Call `close` when the broker stops, before everything that was opened earlier."""

@@ -13,12 +13,13 @@ from headrace.broker.settings.kinds import (
     ADMIN_LISTENER,
     HTTP_LISTENER,
     LOOPBACK,
+    ROCKETMQ_LISTENER,
     HostAndPort,
     Listener,
 )
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import RequestInvalid
-from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint
+from headrace.metadata.endpoints import HTTP, KAFKA, ROCKETMQ, Endpoint
 from headrace.runtime.security_protocols import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 from headrace.runtime.tls import REQUIRED, TlsFiles, client_context
 
@@ -99,6 +100,9 @@ class Settings:
     admin: tuple[str, int] | None = None
     """Where health and metrics are served besides."""
     admin_protocol: str = PLAINTEXT
+    rocketmq: tuple[str, int] | None = None
+    """Where RocketMQ's clients are served."""
+    rocketmq_protocol: str = PLAINTEXT
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -113,6 +117,11 @@ class Settings:
             *(
                 [Endpoint(HTTP, ADMIN_LISTENER, *self.admin, self.admin_protocol)]
                 if self.admin is not None
+                else ()
+            ),
+            *(
+                [Endpoint(ROCKETMQ, ROCKETMQ_LISTENER, *self.rocketmq, self.rocketmq_protocol)]
+                if self.rocketmq is not None
                 else ()
             ),
         ]
@@ -183,7 +192,7 @@ def is_loopback(host: str) -> bool:
 def check_exposure(settings: Settings) -> None:
     """Raise RequestInvalid if other machines could reach a listener without authentication, and the
     operator has not allowed that."""
-    names = {KAFKA: "Kafka", HTTP: "HTTP"}
+    names = {KAFKA: "Kafka", HTTP: "HTTP", ROCKETMQ: "RocketMQ"}
     for endpoint in settings.endpoints:
         if endpoint.security not in SUPPORTED:
             raise RequestInvalid(

@@ -59,6 +59,7 @@ class Addresses(NamedTuple):
     kafka: str
     http: str
     admin: str | None = None
+    rocketmq: str | None = None
 
 
 class WorkerProcess:
@@ -73,13 +74,14 @@ class WorkerProcess:
         tasks: Tasks,
     ) -> None:
         """`environment`: more variables of the process."""
-        kafka, http, admin = addresses
+        kafka, http, admin, rocketmq = addresses
         self.number = number
         self.kafka = kafka
         """The address of its first listener, once it is ready."""
         self._listeners = kafka
         self.http = http
         self.admin = admin
+        self.rocketmq = rocketmq
         self._options = options
         self._environment = environment
         self._tasks = tasks
@@ -100,6 +102,7 @@ class WorkerProcess:
             *("serve", "--json", "--worker", str(self.number), *self._options),
             *("--kafka", self._listeners, "--http", self.http),
             *(() if self.admin is None else ("--admin-address", self.admin)),
+            *(() if self.rocketmq is None else ("--rocketmq", self.rocketmq)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**_without_service_manager(os.environ), **self._environment},
@@ -125,6 +128,7 @@ class WorkerProcess:
             raise WorkerFailed(f"worker {self.number} ended in the middle of a line") from None
         # Keep ports that it has picked itself, so that clients find it after a restart.
         self.kafka, self.http, self.admin = ready["kafka"], ready["http"], ready.get("admin")
+        self.rocketmq = ready.get("rocketmq")
         self._listeners = ",".join(
             f"{name}://{address}" for name, address in ready["listeners"].items()
         )

@@ -145,6 +145,35 @@ async def test_messages_of_a_group_come_in_order_and_others_go_on(rocket):
 
 
 @on_rocketmq
+async def test_a_group_in_order_takes_several_messages_of_a_message_group_at_a_time(rocket):
+    await rocket.create("orders", "fifo")
+    await rocket.set_group(
+        GROUP, **{"headrace.share.key.order": "true", "share.auto.offset.reset": "earliest"}
+    )
+    for number in range(4):
+        await rocket.send("orders", b"%d" % number, message_type=wire.FIFO, message_group="g")
+    first = await rocket.receive("orders", GROUP, batch_size=3)
+    assert bodies(first) == [b"0", b"1", b"2"]
+    assert await rocket.acknowledge("orders", GROUP, *first[:2]) == [codes.OK] * 2
+    assert await rocket.receive("orders", GROUP) == [], "the rest waits for the last one"
+    assert await rocket.acknowledge("orders", GROUP, first[2]) == [codes.OK]
+    assert bodies(await rocket.receive("orders", GROUP, wait_ms=5_000)) == [b"3"]
+
+
+@on_rocketmq
+async def test_a_receive_whose_answer_was_lost_gets_the_same_messages_again(rocket):
+    await rocket.create("jobs")
+    for number in range(3):
+        await rocket.send("jobs", b"%d" % number)
+    lost = await rocket.receive("jobs", GROUP, batch_size=2, attempt_id="1")
+    again = await rocket.receive("jobs", GROUP, batch_size=2, attempt_id="1")
+    assert bodies(again) == bodies(lost)
+    assert [one.system_properties.delivery_attempt for one in again] == [1, 1]
+    assert bodies(await rocket.receive("jobs", GROUP, attempt_id="2")) == [b"2"]
+    assert await rocket.acknowledge("jobs", GROUP, *again) == [codes.OK] * 2
+
+
+@on_rocketmq
 async def test_a_delayed_message_comes_when_it_is_due_and_not_if_it_is_recalled(rocket):
     await rocket.create("later", "delay")
     due_ms = int(time.time() * 1000) + 400

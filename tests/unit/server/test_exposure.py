@@ -15,6 +15,7 @@ from headrace.errors import RequestInvalid
 from headrace.metadata.sqlite_file import SqliteFile
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import CREATE, SystemDisk
+from headrace.runtime.security_protocols import SSL
 from headrace.server.assemble import start
 from headrace.server.settings import Settings, check_advertised, check_exposure, is_loopback
 
@@ -34,6 +35,7 @@ def test_any_other_address_wants_somebody_to_have_said_so(host):
     for settings in (
         Settings(Path(), kafka=(host, 1)),
         Settings(Path(), http=(host, 1)),
+        Settings(Path(), rocketmq=(host, 1)),
     ):
         with pytest.raises(RequestInvalid, match="--insecure"):
             check_exposure(settings)
@@ -47,6 +49,14 @@ def test_the_admin_address_may_be_any_because_no_record_is_served_there():
     settings.http = ("0.0.0.0", 2)
     with pytest.raises(RequestInvalid, match="HTTP listener"):
         check_exposure(settings)
+
+
+def test_rocketmqs_clients_come_from_elsewhere_with_a_certificate():
+    settings = Settings(Path(), rocketmq=("10.1.2.3", 1), rocketmq_protocol=SSL)
+    with pytest.raises(RequestInvalid, match="RocketMQ listener"):
+        check_exposure(settings)
+    settings.given = {"listener.name.rocketmq.ssl.client.auth": "required"}
+    check_exposure(settings)
 
 
 def test_encryption_alone_is_no_authentication():

@@ -28,7 +28,9 @@ HTTP_LISTENER: Final = "HTTP"
 """The name of the HTTP listener in settings of one listener."""
 ADMIN_LISTENER: Final = "HTTP_ADMIN"
 """The name of the listener for health and metrics."""
-_RESERVED: Final = (HTTP_LISTENER, ADMIN_LISTENER)
+ROCKETMQ_LISTENER: Final = "ROCKETMQ"
+"""The name of the listener for RocketMQ's clients."""
+_RESERVED: Final = (HTTP_LISTENER, ADMIN_LISTENER, ROCKETMQ_LISTENER)
 """Names that Kafka listeners cannot have."""
 PORT_MAX: Final = 65_535
 PEM_LENGTH_MAX: Final = 256 * 1024

@@ -15,7 +15,7 @@ from headrace.broker.settings.kinds import (
     Text,
 )
 from headrace.broker.settings.setting import BrokerSetting
-from headrace.runtime.security_protocols import PLAINTEXT
+from headrace.runtime.security_protocols import PLAINTEXT, SSL
 from headrace.runtime.tls import NONE, REQUESTED, REQUIRED, VERSIONS
 
 if TYPE_CHECKING:
@@ -44,6 +44,15 @@ SECURITY = (
         OneOf(PROTOCOLS),
         "Security protocol of --admin-address, as that of the HTTP listener. In settings of one"
         " listener, its name is `http_admin`.",
+        PLAINTEXT,
+    ),
+    BrokerSetting(
+        "headrace.rocketmq.security.protocol",
+        OneOf((PLAINTEXT, SSL)),
+        "Security protocol of the RocketMQ listener. PLAINTEXT also takes clients with TLS, which"
+        " is the default of some, by a certificate that nobody vouches for; SSL takes no others,"
+        " and with ssl.client.auth=required gives each client the principal of its certificate."
+        " Access keys are not supported. In settings of one listener, its name is `rocketmq`.",
         PLAINTEXT,
     ),
     BrokerSetting(

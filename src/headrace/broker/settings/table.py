@@ -81,6 +81,13 @@ _PLACES = (
         is_common=True,
     ),
     BrokerSetting(
+        "headrace.rocketmq",
+        HostAndPort(),
+        "Address for RocketMQ 5 clients (gRPC), such as 127.0.0.1:8081; port 0 selects a free"
+        " port. Not set: they are not served. Requires the package headrace[rocketmq].",
+        is_common=True,
+    ),
+    BrokerSetting(
         "headrace.workers",
         Whole(1, 64),
         "Number of brokers to run on this machine, one per available core. They"

@@ -1,0 +1,236 @@
+"""RocketMQ 5's official clients, unchanged, through every lane, and Kafka's and HTTP's beside them.
+
+Each program (`rocketmq_clients`) does the same in another language, and prints what came. Java's
+and Go's begin with TLS, Python's and Node's with plain text, at the same port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from itertools import count
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from tests.integration.foreign import HERE, built_once, pinned_jars, require_javac, run
+
+SOURCES = HERE / "rocketmq_clients"
+TIMEOUT_S = 150
+ORDERED = {"a": [f"a{number}" for number in range(4)], "b": [f"b{number}" for number in range(4)]}
+LANES = {
+    "normal": (
+        "normal",
+        {"messages": [[str(n), "t", f"k{n}", str(n), 1] for n in range(10)]},
+    ),
+    "fifo": ("fifo", ORDERED),
+    "delay": ("delay", {"messages": ["kept"], "is_early": False, "is_late": False}),
+    "transaction": ("transaction", {"messages": ["checked", "committed"]}),
+    "filters": ("normal", {"messages": ["0", "1", "3"]}),
+    "push": ("normal", {"seen": [["0", 1], ["1", 1], ["1", 2], ["2", 1]]}),
+    "push_fifo": ("fifo", ORDERED),
+    "dead": ("normal", {"attempts": [1, 2], "letters": [["poison", "t"]]}),
+}
+"""(the topic's message type, what the program prints)"""
+_numbers = count(1)
+
+
+# --- the programs ------------------------------------------------------------------------------
+
+
+def python_program() -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of each program."""
+    lock = SOURCES / "requirements.lock"
+    with built_once("rocketmq-python", [sys.executable, "--version"], [lock]) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            run([sys.executable, "-m", "venv", str(partial)], SOURCES)
+            install = ["-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)]
+            run([str(partial / "bin" / "python"), *install], SOURCES)
+            partial.replace(folder)
+    return [str(folder / "bin" / "python"), str(SOURCES / "client.py")], {}
+
+
+def go_program() -> tuple[list[str], dict[str, str]]:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no Go compiler on the PATH (package golang-go)")
+    source = SOURCES / "go"
+    pinned = [source / name for name in ("main.go", "go.mod", "go.sum")]
+    with built_once("rocketmq-go", [go, "version"], pinned) as program:
+        if not program.exists():
+            partial = program.with_suffix(".partial")
+            build = [go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), "."]
+            run(build, source, GOFLAGS="-mod=readonly", GOWORK="off")
+            partial.replace(program)
+    return [str(program)], {}
+
+
+def node_program() -> tuple[list[str], dict[str, str]]:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("no Node.js with npm on the PATH (packages nodejs, npm)")
+    source = SOURCES / "node"
+    pinned = [source / "package.json", source / "package-lock.json"]
+    with built_once("rocketmq-node", [node, "--version"], pinned) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            for path in pinned:
+                shutil.copy(path, partial)
+            run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], partial)
+            partial.replace(folder)
+    return [node, str(source / "client.mjs")], {"NODE_CLIENTS": str(folder)}
+
+
+def java_program() -> tuple[list[str], dict[str, str]]:
+    runtime, compiler = require_javac()
+    source = SOURCES / "java"
+    classpath = os.pathsep.join(map(str, pinned_jars(source / "jars.txt")))
+    names = [source / "RocketClient.java", source / "jars.txt"]
+    with built_once("rocketmq-java", [compiler, "--version"], names) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            run([compiler, "-nowarn", "-d", str(partial), "-cp", classpath, str(names[0])], source)
+            partial.replace(folder)
+    flags = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    return [runtime, *flags, "-cp", f"{folder}{os.pathsep}{classpath}", "RocketClient"], {}
+
+
+PROGRAMS = {
+    "python": python_program,
+    "go": go_program,
+    "node": node_program,
+    "java": java_program,
+}
+
+
+# --- one broker for all of them ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rocketmq(tmp_path_factory):
+    from tests.integration.broker import Broker
+
+    broker = Broker(tmp_path_factory.mktemp("rocketmq"), "--rocketmq", "127.0.0.1:0")
+    broker.start()
+    yield broker
+    broker.stop()
+    faults = [line for line in broker.log().splitlines() if " ERROR " in line or "Trace" in line]
+    assert not faults, faults[:5]
+
+
+def address(broker) -> str:
+    """The address for RocketMQ's clients."""
+    return json.loads((broker.log_path.parent / "ready.json").read_text())["rocketmq"]
+
+
+def patch(broker, path: str, body: dict) -> None:
+    request = urllib.request.Request(
+        f"http://{broker.http}{path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+        method="PATCH",
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+
+
+def post(broker, path: str, body: dict) -> dict:
+    request = urllib.request.Request(
+        f"http://{broker.http}{path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def fresh(broker, lane: str, message_type: str) -> tuple[str, str]:
+    """A topic and a group of a test's own."""
+    number = next(_numbers)
+    topic, group = f"{lane}-{number}", f"group-{number}"
+    config = {"headrace.message.type": message_type}
+    post(broker, "/v1/topics", {"name": topic, "partitions": 2, "config": config})
+    settings = {"share.auto.offset.reset": "earliest"}
+    if lane == "push_fifo":
+        patch(
+            broker,
+            f"/v1/groups/{group}/config",
+            {"set": settings | {"headrace.share.key.order": "true"}},
+        )
+    elif lane == "dead":
+        settings |= {"share.delivery.count.limit": "2"}
+        settings |= {"errors.deadletterqueue.topic.name": f"letters-{number}"}
+        patch(broker, f"/v1/groups/{group}/config", {"set": settings})
+    return topic, group
+
+
+def output_of(program: tuple[list[str], dict[str, str]], *arguments: str) -> dict:
+    command, environment = program
+    done = subprocess.run(
+        [*command, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_an_official_client_gets_what_it_expects(rocketmq, language, lane):
+    program = PROGRAMS[language]()
+    message_type, expected = LANES[lane]
+    topic, group = fresh(rocketmq, lane, message_type)
+    assert output_of(program, address(rocketmq), lane, topic, group) == expected
+
+
+def test_kafka_and_http_read_what_a_rocketmq_client_wrote(rocketmq):
+    topic, group = fresh(rocketmq, "normal", "normal")
+    output_of(python_program(), address(rocketmq), "normal", topic, group)
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": rocketmq.kafka,
+            "group.id": group + "-kafka",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    found = {}
+    while len(found) < 10:
+        record = consumer.poll(30)
+        assert record is not None
+        assert record.error() is None
+        found[record.value()] = dict(record.headers())
+    consumer.close()
+    assert found[b"3"]["headrace-tag"] == b"t"
+    assert found[b"3"]["headrace-keys"] == b"k3"
+    assert found[b"3"]["n"] == b"3"
+    assert len(found[b"3"]["headrace-message-id"]) == 34
+    received = post(rocketmq, f"/v1/queues/{topic}/{group}/receive", {"max": 10})
+    assert received["messages"] == [], "the group has acknowledged them"
+
+
+def test_a_rocketmq_client_receives_what_a_kafka_producer_wrote(rocketmq):
+    topic, group = fresh(rocketmq, "normal", "normal")
+    producer = Producer({"bootstrap.servers": rocketmq.kafka})
+    for number in range(20):
+        headers = {"headrace-tag": "t", "n": str(number)}
+        producer.produce(topic, str(number), key=f"k{number}", headers=headers)
+    assert producer.flush(30) == 0
+
+    shown = output_of(python_program(), address(rocketmq), "normal", topic, group)
+
+    first = sorted(shown["messages"])[:5]
+    assert all(row[1] == "t" and row[2] == f"k{row[0]}" and row[3] == row[0] for row in first)
