@@ -18,24 +18,20 @@ if TYPE_CHECKING:
 
 
 class CompanionedLogs:
-    """The loaded logs that had companion logs when they were loaded, in order.
-
-    One host waits for the next ones; those that it has not seen wait for it.
-    """
+    """The loaded logs that had companion logs when they were loaded, in order, until their host has
+    seen them."""
 
     def __init__(self) -> None:
-        self.loaded: dict[PartitionLog, None] = {}
         self._unseen: dict[PartitionLog, None] = {}
         self._is_loaded = asyncio.Event()
 
     def add(self, log: PartitionLog) -> None:
         """The log is loaded, and has companion logs."""
-        self.loaded[log] = self._unseen[log] = None
+        self._unseen[log] = None
         self._is_loaded.set()
 
     def discard(self, log: PartitionLog) -> None:
         """The log is not loaded any more, or had no companion logs."""
-        self.loaded.pop(log, None)
         self._unseen.pop(log, None)
 
     async def wait_loaded(self) -> list[PartitionLog]:

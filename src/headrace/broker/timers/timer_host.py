@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.companions.companion_host import CompanionHost
@@ -39,8 +38,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-"""Interval between checks for records due soon, for partitions that could not be opened, and for
-fenced ones. A partition is opened as soon as it is loaded."""
+"""Interval between checks for records due soon, and of the wall clock, while there are timers; also
+the first wait before a partition that could not be opened is tried again. A partition is opened as
+soon as it is loaded."""
+RETRY_S_MAX: Final = 2.0
 SPACE_LOOKS: Final = 10
 """Checks between two evaluations of disk space."""
 
@@ -69,6 +70,9 @@ class TimerHost:
         self._checks_due = checks_due
         self._is_standalone = is_standalone
         self.figures = DeliveryFigures()
+        self._has_hosted = asyncio.Event()
+        self._opening: dict[PartitionLog, None] = {}
+        """Partitions whose timers are being opened."""
         self.hosted = CompanionHost(
             environment,
             lambda: topics.ownership,
@@ -79,6 +83,7 @@ class TimerHost:
         )
 
     def _make(self, topic: Topic, number: int, companion: PartitionLog) -> HostedTimers:
+        self._has_hosted.set()
         return HostedTimers(
             topic, number, companion, self.environment, self.figures, self._checks_due
         )
@@ -89,23 +94,37 @@ class TimerHost:
             await self._load_all()
         loaded = self.environment.companioned
         assert loaded is not None, "a host of timers is notified of loaded logs"
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._maintain(), name="maintain timers")
+            while True:
+                for data in await loaded.wait_loaded():
+                    self._begin_opening(data)
+
+    async def _maintain(self) -> None:
+        """Read ahead what is due soon, follow the wall clock, and keep the logs small; idle while
+        no partition has timers."""
         looks = 0
         while True:
-            self._open_waiting([*loaded.loaded, *(one.data for one in self.hosted)])
-            looks += 1
-            for hosted in self.hosted:
-                try:
-                    await hosted.check_clock()
-                    await hosted.preload_due()
-                    if looks % SPACE_LOOKS == 0:
-                        await self._configure(hosted)
-                        await keep_small(hosted)
-                except HeadraceError as error:
-                    log.info("%s: cannot maintain its timers yet: %s", hosted.data.name, error)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    while True:
-                        self._open_waiting(await loaded.wait_loaded())
+            await self._has_hosted.wait()
+            self._has_hosted.clear()
+            while hosted_now := list(self.hosted):
+                looks += 1
+                for hosted in hosted_now:
+                    if hosted.serves(hosted.data):
+                        await self._look_after(hosted, is_with_space=looks % SPACE_LOOKS == 0)
+                    else:
+                        self._begin_opening(hosted.data)  # its companion log was fenced
+                await asyncio.sleep(LOOK_S)
+
+    async def _look_after(self, hosted: HostedTimers, *, is_with_space: bool) -> None:
+        try:
+            await hosted.check_clock()
+            await hosted.preload_due()
+            if is_with_space:
+                await self._configure(hosted)
+                await keep_small(hosted)
+        except HeadraceError as error:
+            log.info("%s: cannot maintain its timers yet: %s", hosted.data.name, error)
 
     async def _load_all(self) -> None:
         """Load the partitions that have timers: no client may use them before records are due."""
@@ -118,32 +137,35 @@ class TimerHost:
             ):
                 data.load()
 
-    def _open_waiting(self, logs: list[PartitionLog]) -> None:
-        """Host the partitions among these that have timers, and reopen fenced ones."""
-        for data in dict.fromkeys(logs):
-            topic = self.topics.by_id.get(data.topic_id)
-            number = number_of(data)
-            if (
-                topic is not None
-                and topic.log(number) is data
-                and data.is_loaded
-                and data.has_companion(CompanionKind.TIMERS)
-                and not self._is_hosted(topic, number, data)
-                and not self.hosted.is_opening(topic, number)
-                and self.topics.ownership.is_mine(topic, number)
-            ):
-                self.environment.tasks.spawn(self._open(topic, number), f"timers {data.name}")
+    def _begin_opening(self, data: PartitionLog) -> None:
+        """Host a partition that is loaded, if it has timers and they do not run."""
+        topic = self.topics.by_id.get(data.topic_id)
+        if topic is not None and data not in self._opening:
+            self._opening[data] = None
+            opening = self._open(topic, number_of(data), data)
+            self.environment.tasks.spawn(opening, f"timers {data.name}")
 
-    def _is_hosted(self, topic: Topic, number: int, data: PartitionLog) -> bool:
-        """Whether its timers run; those whose companion was fenced are reopened."""
-        hosted = self.hosted.get(topic, number)
-        return hosted is not None and hosted.serves(data)
-
-    async def _open(self, topic: Topic, number: int) -> None:
+    async def _open(self, topic: Topic, number: int, data: PartitionLog) -> None:
+        """Tries again while the log is loaded: another broker may still own the partition, or the
+        storage fail."""
+        wait_s = LOOK_S
         try:
-            await self.hosted.open(topic, number)
-        except HeadraceError as error:
-            log.info("cannot open the timers of %s-%d yet: %s", topic.name, number, error)
+            while topic.log(number) is data and data.is_loaded:
+                hosted = self.hosted.get(topic, number)
+                is_hosted = hosted is not None and hosted.serves(data) and hosted.is_open
+                if is_hosted or not data.has_companion(CompanionKind.TIMERS):
+                    return
+                if self.topics.ownership.is_mine(topic, number):
+                    try:
+                        await self.hosted.open(topic, number)
+                    except HeadraceError as error:
+                        log.info("cannot open the timers of %s yet: %s", data.name, error)
+                    else:
+                        return
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, RETRY_S_MAX)
+        finally:
+            del self._opening[data]
 
     async def _begin(self, hosted: HostedTimers) -> None:
         await self._configure(hosted)
