@@ -58,6 +58,10 @@ class Browser:
             page.wait_for_selector("main h1")
             yield page
             faults += page.evaluate("window.violations")
+        except Exception as error:
+            shown = page.evaluate("document.body.innerText")
+            error.add_note(f"the page showed:\n{shown[:2_000]}\nfaults: {faults}")
+            raise
         finally:
             opened.close()
         away = [url for url in fetched if not url.startswith(base)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.request
 
 import pytest
-from tests.integration.broker import Broker
+from tests.integration.broker import Broker, wait_until
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
@@ -27,6 +28,23 @@ PAGES = [
     "topics/orders/settings",
     "topics/orders/send",
     "topics/empty",
+    "groups",
+    "groups/billing",
+    "groups/billing/members",
+    "groups/billing/slow",
+    "groups/billing/reset",
+    "queues",
+    "queues/orders/workers",
+    "queues/orders",
+    "dead-letters",
+    "dead-letters/orders.dead",
+    "cluster",
+]
+DEAD = [
+    ("__dlq.errors.topic", b"orders"),
+    ("__dlq.errors.group", b"workers"),
+    ("__dlq.errors.message", HOSTILE.encode()),
+    ("__dlq.errors.delivery.count", b"5"),
 ]
 
 
@@ -38,6 +56,18 @@ def commit(broker, group: str, offset: int) -> None:
     offsets = [TopicPartition("orders", number, offset) for number in range(3)]
     consumer.commit(offsets=offsets, asynchronous=False)
     consumer.close()
+
+
+def ask(broker, method: str, path: str, body=None):
+    """One call of the HTTP API; returns its answer."""
+    asked = urllib.request.Request(
+        f"http://{broker.http}{path}",
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return json.loads(answer.read())
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +86,14 @@ def console_broker(tmp_path_factory):
     ]
     Confluent.produce(broker.kafka, "orders", records)
     commit(broker, "billing", 12)
+    create_topic(broker.kafka, "orders.dead")
+    Confluent.produce(broker.kafka, "orders.dead", [Rec(b"k", b"dead", DEAD)] * 3)
+    change = {
+        "share.auto.offset.reset": "earliest",
+        "errors.deadletterqueue.topic.name": "orders.dead",
+    }
+    ask(broker, "PATCH", "/v1/groups/workers/config", {"set": change})
+    ask(broker, "POST", "/v1/queues/orders/workers/receive", {"max": 5})
     yield broker
     broker.stop()
 
@@ -90,7 +128,7 @@ def names(broker) -> list[str]:
 def test_pages_are_accessible_in_light_and_dark_and_fit_a_small_screen(browser, path, scheme):
     with browser.page(path, color_scheme=scheme) as page:
         page.wait_for_load_state("load")
-        page.wait_for_selector("main :is(table, .note, form)")
+        page.wait_for_selector("main :is(table, .note, form)", timeout=30_000)
         assert accessibility_violations(page) == []
         page.set_viewport_size({"width": 360, "height": 740})
         assert overflow_px(page) <= 0
@@ -121,14 +159,14 @@ def test_the_first_page_is_small_and_cached_for_ever(browser, console_broker):
 def test_what_is_live_moves_without_a_reload(browser, console_broker):
     with browser.page("topics/orders/partitions") as page:
         page.get_by_text("Live", exact=True).wait_for()
-        ends = page.locator("tbody tr td:nth-child(5)")
-        before = ends.all_inner_texts()
+        before = sum_of_ends(page)
         Confluent.produce(console_broker.kafka, "orders", [Rec(b"more", b"{}")] * 3)
-        page.wait_for_function(
-            "before => [...document.querySelectorAll('tbody tr td:nth-child(5)')]"
-            ".map((one) => one.innerText).join() !== before",
-            arg=",".join(before),
-        )
+        wait_until(lambda: sum_of_ends(page) == before + 3)
+
+
+def sum_of_ends(page) -> int:
+    texts = page.locator("tbody tr td:nth-child(5)").all_inner_texts()
+    return sum(int(one.replace(",", "")) for one in texts)
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -157,19 +195,21 @@ def test_a_value_is_shown_in_the_form_that_is_asked_for(browser):
         assert '{"order": ' in dialog.inner_text()
 
 
-def test_a_link_restores_what_a_page_showed(browser):
+def test_a_link_restores_what_a_page_showed(browser, console_broker):
+    topic = ask(console_broker, "GET", "/v1/topics/orders")
+    full = max(topic["partitions"], key=lambda one: one["end_offset"])["partition"]
     with browser.page("topics/orders") as page:
         page.get_by_label("Show").select_option("offset")
-        page.get_by_role("combobox", name="Partition").select_option("1")
+        page.get_by_role("combobox", name="Partition").select_option(str(full))
         page.get_by_label("Offset", exact=True).fill("7")
         page.get_by_label("Offset", exact=True).press("Enter")
-        page.wait_for_function("location.hash.includes('offset=7')")
-        page.get_by_role("button", name="Open 1:7").wait_for()
+        page.wait_for_url("**offset=7**")
+        page.get_by_role("button", name=f"Open {full}:7").wait_for()
         link = page.url
         page.goto("about:blank")
         page.goto(link)
-        page.get_by_role("button", name="Open 1:7").wait_for()
-        assert page.get_by_role("button", name="Open 1:6").count() == 0
+        page.get_by_role("button", name=f"Open {full}:7").wait_for()
+        assert page.get_by_role("button", name=f"Open {full}:6").count() == 0
 
 
 def test_a_tail_shows_new_messages_and_keeps_its_rows_bounded(browser, console_broker):
@@ -206,9 +246,8 @@ def test_a_topic_is_created_and_deleted_by_keyboard_alone(browser, console_broke
         page.keyboard.type("by-key")
         page.get_by_role("option", name="by-keyboard").wait_for()
         page.keyboard.press("Enter")
-        page.get_by_role("button", name="Delete the topic").focus()
-        page.wait_for_selector(".tabs")
         page.get_by_text("No messages yet").wait_for()
+        page.get_by_role("button", name="Delete the topic").focus()
         page.keyboard.press("Enter")
         page.get_by_text("Deletes by-keyboard: 1 partitions with 0 records").wait_for()
         delete = page.get_by_role("button", name="Delete", exact=True)
@@ -218,7 +257,7 @@ def test_a_topic_is_created_and_deleted_by_keyboard_alone(browser, console_broke
         assert delete.is_disabled()
         page.keyboard.type("d")
         page.keyboard.press("Enter")
-        page.wait_for_function("location.hash === '#/topics'")
+        page.wait_for_url("**/#/topics")
     assert "by-keyboard" not in names(console_broker)
 
 
@@ -250,7 +289,8 @@ def test_a_message_is_sent_again_with_what_it_had(browser, console_broker):
         page.get_by_role("button", name="Open 0:0").click()
         page.get_by_role("link", name="Send it again").click()
         page.get_by_text("A copy of 0:0").wait_for()
-        page.wait_for_function("document.querySelector('textarea').value !== ''")
+        value_box = page.locator("textarea").first
+        wait_until(value_box.input_value)
         page.get_by_role("button", name="Check").click()
         page.locator("dialog summary").click()
         command = page.locator("dialog .forms pre").first.inner_text()
@@ -281,6 +321,92 @@ def test_a_setting_is_changed_and_reset(browser, console_broker):
         page.locator("dialog button.main").click()
         page.locator("dialog .note.good").wait_for()
     assert not retention()["is_set"]
+
+
+# --- groups, dead letters ------------------------------------------------------------------------
+
+
+def offsets_of(broker, group: str) -> dict[int, int]:
+    answer = ask(broker, "GET", f"/v1/groups/{group}/offsets")
+    return {one["partition"]: one["offset"] for one in answer["offsets"]}
+
+
+def test_offsets_are_reset_after_a_dry_run_that_counts(browser, console_broker):
+    commit(console_broker, "resetting", 12)
+    with browser.page("groups/resetting/reset") as page:
+        page.get_by_role("button", name="Check").click()
+        page.get_by_text("36 records are consumed again, 0 are skipped").wait_for()
+        assert set(offsets_of(console_broker, "resetting").values()) == {12}
+        page.locator("dialog summary").click()
+        command = page.locator("dialog .forms pre").first.inner_text()
+        page.get_by_label("Type resetting to confirm").fill("resetting")
+        page.get_by_role("button", name="Reset", exact=True).click()
+        page.locator("dialog .note.good").wait_for()
+    assert set(offsets_of(console_broker, "resetting").values()) == {0}
+    commit(console_broker, "resetting", 12)
+    run(command, console_broker)
+    assert set(offsets_of(console_broker, "resetting").values()) == {0}
+
+
+def test_a_slow_group_is_explained_and_the_command_says_the_same(browser, console_broker):
+    with browser.page("groups/billing/slow") as page:
+        page.get_by_text("The group has no members").wait_for()
+        page.get_by_text("start the group's consumers").wait_for()
+        page.locator("details.foot summary").click()
+        command = page.locator(".foot .forms pre").first.inner_text()
+    said = run(command, console_broker)
+    assert said.startswith("The group has no members")
+    assert "next: start the group's consumers" in said
+
+
+def test_dead_letters_are_sent_back_after_a_dry_run(browser, console_broker):
+    """Their reason is hostile: it is shown, and given to the command, as text."""
+    with browser.page("dead-letters/orders.dead") as page:
+        page.get_by_text("3 dead letters").wait_for()
+        assert HOSTILE[:40] in page.locator("tbody").inner_text()
+        page.locator("tbody button").click()
+        page.get_by_text("Dry run: nothing has changed yet").wait_for(timeout=60_000)
+        assert page.title() == "orders.dead · Headrace"
+        page.get_by_label("Type orders.dead to confirm").fill("orders.dead")
+        page.locator("dialog footer button").first.click()
+        page.locator("dialog .note.good").wait_for(timeout=60_000)
+        page.keyboard.press("Escape")
+        page.get_by_text("There are no dead letters").wait_for()
+
+
+# --- signing in ----------------------------------------------------------------------------------
+
+
+def test_a_user_signs_in_and_out_and_changes_something(browser, tmp_path, make_broker):
+    users = [sys.executable, "-m", "headrace.cli.main", "user", "add", "root", "--data-dir"]
+    folder = tmp_path / "broker-0" / "data"
+    command = [*users, str(folder), "--password-file", "-"]
+    subprocess.run(command, input=b"correct horse", check=True, timeout=60, capture_output=True)
+    broker = make_broker(
+        "--http-security-protocol", "SASL_PLAINTEXT", "--super-users", "User:root;User:ANONYMOUS"
+    )
+    with browser.page("topics", base=f"http://{broker.http}") as page:
+        assert accessibility_violations(page) == []
+        page.get_by_label("User").fill("root")
+        page.get_by_label("Password").fill("wrong")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").wait_for()
+        page.get_by_label("Password").fill("correct horse")
+        page.keyboard.press("Enter")
+        page.get_by_text("No topic yet").wait_for()
+        page.get_by_text("Live", exact=True).wait_for()
+        page.get_by_role("button", name="Create a topic").click()
+        page.get_by_label("Name", exact=True).fill("by-session")
+        page.get_by_role("button", name="Check").click()
+        page.locator("dialog button.main").click()
+        page.locator("dialog .note.good").wait_for()
+        page.keyboard.press("Escape")
+        page.reload()
+        page.get_by_role("link", name="by-session").wait_for()
+        page.get_by_role("button", name="Sign out root").click()
+        page.get_by_label("Password").wait_for()
+        page.reload()
+        page.get_by_label("Password").wait_for()
 
 
 # --- what is refused -----------------------------------------------------------------------------

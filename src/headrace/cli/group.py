@@ -15,6 +15,7 @@ from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
 from headrace.cli.group_copy import export, import_
+from headrace.cli.group_diagnosis import diagnose
 from headrace.cli.group_listing import SHARE, STREAMS, list_groups
 from headrace.cli.group_reset import reset
 from headrace.cli.lag import (
@@ -39,7 +40,7 @@ DELIVERY_LIMIT: Final = "share.delivery.count.limit"
 
 @click.group()
 def group() -> None:
-    """List, describe, reset, export, import and delete groups of every type.
+    """List, describe, diagnose, reset, export, import, delete groups of every type.
 
     \b
     Examples:
@@ -48,11 +49,13 @@ def group() -> None:
       headrace group reset billing --topic orders --to earliest --dry-run
       headrace group reset billing --topic orders --to 2013-01-31T12:00
       headrace group export billing > billing.json
+      headrace group diagnose billing
       headrace group delete billing
     """
 
 
 group.add_command(reset)
+group.add_command(diagnose)
 group.add_command(export)
 group.add_command(import_)
 

@@ -108,6 +108,13 @@ ACCESS: Final[Mapping[str, Access]] = {
         _group(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "offsets.topic")
     ),
     "moveGroup": needs(_group(READ), _topic(READ, "body.offsets.topic")),
+    "diagnoseGroup": needs(_group(DESCRIBE)),
+    "listDeadLetterTopics": needs(*_shown(READ, ResourceType.TOPIC, "topics.name")),
+    "summarizeDeadLetters": needs(
+        _topic(READ),
+        *_shown(READ, ResourceType.TOPIC, "causes.origin"),
+        *_shown(DESCRIBE, ResourceType.GROUP, "causes.group"),
+    ),
     "getGroupConfig": needs(_group(SEE_SETTINGS)),
     "changeGroupConfig": needs(_group(SET)),
     "queue": _SEE_QUEUE,

@@ -20,7 +20,9 @@ from starlette.routing import Route, Router
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.console import console_routes
+from headrace.http.dead_letters import DeadLetterOperations
 from headrace.http.delayed import DelayedOperations
+from headrace.http.diagnoses import DiagnosisOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.history import History, reader
 from headrace.http.keys import KeyOperations
@@ -116,6 +118,8 @@ class _Api:
             GroupOperations,
             ParkedOperations,
             QuotaOperations,
+            DiagnosisOperations,
+            DeadLetterOperations,
             KeyOperations,
         )
         services = face.node.services

@@ -12,7 +12,9 @@ from starlette.applications import Starlette
 from tests.unit.kafka.face_rig import Rig, broker
 
 from headrace.http.cluster import ClusterOperations
+from headrace.http.dead_letters import DeadLetterOperations
 from headrace.http.delayed import DelayedOperations
+from headrace.http.diagnoses import DiagnosisOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.history import History, reader
 from headrace.http.metrics import Metrics
@@ -37,6 +39,8 @@ PARTS = (
     Queues,
     ParkedOperations,
     QuotaOperations,
+    DiagnosisOperations,
+    DeadLetterOperations,
 )
 
 

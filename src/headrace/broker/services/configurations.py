@@ -184,6 +184,10 @@ class Configurations:
         change = partial(changed, changes, definitions=GROUP_DEFINITIONS, check=check_group_config)
         await self._change_group(group_id, _guarded(version, change), is_dry_run=is_dry_run)
 
+    def group_values(self, name: str) -> set[str]:
+        """The values that any group has set for this setting."""
+        return self._groups.values(name)
+
     def overrides_of_group(self, group_id: str) -> Mapping[str, str]:
         """The settings that are set for the group."""
         return self._groups.overrides(group_id)

@@ -1,20 +1,23 @@
 // An action: what it will do, how it is done elsewhere, a dry run before, a name for what destroys.
 //
-// {title, method, path, body, cli, hasDryRun, confirm, preview(dryRunAnswer), done(answer)}:
-// `confirm` is the name that must be typed; `preview` and `done` return what is shown.
+// {title, verb, method, path, body, cli, hasDryRun, confirm, preview(dryRunAnswer), done(answer),
+// after(answer), dryRun(), run()}: `confirm` is the name that must be typed; `preview` and `done`
+// return what is shown; `dryRun` and `run` stand for more than one request (a task).
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { address, ask } from "./api.js";
 import { Dialog, Forms, Refusal } from "./ui.js";
 import { t } from "./words.js";
 
 export function ActionDialog({ action, close }) {
-  const [dry, setDry] = useState(action.hasDryRun ? null : { answer: null });
+  const dryRun = action.dryRun ?? (action.hasDryRun
+    && (() => ask(action.method, action.path, { query: { dry_run: true }, body: action.body })));
+  const [dry, setDry] = useState(dryRun ? null : { answer: null });
   const [typed, setTyped] = useState("");
   const [outcome, setOutcome] = useState(null);
   const [isRunning, setRunning] = useState(false);
   useEffect(() => {
-    if (!action.hasDryRun) return;
-    ask(action.method, action.path, { query: { dry_run: true }, body: action.body }).then(
+    if (!dryRun) return;
+    dryRun().then(
       (answer) => setDry({ answer }),
       (problem) => setDry({ problem }),
     );
@@ -23,7 +26,7 @@ export function ActionDialog({ action, close }) {
     event.preventDefault();
     setRunning(true);
     try {
-      const answer = await ask(action.method, action.path, { body: action.body });
+      const answer = await (action.run?.() ?? ask(action.method, action.path, { body: action.body }));
       setOutcome({ answer });
       action.after?.(answer);
     } catch (problem) {
@@ -38,7 +41,7 @@ export function ActionDialog({ action, close }) {
         ${dry === null && html`<p class="quiet">${t("Dry run")} …</p>`}
         ${dry?.problem && html`<${Refusal} problem=${dry.problem} />`}
         ${dry && !dry.problem && !outcome && html`<div class="note">
-          ${action.hasDryRun && html`<strong>${t("Dry run: nothing has changed yet")}</strong>`}
+          ${dryRun && html`<strong>${t("Dry run: nothing has changed yet")}</strong>`}
           ${action.preview?.(dry.answer)}</div>`}
         ${outcome?.problem && html`<${Refusal} problem=${outcome.problem} />`}
         ${outcome?.answer !== undefined && html`<div class="note good"><strong>${t("Done")}</strong>

@@ -9,6 +9,9 @@ export class Problem extends Error {
   }
 }
 
+// What requests of a session need: set by session.js, which this module must not know.
+export const credentials = { csrf: "", ended: () => {} };
+
 export function address(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value != null);
   const search = new URLSearchParams(given).toString();
@@ -19,12 +22,14 @@ export function address(path, query = {}) {
 export const at = (...names) => `/v1/${names.map(encodeURIComponent).join("/")}`;
 
 export async function ask(method, path, { query, body, signal } = {}) {
+  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  if (credentials.csrf && method !== "GET") headers["X-CSRF-Token"] = credentials.csrf;
   let answer;
   try {
     answer = await fetch(address(path, query), {
       method,
       signal,
-      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      headers,
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (error) {
@@ -38,6 +43,7 @@ export async function ask(method, path, { query, body, signal } = {}) {
   } catch {
     data = { detail: text.slice(0, 300) };
   }
+  if (answer.status === 401) credentials.ended();
   if (!answer.ok) {
     throw new Problem(answer.status, data?.detail ?? answer.statusText, data?.next_step ?? "");
   }

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { health, isLive, startLive } from "./live.js";
 import { Palette } from "./palette.js";
 import { link, route } from "./route.js";
+import { SignIn, mustSignIn, session, signOut, startSession } from "./session.js";
 import { language, t, toggleLanguage } from "./words.js";
 
 // The pages, in the order of the navigation: [first part of the path, title, module].
@@ -11,13 +12,17 @@ import { language, t, toggleLanguage } from "./words.js";
 export const PAGES = [
   ["", () => t("Overview"), () => import("./pages/overview.js")],
   ["topics", () => t("Topics"), () => import("./pages/topics.js")],
+  ["groups", () => t("Groups"), () => import("./pages/groups.js")],
+  ["queues", () => t("Queues"), () => import("./pages/queues.js")],
+  ["dead-letters", () => t("Dead letters"), () => import("./pages/dead_letters.js")],
+  ["cluster", () => t("Cluster"), () => import("./pages/cluster.js")],
 ];
 
 function Page() {
   const name = route.value.path[0] ?? "";
   const known = PAGES.find(([path]) => path === name);
   const [shown, setShown] = useState({});
-  const hasMoved = useRef(false);
+  const seen = useRef(null);
   useEffect(() => {
     let isOver = false;
     known?.[2]().then(
@@ -28,9 +33,10 @@ function Page() {
   }, [name]);
   const where = route.value.path.join("/");
   useEffect(() => {
+    if (shown.name !== name) return;
     document.title = `${route.value.path.at(-1) ?? t("Overview")} · Headrace`;
-    if (hasMoved.current) document.querySelector("main")?.focus();
-    hasMoved.current = true;
+    if (seen.current !== null && seen.current !== where) document.querySelector("main")?.focus();
+    seen.current = where; // the first page takes no focus: somebody may be typing already
   }, [where, shown.name]);
   if (!known) return html`<h1>${t("There is no such page")}</h1><p><a href="#/">${t("Overview")}</a></p>`;
   if (shown.name !== name) return html`<p class="quiet" role="status">${t("Loading")} …</p>`;
@@ -40,9 +46,14 @@ function Page() {
 export function Frame() {
   const [isSearching, setSearching] = useState(false);
   const [cluster, setCluster] = useState(null);
+  const isIn = session.value !== null && !mustSignIn();
   useEffect(() => {
+    if (!isIn) return;
     startLive();
     get("/v1/cluster").then(setCluster, () => {});
+  }, [isIn]);
+  useEffect(() => {
+    startSession();
     const open = (event) => {
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
@@ -67,11 +78,12 @@ export function Frame() {
         ${cluster && html`<span title=${t("Cluster {id}", { id: cluster.cluster_id })}>${t("Broker {id}", { id: cluster.broker })}</span>`}
         <span class=${`dot ${isLive.value ? (isWell === false ? "bad" : "good") : ""}`} role="status">${
           isLive.value ? (isWell === false ? t("Has problems") : t("Live")) : t("Not live")}</span>
-        <button onClick=${() => setSearching(true)}>${t("Go to")} <kbd>Ctrl K</kbd></button>
+        ${session.value?.by === "session" && html`<button onClick=${signOut}>${t("Sign out {user}", { user: session.value.principal.replace("User:", "") })}</button>`}
+        <button onClick=${() => setSearching(true)} disabled=${!isIn}>${t("Go to")} <kbd>Ctrl K</kbd></button>
         <button lang=${language.value === "zh" ? "en" : "zh-CN"} onClick=${toggleLanguage}>${language.value === "zh" ? "English" : "中文"}</button>
       </div>
     </header>
-    <main id="main" tabindex="-1"><${Page} /></main>
-    ${isSearching && html`<${Palette} pages=${PAGES} close=${() => setSearching(false)} />`}
+    <main id="main" tabindex="-1">${isIn ? html`<${Page} />` : session.value && html`<${SignIn} />`}</main>
+    ${isSearching && isIn && html`<${Palette} pages=${PAGES} close=${() => setSearching(false)} />`}
   </div>`;
 }

@@ -59,9 +59,12 @@ function open() {
 
 let hasStarted = false;
 export async function startLive() {
-  if (hasStarted) return;
-  hasStarted = true;
   await loadHistory();
+  if (hasStarted) {
+    open(); // somebody signed in again
+    return;
+  }
+  hasStarted = true;
   effect(() => {
     watchedTopic.value; // another topic is another stream
     offsets.value = null;

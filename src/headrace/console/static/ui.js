@@ -40,7 +40,7 @@ export function Code({ text }) {
 // The forms of one request outside the console.
 export function Forms({ cli, method = "GET", path, body }) {
   return html`<dl class="forms">
-    <dt>${t("Command line")}</dt><dd><${Code} text=${cli} /></dd>
+    ${cli && html`<dt>${t("Command line")}</dt><dd><${Code} text=${cli} /></dd>`}
     <dt>HTTP</dt><dd><${Code} text=${asCurl(method, path, body)} /></dd>
     <dt>Python</dt><dd><${Code} text=${asPython(method, path, body)} /></dd>
   </dl>`;

@@ -52,5 +52,5 @@ export function Page() {
             { name: t("Lag"), isNumber: true, cell: (one) => count(one.records) },
           ]} />`}
     `}<//>
-    <${PageForms} cli="headrace info" path="/v1/overview" />`;
+    <${PageForms} path="/v1/overview" />`;
 }

@@ -1,6 +1,6 @@
 // One topic: its messages, partitions and settings, and what can be done with it.
 import { html, useEffect } from "../vendor/preact.js";
-import { at, get, useData, words } from "../api.js";
+import { ask, at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { bytes, count } from "../format.js";
 import { offsets, watchedTopic } from "../live.js";
@@ -20,7 +20,7 @@ export function Topic({ name, tab, query }) {
   }, [name]);
   const tabs = [["messages", t("Messages")], ["partitions", t("Partitions")], ["settings", t("Settings")], ["send", t("Send")]];
   return html`<${Title} text=${name}>
-      <button onClick=${() => state.data && start(deletion(state.data))}>${t("Delete the topic")}</button>
+      <button onClick=${() => start(deletion(name))}>${t("Delete the topic")}</button>
     <//>
     <${Tabs} label=${t("Parts of the topic")} tabs=${tabs} chosen=${tab} href=${(one) => link(["topics", name, one])} />
     <${Loaded} state=${state}>${(topic) => html`
@@ -34,16 +34,22 @@ export function Topic({ name, tab, query }) {
     ${dialog}`;
 }
 
-function deletion(topic) {
-  const known = topic.partitions.filter((one) => one.end_offset != null);
-  const records = known.reduce((sum, one) => sum + one.end_offset - one.start_offset, 0);
+function deletion(name) {
+  const path = at("topics", name);
   return {
-    title: t("Delete the topic"), verb: t("Delete"), method: "DELETE", path: at("topics", topic.name), hasDryRun: true,
-    confirm: topic.name, cli: words("headrace", "topic", "delete", topic.name, "--yes"),
-    preview: () => html`<p>${t("Deletes {name}: {n} partitions with {records} records. This cannot be undone.", {
-      name: topic.name, n: topic.partitions.length,
-      records: (known.length < topic.partitions.length ? "≥ " : "") + count(records),
-    })}</p>`,
+    title: t("Delete the topic"), verb: t("Delete"), method: "DELETE", path,
+    confirm: name, cli: words("headrace", "topic", "delete", name, "--yes"),
+    dryRun: async () => {
+      await ask("DELETE", path, { query: { dry_run: true } });
+      return get(path); // what it holds now
+    },
+    preview: ({ partitions }) => {
+      const known = partitions.filter((one) => one.end_offset != null);
+      const records = known.reduce((sum, one) => sum + one.end_offset - one.start_offset, 0);
+      return html`<p>${t("Deletes {name}: {n} partitions with {records} records. This cannot be undone.", {
+        name, n: partitions.length, records: (known.length < partitions.length ? "≥ " : "") + count(records),
+      })}</p>`;
+    },
     after: () => go(["topics"]),
   };
 }

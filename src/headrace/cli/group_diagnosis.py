@@ -1,0 +1,47 @@
+"""`headrace group diagnose`: says why a group's consumers are slow.
+
+Invariants: the verdict is the broker's, by `GET /v1/groups/{group}/diagnosis`; nothing is decided
+here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.completion import complete_groups
+from headrace.cli.duration import Duration
+from headrace.cli.output import AS_JSON, print_json
+from headrace.cli.web import HTTP, Web, path_of
+
+if TYPE_CHECKING:
+    from headrace.cli.session import CliSession
+
+
+@click.command()
+@click.argument("group", shell_complete=complete_groups)
+@click.option(
+    "--span",
+    "span_s",
+    type=Duration(),
+    default="6s",
+    show_default=True,
+    help="Between the two looks at the group, at most 60s; longer than its consumers' commit"
+    " interval.",
+)
+@HTTP
+@AS_JSON
+@click.pass_obj
+def diagnose(session: CliSession, /, group: str, span_s: float, as_json: bool) -> None:
+    """Say why a group's consumers are slow: causes, evidence and next steps."""
+    path = f"{path_of('groups', group, 'diagnosis')}?span_ms={round(span_s * 1_000)}"
+    found = Web(session).ask("GET", path, wait_s=span_s)
+    if as_json:
+        print_json(found)
+        return
+    for one in found["findings"]:
+        click.echo(one["sentence"])
+        evidence = ", ".join(f"{name} {value}" for name, value in one["evidence"].items())
+        click.echo(f"  evidence: {evidence}")
+        click.echo(f"  next: {one['next_step']}")

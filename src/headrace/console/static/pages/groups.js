@@ -1,0 +1,152 @@
+// Groups: the list, and one group: its lag and members, why it is slow, and its offsets reset.
+import { html, useState } from "../vendor/preact.js";
+import { at, get, useData, words } from "../api.js";
+import { useAction } from "../action.js";
+import { count, visible } from "../format.js";
+import { go, link, setQuery } from "../route.js";
+import { Empty, Field, Figure, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
+import { Settings } from "./settings.js";
+import { t } from "../words.js";
+
+export const Page = ({ path, query }) => (path.length
+  ? html`<${Group} name=${path[0]} tab=${path[1] ?? "lag"} />`
+  : html`<${List} query=${query} />`);
+
+function List({ query }) {
+  const [further, setFurther] = useState([]);
+  const asked = { state: query.state, type: query.type, limit: 200 };
+  const state = useData((signal) => get("/v1/groups", asked, signal), [query.state, query.type]);
+  const more = async (token) => setFurther([...further, await get("/v1/groups", { ...asked, page_token: token })]);
+  const choose = (changes) => {
+    setFurther([]);
+    setQuery(changes);
+  };
+  return html`<${Title} text=${t("Groups")} />
+    <div class="filters">
+      <${Select} label=${t("State")} value=${query.state ?? ""} onChange=${(one) => choose({ state: one })} options=${[["", t("all")], ...["Stable", "Empty", "PreparingRebalance", "Dead"].map((one) => [one, one])]} />
+      <${Select} label=${t("Type")} value=${query.type ?? ""} onChange=${(one) => choose({ type: one })} options=${[["", t("all")], ...["classic", "consumer", "share", "streams"].map((one) => [one, one])]} />
+    </div>
+    <${Loaded} state=${state}>${(data) => {
+      const rows = [data, ...further].flatMap((one) => one.groups);
+      if (rows.length === 0) return html`<${Empty} text=${t("No group yet. Consume with one:")} command="headrace consume orders --group billing" />`;
+      return html`<${Table} label=${t("Groups")} rows=${rows} keyOf=${(one) => one.group} columns=${[
+        { name: t("Name"), cell: (one) => html`<a href=${link(["groups", one.group])}><bdi>${visible(one.group, 200)}</bdi></a>` },
+        { name: t("State"), cell: (one) => one.state },
+        { name: t("Type"), cell: (one) => one.type },
+      ]} /><${More} token=${(further.at(-1) ?? data).next_page_token} load=${more} />`;
+    }}<//>
+    <${PageForms} cli="headrace group list" path="/v1/groups" />`;
+}
+
+function Group({ name, tab }) {
+  const state = useData((signal) => Promise.all([
+    get(at("groups", name), {}, signal), get(at("groups", name, "offsets"), {}, signal),
+  ]).then(([group, { offsets }]) => ({ ...group, offsets })), [name]);
+  const [dialog, start] = useAction();
+  const remove = () => start({
+    title: t("Delete the group"), verb: t("Delete"), method: "DELETE", path: at("groups", name), hasDryRun: true, confirm: name,
+    cli: words("headrace", "group", "delete", name),
+    preview: () => t("Deletes the group with its offsets in {n} partitions: its consumers will start anew.", { n: state.data?.offsets.length ?? 0 }),
+    after: () => go(["groups"]),
+  });
+  const tabs = [["lag", t("Lag")], ["members", t("Members")], ["slow", t("Why is it slow?")], ["reset", t("Reset offsets")], ["settings", t("Settings")]];
+  return html`<${Title} text=${visible(name, 200)}><button onClick=${remove}>${t("Delete the group")}</button><//>
+    <${Tabs} label=${t("Parts of the group")} tabs=${tabs} chosen=${tab} href=${(one) => link(["groups", name, one])} />
+    <${Loaded} state=${state}>${(group) => html`
+      ${tab === "lag" && html`<${Lag} group=${group} again=${state.again} />`}
+      ${tab === "members" && html`<${Members} group=${group} />`}
+      ${tab === "slow" && html`<${Diagnosis} name=${name} />`}
+      ${tab === "reset" && html`<${Reset} group=${group} start=${start} again=${state.again} />`}
+      ${tab === "settings" && html`<${Settings} kind="groups" name=${name} start=${start}
+        cli=${([verb, change]) => words("headrace", "config", verb === "--set" ? "set" : "unset", change, "--group", name)} />`}
+    `}<//>
+    ${tab !== "slow" && html`<${PageForms} cli=${words("headrace", "group", "describe", name)} path=${at("groups", name, "offsets")} />`}
+    ${dialog}`;
+}
+
+const lagOf = (offsets) => offsets.reduce((sum, one) => sum + (one.lag ?? 0), 0);
+
+function Lag({ group, again }) {
+  return html`<dl class="figures">
+      <${Figure} name=${t("Lag")} value=${count(lagOf(group.offsets))} note=${t("records not consumed yet")} />
+      <${Figure} name=${t("Members")} value=${count(group.members.length)} note=${group.state} />
+      <${Figure} name=${t("Type")} value=${group.type} />
+    </dl>
+    <p><button onClick=${again}>${t("Read again")}</button></p>
+    ${group.offsets.length === 0
+      ? html`<${Empty} text=${t("The group has no offsets: its consumers have not committed any.")} />`
+      : html`<${Table} label=${t("Offsets")} rows=${group.offsets} keyOf=${(one) => `${one.topic}/${one.partition}`} columns=${[
+          { name: t("Topic"), cell: (one) => html`<a href=${link(["topics", one.topic], { from: "offset", partition: one.partition, offset: one.offset })}>${one.topic}</a>` },
+          { name: t("Partition"), isNumber: true, cell: (one) => one.partition },
+          { name: t("Offset"), isNumber: true, cell: (one) => count(one.offset) },
+          { name: t("Lag"), isNumber: true, cell: (one) => count(one.lag) },
+          ...(group.type === "share" ? [{ name: t("Queue"), cell: (one) => html`<a href=${link(["queues", one.topic, group.group])}>${t("Queue")}</a>` }] : []),
+        ]} />`}`;
+}
+
+function Members({ group }) {
+  if (group.members.length === 0) return html`<${Empty} text=${t("The group has no members. Start a consumer:")} command=${words("headrace", "consume", group.offsets[0]?.topic ?? "orders", "--group", group.group)} />`;
+  return html`<${Table} label=${t("Members")} rows=${group.members} keyOf=${(one) => one.id} columns=${[
+    { name: t("Client"), cell: (one) => html`<bdi>${visible(one.client_id, 200)}</bdi>` },
+    { name: t("Host"), cell: (one) => one.host },
+    { name: t("Member"), cell: (one) => html`<bdi class="line">${visible(one.id, 200)}</bdi>` },
+    { name: t("Instance"), cell: (one) => html`<bdi>${visible(one.instance_id ?? "–", 200)}</bdi>` },
+  ]} />`;
+}
+
+function Diagnosis({ name }) {
+  const path = at("groups", name, "diagnosis");
+  const state = useData((signal) => get(path, {}, signal), [name]);
+  return html`${state.isLoading && html`<p class="quiet" role="status">${t("Looking at the group for six seconds")} …</p>`}
+    ${!state.isLoading && html`<${Loaded} state=${state}>${({ findings, lag }) => html`
+      <p class="quiet">${t("Lag")}: ${count(lag)}</p>
+      ${findings.map((one, index) => html`<section class=${`note ${one.kind === "no_lag" || one.kind === "catching_up" ? "good" : index === 0 ? "bad" : ""}`}>
+        <strong>${one.sentence}</strong>
+        <p>${t("Next")}: ${one.next_step}</p>
+        <p class="quiet">${t("Evidence")}: ${Object.entries(one.evidence).map(([key, value]) => `${key} ${value}`).join(", ")}</p>
+      </section>`)}
+      <button onClick=${state.again}>${t("Look again")}</button>
+      <${PageForms} cli=${words("headrace", "group", "diagnose", name)} path=${path} />`}<//>`}`;
+}
+
+function Reset({ group, start, again }) {
+  const topics = [...new Set(group.offsets.map((one) => one.topic))];
+  const [topic, setTopic] = useState(topics[0] ?? "");
+  const [kind, setKind] = useState("earliest");
+  const [value, setValue] = useState("");
+  const submit = (event) => {
+    event.preventDefault();
+    const target = {
+      earliest: { position: "earliest" }, latest: { position: "latest" },
+      offset: { offset: Number(value) }, time: { timestamp_ms: Date.parse(value) },
+    }[kind];
+    const places = group.offsets.filter((one) => one.topic === topic);
+    const to = kind === "offset" ? value : kind === "time" ? new Date(value).toISOString() : kind;
+    start({
+      title: t("Reset offsets"), verb: t("Reset"), method: "PUT", path: at("groups", group.group, "offsets"), hasDryRun: true, confirm: group.group,
+      body: { offsets: places.map((one) => ({ topic, partition: one.partition, ...target })) },
+      cli: words("headrace", "group", "reset", group.group, "--topic", topic, "--to", to),
+      preview: (answer) => html`<${Moves} before=${places} results=${answer.results} />`,
+      done: (answer) => html`<${Moves} before=${places} results=${answer.results} />`,
+      after: again,
+    });
+  };
+  if (topics.length === 0) return html`<${Empty} text=${t("The group has no offsets: its consumers have not committed any.")} />`;
+  return html`${group.members.length > 0 && html`<${Refusal} problem=${{ message: t("The group has members."), nextStep: t("stop its consumers first") }} />`}
+    <form class="filters" onSubmit=${submit}>
+      <${Select} label=${t("Topic")} value=${topic} options=${topics.map((one) => [one, one])} onChange=${setTopic} />
+      <${Select} label=${t("To")} value=${kind} onChange=${setKind} options=${[["earliest", t("the start")], ["latest", t("the end")], ["offset", t("an offset")], ["time", t("a time")]]} />
+      ${kind === "offset" && html`<${Field} label=${t("Offset")}><input type="number" min="0" required value=${value} onInput=${(event) => setValue(event.target.value)} /><//>`}
+      ${kind === "time" && html`<${Field} label=${t("Time")}><input type="datetime-local" step="1" required value=${value} onInput=${(event) => setValue(event.target.value)} /><//>`}
+      <button class="main">${t("Check")}</button>
+    </form>`;
+}
+
+function Moves({ before, results }) {
+  const from = new Map(before.map((one) => [one.partition, one.offset]));
+  const moved = results.filter((one) => one.ok);
+  const back = moved.reduce((sum, one) => sum + Math.max((from.get(one.partition) ?? 0) - one.offset, 0), 0);
+  const ahead = moved.reduce((sum, one) => sum + Math.max(one.offset - (from.get(one.partition) ?? 0), 0), 0);
+  return html`<p>${t("{again} records are consumed again, {skipped} are skipped.", { again: count(back), skipped: count(ahead) })}</p>
+    <ul>${results.map((one) => html`<li>${one.topic}-${one.partition}: ${one.ok ? `${count(from.get(one.partition))} → ${count(one.offset)}` : one.error.detail}</li>`)}</ul>`;
+}

@@ -1,0 +1,114 @@
+// Queues: what a share group has in flight and waiting, and the delayed, half and parked messages.
+import { html } from "../vendor/preact.js";
+import { at, get, useData, words } from "../api.js";
+import { useAction } from "../action.js";
+import { count, line, span, time, visible } from "../format.js";
+import { go, link } from "../route.js";
+import { Empty, Field, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { t } from "../words.js";
+
+export const Page = ({ path }) => {
+  if (path.length > 1) return html`<${Queue} topic=${path[0]} group=${path[1]} />`;
+  return path.length ? html`<${Waiting} topic=${path[0]} />` : html`<${List} />`;
+};
+
+function List() {
+  const state = useData((signal) => get("/v1/groups", { type: "share", limit: 1000 }, signal), []);
+  const open = (event) => {
+    event.preventDefault();
+    const { topic, group } = event.target.elements;
+    go(["queues", topic.value, ...(group.value ? [group.value] : [])]);
+  };
+  return html`<${Title} text=${t("Queues")} />
+    <p>${t("A queue is a topic that a share group consumes.")}</p>
+    <${Loaded} state=${state}>${({ groups }) => (groups.length === 0
+      ? html`<${Empty} text=${t("No share group yet. Receive with one:")} command="headrace queue receive orders workers --ack" />`
+      : html`<${Table} label=${t("Share groups")} rows=${groups} keyOf=${(one) => one.group} columns=${[
+          { name: t("Group"), cell: (one) => html`<a href=${link(["groups", one.group])}><bdi>${visible(one.group, 200)}</bdi></a>` },
+          { name: t("State"), cell: (one) => one.state },
+        ]} />`)}<//>
+    <form class="filters" onSubmit=${open}>
+      <${Field} label=${t("Topic")}><input name="topic" required /><//>
+      <${Field} label=${t("Group")}><input name="group" /><//>
+      <button>${t("Open")}</button></form>
+    <${PageForms} cli="headrace group list" path="/v1/groups?type=share" />`;
+}
+
+function Queue({ topic, group }) {
+  const path = at("queues", topic, group);
+  const state = useData((signal) => Promise.all([
+    get(path, {}, signal), get(`${path}/parked`, { limit: 100 }, signal),
+  ]).then(([queue, { parked }]) => ({ ...queue, parked })), [path]);
+  const [dialog, start] = useAction();
+  const unpark = (one) => start({
+    title: t("Unpark the key"), method: "POST", path: `${path}/unpark`,
+    body: { keys: [one.key], ...(one.key_encoding && { key_encoding: one.key_encoding }) },
+    cli: words("headrace", "backlog", "unpark", group, topic, one.key),
+    preview: () => t("Its {n} messages are delivered again, from the first on.", { n: count(one.records) }),
+    after: state.again,
+  });
+  const sum = (name, partitions) => partitions.reduce((total, one) => total + one[name], 0);
+  return html`<${Title} text=${`${topic} · ${visible(group, 200)}`}>
+      <a href=${link(["queues", topic])}>${t("Delayed and half messages")}</a>
+      <button onClick=${state.again}>${t("Read again")}</button><//>
+    <${Loaded} state=${state}>${(data) => html`
+      <dl class="figures">
+        <${Figure} name=${t("Waiting")} value=${count(sum("lag", data.partitions) - sum("in_flight", data.partitions))} />
+        <${Figure} name=${t("In flight")} value=${count(sum("in_flight", data.partitions))} />
+        <${Figure} name=${t("Deliveries at most")} value=${count(data.delivery_count_limit)} />
+        <${Figure} name=${t("Dead letters")} value=${data.dead_letter_topic ? html`<a href=${link(["dead-letters", data.dead_letter_topic])}>${data.dead_letter_topic}</a>` : t("none")} />
+      </dl>
+      <${Table} label=${t("Partitions")} rows=${data.partitions} keyOf=${(one) => one.partition} columns=${[
+        { name: t("Partition"), isNumber: true, cell: (one) => one.partition },
+        { name: t("First unfinished"), isNumber: true, cell: (one) => html`<a href=${link(["topics", topic], { from: "offset", partition: one.partition, offset: one.start_offset })}>${count(one.start_offset)}</a>` },
+        { name: t("In flight"), isNumber: true, cell: (one) => count(one.in_flight) },
+        { name: t("Lag"), isNumber: true, cell: (one) => count(one.lag) },
+      ]} />
+      <h2>${t("Parked keys")}</h2>
+      ${data.parked.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Parked keys")} rows=${data.parked} keyOf=${(one) => `${one.partition} ${one.key}`} columns=${[
+        { name: t("Key"), cell: (one) => html`<bdi class="line">${line(one.key, one.key_encoding)}</bdi>` },
+        { name: t("Records"), isNumber: true, cell: (one) => count(one.records) },
+        { name: t("Since"), cell: (one) => time(one.parked_ms) },
+        { name: t("Action"), cell: (one) => html`<button onClick=${() => unpark(one)}>${t("Unpark the key")}</button>` },
+      ]} />`}`}<//>
+    <${PageForms} cli=${words("headrace", "queue", "watch", topic, group)} path=${path} />
+    ${dialog}`;
+}
+
+function Waiting({ topic }) {
+  const state = useData((signal) => Promise.all([
+    get(at("topics", topic, "delayed"), { limit: 200 }, signal), get(at("topics", topic, "half"), { limit: 200 }, signal),
+  ]).then(([delayed, half]) => ({ delayed: delayed.delayed, half: half.half, reads: delayed.reads_attributes })), [topic]);
+  const [dialog, start] = useAction();
+  const cancel = (one) => start({
+    title: t("Cancel the message"), method: "POST", path: at("topics", topic, "delayed", "cancel"), body: { receipts: [one.receipt] },
+    confirm: topic, cli: words("headrace", "delayed", "cancel", topic, one.receipt),
+    preview: () => t("The message of {when} will not be delivered. This cannot be undone.", { when: time(one.due_ms) }), after: state.again,
+  });
+  const settle = (one, verb) => start({
+    title: verb === "commit" ? t("Commit") : t("Roll back"), method: "POST", path: at("topics", topic, "half", "settle"), body: { [verb]: [{ message_id: one.message_id }] },
+    confirm: topic, cli: words("headrace", "half", verb, topic, one.message_id),
+    preview: () => t("Settles a half message of {group} by hand, in place of its producer.", { group: visible(one.group, 200) }), after: state.again,
+  });
+  return html`<${Title} text=${topic}><button onClick=${state.again}>${t("Read again")}</button><//>
+    <${Loaded} state=${state}>${(data) => html`
+      ${!data.reads && html`<div class="note">${t("This topic does not read attributes of messages: nothing in it is delayed (headrace.message.attributes).")}</div>`}
+      <h2>${t("Delayed messages")}</h2>
+      ${data.delayed.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Delayed messages")} rows=${data.delayed} keyOf=${(one) => one.receipt} columns=${[
+        { name: t("Due"), cell: (one) => `${time(one.due_ms)} (${span(one.due_ms - Date.now())})` },
+        { name: t("Partition"), isNumber: true, cell: (one) => one.partition },
+        { name: t("Key"), cell: (one) => html`<bdi class="line">${line(one.key)}</bdi>` },
+        { name: t("Message"), cell: (one) => html`<bdi class="line">${line(one.message_id)}</bdi>` },
+        { name: t("Action"), cell: (one) => html`<button onClick=${() => cancel(one)}>${t("Cancel the message")}</button>` },
+      ]} />`}
+      <h2>${t("Half messages")}</h2>
+      ${data.half.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Half messages")} rows=${data.half} keyOf=${(one) => one.receipt} columns=${[
+        { name: t("Received"), cell: (one) => time(one.received_ms) },
+        { name: t("Producer group"), cell: (one) => html`<bdi>${visible(one.group, 200)}</bdi>` },
+        { name: t("Message"), cell: (one) => html`<bdi class="line">${line(one.message_id)}</bdi>` },
+        { name: t("Check-backs"), isNumber: true, cell: (one) => count(one.checks) },
+        { name: t("Action"), cell: (one) => html`<div class="tools"><button onClick=${() => settle(one, "commit")}>${t("Commit")}</button><button onClick=${() => settle(one, "rollback")}>${t("Roll back")}</button></div>` },
+      ]} />`}`}<//>
+    <${PageForms} cli=${words("headrace", "delayed", "list", topic)} path=${at("topics", topic, "delayed")} />
+    ${dialog}`;
+}
