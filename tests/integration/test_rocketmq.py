@@ -16,7 +16,10 @@ from itertools import count
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from google.protobuf import descriptor_pb2
 from tests.integration.foreign import HERE, built_once, pinned_jars, require_javac, run
+
+from headrace.rocketmq import wire
 
 SOURCES = HERE / "rocketmq_clients"
 TIMEOUT_S = 150
@@ -133,7 +136,7 @@ def address(broker) -> str:
 
 def patch(broker, path: str, body: dict) -> None:
     request = urllib.request.Request(
-        f"http://{broker.http}{path}",
+        f"http://{broker.http.partition(',')[0]}{path}",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
         method="PATCH",
@@ -144,7 +147,7 @@ def patch(broker, path: str, body: dict) -> None:
 
 def post(broker, path: str, body: dict) -> dict:
     request = urllib.request.Request(
-        f"http://{broker.http}{path}",
+        f"http://{broker.http.partition(',')[0]}{path}",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
@@ -193,6 +196,50 @@ def test_an_official_client_gets_what_it_expects(rocketmq, language, lane):
     message_type, expected = LANES[lane]
     topic, group = fresh(rocketmq, lane, message_type)
     assert output_of(program, address(rocketmq), lane, topic, group) == expected
+
+
+PUBLISHED = """
+from rocketmq.grpc_protocol import definition_pb2, service_pb2
+for file in (definition_pb2, service_pb2):
+    print(file.DESCRIPTOR.serialized_pb.hex())
+"""
+
+
+def fields_of(file: bytes) -> dict[str, list[tuple]]:
+    """The fields of each message; enums count as numbers, which have the same encoding."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    return {
+        message.name: [
+            (
+                one.name,
+                one.number,
+                one.label,
+                kinds.TYPE_INT32 if one.type == kinds.TYPE_ENUM else one.type,
+                one.proto3_optional and one.type != kinds.TYPE_MESSAGE,
+            )
+            for one in message.field
+        ]
+        for message in descriptor_pb2.FileDescriptorProto.FromString(file).message_type
+    }
+
+
+def test_the_messages_are_those_of_the_official_client():
+    (python, _script), _environment = python_program()
+    published = subprocess.check_output([python, "-c", PUBLISHED], text=True).split()
+    own = fields_of(wire.FILE)
+    for file in published:
+        expected = fields_of(bytes.fromhex(file))
+        assert {name: own.get(name) for name in expected} == expected
+
+
+def test_a_client_of_one_worker_uses_what_both_have(make_broker):
+    broker = make_broker("--workers", "2", "--rocketmq", "127.0.0.1:0")
+    first, _second = address(broker).split(",")
+    for lane in ("fifo", "transaction", "push"):
+        message_type, expected = LANES[lane]
+        topic, group = fresh(broker, lane, message_type)
+        assert output_of(python_program(), first, lane, topic, group) == expected
+    broker.stop()
 
 
 def test_kafka_and_http_read_what_a_rocketmq_client_wrote(rocketmq):

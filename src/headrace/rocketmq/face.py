@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import ANONYMOUS
+from headrace.grpc import descriptors
+from headrace.grpc.health import SERVICE as HEALTH
+from headrace.grpc.health import Health
 from headrace.grpc.limits import Limits
+from headrace.grpc.reflection import Reflection
 from headrace.grpc.server import GrpcServer
+from headrace.grpc.service import services_of
 from headrace.metadata.endpoints import ROCKETMQ, Endpoint
+from headrace.rocketmq import wire
 from headrace.rocketmq.messaging import Messaging
 from headrace.runtime.new_certificates import Authority
 from headrace.runtime.security_protocols import PLAINTEXT
@@ -76,6 +82,11 @@ class RocketMqFace:
         self._tasks = tasks
         self._endpoints = endpoints
         self._messaging = Messaging(services, tasks)
+        reflection = Reflection(
+            [descriptors.HEALTH, *descriptors.REFLECTION, wire.FILE], [wire.SERVICE, HEALTH]
+        )
+        more = [*Health().methods(), *reflection.methods()]
+        self._methods = {**self._messaging.methods, **services_of(more)}
         self._listening: list[tuple[asyncio.Server, GrpcServer]] = []
 
     async def listen(
@@ -89,7 +100,7 @@ class RocketMqFace:
         is_plain = listener.protocol == PLAINTEXT
         server = LimitedServer(
             self._services.connections,
-            self._messaging.methods,
+            self._methods,
             name=listener.name,
             tls=self._own_certificate(host) if is_plain else listener.tls,
             accepts_plain=is_plain,

@@ -129,14 +129,42 @@ _TYPES: Final = {
 }
 
 
-def _classes() -> dict[str, Any]:
-    """The message classes by name."""
+RPCS: Final = (
+    *("QueryRoute", "Heartbeat", "SendMessage", "QueryAssignment", "ReceiveMessage"),
+    *("AckMessage", "ForwardMessageToDeadLetterQueue", "PullMessage", "UpdateOffset", "GetOffset"),
+    *("QueryOffset", "EndTransaction", "Telemetry", "NotifyClientTermination"),
+    *("ChangeInvisibleDuration", "RecallMessage", "SyncLiteSubscription"),
+)
+TELEMETRY: Final = "Telemetry"
+"""Streams in both directions, of the same message."""
+STREAMED: Final = frozenset({"ReceiveMessage", "PullMessage", TELEMETRY})
+"""RPCs whose response is a stream."""
+
+
+def _described() -> Any:
+    """The description of the protocol, for the classes and for reflection."""
     file = descriptor_pb2.FileDescriptorProto(
         name="headrace/rocketmq.proto", package=PACKAGE, syntax="proto3"
     )
     for line in _MESSAGES.replace("\n  ", " ").strip().splitlines():
         name, fields = line.split(": ", 1)
         _add_message(file, name, fields.split(", "))
+    service = file.service.add(name=SERVICE.rpartition(".")[2])
+    for rpc in RPCS:
+        is_telemetry = rpc == TELEMETRY
+        kinds = ("Command", "Command") if is_telemetry else ("Request", "Response")
+        service.method.add(
+            name=rpc,
+            input_type=f".{PACKAGE}.{rpc}{kinds[0]}",
+            output_type=f".{PACKAGE}.{rpc}{kinds[1]}",
+            client_streaming=is_telemetry,
+            server_streaming=rpc in STREAMED,
+        )
+    return file
+
+
+def _classes(file: Any) -> dict[str, Any]:
+    """The message classes by name."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
@@ -188,7 +216,10 @@ def _add_message(file: Any, name: str, fields: list[str]) -> None:
         message.oneof_decl.add(name=f"_{field.name}")
 
 
-_FOUND: Final = _classes()
+_FILE: Final = _described()
+FILE: Final[bytes] = _FILE.SerializeToString()
+"""For gRPC's reflection."""
+_FOUND: Final = _classes(_FILE)
 Address: Any = _FOUND["Address"]
 Endpoints: Any = _FOUND["Endpoints"]
 Message: Any = _FOUND["Message"]
@@ -200,12 +231,12 @@ TelemetryCommand: Any = _FOUND["TelemetryCommand"]
 
 def request_of(rpc: str) -> Any:
     """The class of an RPC's request."""
-    return _FOUND["TelemetryCommand" if rpc == "Telemetry" else f"{rpc}Request"]
+    return _FOUND["TelemetryCommand" if rpc == TELEMETRY else f"{rpc}Request"]
 
 
 def response_of(rpc: str) -> Any:
     """The class of an RPC's response."""
-    return _FOUND["TelemetryCommand" if rpc == "Telemetry" else f"{rpc}Response"]
+    return _FOUND["TelemetryCommand" if rpc == TELEMETRY else f"{rpc}Response"]
 
 
 # --- enums -----------------------------------------------------------------------------------
