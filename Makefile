@@ -41,7 +41,7 @@ test-compiled: setup
 lint: lint-quick
 	$(VENV)/bin/mypy
 
-lint-quick: $(SPARK)
+lint-quick: $(STAMP)
 	$(VENV)/bin/ruff check src tests benchmarks
 	$(VENV)/bin/ruff format --check src tests benchmarks
 	$(VENV)/bin/lint-imports

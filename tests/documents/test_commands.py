@@ -99,11 +99,14 @@ def test_code_compiles_and_imports_what_there_is(code: Code) -> None:
                 importlib.import_module(name.name)
 
 
-def test_the_example_of_a_configuration_file_can_be_used(tmp_path: Path) -> None:
+def test_the_examples_of_a_configuration_file_can_be_used(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "CONFIGURATION.md").read_text()
-    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     path = tmp_path / "example.toml"
-    path.write_text(example)
-    found = read_file(path, click.Context(serve), "serve", CLUSTER_NAMES)
-    assert found["partitions"] == 6
-    assert found["quorum"] == "3,3,2"
+    found = []
+    for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL):
+        path.write_text(example)
+        found.append(read_file(path, click.Context(serve), "serve", CLUSTER_NAMES))
+    alone, clustered = found
+    assert alone["partitions"] == 6
+    assert "zookeeper" not in alone, "the first one works as it is copied, with no other server"
+    assert clustered["quorum"] == "3,3,2"

@@ -13,7 +13,7 @@ from tests.integration.test_cli import User
 from tests.integration.test_http_queues import Queue
 
 from headrace.cli import queue as cli_queue
-from headrace.cli.failures import FAILED, UNREACHABLE, CommandFailed
+from headrace.cli.failures import FAILED, NOT_FOUND, UNREACHABLE, CommandFailed
 from headrace.cli.main import cli
 from headrace.cli.session import CliSession
 
@@ -109,6 +109,17 @@ def test_a_share_groups_backlog_is_moved_to_another_topic(queue, headrace, broke
     copied = {rec.value for rec in Confluent.consume(broker.kafka, f"{name}.later", 4)}
     assert len(copied) == 4
     assert json.loads(headrace(*moving))["records"] == 0
+
+
+def test_a_move_to_a_topic_that_does_not_exist_says_how_to_create_it(broker, name):
+    group = f"{name}-group"
+    create_topic(broker.kafka, name)
+    commit(broker, group, name, 0)
+    moving = ["backlog", "move", group, name, "--to", f"{name}.later"]
+    done = CliRunner().invoke(cli, ["--bootstrap", broker.kafka, *moving])
+    assert done.exit_code == NOT_FOUND
+    assert f"the target topic '{name}.later' does not exist; nothing was moved" in done.output
+    assert f"headrace topic create {name}.later" in done.output
 
 
 def test_a_consumer_groups_backlog_is_moved_once_with_its_progress(headrace, broker, name):

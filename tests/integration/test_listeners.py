@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -132,3 +133,35 @@ def test_listeners_that_cannot_be_are_refused(tmp_path, arguments, message) -> N
     assert ran.returncode in {1, 2}
     assert message in ran.stderr
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "address", "message"),
+    [
+        ("--http", "127.0.0.1:{port}", "of --http is in use"),
+        ("--kafka", "127.0.0.1:{port}", "of --kafka is in use"),
+        ("--admin-address", "127.0.0.1:{port}", "of --admin-address is in use"),
+        ("--http", "192.0.2.1:0", "of --http is no address of this machine"),
+        ("--kafka", "A://192.0.2.1:0", "of --kafka is no address of this machine"),
+        ("--kafka", "A://no-such-host.invalid:0", "of --kafka cannot be resolved"),
+        ("--http", "no-such-host.invalid:0", "of --http cannot be resolved"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_named_with_its_reason(
+    tmp_path, option, address, message
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        given = {"--kafka": "127.0.0.1:0", "--http": "127.0.0.1:0"}
+        given[option] = address.format(port=taken.getsockname()[1])
+        arguments = [part for pair in given.items() for part in pair]
+        done = subprocess.run(
+            [*SERVE, "--insecure", "--data-dir", str(tmp_path / "data"), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert given[option].rpartition("/")[2] in done.stderr
+    assert "Traceback" not in done.stderr

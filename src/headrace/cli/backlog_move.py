@@ -17,7 +17,7 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
-from headrace.cli.failures import FAILED, USAGE, CommandFailed, no_group
+from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.inert import refuse_inert
@@ -51,7 +51,14 @@ PARTITIONER: Final = "murmur2_random"
 @click.command()
 @click.argument("group", shell_complete=complete_groups)
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("--to", "target", metavar="TOPIC", required=True, shell_complete=complete_topics)
+@click.option(
+    "--to",
+    "target",
+    metavar="TOPIC",
+    required=True,
+    shell_complete=complete_topics,
+    help="The topic to move them to, which must exist.",
+)
 @click.option("--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.")
 @click.option("--dry-run", is_flag=True, help="Count the records; change nothing.")
 @HTTP
@@ -74,7 +81,16 @@ def move(session: CliSession, /, group: str, topic: str, **options: Any) -> None
     kind = type_of(session, group)
     if kind is None:
         raise no_group(group)
-    session.partitions_of(target)
+    try:
+        session.partitions_of(target)
+    except CommandFailed as error:
+        if error.exit_code == NOT_FOUND:
+            raise CommandFailed(
+                f"the target topic {target!r} does not exist; nothing was moved",
+                f"Create it first: headrace topic create {target}",
+                NOT_FOUND,
+            ) from None
+        raise
     partitions = [Partition(topic, number) for number in session.partitions_of(topic)]
     bounds = log_bounds(session, partitions)
     if kind == SHARE:

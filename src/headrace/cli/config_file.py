@@ -19,7 +19,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -37,6 +37,12 @@ SERVE_TABLE = SERVE
 CLUSTER_TABLE = CLUSTER
 _OPTION_OF = {setting.name: option for option, setting in BY_OPTION.items()}
 _FILE_META = "headrace.cli.config_file"
+
+
+NEAR: Final = 0.55
+"""How similar a name must be to be suggested: `data_directory` finds `data-dir`."""
+NAMES_SHOWN_MAX: Final = 20
+"""More names than these are not listed in an error."""
 
 
 def config_option(
@@ -135,8 +141,15 @@ def _outside(path: Path, name: str, cluster_names: Sequence[str]) -> str:
 
 def _check_name(path: Path, shown: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        near = difflib.get_close_matches(name, [*known, *_OPTION_OF], 1)
-        step = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+        names = {one.lower(): one for one in (*_OPTION_OF, *known)}
+        plain = name.lower().replace("_", "-")
+        near = difflib.get_close_matches(plain, names, 3, NEAR)
+        near += [one for one in names if plain in one and one not in near][: 3 - len(near)]
+        step = "docs/reference/settings.md lists all settings"
+        if near:
+            step = f"did you mean {' or '.join(names[one] for one in near)}?"
+        elif len(known) <= NAMES_SHOWN_MAX:
+            step = f"known are {', '.join(sorted(known))}"
         raise CommandFailed(f"{path}: unknown {shown}; nothing was started: {step}")
 
 

@@ -32,7 +32,7 @@ from headrace.cli.text import unescape
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.cli.client import Client, KafkaError
+    from headrace.cli.client import Client, KafkaError, Message
     from headrace.cli.session import CliSession
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -69,6 +69,7 @@ class Delivery:
 
     handed: int = 0
     failed: int = 0
+    failed_bytes: int = 0
     first_error: KafkaError | None = None
     first_headers: Headers = field(default_factory=list)
     """Of the record that got `first_error`."""
@@ -76,11 +77,12 @@ class Delivery:
     """Whether later records would fail in the same way."""
 
     def report(
-        self, error: KafkaError | None, _message: object, headers: Headers | None = None
+        self, error: KafkaError | None, message: Message, headers: Headers | None = None
     ) -> None:
         """Called by the client for each record that was *not* delivered."""
         if error is not None:
             self.failed += 1
+            self.failed_bytes += len(message.value() or b"") + len(message.key() or b"")
             if self.first_error is None:
                 self.first_error, self.first_headers = error, headers or []
             self.is_hopeless = self.is_hopeless or error.name() not in OF_ONE_RECORD
@@ -373,6 +375,7 @@ def _report(topic: str, delivery: Delivery, meter: Meter, options: dict[str, Any
     stored = delivery.handed - delivery.failed
     seconds = meter.seconds()
     meter.records = stored
+    meter.size_bytes -= delivery.failed_bytes
     if options["as_json"]:
         meter.stop()
         print_json(

@@ -60,6 +60,14 @@ _RECEIVE: Final[Schema] = fields(
 )
 
 
+_NEW_GROUP: Final = (
+    "the group is new and begins at the end of the topic: it receives what is sent from now on. To"
+    " receive the records that are there, move it (PUT /v1/groups/{group}/offsets with the position"
+    " earliest), or set share.auto.offset.reset=earliest before its first receive"
+)
+"""Said once, when a group begins: its first receive is empty though the topic is not."""
+
+
 def _member_id(member: str) -> str:
     """The group's member that a receipt names: no receipt names one of another protocol."""
     return f"http-{member}"
@@ -131,6 +139,8 @@ class Queues:
         if receiving.messages:
             lasts_ms = lock_ms if lock_ms > 0 else self._queues.terms(group_id).config.lock_ms
             answer["lock_ends_ms"] = receiving.asked_at_ms + lasts_ms
+        elif receiving.begins_after_records:
+            answer["note"] = _NEW_GROUP
         answer |= failed_partitions(receiving.failed)
         head = json.dumps(answer).removesuffix("}")
         data = f'{head}, "messages": [{",".join(receiving.messages)}]}}'

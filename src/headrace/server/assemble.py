@@ -5,12 +5,15 @@ Invariants: choices only, no behaviour. Optional parts are imported here, on dem
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.broker_config import ACL
 from headrace.broker.node import Node
+from headrace.broker.settings.kinds import ADMIN_LISTENER, HTTP_LISTENER
 from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
@@ -322,6 +325,30 @@ async def _open(
         face.serve_ready()
 
 
+_OPTIONS = {ADMIN_LISTENER: "--admin-address", HTTP_LISTENER: "--http"}
+
+
+def _why_not_listening(endpoint: Endpoint, error: OSError) -> str:
+    """What is wrong with the address of a listener, and what to do."""
+    option = _OPTIONS.get(endpoint.listener, "--kafka")
+    place = f"the address {endpoint.host}:{endpoint.port} of {option}"
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"{place} is in use: another process, or another broker, listens there. Stop it, or"
+            f" choose another port with {option} (port 0 takes a free one)"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return (
+            f"{place} is no address of this machine: listen on one that it has, or on 0.0.0.0, and"
+            " give clients another one with --advertise"
+        )
+    if isinstance(error, socket.gaierror):
+        return f"{place} cannot be resolved ({error.strerror}): use a name or an address that can"
+    if error.errno == errno.EACCES:
+        return f"{place} needs rights that this process lacks: use a port from 1024 on"
+    return f"{place} cannot be listened on ({error.strerror or error}): use another one"
+
+
 async def _listen(
     broker: Broker,
     node: Node,
@@ -336,7 +363,10 @@ async def _listen(
         advertised = settings.advertised.get(endpoint.listener)
     elif is_wildcard(endpoint.host):  # reached under the name that Kafka clients use
         advertised = node.endpoints[0].host, endpoint.port
-    address = await face.listen(endpoint.host, endpoint.port, listener, advertised)
+    try:
+        address = await face.listen(endpoint.host, endpoint.port, listener, advertised)
+    except OSError as error:
+        raise RequestInvalid(_why_not_listening(endpoint, error)) from error
     broker.bound.append(replace(endpoint, host=address[0], port=address[1]))
     if endpoint.listener == settings.inter_broker_listener and face.name == KAFKA:
         told = node.endpoints[-1]

@@ -132,3 +132,23 @@ def test_settings_may_be_written_under_their_full_names(tmp_path):
     ):
         with pytest.raises(CommandFailed, match=message):
             found(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "step"),
+    [
+        ("DATA_DIR", "did you mean data-dir"),
+        ("data_directory", "did you mean data-dir"),
+        ("retention-ms", "log-retention-ms"),
+        ("xyzzy", "docs/reference/settings.md lists all settings"),
+    ],
+)
+def test_an_unknown_key_gets_suggestions_and_not_the_names_of_all_settings(
+    tmp_path, key, step
+) -> None:
+    path = tmp_path / "headrace.toml"
+    path.write_text(f"[serve]\n{key} = 1\n")
+    with pytest.raises(CommandFailed) as refused:
+        read_file(path, click.Context(serve), "serve", CLUSTER_NAMES)
+    assert step in refused.value.message
+    assert len(refused.value.message) < len(str(path)) + 200

@@ -411,3 +411,26 @@ async def test_the_id_of_a_consumer_group_is_refused(web):
     assert not web.node.share_groups.exists(GROUP)
     status, _ = await web.ask("POST", "/v1/queues/jobs/others/receive", {})
     assert status == 200
+
+
+@on_the_web
+async def test_the_first_receive_of_a_group_that_begins_at_the_end_says_so(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs"})
+    await web.ask("POST", "/v1/topics/jobs/records", {"records": [{"value": "before"}]})
+    _, first = await web.ask("POST", f"/v1/queues/jobs/{GROUP}/receive", {})
+    assert first["messages"] == []
+    assert "share.auto.offset.reset=earliest" in first["note"]
+    _, again = await web.ask("POST", f"/v1/queues/jobs/{GROUP}/receive", {})
+    assert "note" not in again
+    config = {"share.auto.offset.reset": "earliest"}
+    await web.ask("PATCH", "/v1/groups/others/config", {"set": config})
+    _, got = await web.ask("POST", "/v1/queues/jobs/others/receive", {})
+    assert [one["value"] for one in got["messages"]] == ["before"]
+    assert "note" not in got
+
+
+@on_the_web
+async def test_a_new_group_of_an_empty_topic_misses_nothing_and_is_told_nothing(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs"})
+    _, first = await web.ask("POST", f"/v1/queues/jobs/{GROUP}/receive", {})
+    assert first == {"topic": "jobs", "group": GROUP, "messages": []}

@@ -86,6 +86,8 @@ class QueueReceive(Generic[M]):
         self.messages: list[M] = []
         self.failed: dict[int, HeadraceError] = {}
         """Partitions that could not be asked in the last round."""
+        self.begins_after_records = False
+        """Whether the group is new on a partition of this broker, and begins after its records."""
         self.asked_at_ms = 0
         """When the last round began: no lock began before."""
         self._owners = parts.owners
@@ -175,7 +177,8 @@ class QueueReceive(Generic[M]):
         topic, group_id = self._topic, self._asked.group_id
         for number in owners.here:
             try:
-                await self._shares.begin(topic, number, group_id)
+                if await self._shares.begin(topic, number, group_id):
+                    self.begins_after_records = True
             except HeadraceError as error:  # the receive itself reports it, unless others have some
                 log.info("%s-%d: %s cannot begin yet: %s", topic.name, number, group_id, error)
         unbegun = {

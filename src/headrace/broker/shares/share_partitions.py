@@ -132,13 +132,14 @@ class SharePartitions:
         hosted.wake()
         return reply.errors
 
-    async def begin(self, topic: Topic, number: int, group_id: str) -> None:
+    async def begin(self, topic: Topic, number: int, group_id: str) -> bool:
         """Register the group with the partition, so that new records from now on are its backlog.
+        Returns whether it was new there and begins after the records that are there.
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
         """
         hosted = await self._host.open(topic, number)
-        await self._open_group(hosted, group_id, topic, number)
+        return await self._open_group(hosted, group_id, topic, number)
 
     async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
         """A member's session has ended."""
@@ -272,20 +273,23 @@ class SharePartitions:
         )
         return Hosted(topic.require_log(number), journal, shard)
 
-    async def _open_group(self, hosted: Hosted, group_id: str, topic: Topic, number: int) -> None:
+    async def _open_group(self, hosted: Hosted, group_id: str, topic: Topic, number: int) -> bool:
+        """Whether the group was new, and begins after records that are there."""
         partitions_then = await self._begin(group_id, topic.id, len(topic.partitions))
         terms = self._terms(group_id)
         machine, log_config, config = hosted.shard.machine, hosted.data.config, terms.config
+        is_new = True
         if log_config.has_attributes or log_config.ttl_ms >= 0:
             has_attributes, ttl_ms = log_config.has_attributes, log_config.ttl_ms
             config = replace(config, has_attributes=has_attributes, ttl_ms=ttl_ms)
         if isinstance(machine, ShareMachine):
             group = machine.groups.get(group_id)
+            is_new = group is None
             if group is not None and group.config == config:
                 if group.window.start < hosted.data.log_start_offset:
                     start = LogStartCommand(hosted.data.log_start_offset)
                     await hosted.ask(start)
-                return
+                return False
         if terms.dead_letter_topic == topic.name:
             raise own_dead_letter_topic(group_id, topic.name)
         # Nobody could have consumed a partition that was added later: none of it may be missed.
@@ -293,6 +297,7 @@ class SharePartitions:
         reset = "earliest" if is_added else terms.offset_reset
         start_offset = await self._first_offset(hosted.data, reset)
         await hosted.ask(OpenShareGroupCommand(group_id, start_offset, config))
+        return is_new and start_offset > hosted.data.log_start_offset
 
     async def _first_offset(self, data: PartitionLog, offset_reset: str) -> int:
         """The initial position of a group that is new to this partition."""
