@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
+from headrace.broker.services.queue_push import QueuePush
 from headrace.broker.services.queue_receipts import settle_receipts
 from headrace.broker.services.queue_receive import QueueReceive, ReceiveParts
 from headrace.broker.shares.queue_peers import QueuePosition
@@ -108,6 +109,12 @@ class QueueService:
         receive = QueueReceive(self._parts, topic, asked, show, ends)
         await receive.receive(wait_s, client)
         return receive
+
+    def subscribe(
+        self, topic: Topic, asked: ReceiveRequest, member_id: Callable[[str], str]
+    ) -> QueuePush:
+        """A consumer that is sent messages up to a credit; see QueuePush."""
+        return QueuePush(self, topic, asked, member_id, self._parts.tasks)
 
     async def settle(
         self,
