@@ -1,4 +1,4 @@
-# make setup | demo | test | verify | bench | lint | fast | release : nothing else to know.
+# make setup | demo | test | verify | bench | docs | lint | fast | release : nothing else to know.
 # `setup` brings the broker and what its tests use; what needs Spark brings Spark first.
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 SPARK := $(VENV)/.ready-spark
 
-.PHONY: setup fast demo test test-compiled verify lint lint-quick bench release clean
+.PHONY: setup fast demo test test-compiled verify lint lint-quick bench docs release clean
 
 setup: $(STAMP)
 
@@ -58,6 +58,11 @@ verify: $(SPARK)
 bench: $(SPARK)
 	@$(PY) scripts/build_core.py
 	$(PY) -m benchmarks $(BENCH)
+
+# The documentation as a site, in .cache/site.
+docs: setup
+	@$(VENV)/bin/sphinx-build -W --keep-going -n -q -b html docs .cache/site
+	@echo "open .cache/site/index.html"
 
 # What is published, in dist/, built twice and tried out: RELEASE="--python python3.11 python3.12".
 release:

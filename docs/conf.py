@@ -1,0 +1,43 @@
+"""The documentation as a site: `make docs` builds it from the same pages, with Sphinx.
+
+Invariants: builds without a network. Every warning is an error (`tests/documents/test_site.py`), so
+that a link that leads nowhere fails the build. The page of commands is written when it is built.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pygments.lexers.special import TextLexer
+
+from headrace.cli.commands_reference import page as commands
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent
+
+project = "Headrace"
+author = "the authors of Headrace"
+release = version = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"][
+    "version"
+]
+extensions = ["myst_parser"]
+myst_heading_anchors = 6  # links such as QUEUES.md#named-sequences
+html_theme = "furo"  # light and dark, by the reader's system
+html_title = f"Headrace {version}"
+html_copy_source = False
+html_show_sphinx = False
+suppress_warnings = ["misc.highlighting_failure"]
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.add_lexer("mermaid", TextLexer)  # diagrams stay text: drawing them needs a network
+    app.connect("builder-inited", _write_commands)
+
+
+def _write_commands(_app: Sphinx) -> None:
+    (HERE / "reference" / "commands.md").write_text(commands())

@@ -1,0 +1,73 @@
+"""The tutorial is followed: every command works, in its order, and prints what the page shows.
+The quickstarts run as they stand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.documents.commands import ROOT, blocks
+from tests.integration.broker import Broker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = ROOT / "docs" / "TUTORIAL.md"
+LIMIT_S = 180
+QUICKSTARTS = list(blocks(ROOT / "docs" / "QUICKSTARTS.md"))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """What the page's first command starts, on free ports."""
+    started = Broker(tmp_path / "broker").start()
+    yield started
+    started.stop()
+
+
+def test_every_command_of_the_tutorial_works(broker: Broker, tmp_path: Path) -> None:
+    programs = str(Path(sys.executable).parent)
+    env = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HEADRACE_BOOTSTRAP": broker.kafka,
+        "HEADRACE_HTTP": broker.http,
+    }
+    found = list(blocks(PAGE))
+    assert found[0] == ("sh", "headrace serve"), "the fixture starts it"
+    printed = ""
+    count = 0
+    for language, text in found[1:]:
+        if language == "text":
+            missing = [line for line in text.splitlines() if line not in printed]
+            assert not missing, printed
+        if language != "sh":
+            continue
+        ran = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
+        printed = ran.stdout
+        count += len(text.splitlines())
+    assert count > 15
+
+
+def test_every_quickstart_works(broker: Broker) -> None:
+    assert len(QUICKSTARTS) >= 4
+    for language, text in QUICKSTARTS:
+        assert language == "python"
+        code = text.replace("127.0.0.1:9092", broker.kafka).replace("127.0.0.1:9180", broker.http)
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert ran.returncode == 0, f"{text}\n{ran.stderr}"
+        assert "hello" in ran.stdout
