@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.queue_receipts import ReceiptSettlements
+from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.coordination.shares.commands import RENEW
 from headrace.errors import HeadraceError, Rejected
 from headrace.records.codec import Record
 from headrace.rocketmq import wire
 from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
-from headrace.rocketmq.handles import member_id, transaction_id
+from headrace.rocketmq.handles import member_id
 from headrace.rocketmq.messages import fill
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class Clients:
         client = ready[self._turn % len(ready)]
         command = wire.TelemetryCommand()
         asked = command.recover_orphaned_transaction_command
-        asked.transaction_id = transaction_id(shown.partition, shown.half.message_id)
+        asked.transaction_id = HalfReceipt(shown.partition, shown.half.number).text
         asked.message.topic.CopyFrom(client.published[name])
         record = Record(0, shown.half.timestamp_ms, *shown.body)
         fill(asked.message, record, topic.id, shown.partition)

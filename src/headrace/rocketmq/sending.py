@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.services.message_timers import HalfOutcome, HalfReference
 from headrace.broker.services.record_sends import Outgoing, Sent
+from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.coordination.quotas.entities import PRODUCER
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ReceiptInvalid, RecordStateInvalid
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused, set_status
-from headrace.rocketmq.handles import Recall, read_transaction_id, transaction_id
+from headrace.rocketmq.handles import Recall
 from headrace.rocketmq.messages import record_of
 from headrace.rocketmq.routes import ACCEPTED
 
@@ -72,13 +73,13 @@ class Sending:
             raise Refused(codes.BAD_REQUEST, "a transaction ends with COMMIT or ROLLBACK")
         topic = await caller.topic(request.topic)
         try:
-            partition, message_id = read_transaction_id(request.transaction_id)
-            topic.check_partition(partition)
+            half = HalfReceipt.parse(request.transaction_id)
+            topic.check_partition(half.partition)
         except HeadraceError as error:
             raise Refused(codes.INVALID_TRANSACTION_ID, str(error)) from error
         is_commit = request.resolution == wire.COMMIT
         by = f"the producer {caller.client_id}"
-        reference = HalfReference(partition, -1, message_id, is_commit, by)
+        reference = HalfReference(half.partition, half.number, "", is_commit, by)
         (outcome,), _failed = await self._services.timers.settle(topic, [reference])
         if outcome is None:
             raise Refused(
@@ -91,17 +92,14 @@ class Sending:
     async def recall(self, caller: Caller, request: Any, response: Any) -> None:
         """Cancel a delayed message that has not been delivered; again: nothing changes."""
         topic = await caller.topic(request.topic)
-        recall = Recall.read(request.recall_handle)
-        _none, (count,), _failed = await self._services.timers.cancel(
-            topic, [], [recall.message_id]
-        )
-        if isinstance(count, HeadraceError):
-            raise count
-        if not count and recall.due_ms <= self._services.appends.clock.now_ms():
-            raise Refused(
-                codes.MESSAGE_NOT_FOUND,
-                "the message is not recalled: it was due, and has been delivered",
-            )
+        try:
+            recall = Recall.parse(request.recall_handle)
+            now_ms = self._services.appends.clock.now_ms()
+            await self._services.timers.recall(topic, recall.receipt, now_ms)
+        except ReceiptInvalid as error:
+            raise Refused(codes.BAD_REQUEST, str(error)) from error
+        except RecordStateInvalid as error:
+            raise Refused(codes.MESSAGE_NOT_FOUND, str(error)) from error
         response.message_id = recall.message_id
 
 
@@ -112,10 +110,13 @@ def _fill_entry(entry: Any, parsed: Parsed, result: Sent | HeadraceError) -> Non
         return
     set_status(entry.status, None)
     entry.offset = max(result.place.offset, 0)
+    receipt = result.receipt
+    if receipt is None:
+        return
     if parsed.message_type == wire.TRANSACTION:
-        entry.transaction_id = transaction_id(result.partition, parsed.message_id)
-    elif parsed.due_ms is not None:
-        entry.recall_handle = Recall(parsed.due_ms, parsed.message_id).text
+        entry.transaction_id = receipt
+    else:
+        entry.recall_handle = Recall(receipt, parsed.message_id).handle
 
 
 def set_common_status(status: Any, entries: list[Any]) -> None:

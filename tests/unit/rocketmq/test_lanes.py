@@ -14,6 +14,7 @@ from tests.unit.rocketmq.rocketmq_rig import TestCall, on_rocketmq, receive_requ
 
 from headrace.broker.services.reads import AT_START, Start
 from headrace.broker.services.record_sends import Outgoing, Sent
+from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.codec import Record
 from headrace.rocketmq import clients, codes, wire
@@ -194,8 +195,9 @@ async def test_a_delayed_message_comes_when_it_is_due_and_not_if_it_is_recalled(
     assert wire.ms_of(got.system_properties.delivery_timestamp) == due_ms
     code = await rocket.code("RecallMessage", topic=topic, recall_handle=kept.recall_handle)
     assert code == codes.MESSAGE_NOT_FOUND, "it was delivered"
-    code = await rocket.code("RecallMessage", topic=topic, recall_handle="garbage")
-    assert code == codes.BAD_REQUEST
+    for garbage in ("garbage", "garbage.x", "", kept.recall_handle.replace(".", "")):
+        code = await rocket.code("RecallMessage", topic=topic, recall_handle=garbage)
+        assert code == codes.BAD_REQUEST, garbage
     past = await rocket.send("later", message_type=wire.DELAY, delivery_timestamp_ms=1)
     (got,) = await rocket.receive("later", GROUP, wait_ms=5_000)
     assert got.system_properties.message_id == past.message_id
@@ -222,7 +224,7 @@ async def test_a_half_message_is_delivered_once_it_is_committed(rocket):
     assert await end(kept, wire.COMMIT) == codes.OK, "again changes nothing"
     assert await end(kept, wire.ROLLBACK) == codes.PRECONDITION_FAILED
     assert await end(kept, 0) == codes.BAD_REQUEST
-    kept.transaction_id = "0.unknown"
+    kept.transaction_id = HalfReceipt(0, 4711).text
     assert await end(kept, wire.COMMIT) == codes.INVALID_TRANSACTION_ID
     kept.transaction_id = "garbage"
     assert await end(kept, wire.COMMIT) == codes.INVALID_TRANSACTION_ID
