@@ -331,6 +331,18 @@ def offsets_of(broker, group: str) -> dict[int, int]:
     return {one["partition"]: one["offset"] for one in answer["offsets"]}
 
 
+def test_a_group_with_a_hostile_name_is_text_and_can_be_opened(browser, console_broker):
+    name = f"a/b?c#d%2F {HOSTILE} {CONTROL}".replace("\x00", "")
+    commit(console_broker, name, 3)
+    with browser.page("groups") as page:
+        page.get_by_role("link", name="a/b?c#d%2F").click()
+        page.get_by_text("Lag in time").first.wait_for()
+        assert "⟨U+202E⟩gnp.exe" in page.locator("h1").inner_text()
+        page.get_by_role("link", name="Why is it slow?").click()
+        page.get_by_text("The group has no members").wait_for()
+        assert page.locator("main img, main script").count() == 0
+
+
 def test_offsets_are_reset_after_a_dry_run_that_counts(browser, console_broker):
     commit(console_broker, "resetting", 12)
     with browser.page("groups/resetting/reset") as page:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS
-from headrace.broker.services.reads import AT_END, AT_START, AT_TIME, Start
+from headrace.broker.services.reads import AT_END, AT_NEXT, AT_START, AT_TIME, Start
 from headrace.errors import HeadraceError
 from headrace.http.operations import (
     DRY_RUN,
@@ -42,13 +42,17 @@ from headrace.http.topics import (
 from headrace.log.visibility import READ_UNCOMMITTED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.responses import Response
 
-    from headrace.broker.services.group_service import Partition
+    from headrace.broker.services.group_service import GroupOffset, Partition
     from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
 
 OFFSETS_MAX: Final = 1_000
+TIMES_MAX: Final = 256
+"""Partitions of which one answer says the age of a record, each of which is read."""
 
 
 class GroupOperations:
@@ -70,6 +74,7 @@ class GroupOperations:
             position={"type": "string", "enum": ["earliest", "latest"]},
         )
         target["maxProperties"] = target["minProperties"] = 3
+        times = {"type": "boolean", "description": "Also `lag_ms`: the age of the next record."}
         self.operations = [
             Operation("GET", groups, "listGroups", "List groups.",
                       self._list, {**PAGE, "state": text(30), "type": text(30)}),
@@ -78,8 +83,8 @@ class GroupOperations:
                       "Delete a group without members, and its offsets.",
                       self._delete, changing),
             Operation("GET", f"{group}/offsets", "getGroupOffsets",
-                      "Get the offsets and lag of a group.",
-                      self._offsets, named),
+                      "Get the offsets and lag of a group, with `times` also in time.",
+                      self._offsets, named | {"times": times}),
             Operation("PUT", f"{group}/offsets", "moveGroup",
                       "Set the offsets of a group without members, also by time, start or end.",
                       self._move, changing, fields(["offsets"], offsets=listing(
@@ -136,17 +141,40 @@ class GroupOperations:
 
     async def _offsets(self, call: Call) -> Json:
         group_id = call.path["group"]
+        offsets = await self._groups.offsets(group_id)
+        ages = await self._ages(offsets[:TIMES_MAX]) if call.query.get("times") else {}
         found = [
             {
                 "topic": one.topic,
                 "partition": one.partition,
                 "offset": one.offset if one.offset >= 0 else None,
                 "lag": one.lag if one.lag >= 0 else None,
+                **({"lag_ms": ages.get((one.topic, one.partition))} if ages else {}),
                 **({} if one.error is None else {"error": details(one.error)}),
             }
-            for one in await self._groups.offsets(group_id)
+            for one in offsets
         ]
         return {"group": group_id, "offsets": found}
+
+    async def _ages(self, offsets: Sequence[GroupOffset]) -> dict[Partition, int | None]:
+        """The age of the first record that the group has not finished, in ms; 0 where it has
+        finished all, None where that record cannot be read."""
+        ages: dict[Partition, int | None] = {}
+        starts: dict[str, dict[int, Start]] = {}
+        for one in offsets:
+            ages[one.topic, one.partition] = 0 if one.lag == 0 else None
+            if one.lag > 0 and one.offset >= 0:
+                starts.setdefault(one.topic, {})[one.partition] = Start(AT_NEXT, one.offset)
+        now_ms = self._services.appends.clock.now_ms()
+        for name, places in starts.items():
+            topic = self._services.topics.find(name)
+            if topic is None:
+                continue
+            pages = await self._services.reads.pages(topic, places, 1, READ_UNCOMMITTED)
+            for number, read in pages.items():
+                if not isinstance(read, HeadraceError) and read.records:
+                    ages[name, number] = max(now_ms - read.records[0].timestamp_ms, 0)
+        return ages
 
     async def _move(self, call: Call) -> Json:
         group_id = call.path["group"]

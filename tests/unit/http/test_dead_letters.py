@@ -69,3 +69,27 @@ async def test_a_queue_without_receivers_is_diagnosed(web):
     assert (status, answer["lag"]) == (200, 4)
     assert answer["findings"][0]["kind"] == "no_members"
     assert (await web.ask("GET", "/v1/groups/nobody/diagnosis?span_ms=0"))[0] == 404
+
+
+@on_the_web
+async def test_a_lag_is_also_the_age_of_the_next_record(web):
+    await web.ask("POST", "/v1/topics", {"name": "orders", "partitions": 3})
+    now_ms = web.node.clock.now_ms()
+    records = [
+        {"value": "x", "partition": number, "timestamp_ms": now_ms - age_ms}
+        for number, age_ms in ((0, 90_000), (0, 60_000), (1, 5_000))
+    ]
+    await web.ask("POST", "/v1/topics/orders/records", {"records": records})
+    # Only a share group is made by moving it; a group of Kafka's begins with a commit.
+    await web.ask("PATCH", "/v1/groups/g/config", {"set": {"share.auto.offset.reset": "earliest"}})
+    await web.ask("POST", "/v1/queues/orders/g/receive", {"max": 1})
+    places = [(0, 1), (1, 1), (2, 0)]
+    offsets = [{"topic": "orders", "partition": n, "offset": offset} for n, offset in places]
+    status, moved = await web.ask("PUT", "/v1/groups/g/offsets", {"offsets": offsets})
+    assert (status, [one["ok"] for one in moved["results"]]) == (200, [True] * 3)
+    _, answer = await web.ask("GET", "/v1/groups/g/offsets?times=true")
+    first, second, third = (one["lag_ms"] for one in answer["offsets"])
+    assert 60_000 <= first < 120_000
+    assert (second, third) == (0, 0)
+    _, answer = await web.ask("GET", "/v1/groups/g/offsets")
+    assert all("lag_ms" not in one for one in answer["offsets"])

@@ -2,7 +2,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { count, visible } from "../format.js";
+import { count, span, visible } from "../format.js";
 import { go, link, setQuery } from "../route.js";
 import { Empty, Field, Figure, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
 import { Settings } from "./settings.js";
@@ -40,7 +40,7 @@ function List({ query }) {
 
 function Group({ name, tab }) {
   const state = useData((signal) => Promise.all([
-    get(at("groups", name), {}, signal), get(at("groups", name, "offsets"), {}, signal),
+    get(at("groups", name), {}, signal), get(at("groups", name, "offsets"), { times: true }, signal),
   ]).then(([group, { offsets }]) => ({ ...group, offsets })), [name]);
   const [dialog, start] = useAction();
   const remove = () => start({
@@ -69,6 +69,7 @@ const lagOf = (offsets) => offsets.reduce((sum, one) => sum + (one.lag ?? 0), 0)
 function Lag({ group, again }) {
   return html`<dl class="figures">
       <${Figure} name=${t("Lag")} value=${count(lagOf(group.offsets))} note=${t("records not consumed yet")} />
+      <${Figure} name=${t("Lag in time")} value=${span(Math.max(-1, ...group.offsets.map((one) => one.lag_ms ?? -1)))} note=${t("age of the oldest record that is not consumed")} />
       <${Figure} name=${t("Members")} value=${count(group.members.length)} note=${group.state} />
       <${Figure} name=${t("Type")} value=${group.type} />
     </dl>
@@ -80,6 +81,7 @@ function Lag({ group, again }) {
           { name: t("Partition"), isNumber: true, cell: (one) => one.partition },
           { name: t("Offset"), isNumber: true, cell: (one) => count(one.offset) },
           { name: t("Lag"), isNumber: true, cell: (one) => count(one.lag) },
+          { name: t("Lag in time"), isNumber: true, cell: (one) => span(one.lag_ms) },
           ...(group.type === "share" ? [{ name: t("Queue"), cell: (one) => html`<a href=${link(["queues", one.topic, group.group])}>${t("Queue")}</a>` }] : []),
         ]} />`}`;
 }
