@@ -38,6 +38,11 @@ from tests.integration.broker import Broker, wait_until
 from tests.integration.foreign import node_program
 from tests.integration.test_transactions import fresh
 
+from headrace.errors import AuthenticationFailed
+from headrace.pipeline.direct import is_possible, read_directly
+from headrace.pipeline.options import SourceOptions
+from headrace.pipeline.planning import OffsetRange
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -170,6 +175,16 @@ def with_aiokafka(secured: Secured, mechanism: str, topic: str) -> list[bytes]:
     return asyncio.run(run())
 
 
+def with_pipeline(secured: Secured, mechanism: str, topic: str) -> list[bytes]:
+    producer = Producer(secured.settings(mechanism))
+    producer.produce(topic, b"v")
+    assert producer.flush(TIMEOUT_S) == 0
+    client = {name: str(value) for name, value in secured.settings(mechanism).items()}
+    assert is_possible(client)
+    batches = read_directly(OffsetRange(topic, 0, 0, 1), SourceOptions(client=client))
+    return [row["value"] for batch in batches for row in batch.to_pylist()]
+
+
 def of_python(secured: Secured, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
     return {
         "bootstrap_servers": secured.bootstrap,
@@ -184,6 +199,7 @@ CLIENTS = {
     "librdkafka": with_librdkafka,
     "kafka-python": with_kafka_python,
     "aiokafka": with_aiokafka,
+    "pipeline": with_pipeline,
 }
 
 
@@ -192,6 +208,20 @@ CLIENTS = {
 def test_a_client_logs_in_writes_and_reads(secured, client, mechanism):
     topic = secured.create_topic("logged-in")
     assert CLIENTS[client](secured, mechanism, topic) == [b"v"]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_pipeline_learns_of_a_wrong_password_at_once_and_does_not_repeat_it(secured, mechanism):
+    topic = secured.create_topic("refused")
+    client = {
+        name: str(value)
+        for name, value in secured.settings(mechanism, password="not-this-one").items()
+    }
+    begun = time.monotonic()
+    with pytest.raises(AuthenticationFailed) as caught:
+        list(read_directly(OffsetRange(topic, 0, 0, 1), SourceOptions(client=client)))
+    assert time.monotonic() - begun < AT_ONCE_S
+    assert "not-this-one" not in str(caught.value)
 
 
 def node(secured: Secured, library: str, mechanism: str, password: str) -> dict[str, Any]:

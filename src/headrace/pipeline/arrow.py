@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.pipeline.columns import Headers, RecordColumns
 
@@ -37,7 +37,7 @@ def to_arrow(rows: RecordColumns, topic: str, partition: int) -> Any:
     count = len(rows)
     present, strange = _timestamps_of(rows)
     columns = [
-        _repeated(topic.encode(), count, pa.string()),
+        repeated(topic, count),
         _ints("i", [partition] * count),
         _ints("q", rows.offsets),
         _timestamps(rows.times_ms, present),
@@ -45,7 +45,7 @@ def to_arrow(rows: RecordColumns, topic: str, partition: int) -> Any:
         binary(rows.keys),
         header_column(rows.headers),
         binary(rows.values),
-        raw_column(rows, strange),
+        raw_column(len(rows), strange, _by_row(rows)),
     ]
     return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
 
@@ -69,6 +69,13 @@ def _timestamps_of(rows: RecordColumns) -> tuple[list[bool] | None, dict[int, in
     return present, strange
 
 
+def _by_row(rows: RecordColumns) -> dict[int, list[bytes]]:
+    if not rows.raw_keys:
+        return {}
+    found = ((row, rows.raw_keys.get(offset)) for row, offset in enumerate(rows.offsets))
+    return {row: keys for row, keys in found if keys is not None}
+
+
 def binary(values: Sequence[bytes | None]) -> Any:
     """A binary column; None is null."""
     import pyarrow as pa
@@ -89,7 +96,7 @@ def header_column(rows: Sequence[Headers | None]) -> Any:
     """A list of (key, value) for each row; null where a record has none."""
     import pyarrow as pa
 
-    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    kind = header_kind()
     if not any(rows):
         return pa.nulls(len(rows), kind)
     flat = [header for row in rows if row for header in row]
@@ -103,12 +110,21 @@ def header_column(rows: Sequence[Headers | None]) -> Any:
     )
 
 
-def _repeated(text: bytes, count: int, kind: Any) -> Any:
+def header_kind() -> Any:
+    """The type of the column `headers`."""
     import pyarrow as pa
 
+    return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def repeated(word: str, count: int) -> Any:
+    """A string column of one value."""
+    import pyarrow as pa
+
+    text = word.encode()
     ends = array("i", range(0, len(text) * count + 1, len(text))) if text else array("i", [0])
     return pa.Array.from_buffers(
-        kind, count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)]
+        pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)]
     )
 
 
@@ -133,37 +149,38 @@ def _timestamps(times_ms: Sequence[int], present: Sequence[bool] | None) -> Any:
     )
 
 
-def raw_column(rows: RecordColumns, strange_ms: dict[int, int]) -> Any:
+def raw_column(
+    count: int, strange_ms: Mapping[int, int], raw_keys: Mapping[int, Sequence[bytes]]
+) -> Any:
     """Return what the other columns cannot represent: null for nearly every record.
 
     `timestampMs` is set if the timestamp is out of Spark's range, `headerKeys` if a header key is
-    not UTF-8.
+    not UTF-8: both are given by row.
     """
     import pyarrow as pa
 
     keys_kind = pa.list_(pa.binary())
     kind = pa.struct([("timestampMs", pa.int64()), ("headerKeys", keys_kind)])
-    if not strange_ms and not rows.raw_keys:
-        return pa.nulls(len(rows), kind)
-    indexes = range(len(rows))
-    row_keys = [rows.raw_keys.get(offset) for offset in rows.offsets]
+    if not strange_ms and not raw_keys:
+        return pa.nulls(count, kind)
+    rows = range(count)
     times = pa.Array.from_buffers(
         pa.int64(),
-        len(rows),
+        count,
         [
-            _bitmap([index in strange_ms for index in indexes]),
-            pa.py_buffer(array("q", [strange_ms.get(index, 0) for index in indexes])),
+            _bitmap([row in strange_ms for row in rows]),
+            pa.py_buffer(array("q", [strange_ms.get(row, 0) for row in rows])),
         ],
     )
-    ends = array("i", accumulate((len(keys or ()) for keys in row_keys), initial=0))
+    ends = array("i", accumulate((len(raw_keys.get(row, ())) for row in rows), initial=0))
     keys = pa.Array.from_buffers(
         keys_kind,
-        len(rows),
-        [_bitmap([keys is not None for keys in row_keys]), pa.py_buffer(ends)],
-        children=[binary([key for keys in row_keys if keys for key in keys])],
+        count,
+        [_bitmap([row in raw_keys for row in rows]), pa.py_buffer(ends)],
+        children=[binary([key for row in sorted(raw_keys) for key in raw_keys[row]])],
     )
-    is_set = [index in strange_ms or row_keys[index] is not None for index in indexes]
-    return pa.Array.from_buffers(kind, len(rows), [_bitmap(is_set)], children=[times, keys])
+    is_set = [row in strange_ms or row in raw_keys for row in rows]
+    return pa.Array.from_buffers(kind, count, [_bitmap(is_set)], children=[times, keys])
 
 
 def _bitmap(present: Sequence[bool]) -> Any:

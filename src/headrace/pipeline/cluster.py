@@ -157,15 +157,27 @@ class ClusterClient:
     def at_time(self, partitions: Offsets, timestamp_ms: int) -> Offsets:
         """Return the first offset whose timestamp is at least `timestamp_ms`, or the end offset if
         none is."""
-        spec = _offset_specs().for_timestamp(timestamp_ms)
-        found = self._list({(t, p): spec for t, p, _ in walk(partitions)})
-        latest = self.latest(partitions)
-        return build(
-            [
-                (t, p, offset if offset >= 0 else offset_of(latest, t, p, 0))
-                for t, p, offset in walk(found)
-            ]
-        )
+        return self.at_times(build([(t, p, timestamp_ms) for t, p, _ in walk(partitions)]))
+
+    def at_times(self, times_ms: Offsets, *, is_required: bool = False) -> Offsets:
+        """As `at_time`, with a time for each partition.
+
+        Raises OptionInvalid if `is_required` and a partition has no such record.
+        """
+        for_timestamp = _offset_specs().for_timestamp
+        found = self._list({(t, p): for_timestamp(time_ms) for t, p, time_ms in walk(times_ms)})
+        missing = [(t, p) for t, p, offset in walk(found) if offset < 0]
+        if missing and is_required:
+            topic, partition = missing[0]
+            raise OptionInvalid(
+                f"{topic}-{partition} has no record at or after"
+                f" {offset_of(times_ms, topic, partition, 0)} ms. Give an earlier time, or set"
+                " startingOffsetsByTimestampStrategy=latest to start at the end there.",
+                topic=topic,
+                partition=partition,
+            )
+        latest = self.latest(build([(t, p, 0) for t, p in missing]))
+        return build([*walk(build([e for e in walk(found) if e[2] >= 0])), *walk(latest)])
 
     def _list(
         self, wanted: dict[tuple[str, int], Any], *, committed: bool | None = None
@@ -243,20 +255,58 @@ def _admin_library() -> dict[str, Any]:
     return vars(admin)
 
 
+def subscribed(cluster: ClusterClient, options: SourceOptions) -> TopicSubscription:
+    """What the options subscribe to. Raises OptionInvalid if a topic or an assigned partition is
+    missing."""
+    found = cluster.subscription_of(options.topics, options.pattern)
+    if not options.assigned:
+        return found
+    wanted = [(t, number, 0) for t, numbers in options.assigned.items() for number in numbers]
+    for topic, number, _ in wanted:
+        if offset_of(found.partitions, topic, number, -1) < 0:
+            raise OptionInvalid(
+                f"The option assign names {topic}-{number}, but {topic} has"
+                f" {len(found.partitions[topic])} partitions.",
+                topic=topic,
+            )
+    return found._replace(partitions=build(wanted))
+
+
 def resolve_start(cluster: ClusterClient, options: SourceOptions, partitions: Offsets) -> Offsets:
-    """Return the start offsets of a read."""
+    """Return the start offsets of a read. Raises OptionInvalid."""
     if options.starting_timestamp_ms is not None:
-        return cluster.at_time(partitions, options.starting_timestamp_ms)
+        times_ms = build([(t, p, options.starting_timestamp_ms) for t, p, _ in walk(partitions)])
+        return cluster.at_times(times_ms, is_required=options.is_start_time_required)
+    if options.starting_times_ms:
+        return _resolve_times(cluster, options, partitions, "startingOffsetsByTimestamp")
     start = _resolve(cluster, options.starting, partitions, unnamed=EARLIEST)
     return _within_log(cluster, options, "startingOffsets", start)
 
 
 def resolve_end(cluster: ClusterClient, options: SourceOptions, partitions: Offsets) -> Offsets:
-    """Return the end offsets of a batch read."""
+    """Return the end offsets of a batch read. Raises OptionInvalid."""
     if options.ending_timestamp_ms is not None:
         return cluster.at_time(partitions, options.ending_timestamp_ms)
+    if options.ending_times_ms:
+        return _resolve_times(cluster, options, partitions, "endingOffsetsByTimestamp")
     end = _resolve(cluster, options.ending, partitions, unnamed=LATEST)
     return _within_log(cluster, options, "endingOffsets", end)
+
+
+def _resolve_times(
+    cluster: ClusterClient, options: SourceOptions, partitions: Offsets, name: str
+) -> Offsets:
+    """Offsets by a time for each partition; those without one are read from the start, to the
+    end."""
+    is_start = name == "startingOffsetsByTimestamp"
+    times_ms = options.starting_times_ms if is_start else options.ending_times_ms
+    for topic, partition, _ in walk(times_ms):
+        if offset_of(partitions, topic, partition, -1) < 0:
+            raise OptionInvalid(f"{name} names {topic}-{partition}, which is not subscribed.")
+    rest = build([e for e in walk(partitions) if offset_of(times_ms, e[0], e[1], -1) < 0])
+    found = cluster.at_times(times_ms, is_required=is_start and options.is_start_time_required)
+    others = cluster.earliest(rest) if is_start else cluster.latest(rest)
+    return build([*walk(found), *walk(others)])
 
 
 def _resolve(

@@ -39,6 +39,10 @@ class ReadStalled(Retriable):
     """The broker sent nothing within the time-out although the log has more records."""
 
 
+class ReadRefused(Rejected):
+    """The broker refuses to serve a partition to this client."""
+
+
 class NotStableYet(Retriable):
     """The planned records are not committed yet: a transaction is open."""
 

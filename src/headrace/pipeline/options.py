@@ -1,20 +1,24 @@
 """Options of the data source `headrace`, parsed from Spark's options into typed values.
 
 Invariants: pure. Every unknown or contradictory option raises an OptionInvalid that names it. Spark
-passes option names in any case; `kafka.*` options go to the client unchanged.
+passes option names in any case; `kafka.*` options are the client's (`client_settings.py`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
+from headrace.pipeline.client_settings import client_settings
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.planning import walk
+from headrace.pipeline.row_filter import RowFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from headrace.pipeline.planning import Offsets
 
@@ -22,33 +26,50 @@ EARLIEST, LATEST = -2, -1  # Kafka's own numbers, also in the JSON of offsets
 
 Boundary = Literal["earliest", "latest"] | dict[str, dict[str, int]]
 
-_SOURCE_OPTIONS = {
-    "bootstrap.servers", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets",
-    "startingtimestamp", "endingtimestamp", "includeheaders", "maxoffsetspertrigger",
-    "minpartitions", "maxrecordspertask", "failondataloss", "pinend", "batchrows",
-    "stalltimeoutms", "topicids",
-}  # fmt: skip
-_SINK_OPTIONS = {
-    "bootstrap.servers", "topic", "writeid", "sortrows", "deliverytimeoutms", "delivery",
-}  # fmt: skip
+_SOURCE_OPTIONS = (
+    "bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets",
+    "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "includeHeaders",
+    "minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+    "maxRecordsPerPartition", "maxRecordsPerTask", "failOnDataLoss", "pinEnd", "batchRows",
+    "stallTimeoutMs", "topicIds",
+)  # fmt: skip
+_SINK_OPTIONS = (
+    "bootstrap.servers", "topic", "writeId", "sortRows", "deliveryTimeoutMs", "delivery",
+)  # fmt: skip
 _DELIVERIES = ("exactlyOnce", "atLeastOnce")
 # Spark adds these to the user's options.
 _SPARK_OPTIONS = {"path", "checkpointlocation", "queryname"}
+_NOT_NEEDED = {
+    "kafkaconsumer.polltimeoutms": "stallTimeoutMs says how long a silent broker is waited for",
+    "fetchoffset.numretries": "requests are repeated until stallTimeoutMs",
+    "fetchoffset.retryintervalms": "requests are repeated until stallTimeoutMs",
+    "groupidprefix": "no consumer group is used",
+    "includetimestamp": "the columns timestamp and timestampType are always there",
+}
+"""Options of Spark's Kafka connector that have no meaning here."""
+_TIME_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True)
 class SourceOptions:
     """A subscription with its bounds and limits. Counts are records, times are ms since 1970."""
 
-    client: dict[str, str]
+    client: dict[str, str] = field(repr=False)
     topics: tuple[str, ...] = ()
     pattern: str | None = None
+    assigned: dict[str, list[int]] = field(default_factory=dict)
     starting: Boundary = "earliest"
     ending: Boundary = "latest"
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
+    starting_times_ms: Offsets = field(default_factory=dict)
+    ending_times_ms: Offsets = field(default_factory=dict)
+    is_start_time_required: bool = False
     include_headers: bool = True
     offsets_per_trigger_max: int | None = None
+    offsets_per_trigger_min: int | None = None
+    trigger_delay_ms_max: int = 900_000
     partitions_min: int | None = None
     records_per_task_max: int | None = None
     fail_on_data_loss: bool = True
@@ -56,6 +77,7 @@ class SourceOptions:
     batch_rows: int = 10_000
     stall_timeout_ms: int = 60_000
     topic_ids: dict[str, str] = field(default_factory=dict)
+    row_filter: RowFilter = field(default_factory=RowFilter)
 
 
 @dataclass(frozen=True)
@@ -65,7 +87,7 @@ class SinkOptions:
     `at_least_once` writes a replayed batch again instead of completing it.
     """
 
-    client: dict[str, str]
+    client: dict[str, str] = field(repr=False)
     topic: str | None = None
     write_id: str | None = None
     sort_rows: bool = False
@@ -78,23 +100,38 @@ def parse_source(raw: Mapping[str, str]) -> SourceOptions:
     options = _lower(raw, _SOURCE_OPTIONS)
     topics = tuple(name.strip() for name in options.get("subscribe", "").split(",") if name.strip())
     pattern = options.get("subscribepattern")
-    if bool(topics) == (pattern is not None):
-        raise OptionInvalid("Set exactly one of the options subscribe and subscribePattern.")
+    assigned = _assignment(options.get("assign", "{}"))
+    if bool(topics) + (pattern is not None) + bool(assigned) != 1:
+        raise OptionInvalid(
+            "Set exactly one of the options subscribe, subscribePattern and assign."
+        )
     for boundary in ("starting", "ending"):
-        if f"{boundary}timestamp" in options and f"{boundary}offsets" in options:
-            raise OptionInvalid(f"Set {boundary}Offsets or {boundary}Timestamp, not both.")
+        ways = (f"{boundary}Offsets", f"{boundary}OffsetsByTimestamp", f"{boundary}Timestamp")
+        given = [name for name in ways if name.lower() in options]
+        if len(given) > 1:
+            raise OptionInvalid(f"Set {given[0]} or {given[1]}, not both.")
+    least, most = _count(options, "minoffsetspertrigger"), _count(options, "maxoffsetspertrigger")
+    if least is not None and most is not None and least > most:
+        raise OptionInvalid(f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger.")
     return SourceOptions(
         client=_client(raw, options),
-        topics=topics,
+        topics=topics or tuple(assigned),
         pattern=pattern,
+        assigned=assigned,
         starting=_boundary(options.get("startingoffsets", "earliest")),
         ending=_boundary(options.get("endingoffsets", "latest")),
         starting_timestamp_ms=_count(options, "startingtimestamp", least=0),
         ending_timestamp_ms=_count(options, "endingtimestamp", least=0),
+        starting_times_ms=_times(options, "startingOffsetsByTimestamp"),
+        ending_times_ms=_times(options, "endingOffsetsByTimestamp"),
+        is_start_time_required=_strategy(options) == "error",
         include_headers=_flag(options, "includeheaders", default=True),
-        offsets_per_trigger_max=_count(options, "maxoffsetspertrigger"),
+        offsets_per_trigger_max=most,
+        offsets_per_trigger_min=least,
+        trigger_delay_ms_max=_duration_ms(options, "maxTriggerDelay", "15m"),
         partitions_min=_count(options, "minpartitions"),
-        records_per_task_max=_count(options, "maxrecordspertask"),
+        records_per_task_max=_count(options, "maxrecordspertask")
+        or _count(options, "maxrecordsperpartition"),
         fail_on_data_loss=_flag(options, "failondataloss", default=True),
         pin_end=_flag(options, "pinend", default=False),
         batch_rows=_count(options, "batchrows") or 10_000,
@@ -121,23 +158,28 @@ def offsets_to_json(offsets: Offsets) -> str:
     return json.dumps(offsets, sort_keys=True, separators=(",", ":"))
 
 
-def _lower(raw: Mapping[str, str], known: set[str]) -> dict[str, str]:
+def _lower(raw: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     options = {name.lower(): str(value) for name, value in dict(raw).items()}
+    by_lower = {name.lower(): name for name in known}
     for name in sorted(options):
-        if name not in known and name not in _SPARK_OPTIONS and not name.startswith("kafka."):
-            raise OptionInvalid(
-                f"Unknown option {name!r} (known: {', '.join(sorted(known))}, kafka.*).",
-                option=name,
-            )
+        if name in by_lower or name in _SPARK_OPTIONS or name.startswith("kafka."):
+            continue
+        if name in _NOT_NEEDED:
+            advice = f"It has no meaning here: {_NOT_NEEDED[name]}. Remove it."
+        elif alike := get_close_matches(name, by_lower, 1, cutoff=0.6):
+            advice = f"Did you mean {by_lower[alike[0]]}?"
+        else:
+            advice = f"Settings of the client begin with kafka.; others are {', '.join(known)}."
+        raise OptionInvalid(f"Unknown option {name!r}. {advice}", option=name)
     return options
 
 
 def _client(raw: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    client = {
+    client = client_settings({
         name[len("kafka.") :]: str(value)
         for name, value in dict(raw).items()
         if name.lower().startswith("kafka.")
-    }
+    })  # fmt: skip
     if "bootstrap.servers" in options:
         client["bootstrap.servers"] = options["bootstrap.servers"]
     if not client.get("bootstrap.servers"):
@@ -171,6 +213,55 @@ def _boundary(text: str) -> Boundary:
                 f" or {EARLIEST} for the log start, or {LATEST} for the log end."
             )
     return offsets
+
+
+def _assignment(text: str) -> dict[str, list[int]]:
+    try:
+        found = {str(t): [int(each) for each in numbers] for t, numbers in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise OptionInvalid(
+            f'The option assign must be JSON like {{"topic":[0,1]}}, not {text!r}.', option="assign"
+        ) from error
+    if any(number < 0 for numbers in found.values() for number in numbers):
+        raise OptionInvalid("The option assign names a negative partition.", option="assign")
+    return found
+
+
+def _times(options: Mapping[str, str], name: str) -> Offsets:
+    text = options.get(name.lower(), "{}")
+    try:
+        found = {
+            str(topic): {str(int(number)): int(time_ms) for number, time_ms in by_number.items()}
+            for topic, by_number in json.loads(text).items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise OptionInvalid(
+            f'The option {name} must be JSON like {{"topic":{{"0":1700000000000}}}} in'
+            f" milliseconds since 1970, not {text!r}.",
+            option=name.lower(),
+        ) from error
+    if any(time_ms < 0 for *_, time_ms in walk(found)):
+        raise OptionInvalid(f"The option {name} names a time before 1970.", option=name.lower())
+    return found
+
+
+def _strategy(options: Mapping[str, str]) -> str:
+    name = "startingOffsetsByTimestampStrategy"
+    word = options.get(name.lower(), "latest").lower()
+    if word not in ("error", "latest"):
+        raise OptionInvalid(f"Option {name} must be error or latest, not {word!r}.", option=name)
+    return word
+
+
+def _duration_ms(options: Mapping[str, str], name: str, default: str) -> int:
+    text = options.get(name.lower(), default)
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d)\s*", text)
+    if found is None:
+        raise OptionInvalid(
+            f"Option {name} must be a duration such as 500ms, 30s or 15m, not {text!r}.",
+            option=name,
+        )
+    return int(found[1]) * _TIME_UNITS[found[2]]
 
 
 def _topic_ids(text: str) -> dict[str, str]:

@@ -6,12 +6,21 @@ options only. Spark imports this module in every worker: keep it light.
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from headrace.pipeline.arrow import SCHEMA
-from headrace.pipeline.cluster import ClusterClient, check_present, resolve_end, resolve_start
+from headrace.pipeline.cluster import (
+    ClusterClient,
+    check_present,
+    resolve_end,
+    resolve_start,
+    subscribed,
+)
 from headrace.pipeline.options import SourceOptions, parse_sink, parse_source
 from headrace.pipeline.planning import Offsets, build, offset_of, ranges_between, walk
 from headrace.pipeline.position import recreated, recreated_topics
@@ -19,8 +28,9 @@ from headrace.pipeline.stream_reader import HeadraceStreamReader
 from headrace.pipeline.tasks import read_task, tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from headrace.pipeline.sink import BatchWriter, StreamWriter
@@ -36,21 +46,63 @@ class HeadraceReader(DataSourceReader):
         """Plan the tasks. Raises OptionInvalid, RecordsLost, TopicRecreated."""
         options = self.options
         cluster = ClusterClient(options.client)
-        subscribed, topic_ids = cluster.subscription_of(options.topics, options.pattern)
+        present, topic_ids = subscribed(cluster, options)
         for topic in recreated_topics(options.topic_ids, topic_ids):
             raise recreated(
                 topic, options.topic_ids, topic_ids, "Omit topicIds to read the new topic."
             )
-        start = resolve_start(cluster, options, subscribed)
-        end = resolve_end(cluster, options, subscribed)
+        start = resolve_start(cluster, options, present)
+        end = resolve_end(cluster, options, present)
         # A start after the end (for example both by time) is an empty read, not data loss.
         end = build([(t, p, max(o, offset_of(start, t, p, 0))) for t, p, o in walk(end)])
+        start, end = self._filtered(cluster, start, end)
         start, end = bounded(cluster, options, start, end)
         return tasks(ranges_between(start, end), options, topic_ids)
+
+    def _filtered(
+        self, cluster: ClusterClient, start: Offsets, end: Offsets
+    ) -> tuple[Offsets, Offsets]:
+        """[start, end) without what the query's predicates exclude."""
+        wanted = self.options.row_filter
+        start, end = wanted.bounded(start, wanted.chosen(end))
+        if wanted.time_ms_min is not None:
+            since = cluster.at_time(end, wanted.time_ms_min)
+            start = build(
+                [
+                    (t, p, min(max(o, offset_of(since, t, p, 0)), offset_of(end, t, p, o)))
+                    for t, p, o in walk(start)
+                ]
+            )
+        return start, end
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Read the records of one task."""
         return read_task(partition, self.options)
+
+
+class FilteringReader(HeadraceReader):
+    """A bounded read that takes predicates of the query.
+
+    Spark 4.1 refuses a reader that can do so unless spark.sql.python.filterPushdown.enabled is
+    true, so it gets one only in the process that passes predicates on.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what is applied exactly; yield the others back."""
+        for each in filters:
+            taken = self.options.row_filter.with_predicate(each)
+            if taken is None:
+                yield each
+            else:
+                self.options = replace(self.options, row_filter=taken)
+
+
+_PUSHDOWN_MODULE = "data_source_pushdown_filters"
+
+
+def _is_asked_for_filters() -> bool:
+    """Whether the caller's caller is Spark's process that passes predicates on."""
+    return Path(sys._getframe(2).f_code.co_filename).stem == _PUSHDOWN_MODULE  # noqa: SLF001
 
 
 class HeadraceDataSource(DataSource):
@@ -67,7 +119,8 @@ class HeadraceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> HeadraceReader:
         """A bounded read."""
-        return HeadraceReader(parse_source(self.options))
+        kind = FilteringReader if _is_asked_for_filters() else HeadraceReader
+        return kind(parse_source(self.options))
 
     def streamReader(self, schema: StructType) -> HeadraceStreamReader:  # noqa: N802
         """An unbounded read."""

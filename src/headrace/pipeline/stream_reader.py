@@ -12,11 +12,18 @@ batch: its end carries it (`begins`), and so a replay begins where the first run
 from __future__ import annotations
 
 import logging
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from headrace.pipeline.cluster import ClusterClient, TopicSubscription, check_present, resolve_start
+from headrace.pipeline.cluster import (
+    ClusterClient,
+    TopicSubscription,
+    check_present,
+    resolve_start,
+    subscribed,
+)
 from headrace.pipeline.errors import RecordsLost
 from headrace.pipeline.planning import (
     Offsets,
@@ -54,6 +61,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
         self._pinned: StreamPosition | None = None
         self._held: set[tuple[str, int]] = set()
         self._ends_asked = 0
+        self._batch_ns: int | None = None
         self._left_out = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -76,6 +84,8 @@ class HeadraceStreamReader(DataSourceStreamReader):
                 self._pinned = end
         position = self._reachable(position, end)
         wanted = limited(position.offsets, end.offsets, self.options.offsets_per_trigger_max)
+        if self._is_delayed(position.offsets, end.offsets):
+            wanted = limited(position.offsets, position.offsets, None)
         self._ends_asked += 1
         self._left_out = total(wanted, end.offsets)
         if self._position is None:
@@ -127,6 +137,19 @@ class HeadraceStreamReader(DataSourceStreamReader):
             )
         self._cluster = None
 
+    def _is_delayed(self, position: Offsets, end: Offsets) -> bool:
+        """Whether the next batch waits for more records (minOffsetsPerTrigger), which it does at
+        most for maxTriggerDelay; the first batch of a reader does not wait."""
+        least, now_ns = self.options.offsets_per_trigger_min, monotonic_ns()
+        if least is None or self.options.pin_end:
+            return False
+        if self._batch_ns is not None and total(position, end) < least:
+            waited_ms = (now_ns - self._batch_ns) // 1_000_000
+            if waited_ms < self.options.trigger_delay_ms_max:
+                return True
+        self._batch_ns = now_ns
+        return False
+
     def _first(self) -> StreamPosition:
         if self._initial is None:
             found = self._subscription()
@@ -140,7 +163,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
         return self._cluster
 
     def _subscription(self) -> TopicSubscription:
-        return self._asked().subscription_of(self.options.topics, self.options.pattern)
+        return subscribed(self._asked(), self.options)
 
     def _deleted_since(self, planned: StreamPosition, now: TopicSubscription) -> list[str]:
         """Topics of a planned batch whose id has changed since: none of their records can be

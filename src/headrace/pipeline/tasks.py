@@ -53,7 +53,8 @@ def read_task(partition: InputPartition | None, options: SourceOptions) -> Itera
     if partition is None:
         return iter(())
     assert isinstance(partition, TopicRange), "planned here"
-    return read_of_topic(partition.piece, partition.topic_id, options)
+    batches = read_of_topic(partition.piece, partition.topic_id, options)
+    return filter(len, map(options.row_filter.apply, batches))
 
 
 def read_of_topic(

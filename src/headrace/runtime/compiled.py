@@ -36,6 +36,7 @@ CORE = (
     "records/batch",
     "records/varints",
     "records/keys",
+    "records/columnar",
     "records/keys_and_values",
     "records/rewriting",
     "records/skipping",

@@ -54,6 +54,28 @@ def test_offsets_survive_the_way_through_json():
             {**SERVER, "subscribe": "t", "startingOffsets": "latest", "startingTimestamp": "1"},
             "both",
         ),
+        (
+            {
+                **SERVER,
+                "subscribe": "t",
+                "startingOffsetsByTimestamp": '{"t":{"0":1}}',
+                "startingTimestamp": "1",
+            },
+            "both",
+        ),
+        ({**SERVER, "subscribe": "t", "assign": '{"t":[0]}'}, "exactly one"),
+        ({**SERVER, "assign": '{"t":0}'}, "assign must be JSON"),
+        ({**SERVER, "assign": '{"t":[-1]}'}, "negative"),
+        ({**SERVER, "subscribe": "t", "startingOffsetsByTimestamp": "5"}, "must be JSON"),
+        ({**SERVER, "subscribe": "t", "maxTriggerDelay": "soon"}, "15m"),
+        (
+            {**SERVER, "subscribe": "t", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "larger",
+        ),
+        ({**SERVER, "subscribe": "t", "maxOffsetPerTrigger": "8"}, "mean maxOffsetsPerTrigger"),
+        ({**SERVER, "subscribe": "t", "includeHeader": "true"}, "Did you mean includeHeaders"),
+        ({**SERVER, "subscribe": "t", "fetchOffset.numRetries": "3"}, "stallTimeoutMs. Remove it"),
+        ({**SERVER, "subscribe": "t", "xyz": "3"}, "begin with kafka"),
     ],
 )
 def test_a_wrong_option_is_named(options, word):
@@ -66,3 +88,45 @@ def test_the_sink_has_its_own_options():
     assert (options.topic, options.sort_rows, options.write_id) == ("t", True, None)
     with pytest.raises(OptionInvalid, match="subscribe"):
         parse_sink({**SERVER, "subscribe": "t"})
+
+
+def test_options_of_sparks_own_connector_are_taken_under_their_names():
+    options = parse_source({
+        "kafka.bootstrap.servers": "h:1", "assign": '{"a":[0,2],"b":[1]}',
+        "startingOffsetsByTimestamp": '{"a":{"0":5}}', "minOffsetsPerTrigger": "3",
+        "startingOffsetsByTimestampStrategy": "ERROR", "maxTriggerDelay": "2m",
+        "maxRecordsPerPartition": "7", "kafka.max.partition.fetch.bytes": "9",
+    })  # fmt: skip
+    assert options.assigned == {"a": [0, 2], "b": [1]}
+    assert options.topics == ("a", "b")
+    assert options.starting_times_ms == {"a": {"0": 5}}
+    assert options.is_start_time_required
+    assert (options.offsets_per_trigger_min, options.trigger_delay_ms_max) == (3, 120_000)
+    assert options.records_per_task_max == 7
+    assert options.client["fetch.message.max.bytes"] == "9"
+
+
+def test_a_login_of_the_java_client_is_understood_and_shown_nowhere():
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    jaas = f'{module} required username="al\\"ice" password="s=3;cret";'
+    options = parse_source({**SERVER, "subscribe": "t", "kafka.sasl.jaas.config": jaas})
+    assert options.client["sasl.username"] == 'al"ice'
+    assert options.client["sasl.password"] == "s=3;cret"
+    assert "s=3;cret" not in repr(options)
+    wrong = {**SERVER, "subscribe": "t", "kafka.sasl.jaas.config": "Krb5LoginModule s=3;cret"}
+    with pytest.raises(OptionInvalid, match=r"kafka.sasl.password") as caught:
+        parse_source(wrong)
+    assert "s=3;cret" not in str(caught.value)
+
+
+def test_settings_that_only_java_has_are_refused_with_what_to_set_instead():
+    for name, instead in (
+        ("ssl.truststore.location", "ssl.ca.location"),
+        ("ssl.keystore.location", "ssl.certificate.location"),
+        ("auto.offset.reset", "startingOffsets"),
+    ):
+        with pytest.raises(OptionInvalid, match=instead):
+            parse_source({**SERVER, "subscribe": "t", f"kafka.{name}": "x"})
+    pem = {"kafka.ssl.truststore.location": "/ca.pem", "kafka.ssl.truststore.type": "PEM"}
+    options = parse_source({**SERVER, "subscribe": "t", **pem})
+    assert options.client["ssl.ca.location"] == "/ca.pem"

@@ -307,3 +307,28 @@ def test_a_task_takes_only_options_along():
     reader = reader_of(None)
     task = pickle.loads(pickle.dumps(reader))
     assert task.options == reader.options
+
+
+def test_a_batch_waits_for_a_minimum_of_records_but_not_for_ever():
+    log = Log({"t": {"0": 0}}, {"t": {"0": 5}})
+    reader = reader_of(log, minOffsetsPerTrigger="10", maxTriggerDelay="1h")
+    assert reader.latestOffset() == at(5, begin=0)  # the first batch does not wait
+    reader.partitions(at(0), at(5, begin=0))
+    log.last = {"t": {"0": 14}}
+    assert reader.latestOffset() == at(5, begin=0)
+    log.last = {"t": {"0": 15}}
+    assert reader.latestOffset() == {"t": {"0": 15}}
+    impatient = reader_of(log, minOffsetsPerTrigger="10", maxTriggerDelay="0ms")
+    impatient.partitions(at(5), at(5))
+    log.last = {"t": {"0": 6}}
+    assert impatient.latestOffset() == {"t": {"0": 6}}
+
+
+def test_only_assigned_partitions_are_read():
+    log = Log({}, {"t": {"0": 4, "1": 5, "2": 6}})
+    options = {"bootstrap.servers": "h:1", "assign": '{"t":[2,0]}'}
+    reader = HeadraceStreamReader(parse_source(options), log)
+    assert reader.initialOffset() == {"t": {"0": 0, "2": 0}}
+    missing = parse_source({**options, "assign": '{"t":[3]}'})
+    with pytest.raises(OptionInvalid, match="assign names t-3, but t has 3 partitions"):
+        HeadraceStreamReader(missing, log).latestOffset()

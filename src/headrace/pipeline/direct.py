@@ -1,0 +1,364 @@
+"""Reads one offset range as whole record batches, decoded straight into Arrow columns.
+
+Responsibilities: finds the partition's leader, fetches, skips what `read_committed` hides, and
+retries while the cluster moves. Used wherever the client settings are ones it knows
+(`is_possible`); `fetch.py` reads through librdkafka otherwise.
+
+Invariants: every record of the range that the log holds is returned once, in order. The next
+batches are requested before the last ones are decoded, so at most two responses are in memory, of
+`FETCH_BYTES_MAX` each or of one batch, beside the columns of one Arrow batch.
+"""
+
+from __future__ import annotations
+
+import ssl
+from time import monotonic_ns, sleep
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.errors import BatchCorrupt
+from headrace.pipeline.broker_connection import (
+    MECHANISMS,
+    BrokerConnection,
+    Fetched,
+    FetchRequest,
+)
+from headrace.pipeline.column_arrays import batch_of
+from headrace.pipeline.columns import BATCH_BYTES_MAX
+from headrace.pipeline.errors import ReadRefused, ReadStalled, RecordsLost, RecordUnreadable
+from headrace.records.batch import MAGIC, BatchHeader, is_intact, iterate_headers
+from headrace.records.columnar import BatchCursor, RecordColumns
+from headrace.records.marker import read_marker
+from headrace.runtime.access import MECHANISM, PROTOCOL, access_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.pipeline.options import SourceOptions
+    from headrace.pipeline.planning import OffsetRange
+
+FETCH_BYTES_MAX: Final = 4 << 20
+_BATCH_BYTES_LIMIT: Final = 1 << 30
+_WAIT_MS: Final = 500
+_TIMEOUT_S: Final = 30.0
+_PAUSE_S: Final = 0.1
+_MS_TO_NS: Final = 1_000_000
+_UNDERSTOOD: Final = frozenset({
+    "bootstrap.servers", "isolation.level", "client.id", "group.id", "log_level", "check.crcs",
+    PROTOCOL, MECHANISM, "sasl.mechanisms", "sasl.username", "sasl.password",
+    "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem",
+    "ssl.key.location", "ssl.key.pem", "ssl.key.password", "enable.ssl.certificate.verification",
+    "ssl.endpoint.identification.algorithm",
+    # These tune librdkafka's queues and have no counterpart here.
+    "fetch.wait.max.ms", "fetch.queue.backoff.ms", "fetch.message.max.bytes", "fetch.min.bytes",
+    "fetch.max.bytes", "max.partition.fetch.bytes", "queued.min.messages",
+    "queued.max.messages.kbytes", "socket.timeout.ms", "receive.message.max.bytes",
+    "topic.metadata.refresh.interval.ms", "metadata.max.age.ms",
+})  # fmt: skip
+_OFFSET_OUT_OF_RANGE: Final = 1
+_PASSING: Final = frozenset({3, 5, 6, 7, 8, 9, 13, 56, 74, 75, 76, 78, 100, 103})
+"""Codes with which another broker, or the same one later, may serve the request: Kafka's from
+UNKNOWN_TOPIC_OR_PARTITION to NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR, those of epochs and ids."""
+
+
+class _Batch(NamedTuple):
+    position: int
+    header: BatchHeader
+
+
+def is_possible(client: Mapping[str, str]) -> bool:
+    """Whether this module knows all of these client settings."""
+    if not client.keys() <= _UNDERSTOOD:
+        return False
+    if not client.get(PROTOCOL, "").upper().startswith("SASL"):
+        return True
+    mechanism = client.get(MECHANISM) or client.get("sasl.mechanisms") or ""
+    return mechanism.upper() in MECHANISMS
+
+
+def read_directly(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
+    """Yield the records of `piece` as Arrow batches in the source's column order.
+
+    Raises RecordsLost if the range begins before the log start (failOnDataLoss), ReadStalled if no
+    broker returns records for `stall_timeout_ms`, RecordUnreadable for a damaged batch, ReadRefused
+    if the broker refuses, AuthenticationFailed.
+    """
+
+    def new_columns() -> RecordColumns:
+        return RecordColumns(
+            options.batch_rows, BATCH_BYTES_MAX, has_headers=options.include_headers
+        )
+
+    columns = new_columns()
+    reader = _LogReader(piece, options)
+    try:
+        for data, batch in reader.batches():
+            with _readable(piece, batch):
+                cursor = _cursor_of(data, batch, piece)
+                while not cursor.decode_into(columns):
+                    yield batch_of(columns, piece.topic, piece.partition)
+                    columns = new_columns()
+        if columns.row_count:
+            yield batch_of(columns, piece.topic, piece.partition)
+    finally:
+        reader.close()
+
+
+def _cursor_of(data: bytes, batch: _Batch, piece: OffsetRange) -> BatchCursor:
+    position, header = batch
+    if header.magic != MAGIC:
+        raise BatchCorrupt(f"its format {header.magic} is not {MAGIC}, which Kafka 0.11 introduced")
+    if not is_intact(data, position, header):
+        raise BatchCorrupt("its CRC-32C does not match its bytes")
+    return BatchCursor(data, position, header, piece.start, piece.end)
+
+
+class _readable:  # noqa: N801 - a context manager, as a function would be
+    """Names the place of a batch that cannot be decoded."""
+
+    def __init__(self, piece: OffsetRange, batch: _Batch) -> None:
+        self._piece, self._batch = piece, batch
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, BatchCorrupt):
+            raise _unreadable(self._piece, self._batch.header.base_offset, error) from error
+
+
+class _LogReader:
+    """The batches of a range, wherever its partition is served."""
+
+    def __init__(self, piece: OffsetRange, options: SourceOptions) -> None:
+        self._piece = piece
+        self._options = options
+        self._access = access_of(options.client)
+        self._is_read_committed = (
+            options.client.get("isolation.level", "read_committed") == "read_committed"
+        )
+        self._connection: BrokerConnection | None = None
+        self._asked = -1
+        self._bytes_max = FETCH_BYTES_MAX
+        self._progress_ns = monotonic_ns()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._asked = None, -1
+
+    def batches(self) -> Iterator[tuple[bytes, _Batch]]:
+        """Yield (response, batch) of each batch that has records of the range."""
+        position = self._piece.start
+        while position < self._piece.end:
+            fetched = self._fetch(position)
+            if fetched is None:
+                position = self._first_present(position)
+                continue
+            found = self._batches_of(fetched, position)
+            if not found:
+                if self._is_at_end(fetched, position):
+                    return
+                continue
+            self._progress_ns = monotonic_ns()
+            position = found[-1].header.last_offset + 1
+            if position < self._piece.end:
+                self._request(position)
+            for batch in _visible(fetched, found):
+                header = batch.header
+                if header.last_offset >= self._piece.start and (
+                    header.base_offset < self._piece.end
+                ):
+                    yield fetched.data, batch
+            self._progress_ns = monotonic_ns()  # the consumer's time is not the broker's
+
+    def _batches_of(self, fetched: Fetched, position: int) -> list[_Batch]:
+        """The complete batches of a response. Raises RecordUnreadable."""
+        try:
+            found = [_Batch(at, header) for at, header in iterate_headers(fetched.data)]
+        except BatchCorrupt as error:
+            raise _unreadable(self._piece, position, error) from error
+        if fetched.data and not found:
+            if self._bytes_max >= _BATCH_BYTES_LIMIT:
+                raise _unreadable(self._piece, position, "it is larger than 1 GiB")
+            self._bytes_max *= 2  # a broker that does not return a larger batch by itself
+        last = position - 1
+        for batch in found:
+            if batch.header.last_offset < max(last, batch.header.base_offset):
+                raise _unreadable(self._piece, last + 1, "its offsets do not ascend")
+            last = batch.header.last_offset
+        return found
+
+    def _is_at_end(self, fetched: Fetched, position: int) -> bool:
+        """Whether an empty response ends the read. Raises ReadStalled.
+
+        A replica may lag, so with failOnDataLoss the stall time-out decides.
+        """
+        end = fetched.last_stable_offset if self._is_read_committed else fetched.high_watermark
+        if not self._options.fail_on_data_loss and not fetched.data and 0 <= end <= position:
+            return True
+        self._check_stalled(position, "the broker returns no records")
+        return False
+
+    def _fetch(self, position: int) -> Fetched | None:
+        """The response at `position`; None if the log does not have it any more.
+
+        Raises ReadStalled, ReadRefused, AuthenticationFailed.
+        """
+        while True:
+            try:
+                if self._asked != position:
+                    self._ask(position)
+                assert self._connection is not None, "it was asked"
+                fetched = self._connection.receive_fetch()
+                self._asked = -1
+            except ssl.SSLCertVerificationError as error:
+                raise self._refused(f"its certificate is not trusted ({error.reason})") from error
+            except OSError as error:
+                self._retry(position, str(error) or type(error).__name__)
+                continue
+            if fetched.error_code == 0:
+                return fetched
+            if fetched.error_code == _OFFSET_OUT_OF_RANGE:
+                return None
+            if fetched.error_code not in _PASSING:
+                raise self._refused(f"error {fetched.error_code} ({_name_of(fetched.error_code)})")
+            self._retry(position, f"error {fetched.error_code} ({_name_of(fetched.error_code)})")
+
+    def _request(self, position: int) -> None:
+        """Request what comes next, so that the broker reads while this process decodes."""
+        assert self._connection is not None, "it has just answered"
+        try:
+            self._send(self._connection, position)
+        except OSError:
+            self.close()  # `_fetch` finds the leader again
+
+    def _ask(self, position: int) -> None:
+        self._asked = -1
+        if self._connection is None:
+            self._connection = self._connect()
+        self._send(self._connection, position)
+
+    def _send(self, connection: BrokerConnection, position: int) -> None:
+        piece = self._piece
+        connection.send_fetch(
+            FetchRequest(
+                piece.topic,
+                piece.partition,
+                position,
+                _WAIT_MS,
+                self._bytes_max,
+                self._is_read_committed,
+            )
+        )
+        self._asked = position
+
+    def _connect(self) -> BrokerConnection:
+        """Connect to the partition's leader. Raises OSError, AuthenticationFailed."""
+        failure: OSError = ConnectionError("bootstrap.servers names no broker")
+        for address in addresses_of(self._options.client["bootstrap.servers"]):
+            try:
+                with BrokerConnection(address, self._access, _TIMEOUT_S) as connection:
+                    leader = connection.leader_of(self._piece.topic, self._piece.partition)
+            except OSError as error:
+                failure = error
+                continue
+            if leader.address is not None:
+                return BrokerConnection(leader.address, self._access, _TIMEOUT_S)
+            failure = ConnectionError(
+                f"the partition has no leader ({_name_of(leader.error_code)})"
+                if leader.error_code
+                else "the partition has no leader"
+            )
+            if leader.error_code and leader.error_code not in _PASSING:
+                raise self._refused(_name_of(leader.error_code))
+        raise failure
+
+    def _first_present(self, position: int) -> int:
+        """The log start, where a range whose start was deleted continues. Raises RecordsLost."""
+        from headrace.pipeline.cluster import ClusterClient
+        from headrace.pipeline.planning import build, offset_of
+
+        piece = self._piece
+        if self._options.fail_on_data_loss:
+            raise RecordsLost(
+                f"{piece.topic}-{piece.partition}: offset {position} is no longer in the"
+                " log. Set failOnDataLoss=false to read the remaining records.",
+                topic=piece.topic,
+                partition=piece.partition,
+            )
+        asked = build([(piece.topic, piece.partition, 0)])
+        starts = ClusterClient(self._options.client).earliest(asked)
+        start = offset_of(starts, piece.topic, piece.partition, 0)
+        return start if start > position else piece.end
+
+    def _retry(self, position: int, cause: str) -> None:
+        self.close()
+        self._check_stalled(position, cause)
+        sleep(_PAUSE_S)
+
+    def _check_stalled(self, position: int, cause: str) -> None:
+        piece, timeout_ms = self._piece, self._options.stall_timeout_ms
+        if monotonic_ns() - self._progress_ns > timeout_ms * _MS_TO_NS:
+            raise ReadStalled(
+                f"{piece.topic}-{piece.partition}: no records arrived for {timeout_ms} ms at"
+                f" offset {position}, although the range ends at {piece.end}: {cause}. Is the"
+                " broker up? Spark retries the task."
+            )
+
+    def _refused(self, reason: str) -> ReadRefused:
+        return ReadRefused(
+            f"{self._piece.topic}-{self._piece.partition}: the broker refuses to serve it:"
+            f" {reason}. Nothing was read from there. Check the client's access and the kafka.*"
+            " options.",
+            topic=self._piece.topic,
+            partition=self._piece.partition,
+        )
+
+
+def _visible(fetched: Fetched, batches: list[_Batch]) -> Iterator[_Batch]:
+    """Those batches that hold records, without aborted ones (KIP-98, `AbortedTxn`).
+
+    With read_uncommitted, brokers report no aborted transactions.
+    """
+    begun = sorted(fetched.aborted, key=lambda pair: pair[1], reverse=True)
+    aborted: set[int] = set()
+    for batch in batches:
+        header = batch.header
+        while begun and begun[-1][1] <= header.last_offset:
+            aborted.add(begun.pop()[0])
+        if header.is_control:
+            marker = read_marker(fetched.data, batch.position)
+            if marker is not None and not marker.is_commit:
+                aborted.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborted):
+            yield batch
+
+
+def addresses_of(servers: str) -> list[tuple[str, int]]:
+    """Parse `host:port,...`; the port is 9092 where none is given. Raises ReadRefused."""
+    found = []
+    for server in filter(None, map(str.strip, servers.split(","))):
+        host, colon, port = server.rpartition(":")
+        if not colon or server.endswith("]"):
+            host, port = server, "9092"
+        if not port.isdecimal():
+            raise ReadRefused(f"bootstrap.servers names {server!r}, which is not host:port.")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _name_of(code: int) -> str:
+    from confluent_kafka import KafkaError
+
+    return str(KafkaError(code).name())
+
+
+def _unreadable(piece: OffsetRange, offset: int, reason: object) -> RecordUnreadable:
+    return RecordUnreadable(
+        f"{piece.topic}-{piece.partition}: the record batch at offset {offset} cannot be read: "
+        f"{reason}. Check the broker's disk and other replicas, or start after that batch.",
+        topic=piece.topic,
+        partition=piece.partition,
+        offset=offset,
+    )
