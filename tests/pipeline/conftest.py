@@ -36,14 +36,20 @@ def warehouse(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def spark(warehouse, tmp_path_factory):
+def spark_log(tmp_path_factory):
+    """What Java and the workers say."""
+    return tmp_path_factory.mktemp("spark") / "log"
+
+
+@pytest.fixture(scope="session")
+def spark(warehouse, spark_log):
     session = make_session(
         SessionConfig(
             "local[2]",
             warehouse=warehouse,
             memory_mb=768,
             short_run=True,
-            log_file=tmp_path_factory.mktemp("spark") / "log",
+            log_file=spark_log,
         )
     )
     yield session

@@ -1,5 +1,6 @@
 """Reading topics with Spark, in batches and as a stream."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -191,3 +192,83 @@ def test_all_that_is_available_is_read_in_limited_batches(spark, broker, send, t
     assert sum(run("30")) == 50
     assert run("30") == []
     assert spark.read.parquet(str(tmp_path / "out")).distinct().count() == 140
+
+
+def test_sql_finds_the_source_and_its_predicates_decide_what_is_fetched(spark, send, broker, topic):
+    """Nobody has registered it. The session's log says nothing of what was not fetched."""
+    for number in range(30):
+        send(topic, 3, first=3 * number, timestamp=1_700_000_000_000 + number)
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW found USING headrace OPTIONS ("
+        f"'bootstrap.servers' '{broker}', 'subscribe' '{topic}')"
+    )
+    every = spark.table("found").collect()
+    assert len(every) == 90
+    time = "timestamp_millis(1700000000000 + {})"
+    for predicate, holds, tasks in (
+        ("partition = 1", lambda row: row.partition == 1, 1),
+        ("partition IN (0, 2) AND offset >= 25", lambda r: r.partition != 1 and r.offset > 24, 2),
+        ("offset < 0", lambda row: False, 0),
+        ("topic = 'another'", lambda row: False, 0),
+        ("key = X'6B65792D37'", lambda row: row.key == b"key-7", 3),
+        (
+            f"timestamp >= {time.format(28)} AND timestamp < {time.format(29)}",
+            lambda row: row.offset == 28,
+            3,
+        ),
+        ("key = X'6B65792D37' OR offset = 1", lambda r: r.key == b"key-7" or r.offset == 1, 3),
+        ("partition = 0 AND length(value) > 7", lambda r: r.partition == 0 and len(r.value) > 7, 1),
+    ):
+        frame = spark.table("found").where(predicate)
+        assert sorted(frame.collect()) == sorted(filter(holds, every)), predicate
+        assert frame.rdd.getNumPartitions() == max(tasks, 1), predicate
+
+
+def test_partitions_and_times_of_each_are_chosen_as_with_sparks_own_connector(read, send, topic):
+    for number in range(9):
+        send(topic, 3, first=3 * number, timestamp=1_700_000_000_000 + number)
+    chosen = json.dumps({topic: [2, 0]})
+    assert {row.partition for row in read(None, assign=chosen).collect()} == {0, 2}
+    times = offsets_to_json({topic: {"0": 1_700_000_000_007}})
+    ends = offsets_to_json({topic: {"2": 1_700_000_000_002}})
+    frame = read(
+        None, assign=chosen, startingOffsetsByTimestamp=times, endingOffsetsByTimestamp=ends
+    )
+    found = Counter((row.partition, row.offset) for row in frame.collect())
+    assert set(found) == {(0, 7), (0, 8), (2, 0), (2, 1)}
+    late = {"startingTimestamp": "1800000000000", "startingOffsetsByTimestampStrategy": "error"}
+    with pytest.raises(PySparkException, match="has no record at or after 1800000000000 ms"):
+        read(topic, **late).collect()
+
+
+def test_secrets_are_in_no_plan_checkpoint_log_or_error(
+    spark, read, send, broker, topic, tmp_path, spark_log
+):
+    send(topic, 10)
+    secrets = {
+        "kafka.sasl.password": "hidden-one",
+        "kafka.ssl.key.password": "hidden-two",
+        "kafka.ssl.key.pem": "hidden-three",
+    }
+    frame = read(topic, **secrets)
+    plan = frame._jdf.queryExecution().toString()
+    with pytest.raises(PySparkException) as refused:
+        read(topic, **secrets, startingOffsets=offsets_to_json({topic: {"0": 99}})).collect()
+    reader = spark.readStream.format("headrace").option("subscribe", topic)
+    stream = reader.option("bootstrap.servers", broker).options(**secrets).load()
+    query = (
+        stream.writeStream.format("headrace").option("bootstrap.servers", broker)
+        .options(**secrets).option("topic", f"{topic}-copy").option("delivery", "atLeastOnce")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    )  # fmt: skip
+    from headrace.pipeline.demo.clients import create_topic
+
+    create_topic(broker, f"{topic}-copy", 1, {})
+    query = query.start()
+    assert query.awaitTermination(120)
+    progress = str(query.lastProgress and query.lastProgress.json) + str(query.explain(True))
+    stored = [path.read_bytes() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    assert any(topic.encode() in each for each in stored)
+    seen = [plan, progress, str(refused.value), spark_log.read_text(), repr(frame)]
+    for each in [text.encode() for text in seen] + stored:
+        assert b"hidden-" not in each

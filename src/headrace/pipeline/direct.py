@@ -61,8 +61,12 @@ UNKNOWN_TOPIC_OR_PARTITION to NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR, those of e
 
 
 class _Batch(NamedTuple):
+    """A batch at a position of a response, and the offset that was asked for: a batch may begin
+    before it, even before the log start."""
+
     position: int
     header: BatchHeader
+    first: int
 
 
 def is_possible(client: Mapping[str, str]) -> bool:
@@ -104,12 +108,12 @@ def read_directly(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
 
 
 def _cursor_of(data: bytes, batch: _Batch, piece: OffsetRange) -> BatchCursor:
-    position, header = batch
+    position, header, first = batch
     if header.magic != MAGIC:
         raise BatchCorrupt(f"its format {header.magic} is not {MAGIC}, which Kafka 0.11 introduced")
     if not is_intact(data, position, header):
         raise BatchCorrupt("its CRC-32C does not match its bytes")
-    return BatchCursor(data, position, header, piece.start, piece.end)
+    return BatchCursor(data, position, header, first, piece.end)
 
 
 class _readable:  # noqa: N801 - a context manager, as a function would be
@@ -165,17 +169,14 @@ class _LogReader:
             if position < self._piece.end:
                 self._request(position)
             for batch in _visible(fetched, found):
-                header = batch.header
-                if header.last_offset >= self._piece.start and (
-                    header.base_offset < self._piece.end
-                ):
+                if batch.header.base_offset < self._piece.end:
                     yield fetched.data, batch
             self._progress_ns = monotonic_ns()  # the consumer's time is not the broker's
 
     def _batches_of(self, fetched: Fetched, position: int) -> list[_Batch]:
         """The complete batches of a response. Raises RecordUnreadable."""
         try:
-            found = [_Batch(at, header) for at, header in iterate_headers(fetched.data)]
+            found = [_Batch(at, header, position) for at, header in iterate_headers(fetched.data)]
         except BatchCorrupt as error:
             raise _unreadable(self._piece, position, error) from error
         if fetched.data and not found:
@@ -184,7 +185,7 @@ class _LogReader:
             self._bytes_max *= 2  # a broker that does not return a larger batch by itself
         last = position - 1
         for batch in found:
-            if batch.header.last_offset < max(last, batch.header.base_offset):
+            if batch.header.last_offset < max(last + 1, batch.header.base_offset):
                 raise _unreadable(self._piece, last + 1, "its offsets do not ascend")
             last = batch.header.last_offset
         return found

@@ -169,6 +169,8 @@ def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.python.filterPushdown.enabled": "true",
+        # Spark's own pattern, with the secrets of the client's settings that it does not know.
+        "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|[.]pem",
         "spark.speculation": "false",  # two concurrent attempts would write a row twice
         "spark.python.worker.reuse": "true",
     }
