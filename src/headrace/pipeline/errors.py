@@ -51,6 +51,14 @@ class BrokerUnavailable(Retriable):
     """A request of planning was not answered: the broker is down, starting, or out of reach."""
 
 
+class RegistryUnavailable(Retriable):
+    """The schema registry did not answer."""
+
+
+class ValueUndecodable(Rejected):
+    """A value is not what its schema says (onUndecodable=fail); names topic, partition, offset."""
+
+
 class RowsChanged(Fatal):
     """A replayed micro-batch produced different rows, so it cannot be written exactly once."""
 

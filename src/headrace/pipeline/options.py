@@ -16,6 +16,8 @@ from headrace.pipeline.client_settings import client_settings
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.planning import walk
 from headrace.pipeline.row_filter import RowFilter
+from headrace.pipeline.typed.options import NAMES as TYPED_OPTIONS
+from headrace.pipeline.typed.options import TypedOptions, parse_typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,10 +34,11 @@ _SOURCE_OPTIONS = (
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "includeHeaders",
     "minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
     "maxRecordsPerPartition", "maxRecordsPerTask", "failOnDataLoss", "pinEnd", "batchRows",
-    "stallTimeoutMs", "topicIds",
+    "stallTimeoutMs", "topicIds", *TYPED_OPTIONS,
 )  # fmt: skip
 _SINK_OPTIONS = (
     "bootstrap.servers", "topic", "writeId", "sortRows", "deliveryTimeoutMs", "delivery",
+    *TYPED_OPTIONS,
 )  # fmt: skip
 _DELIVERIES = ("exactlyOnce", "atLeastOnce")
 # Spark adds these to the user's options.
@@ -78,6 +81,7 @@ class SourceOptions:
     stall_timeout_ms: int = 60_000
     topic_ids: dict[str, str] = field(default_factory=dict)
     row_filter: RowFilter = field(default_factory=RowFilter)
+    typed: TypedOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class SinkOptions:
     sort_rows: bool = False
     delivery_timeout_ms: int = 60_000
     at_least_once: bool = False
+    typed: TypedOptions | None = None
 
 
 def parse_source(raw: Mapping[str, str]) -> SourceOptions:
@@ -137,6 +142,7 @@ def parse_source(raw: Mapping[str, str]) -> SourceOptions:
         batch_rows=_count(options, "batchrows") or 10_000,
         stall_timeout_ms=_count(options, "stalltimeoutms") or 60_000,
         topic_ids=_topic_ids(options.get("topicids", "{}")),
+        typed=parse_typed(options),
     )
 
 
@@ -150,6 +156,7 @@ def parse_sink(raw: Mapping[str, str]) -> SinkOptions:
         sort_rows=_flag(options, "sortrows", default=False),
         delivery_timeout_ms=_count(options, "deliverytimeoutms") or 60_000,
         at_least_once=_is_at_least_once(options),
+        typed=parse_typed(options),
     )
 
 

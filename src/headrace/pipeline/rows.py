@@ -51,6 +51,8 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         if names.count(name) > 1:
             raise OptionInvalid(f"Column {name} occurs twice. Drop or rename one before writing.")
     for column in schema.fields:
+        if column.name == "value" and options.typed is not None:
+            continue  # the schema decides, row by row
         if not _fits(column.name, column.dataType):
             raise OptionInvalid(
                 f"Column {column.name} has type {column.dataType.simpleString()}, but a"
@@ -86,7 +88,7 @@ def _is_headers(kind: DataType) -> bool:
 
 def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[RowToWrite]:
     """Yield the rows of a task. Raises RowInvalid."""
-    rows = (row for batch in batches for row in _rows_of_batch(batch, options.topic))
+    rows = (row for batch in batches for row in _rows_of_batch(batch, options))
     return iter(sorted(rows, key=_sort_key)) if options.sort_rows else rows
 
 
@@ -94,17 +96,35 @@ def _sort_key(row: RowToWrite) -> tuple[str, int, int, bytes, bytes]:
     return (row.topic, row.partition, row.timestamp_ms, row.key or b"", row.value or b"")
 
 
-def _rows_of_batch(batch: Any, topic: str | None) -> Iterator[RowToWrite]:
+def _rows_of_batch(batch: Any, options: SinkOptions) -> Iterator[RowToWrite]:
     headers = _column(batch, "headers")
-    return map(
+    rows = map(
         RowToWrite,
-        _topics(batch, topic),
+        _topics(batch, options.topic),
         _partitions(batch),
         _bytes(batch, "key"),
-        _bytes(batch, "value"),
+        _bytes(batch, "value") if options.typed is None else [None] * batch.num_rows,
         [()] * batch.num_rows if headers is None else map(_headers, headers.to_pylist()),
         _timestamps(batch),
     )
+    return rows if options.typed is None else _encoded(rows, batch, options)
+
+
+def _encoded(rows: Iterator[RowToWrite], batch: Any, options: SinkOptions) -> Iterator[RowToWrite]:
+    """The rows with values by their topic's schema; null stays a tombstone. Raises RowInvalid."""
+    from headrace.pipeline.typed.columns import typed_values
+
+    assert options.typed is not None, "typed values only"
+    by_subject = options.typed.registry is not None and options.typed.subject is None
+    found = _column(batch, "value").to_pylist(maps_as_pydicts="strict")
+    for row, value in zip(rows, found, strict=True):
+        if value is None:
+            yield row
+            continue
+        values = typed_values(options.typed, row.topic if by_subject else None)
+        header = values.header()
+        headers = row.headers if header is None else [*row.headers, header]
+        yield row._replace(value=values.encoded(value), headers=headers)
 
 
 def _column(batch: Any, name: str) -> Any:

@@ -113,9 +113,14 @@ class HeadraceDataSource(DataSource):
         """The name for `format`."""
         return "headrace"
 
-    def schema(self) -> str:
-        """The columns of a read."""
-        return SCHEMA
+    def schema(self) -> str | StructType:
+        """The columns of a read. Raises OptionInvalid."""
+        options = parse_source(self.options)
+        if options.typed is None:
+            return SCHEMA
+        from headrace.pipeline.typed.columns import typed_schema
+
+        return typed_schema(options)
 
     def reader(self, schema: StructType) -> HeadraceReader:
         """A bounded read."""

@@ -54,7 +54,12 @@ def read_task(partition: InputPartition | None, options: SourceOptions) -> Itera
         return iter(())
     assert isinstance(partition, TopicRange), "planned here"
     batches = read_of_topic(partition.piece, partition.topic_id, options)
-    return filter(len, map(options.row_filter.apply, batches))
+    wanted = filter(len, map(options.row_filter.apply, batches))
+    if options.typed is None:
+        return wanted
+    from headrace.pipeline.typed.columns import values_of
+
+    return map(values_of(options).typed, wanted)
 
 
 def read_of_topic(

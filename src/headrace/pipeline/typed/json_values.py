@@ -1,0 +1,138 @@
+"""JSON values by a JSON Schema.
+
+Invariants: a value is validated against the whole schema before it becomes a row, so what SQL's
+types do not express (patterns, ranges, required fields) holds, too. Parts for which the schema
+names no single type become text: their JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.typed.values import Undecodable
+
+if TYPE_CHECKING:
+    from headrace.pipeline.typed.registry import RegisteredSchema
+
+_DEPTH_MAX = 32
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class JsonCodec:
+    """See `values.ValueCodec`."""
+
+    def __init__(self, text: str) -> None:
+        import jsonschema_rs
+
+        try:
+            self._root = json.loads(text)
+            self._validator = jsonschema_rs.validator_for(self._root)
+        except (ValueError, jsonschema_rs.ValidationError) as error:
+            raise OptionInvalid(f"The JSON Schema cannot be used: {str(error)[:300]}") from error
+        self.arrow_type = self._type_of(self._root, 0)
+        import pyarrow as pa
+
+        if not pa.types.is_struct(self.arrow_type):
+            raise OptionInvalid(
+                "The JSON Schema describes no object with properties, so there are no columns to"
+                " read. Read the topic with valueFormat=binary and use from_json."
+            )
+
+    def decode(self, payload: bytes, written_with: RegisteredSchema | None) -> Any:
+        """See `values.ValueCodec`."""
+        import jsonschema_rs
+
+        try:
+            value = json.loads(payload)
+            self._validator.validate(value)
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, jsonschema_rs.ValidationError):
+                place = "/".join(map(str, error.instance_path)) or "the value"
+                raise Undecodable(f"{place}: {error.message[:200]}") from error
+            raise Undecodable(f"it is no JSON: {str(error)[:200]}") from error
+        return self._row(self._root, value, 0)
+
+    def encode(self, value: Any) -> bytes:
+        """See `values.ValueCodec`."""
+        plain = _without_nulls(value)
+        self._validator.validate(plain)
+        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode()
+
+    def _resolved(self, schema: Any) -> Any:
+        """Follow references within the schema."""
+        for _ in range(_DEPTH_MAX):
+            if not isinstance(schema, dict) or "$ref" not in schema:
+                return schema
+            found: Any = self._root
+            for part in str(schema["$ref"]).removeprefix("#").strip("/").split("/"):
+                if part:
+                    found = found.get(part.replace("~1", "/").replace("~0", "~"), {})
+            schema = found
+        return {}
+
+    def _kind_of(self, schema: Any) -> str:
+        """The one type of a schema besides null; "" if there is none."""
+        if not isinstance(schema, dict):
+            return ""
+        kinds = schema.get("type", "object" if "properties" in schema else [])
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        named = [each for each in kinds if each != "null"]
+        return str(named[0]) if len(named) == 1 else ""
+
+    def _type_of(self, schema: Any, depth: int) -> Any:
+        import pyarrow as pa
+
+        schema = self._resolved(schema)
+        kind = self._kind_of(schema)
+        if depth > _DEPTH_MAX:
+            raise OptionInvalid("The JSON Schema is recursive, or nested more than 32 levels deep.")
+        if kind == "object" and schema.get("properties"):
+            return pa.struct(
+                [
+                    (name, self._type_of(each, depth + 1))
+                    for name, each in schema["properties"].items()
+                ]
+            )
+        if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+            return pa.map_(pa.string(), self._type_of(schema["additionalProperties"], depth + 1))
+        if kind == "array" and isinstance(schema.get("items"), dict):
+            return pa.list_(self._type_of(schema["items"], depth + 1))
+        return {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}.get(
+            kind, pa.string()
+        )
+
+    def _row(self, schema: Any, value: Any, depth: int) -> Any:
+        """A validated value as the type of its schema."""
+        if value is None:
+            return None
+        schema = self._resolved(schema)
+        kind = self._kind_of(schema)
+        if kind == "object" and schema.get("properties"):
+            return {
+                name: self._row(each, value.get(name), depth + 1)
+                for name, each in schema["properties"].items()
+            }
+        if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+            inner = schema["additionalProperties"]
+            return [(name, self._row(inner, each, depth + 1)) for name, each in value.items()]
+        if kind == "array" and isinstance(schema.get("items"), dict):
+            return [self._row(schema["items"], each, depth + 1) for each in value]
+        if kind == "integer":
+            number = int(value)
+            if number not in _INT64:
+                raise Undecodable(f"the integer {str(number)[:40]} has more than 64 bits")
+            return number
+        if kind == "number":
+            return float(value)
+        return value if kind in ("boolean", "string") else json.dumps(value)
+
+
+def _without_nulls(value: Any) -> Any:
+    """A row as JSON has it: a field that is null is absent."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value

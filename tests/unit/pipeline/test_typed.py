@@ -1,0 +1,361 @@
+"""Typed values: what a schema makes of bytes, of rows, and of what is neither."""
+
+import base64
+import io
+import json
+import threading
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+import fastavro
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+
+from headrace.pipeline.arrow import to_arrow
+from headrace.pipeline.columns import RecordColumns
+from headrace.pipeline.errors import (
+    OptionInvalid,
+    RegistryUnavailable,
+    RowInvalid,
+    ValueUndecodable,
+)
+from headrace.pipeline.options import parse_sink, parse_source
+from headrace.pipeline.rows import rows_of
+from headrace.pipeline.typed import registry
+from headrace.pipeline.typed.columns import typed_schema, typed_values, values_of
+
+SERVER = {"bootstrap.servers": "127.0.0.1:9092"}
+AVRO = {
+    "type": "record", "name": "Order", "namespace": "shop", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9,
+                                   "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
+        {"name": "lines", "type": {"type": "array", "items": {
+            "type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}}},
+        {"name": "tags", "type": {"type": "map", "values": "int"}},
+    ],
+}  # fmt: skip
+ORDER = {
+    "id": 7, "note": None, "price": Decimal("12.50"),
+    "at": datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC), "day": date(2026, 1, 2),
+    "state": "PAID", "lines": [{"sku": "a"}, {"sku": "b"}], "tags": {"x": 1},
+}  # fmt: skip
+JSON_SCHEMA = {
+    "type": "object", "required": ["id"],
+    "properties": {
+        "id": {"type": "integer", "minimum": 0}, "name": {"type": ["string", "null"]},
+        "where": {"$ref": "#/$defs/place"}, "any": {},
+        "counts": {"type": "object", "additionalProperties": {"type": "number"}},
+        "list": {"type": "array", "items": {"type": "boolean"}},
+    },
+    "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}}}},
+}  # fmt: skip
+
+
+def avro_bytes(value, schema=AVRO):
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def proto_file():
+    """message Order { int64 id = 1; optional string note = 2; repeated Line lines = 3; ... }"""
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    line = file.message_type.add(name="Line")
+    line.field.add(name="sku", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=Field.TYPE_INT64, label=Field.LABEL_OPTIONAL)
+    order.oneof_decl.add(name="_note")
+    order.field.add(
+        name="note", number=2, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL,
+        proto3_optional=True, oneof_index=0,
+    )  # fmt: skip
+    order.field.add(
+        name="lines", number=3, type=Field.TYPE_MESSAGE, label=Field.LABEL_REPEATED,
+        type_name=".shop.Line",
+    )  # fmt: skip
+    order.field.add(
+        name="at", number=4, type=Field.TYPE_MESSAGE, label=Field.LABEL_OPTIONAL,
+        type_name=".google.protobuf.Timestamp",
+    )  # fmt: skip
+    order.field.add(name="big", number=5, type=Field.TYPE_UINT64, label=Field.LABEL_OPTIONAL)
+    return file
+
+
+PROTO_ROW = {
+    "id": -5, "note": "", "lines": [{"sku": "a"}], "big": Decimal(2**64 - 1),
+    "at": datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC),
+}  # fmt: skip
+
+
+@pytest.fixture
+def schema_file(tmp_path):
+    def write(content):
+        path = tmp_path / f"schema{len(list(tmp_path.iterdir()))}"
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return str(path)
+
+    return write
+
+
+def source(kind, **options):
+    return parse_source({**SERVER, "subscribe": "orders", "valueFormat": kind, **options})
+
+
+def sink(kind, **options):
+    return parse_sink({**SERVER, "topic": "orders", "valueFormat": kind, **options})
+
+
+def read(options, values, headers=None):
+    """The rows of records with these values."""
+    count = len(values)
+    rows = RecordColumns(
+        list(range(count)), [1] * count, [1_000] * count, [b"k"] * count, values,
+        headers or [None] * count,
+    )  # fmt: skip
+    batch = values_of(options).typed(to_arrow(rows, "orders", 3))
+    batch.validate(full=True)
+    assert batch.schema.names == typed_schema(options).names
+    return batch.to_pylist()
+
+
+def written(options, values):
+    """The records of rows with these values."""
+    kind = typed_values(options.typed, "orders").arrow_type
+    batch = pa.record_batch([pa.array(values, kind)], names=["value"])
+    return list(rows_of(iter([batch]), options))
+
+
+def plain(value):
+    """Maps as Arrow returns them, as dicts."""
+    return {**value, "tags": dict(value["tags"])}
+
+
+def test_avro_values_become_columns_and_rows_become_the_same_bytes(schema_file):
+    file = {"valueSchemaFile": schema_file(AVRO)}
+    (row, tombstone) = read(source("avro", **file), [avro_bytes(ORDER), None])
+    assert plain(row["value"]) == ORDER
+    assert row["undecodable"] is None
+    assert (tombstone["value"], tombstone["undecodable"]) == (None, None)
+    (record, again) = written(sink("avro", **file), [ORDER, None])
+    assert record.value == avro_bytes(ORDER)
+    assert again.value is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "bad"),
+    [
+        ("avro", AVRO, [b"", avro_bytes(ORDER)[:-3], avro_bytes(ORDER) + b"x", b"\xff" * 20]),
+        ("json", JSON_SCHEMA, [b"", b"{", b'{"id":-1}', b'{"id":"1"}', b'{"name":"x"}',
+                               b'{"id":99999999999999999999}', b"\xff", b"[" * 9_000]),
+        ("protobuf", None, [b"\xff", b"\x08", b"\x12\x05a"]),
+    ],
+    ids=["avro", "json", "protobuf"],
+)  # fmt: skip
+def test_what_cannot_be_decoded_is_beside_the_rest_with_reason_and_bytes(
+    kind, schema, bad, schema_file
+):
+    if schema is None:
+        schema = descriptor_pb2.FileDescriptorSet(file=[proto_file()]).SerializeToString()
+        more = {"valueMessage": "shop.Order"}
+    else:
+        more = {}
+    options = source(kind, valueSchemaFile=schema_file(schema), **more)
+    for row, value in zip(read(options, bad), bad, strict=True):
+        assert row["value"] is None
+        assert row["undecodable"]["value"] == value
+        assert row["undecodable"]["reason"]
+    failing = source(kind, valueSchemaFile=schema_file(schema), onUndecodable="fail", **more)
+    with pytest.raises(ValueUndecodable, match="orders-3: the value at offset 0 cannot be"):
+        read(failing, bad[1:])
+
+
+def test_json_values_are_validated_and_become_columns(schema_file):
+    file = {"valueSchemaFile": schema_file(JSON_SCHEMA)}
+    value = {"id": 1, "name": "é", "where": {"x": 2}, "any": [1, {}], "counts": {"a": 1},
+             "list": [True]}  # fmt: skip
+    (row, least) = read(source("json", **file), [json.dumps(value).encode(), b'{"id":1,"z":2}'])
+    assert {**row["value"], "counts": dict(row["value"]["counts"])} == {
+        **value, "any": "[1, {}]", "where": {"x": 2.0},
+    }  # fmt: skip
+    assert least["value"]["name"] is None
+    (record,) = written(sink("json", **file), [{"id": 5, "name": "é", "list": [False]}])
+    assert json.loads(record.value) == {"id": 5, "name": "é", "list": [False]}
+    with pytest.raises(RowInvalid, match="less than the minimum"):
+        written(sink("json", **file), [{"id": -5}])
+
+
+def test_protobuf_values_become_columns_and_rows_become_messages(schema_file):
+    data = descriptor_pb2.FileDescriptorSet(file=[proto_file()]).SerializeToString()
+    file = {"valueSchemaFile": schema_file(data), "valueMessage": "shop.Order"}
+    (record,) = written(sink("protobuf", **file), [PROTO_ROW])
+    (row, empty) = read(source("protobuf", **file), [record.value, b""])
+    assert row["value"] == PROTO_ROW
+    assert empty["value"] == {"id": 0, "note": None, "lines": [], "at": None, "big": Decimal(0)}
+    with pytest.raises(OptionInvalid, match=r"no message shop\.Else"):
+        typed_schema(source("protobuf", **{**file, "valueMessage": "shop.Else"}))
+    assert timestamp_pb2.DESCRIPTOR.name in str(proto_file().dependency)
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        ({"type": "record", "name": "R", "fields": [{"name": "u", "type": ["int", "string"]}]},
+         "a union of several types at value.u"),
+        ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]},
+         "recursive or unknown type R at value.r"),
+        ({"type": "record", "name": "R", "fields": [
+            {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 40}}]},
+         "a decimal of 40 digits"),
+        ({"type": "nonsense"}, "cannot be parsed"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_sql_cannot_represent_is_refused_when_the_query_is_planned(
+    schema, what, schema_file
+):
+    with pytest.raises(OptionInvalid, match=what):
+        typed_schema(source("avro", valueSchemaFile=schema_file(schema)))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"valueFormat": "avro"}, "valueSchemaFile or schemaRegistry"),
+        ({"valueFormat": "xml"}, "not 'xml'"),
+        ({"valueSchemaFile": "x"}, "needs valueFormat"),
+        ({"valueFormat": "avro", "schemaRegistry": "h:1"}, "http://"),
+        ({"valueFormat": "avro", "valueSchemaFile": "/no/such"}, "cannot be read"),
+    ],
+)
+def test_contradictions_are_refused(options, word):
+    with pytest.raises(OptionInvalid, match=word):
+        typed_schema(parse_source({**SERVER, "subscribe": "t", **options}))
+
+
+# --- a registry ------------------------------------------------------------------------------
+
+OLDER = {**AVRO, "fields": AVRO["fields"][:1]}
+GUID = "d7d5e1a0-0000-4000-8000-000000000001"
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Answers as Confluent's: subjects, ids and GUIDs of a few schemas, for one login."""
+
+    schemas: ClassVar = {
+        1: {"schema": json.dumps(OLDER)},
+        2: {"schema": json.dumps(AVRO), "guid": GUID},
+        3: {"schemaType": "JSON", "schema": json.dumps(JSON_SCHEMA)},
+        4: {
+            "schemaType": "PROTOBUF",
+            "schema": base64.b64encode(proto_file().SerializeToString()).decode(),
+        },
+    }
+    subjects: ClassVar = {"orders-value": 2, "json": 3, "proto": 4}
+    login = "Basic " + base64.b64encode(b"me:hidden").decode()
+    asked: ClassVar = []
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        path = self.path.partition("?")[0]
+        parts = path.strip("/").split("/")
+        found = None
+        if parts[0] == "subjects":
+            number = self.subjects.get(parts[1])
+            found = number and {**self.schemas[number], "id": number, "version": 1}
+        elif parts[1] == "ids":
+            found = self.schemas.get(int(parts[2]))
+        elif parts[1] == "guids":
+            found = next((s for s in self.schemas.values() if s.get("guid") == parts[2]), None)
+        status = 200 if found else 404
+        if self.headers["Authorization"] != self.login:
+            status, found = 401, None
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(found or {"error_code": 40403}).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def served():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    Registry.asked = Registry.asked[:0]
+    for cache in (registry.by_id, registry.by_guid, typed_values):
+        cache.cache_clear()
+    yield {
+        "schemaRegistry": f"http://127.0.0.1:{server.server_port}/",
+        "schemaRegistry.user": "me", "schemaRegistry.password": "hidden",
+    }  # fmt: skip
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_values_name_their_schema_by_prefix_or_header_and_are_resolved_into_the_columns(served):
+    older = b"\0\0\0\0\1" + avro_bytes({"id": 3}, OLDER)
+    defaults = {**AVRO, "fields": AVRO["fields"][:2]}
+    Registry.schemas[2] = {"schema": json.dumps(defaults), "guid": GUID}
+    try:
+        options = source("avro", **served)
+        body = avro_bytes({"id": 9, "note": "n"}, defaults)
+        by_header = [
+            ("other", b"x"),
+            ("__value_schema_id", b"\1" + bytes.fromhex(GUID.replace("-", ""))),
+        ]
+        rows = read(
+            options,
+            [older, b"\0\0\0\0\2" + body, body, b"\0\0\0\0\x63" + body, b"bare"] + [older] * 50,
+            [None, None, by_header, None, None] + [None] * 50,
+        )
+    finally:
+        Registry.schemas[2] = {"schema": json.dumps(AVRO), "guid": GUID}
+    assert [row["value"] for row in rows[:5]] == [
+        {"id": 3, "note": None}, {"id": 9, "note": "n"}, {"id": 9, "note": "n"}, None, None,
+    ]  # fmt: skip
+    assert "no schema at /schemas/ids/99" in rows[3]["undecodable"]["reason"]
+    assert "neither a prefix nor a header" in rows[4]["undecodable"]["reason"]
+    assert Registry.asked.count("/schemas/ids/1") == 1
+
+
+def test_rows_are_written_with_the_id_of_the_latest_version(served):
+    (record,) = written(sink("avro", **served), [ORDER])
+    assert record.value == b"\0\0\0\0\2" + avro_bytes(ORDER)
+    (record,) = written(sink("avro", valueSchemaId="header", **served), [ORDER])
+    assert record.value == avro_bytes(ORDER)
+    assert record.headers == [("__value_schema_id", b"\1" + bytes.fromhex(GUID.replace("-", "")))]
+    options = {"valueSubject": "proto", "valueMessage": "shop.Order", **served}
+    (record,) = written(sink("protobuf", **options), [PROTO_ROW])
+    assert record.value.startswith(b"\0\0\0\0\4\x02\x02\x08")  # the second message of its file
+    assert read(source("protobuf", **options), [record.value])[0]["value"] == PROTO_ROW
+    options = {"valueSubject": "json", **served}
+    (record,) = written(sink("json", **options), [{"id": 1}])
+    assert record.value == b'\0\0\0\0\3{"id":1}'
+    with pytest.raises(OptionInvalid, match="valueSchemaId=prefix"):
+        written(sink("json", valueSchemaId="header", **options), [{"id": 1}])
+
+
+def test_a_registry_that_refuses_or_is_away_is_an_error_without_the_password(served):
+    for options, error, word in (
+        ({**served, "schemaRegistry.password": "wrong-one"}, OptionInvalid, "HTTP 401"),
+        ({**served, "valueSubject": "none"}, OptionInvalid, "has no subject 'none'"),
+        ({**served, "valueSubject": "json"}, OptionInvalid, "of type JSON"),
+        ({**served, "schemaRegistry": "http://127.0.0.1:1"}, RegistryUnavailable, "did not answer"),
+    ):
+        parsed = source("avro", **options)
+        with pytest.raises(error, match=word) as caught:
+            typed_schema(parsed)
+        for text in (str(caught.value), repr(parsed)):
+            assert "wrong-one" not in text
+            assert "hidden" not in text
