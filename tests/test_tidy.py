@@ -19,7 +19,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
 SOURCE = SOURCES / "headrace"
-TREES = (SOURCE, SOURCES / "headrace_verify", SOURCES / "headrace_bench")
+TREES = (
+    SOURCE,
+    SOURCES / "headrace_verify",
+    SOURCES / "headrace_bench",
+    SOURCES / "pyspark_headrace",  # one module of the distribution headrace, found by its name
+)
 
 MODULE_LINES_MAX = 700  # where to cut below that is for readers to judge
 CLASS_LINES, CLASS_LINES_MAX = 400, 470

@@ -194,8 +194,10 @@ def test_all_that_is_available_is_read_in_limited_batches(spark, broker, send, t
     assert spark.read.parquet(str(tmp_path / "out")).distinct().count() == 140
 
 
-def test_sql_finds_the_source_and_its_predicates_decide_what_is_fetched(spark, send, broker, topic):
-    """Nobody has registered it. The session's log says nothing of what was not fetched."""
+def test_sql_finds_the_source_and_its_predicates_decide_what_is_fetched(
+    spark, read, send, broker, topic
+):
+    """Nobody has registered it. A DataFrame that is used again has all its rows."""
     for number in range(30):
         send(topic, 3, first=3 * number, timestamp=1_700_000_000_000 + number)
     spark.sql(
@@ -219,9 +221,13 @@ def test_sql_finds_the_source_and_its_predicates_decide_what_is_fetched(spark, s
         ("key = X'6B65792D37' OR offset = 1", lambda r: r.key == b"key-7" or r.offset == 1, 3),
         ("partition = 0 AND length(value) > 7", lambda r: r.partition == 0 and len(r.value) > 7, 1),
     ):
-        frame = spark.table("found").where(predicate)
+        assert sorted(spark.table("found").where(predicate).collect()) == sorted(
+            filter(holds, every)
+        ), predicate
+        frame = read(topic, pushFilters="true").where(predicate)
         assert sorted(frame.collect()) == sorted(filter(holds, every)), predicate
         assert frame.rdd.getNumPartitions() == max(tasks, 1), predicate
+    assert spark.table("found").count() == 90
 
 
 def test_partitions_and_times_of_each_are_chosen_as_with_sparks_own_connector(read, send, topic):
@@ -257,8 +263,9 @@ def test_secrets_are_in_no_plan_checkpoint_log_or_error(
     reader = spark.readStream.format("headrace").option("subscribe", topic)
     stream = reader.option("bootstrap.servers", broker).options(**secrets).load()
     query = (
-        stream.writeStream.format("headrace").option("bootstrap.servers", broker)
-        .options(**secrets).option("topic", f"{topic}-copy").option("delivery", "atLeastOnce")
+        stream.select("key", "value").writeStream.format("headrace")
+        .option("bootstrap.servers", broker).options(**secrets)
+        .option("topic", f"{topic}-copy").option("delivery", "atLeastOnce")
         .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     )  # fmt: skip
     from headrace.pipeline.demo.clients import create_topic

@@ -59,6 +59,14 @@ def run() -> None:
     """Run a job."""
 
 
+def _table_of(topic: str, warehouse: str) -> str:
+    """The table that `archive` uses for a topic."""
+    catalog = importlib.import_module("headrace.pipeline.catalog")
+    place = importlib.import_module("headrace.pipeline.session").Warehouse.at(warehouse)
+    found: str = catalog.table_of_topic(place, topic).in_spark
+    return found
+
+
 class _Stop:
     """Ctrl-C stops the job after its round; a second one ends the process."""
 
@@ -75,6 +83,13 @@ class _Stop:
         )
 
 
+OWN_TABLE = click.option(
+    "--table",
+    help="The Iceberg table: [CATALOG.]NAMESPACE.NAME, other words than identifiers in backticks."
+    " By default the topic's own, headrace.TOPIC.",
+)
+
+
 @run.command()
 @click.option(
     "--topic",
@@ -82,9 +97,50 @@ class _Stop:
     shell_complete=complete_topics,
     help="The topic, or several separated by commas.",
 )
-@TABLE
+@OWN_TABLE
 @WAREHOUSE
 @MASTER
+@click.option(
+    "--mode",
+    type=click.Choice(["append", "upsert"]),
+    default="append",
+    show_default=True,
+    help="upsert: keep the latest record of each key, as a compacted topic does.",
+)
+@click.option(
+    "--round-records",
+    default=2_000_000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Commit after at most this many records.",
+)
+@click.option(
+    "--task-records",
+    default=500_000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Read at most this many records in one task.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["zstd", "snappy"]),
+    default="zstd",
+    show_default=True,
+    help="Of the files of a new table.",
+)
+@click.option(
+    "--memory",
+    default=2048,
+    show_default=True,
+    type=click.IntRange(min=512),
+    metavar="MIB",
+    help="Memory of Spark's Java process.",
+)
+@click.option(
+    "--allow-data-loss",
+    is_flag=True,
+    help="Go on where retention deleted records before they were archived.",
+)
 @click.option("--continuous", is_flag=True, help="Wait for new records; Ctrl-C stops.")
 @click.option(
     "--round-mib",
@@ -109,6 +165,29 @@ class _Stop:
     metavar="ROUNDS",
     help="With --continuous: maintain the table after this many rounds; 0: never.",
 )
+@click.option(
+    "--keep-snapshots",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="With --continuous: maintenance keeps at least this many snapshots ...",
+)
+@click.option(
+    "--snapshot-age",
+    default=24,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="HOURS",
+    help="... and those younger than this.",
+)
+@click.option(
+    "--poll-interval",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="With --continuous: ask for new records this often.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line per round.")
 @RESULT_AS_JSON
 @click.pass_obj
@@ -124,7 +203,11 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
           --warehouse ./warehouse --master spark://host:7077 --continuous
     """
     if not options["continuous"]:
-        refuse_inert("without --continuous", "round_mib", "round_wait", "maintain_every")
+        refuse_inert(
+            "without --continuous",
+            *("round_mib", "round_wait", "maintain_every"),
+            *("keep_snapshots", "snapshot_age", "poll_interval"),
+        )
     names = [name.strip() for name in options["topic"].split(",") if name.strip()]
     session.describe_topics(names)
     job = importlib.import_module("headrace.pipeline.jobs.archive")
@@ -134,14 +217,20 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
         round_bytes_min=options.pop("round_mib") << 20,
         round_wait_ms=int(options.pop("round_wait") * 1000),
         maintain_rounds=options.pop("maintain_every") or None,
+        round_records_max=options.pop("round_records"),
+        task_records_max=options.pop("task_records"),
+        memory_mb=options.pop("memory"),
+        fail_on_data_loss=not options.pop("allow_data_loss"),
+        snapshot_age_hours=options.pop("snapshot_age"),
+        poll_interval_ms=int(options.pop("poll_interval") * 1000),
         **options,
     )
     stop = _Stop()
     signal.signal(signal.SIGINT, stop)
     restarts = importlib.import_module("headrace.pipeline.restarts")
-    with _with_next_step(config.table, options["warehouse"]):
-        result = restarts.with_restarts(
-            lambda: job.run_archive(
+    with _with_next_step(config.table or "the topic's table", options["warehouse"]):
+        results = restarts.with_restarts(
+            lambda: job.run_archives(
                 config,
                 on_round=None if quiet else _say_round,
                 on_maintenance=None if quiet else lambda done: say(f"maintained: {done}"),
@@ -150,9 +239,10 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
             f"The archive of {options['topic']}",
         )
     if not as_json:
-        click.echo(str(result))
+        for result in results:
+            click.echo(str(result))
         return
-    print_json(
+    found = [
         {
             "table": result.table,
             "rounds": result.round_count,
@@ -164,25 +254,33 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
                 for topic, ends in result.offsets.items()
             },
         }
-    )
+        for result in results
+    ]
+    print_json(found[0] if len(found) == 1 else {"tables": found})
 
 
 def _say_round(done: Any) -> None:
     say(
-        f"round {done.number}: {done.record_count:,} records in {done.elapsed_ms / 1000:.1f} s "
-        f"({done.rate_per_s:,}/s), {done.remaining:,} to go"
+        f"{done.table}: round {done.number}: {done.record_count:,} records in"
+        f" {done.elapsed_ms / 1000:.1f} s ({done.rate_per_s:,}/s), {done.remaining:,} to go"
     )
 
 
 @run.command()
 @click.option("--topic", required=True, shell_complete=complete_topics, help="The topic.")
-@TABLE
+@OWN_TABLE
 @WAREHOUSE
 @MASTER
 @RESULT_AS_JSON
 @click.pass_obj
 def reconcile(
-    session: CliSession, topic: str, table: str, warehouse: str, master: str, *, as_json: bool
+    session: CliSession,
+    topic: str,
+    table: str | None,
+    warehouse: str,
+    master: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Check that a table contains each record of a topic exactly once, byte for byte.
 
@@ -193,6 +291,7 @@ def reconcile(
       headrace pipeline run reconcile --topic flights --warehouse ./warehouse
     """
     session.describe_topics([topic])
+    table = table or _table_of(topic, warehouse)
     proof = importlib.import_module("headrace.pipeline.proof")
     config = proof.ReconcileConfig(session.bootstrap, topic, table, client=session.client_config)
     with _with_next_step(table, warehouse):
@@ -225,7 +324,8 @@ def reconcile(
 
 
 @pipeline.command()
-@TABLE
+@click.option("--topic", shell_complete=complete_topics, help="The topic whose table to maintain.")
+@OWN_TABLE
 @WAREHOUSE
 @MASTER
 @click.option(
@@ -259,15 +359,28 @@ def reconcile(
     help="Remove orphan files older than this.",
 )
 @RESULT_AS_JSON
-def maintain(table: str, warehouse: str, master: str, *, as_json: bool, **ages: int) -> None:
+def maintain(
+    topic: str | None,
+    table: str | None,
+    warehouse: str,
+    master: str,
+    *,
+    as_json: bool,
+    **ages: int,
+) -> None:
     """Compact an archive's files, and remove old snapshots and orphan files.
 
     No record changes. It can run while an archive runs.
 
     \b
     Example:
-      headrace pipeline maintain --table archive.flights --warehouse ./warehouse
+      headrace pipeline maintain --topic flights --warehouse ./warehouse
     """
+    if (topic is None) == (table is None):
+        raise CommandFailed(
+            "Either the topic or the table must be named", "Give --topic or --table"
+        )
+    table = table or _table_of(topic or "", warehouse)
     job = importlib.import_module("headrace.pipeline.jobs.maintain")
     sessions = importlib.import_module("headrace.pipeline.session")
     config = job.MaintainConfig(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.position import TopicIds
 
+TOPICS_NAMESPACE = "headrace"
+"""Of the tables that topics have by default."""
+SHARED_TABLE = "headrace.archive"
+"""What earlier versions archived all topics into by default."""
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORD = re.compile(r"`([^`]+)`|([A-Za-z0-9_]+)")
+_NAME = re.compile(
+    r"(?:`[A-Za-z0-9._ -]+`|[A-Za-z0-9_]+)(?:\.(?:`[A-Za-z0-9._ -]+`|[A-Za-z0-9_]+)){1,2}"
+)
+MODE_PROPERTY = "headrace.mode"  # do not change: stored
+APPEND, UPSERT = "append", "upsert"  # do not change: stored
 OFFSETS_PROPERTY = "headrace.offsets"  # do not change: stored
 TOPIC_IDS_PROPERTY = "headrace.topic-ids"  # do not change: stored
 ADDED_COLUMNS = {
@@ -39,23 +51,41 @@ class TableName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """`namespace.name`, or `catalog.namespace.name`. Raises OptionInvalid."""
-        words = text.split(".")
+        """`namespace.name`, or `catalog.namespace.name`; other words than identifiers are written
+        in backticks. Raises OptionInvalid."""
+        words = [quoted or plain for quoted, plain in _WORD.findall(text)]
         if len(words) == 2:
             words = [CATALOG, *words]
-        if len(words) != 3 or not all(word.replace("_", "").isalnum() for word in words):
-            raise OptionInvalid(f"A table is named [catalog.]namespace.name, not {text!r}.")
+        if len(words) != 3 or not _NAME.fullmatch(text):
+            raise OptionInvalid(
+                f"A table is named [catalog.]namespace.name, not {text!r}. Put words that have"
+                " other characters than letters, digits and _ into backticks: headrace.`my-topic`."
+            )
         return cls(*words)
+
+    @classmethod
+    def of_topic(cls, topic: str) -> TableName:
+        """The table of its own that a topic has by default."""
+        return cls(CATALOG, TOPICS_NAMESPACE, topic)
 
     @property
     def in_spark(self) -> str:
         """The name in Spark SQL."""
-        return f"{self.catalog}.{self.namespace}.{self.name}"
+        return ".".join(map(_quoted, self))
+
+    @property
+    def namespace_in_spark(self) -> str:
+        """The namespace in Spark SQL."""
+        return ".".join(map(_quoted, self[:2]))
 
     @property
     def in_catalog(self) -> tuple[str, str]:
         """The name within the catalog."""
         return (self.namespace, self.name)
+
+
+def _quoted(word: str) -> str:
+    return word if _IDENTIFIER.fullmatch(word) else f"`{word}`"
 
 
 class Progress(NamedTuple):
@@ -101,6 +131,29 @@ def load_table(warehouse: Warehouse, table: TableName) -> Any:
             " both names; the first run of an archive creates the table."
         )
     return found
+
+
+def table_of_topic(warehouse: Warehouse, topic: str) -> TableName:
+    """The table that a topic is archived into unless one is named: its own.
+
+    If an earlier version archived the topic into the shared table, that table continues.
+    """
+    shared = TableName.parse(SHARED_TABLE)
+    if warehouse.catalog_file.is_file():
+        found = load_table_or_none(open_catalog(warehouse), shared)
+        if found is not None and topic in read_progress(found).offsets:
+            return shared
+    return TableName.of_topic(topic)
+
+
+def check_mode(table: Any, mode: str) -> None:
+    """Raise TableUnusable if a table was made for the other mode."""
+    present = table.properties.get(MODE_PROPERTY, APPEND)
+    if present != mode:
+        raise _unusable(
+            f"it is in mode {present}, and mode {mode} was asked for: rows of the one are no rows"
+            f" of the other. Ask for mode {present}, or name another table."
+        )
 
 
 def read_progress(table: Any) -> Progress:

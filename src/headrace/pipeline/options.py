@@ -34,6 +34,7 @@ _SOURCE_OPTIONS = (
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "includeHeaders",
     "minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
     "maxRecordsPerPartition", "maxRecordsPerTask", "failOnDataLoss", "pinEnd", "batchRows",
+    "pushFilters",
     "stallTimeoutMs", "topicIds", *TYPED_OPTIONS,
 )  # fmt: skip
 _SINK_OPTIONS = (
@@ -80,6 +81,7 @@ class SourceOptions:
     batch_rows: int = 10_000
     stall_timeout_ms: int = 60_000
     topic_ids: dict[str, str] = field(default_factory=dict)
+    pushes_filters: bool = False
     row_filter: RowFilter = field(default_factory=RowFilter)
     typed: TypedOptions | None = None
 
@@ -142,6 +144,7 @@ def parse_source(raw: Mapping[str, str]) -> SourceOptions:
         batch_rows=_count(options, "batchrows") or 10_000,
         stall_timeout_ms=_count(options, "stalltimeoutms") or 60_000,
         topic_ids=_topic_ids(options.get("topicids", "{}")),
+        pushes_filters=_flag(options, "pushfilters", default=False),
         typed=parse_typed(options),
     )
 

@@ -19,6 +19,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from headrace.pipeline.catalog import read_progress
 from headrace.pipeline.errors import TableMoved
 from headrace.pipeline.planning import offset_of, walk
 
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 WAP_PROPERTY = "write.wap.enabled"
 """The table property without which Spark ignores the id and does not stage."""
 _WAP_ID = "wap.id"
+_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+_MERGE = """MERGE INTO {table} t USING {rows} s
+    ON t.topic = s.topic AND t.partition = s.partition AND t.key <=> s.key
+    WHEN MATCHED AND s.value IS NULL AND s.offset > t.offset THEN DELETE
+    WHEN MATCHED AND s.offset > t.offset THEN UPDATE SET *
+    WHEN NOT MATCHED AND s.value IS NOT NULL THEN INSERT *"""
 _CONFLICTS = ("conflicting files", "ValidationException")
 
 
@@ -67,6 +74,46 @@ class Publisher:
             finally:
                 self._spark.conf.unset("spark.wap.id")
         self._publish(self._staged(wap_id), start, end, since_snapshot_id, properties)
+
+    def merge(self, frame: Any, end: Offsets, *, properties: Mapping[str, str]) -> None:
+        """Replace the rows of the keys in `frame` by its latest ones, and delete those whose latest
+        record is a tombstone, with snapshot properties.
+
+        A key is one of a partition, as for compaction. Raises TableMoved if another writer changed
+        the table meanwhile.
+        """
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
+        latest = Window.partitionBy("topic", "partition", "key").orderBy(f.col("offset").desc())
+        rows = frame.withColumn("_rank", f.row_number().over(latest))
+        view = f"headrace_{uuid4().hex}"
+        rows.where("_rank = 1").drop("_rank").createOrReplaceTempView(view)
+        with _staging:
+            for name, value in properties.items():
+                self._spark.conf.set(_SNAPSHOT_PROPERTY + name, value)
+            try:
+                self._spark.sql(_MERGE.format(table=self._table.in_spark, rows=view))
+            except Exception as error:
+                if any(phrase in str(error) for phrase in _CONFLICTS):
+                    raise TableMoved(
+                        f"{self._table.in_spark}: another writer changed rows of this round."
+                    ) from error
+                raise
+            finally:
+                for name in properties:
+                    self._spark.conf.unset(_SNAPSHOT_PROPERTY + name)
+                self._spark.catalog.dropTempView(view)
+        self._record_unchanged(end, properties)
+
+    def _record_unchanged(self, end: Offsets, properties: Mapping[str, str]) -> None:
+        """A merge that changes no row commits no snapshot: its end goes to the table."""
+        table = self._catalog.load_table(self._table.in_catalog)
+        reached = read_progress(table).offsets
+        if all(offset_of(reached, t, p, 0) >= offset for t, p, offset in walk(end)):
+            return
+        pairs = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
+        self._spark.sql(f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES ({pairs})")
 
     def _staged(self, wap_id: str) -> int:
         """The id of the staged snapshot."""

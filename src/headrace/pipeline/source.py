@@ -84,7 +84,9 @@ class FilteringReader(HeadraceReader):
     """A bounded read that takes predicates of the query.
 
     Spark 4.1 refuses a reader that can do so unless spark.sql.python.filterPushdown.enabled is
-    true, so it gets one only in the process that passes predicates on.
+    true, so it gets one only in the process that passes predicates on. And it keeps the tasks that
+    were planned for a query's predicates for the DataFrame: a later query of the same DataFrame
+    without such predicates would get them again, and so only some rows. Hence the option.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
@@ -124,8 +126,9 @@ class HeadraceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> HeadraceReader:
         """A bounded read."""
-        kind = FilteringReader if _is_asked_for_filters() else HeadraceReader
-        return kind(parse_source(self.options))
+        options = parse_source(self.options)
+        is_filtering = options.pushes_filters and _is_asked_for_filters()
+        return FilteringReader(options) if is_filtering else HeadraceReader(options)
 
     def streamReader(self, schema: StructType) -> HeadraceStreamReader:  # noqa: N802
         """An unbounded read."""

@@ -181,7 +181,11 @@ def test_a_table_that_is_not_there_is_named(tmp_path):
 def test_table_names():
     assert TableName.parse("lake.a.t").in_spark == "lake.a.t"
     assert TableName.parse("a.t").in_spark == "headrace.a.t"
-    for wrong in ("t", "a.b.c.d", "a.t;drop", ""):
+    quoted = TableName.parse("a.`my-topic.v1`")
+    assert quoted == TableName("headrace", "a", "my-topic.v1")
+    assert TableName.parse(quoted.in_spark) == quoted
+    assert TableName.of_topic("9").in_spark == "headrace.headrace.`9`"
+    for wrong in ("t", "a.b.c.d", "a.t;drop", "", "a.my-topic", "a.`b/c`", "a.`", "a.``", "a b.c"):
         with pytest.raises(OptionInvalid):
             TableName.parse(wrong)
 

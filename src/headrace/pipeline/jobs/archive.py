@@ -15,31 +15,37 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Event
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.pipeline.catalog import (
     ADDED_COLUMNS,
+    APPEND,
+    MODE_PROPERTY,
     OFFSETS_PROPERTY,
     TOPIC_IDS_PROPERTY,
     Progress,
     TableName,
     check_layout,
+    check_mode,
     lease,
     load_table_or_none,
     open_catalog,
     read_progress,
+    table_of_topic,
 )
 from headrace.pipeline.cluster import ClusterClient
-from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
+from headrace.pipeline.errors import LeaseHeld, OptionInvalid, RecordsLost, TableMoved
 from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
 from headrace.pipeline.jobs.pacing import RoundPacer
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, build, larger, limited, offset_of, total, walk
 from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
 from headrace.pipeline.publishing import WAP_PROPERTY, Publisher
-from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+from headrace.pipeline.session import CATALOG, SessionConfig, Warehouse, make_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,8 +59,11 @@ _LOST_RACES_MAX = 5
 class ArchiveConfig:
     """What to archive, where to, and in which portions.
 
-    `topic` may list several, separated by commas. A run ends at the high watermarks of its start; a
-    continuous run ends when `should_stop` returns true or the process is killed.
+    `topic` may list several, separated by commas. With `table` None, each has a table of its own
+    (`catalog.table_of_topic`). `mode` upsert keeps the latest record of each key of a partition,
+    and deletes those whose latest value is null: what a compacted topic holds, without its history.
+    A run ends at the high watermarks of its start; a continuous run ends when `should_stop` returns
+    true or the process is killed.
 
     A continuous run begins a round when about `round_bytes_min` of files are pending, or the oldest
     record has waited for `round_wait_ms`. After every `maintain_rounds` rounds (None: never) it
@@ -65,7 +74,7 @@ class ArchiveConfig:
     bootstrap: str
     topic: str
     warehouse: str | Path
-    table: str = "headrace.archive"
+    table: str | None = None
     master: str = "local[*]"
     continuous: bool = False
     round_records_max: int = 2_000_000
@@ -80,6 +89,7 @@ class ArchiveConfig:
     compression: Literal["zstd", "snappy"] = "zstd"
     memory_mb: int = 2048
     client: dict[str, str] = field(default_factory=dict)
+    mode: Literal["append", "upsert"] = "append"
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -89,7 +99,17 @@ class ArchiveConfig:
     @property
     def place(self) -> Warehouse:
         """The warehouse with the catalog named by the table."""
-        return Warehouse.at(self.warehouse, TableName.parse(self.table).catalog)
+        catalog = CATALOG if self.table is None else TableName.parse(self.table).catalog
+        return Warehouse.at(self.warehouse, catalog)
+
+    def of_each_topic(self) -> list[ArchiveConfig]:
+        """One with a table, for each table."""
+        if self.table is not None:
+            return [self]
+        return [
+            replace(self, topic=topic, table=table_of_topic(self.place, topic).in_spark)
+            for topic in self.topics
+        ]
 
 
 @dataclass(frozen=True)
@@ -101,6 +121,7 @@ class ArchiveRound:
     elapsed_ms: int
     offsets: Offsets
     remaining: int
+    table: str = ""
 
     @property
     def rate_per_s(self) -> int:
@@ -149,12 +170,21 @@ def run_archive(
     on_maintenance: OnMaintenance | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ArchiveReport:
-    """Archive until done or stopped; with `spark` None, in a session of its own.
+    """Archive into one table until done or stopped; with `spark` None, in a session of its own.
 
     Raises LeaseHeld if another process archives into the table, RecordsLost if retention deleted
     records first (fail_on_data_loss), TopicRecreated if the table holds the records of an earlier
-    topic of that name, TableMoved if another writer keeps committing.
+    topic of that name, TableMoved if another writer keeps committing, OptionInvalid for several
+    topics without a table.
     """
+    configs = config.of_each_topic()
+    if len(configs) != 1:
+        raise OptionInvalid(
+            f"{config.topic!r} has {len(configs)} topics, and each has a table of its own: use"
+            " run_archives, or name a table for all."
+        )
+    (config,) = configs
+    assert config.table is not None, "named above"
     with lease(config.place, TableName.parse(config.table)):
         own = spark is None
         if own:
@@ -167,6 +197,45 @@ def run_archive(
         finally:
             if own:
                 spark.stop()
+
+
+def run_archives(
+    config: ArchiveConfig,
+    *,
+    spark: Any = None,
+    on_round: OnRound | None = None,
+    on_maintenance: OnMaintenance | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[ArchiveReport]:
+    """Archive each topic into its table, at the same time, in one session. Raises as `run_archive`:
+    the first error stops the others after their round."""
+    configs = config.of_each_topic()
+    own = spark is None
+    if own:
+        spark = make_session(
+            SessionConfig(config.master, warehouse=config.place, memory_mb=config.memory_mb)
+        )
+    failed = Event()
+
+    def run(each: ArchiveConfig) -> ArchiveReport:
+        try:
+            return run_archive(
+                each,
+                spark=spark,
+                on_round=on_round,
+                on_maintenance=on_maintenance,
+                should_stop=lambda: failed.is_set() or should_stop(),
+            )
+        except BaseException:
+            failed.set()
+            raise
+
+    try:
+        with ThreadPoolExecutor(len(configs)) as threads:
+            return list(threads.map(run, configs))
+    finally:
+        if own:
+            spark.stop()
 
 
 class _Archive:
@@ -182,6 +251,7 @@ class _Archive:
         self._config = config
         self._spark = spark
         self._on_round, self._on_maintenance = on_round, on_maintenance
+        assert config.table is not None, "of_each_topic names it"
         self._table = TableName.parse(config.table)
         self._catalog = open_catalog(config.place)
         self._publisher = Publisher(spark, self._table, self._catalog)
@@ -208,7 +278,7 @@ class _Archive:
             if should_stop() or (pinned is not None and not backlog):
                 elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
                 return ArchiveReport(
-                    self._config.table, self._rounds, self._records, elapsed_ms, start
+                    self._table.in_spark, self._rounds, self._records, elapsed_ms, start
                 )
             now_ms = monotonic_ns() // 1_000_000
             is_due = self._pacer.is_due(backlog, progress.record_bytes, now_ms)
@@ -233,7 +303,14 @@ class _Archive:
         self._rounds, self._records = self._rounds + 1, self._records + size
         elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
         self._on_round(
-            ArchiveRound(self._rounds, size, elapsed_ms, end, total(end, target.offsets))
+            ArchiveRound(
+                self._rounds,
+                size,
+                elapsed_ms,
+                end,
+                total(end, target.offsets),
+                self._table.in_spark,
+            )
         )
         each = self._config.maintain_rounds
         if self._config.continuous and each is not None and self._rounds % each == 0:
@@ -244,7 +321,7 @@ class _Archive:
         later ones."""
         config = MaintainConfig(
             self._config.warehouse,
-            self._config.table,
+            self._table.in_spark,
             keep_snapshots=self._config.keep_snapshots,
             snapshot_age_hours=self._config.snapshot_age_hours,
             orphan_age_hours=None,  # lists every file: left to `headrace pipeline maintain`
@@ -254,22 +331,21 @@ class _Archive:
         except LeaseHeld as error:
             log.info("%s", error)
         except _spark_errors():
-            log.warning("%s: maintenance failed", self._config.table, exc_info=True)
+            log.warning("%s: maintenance failed", self._table.in_spark, exc_info=True)
 
     def _create_table(self) -> None:
         table = load_table_or_none(self._catalog, self._table)
         if table is not None:
             check_layout(table)
+            check_mode(table, self._config.mode)
             self._add_columns({field.name for field in table.schema().fields})
-            if table.properties.get(WAP_PROPERTY) != "true":
+            if self._stages and table.properties.get(WAP_PROPERTY) != "true":
                 self._spark.sql(
                     f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES"
                     f" ('{WAP_PROPERTY}'='true')"
                 )
             return
-        self._spark.sql(
-            f"CREATE NAMESPACE IF NOT EXISTS {self._table.catalog}.{self._table.namespace}"
-        )
+        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._table.namespace_in_spark}")
         # A resume reads the bounds of offset; bounds of the payload would only cost.
         metrics = "write.metadata.metrics.column"
         added = ", ".join(f"{name} {kind}" for name, kind in ADDED_COLUMNS.items())
@@ -280,13 +356,18 @@ class _Archive:
             USING iceberg PARTITIONED BY (topic, partition)
             TBLPROPERTIES ('format-version'='2', 'write.distribution-mode'='none',
                 'write.spark.fanout.enabled'='true', 'commit.retry.num-retries'='20',
-                '{WAP_PROPERTY}'='true',
+                '{WAP_PROPERTY}'='{str(self._stages).lower()}',
+                '{MODE_PROPERTY}'='{self._config.mode}',
                 'write.parquet.compression-codec'='{self._config.compression}',
                 'write.metadata.delete-after-commit.enabled'='true',
                 'write.metadata.previous-versions-max'='20',
                 '{metrics}.offset'='full', '{metrics}.timestamp'='full',
                 '{metrics}.key'='none', '{metrics}.value'='none')"""
         )
+
+    @property
+    def _stages(self) -> bool:
+        return self._config.mode == APPEND
 
     def _add_columns(self, present: set[str]) -> None:
         """Add the columns that a table of an earlier version lacks; its rows are null there."""
@@ -356,15 +437,19 @@ class _Archive:
             .load()
         )
         topic_ids = json.dumps(progress.topic_ids | end.topic_ids, sort_keys=True)
+        properties = {
+            OFFSETS_PROPERTY: json.dumps(end.offsets, sort_keys=True),
+            TOPIC_IDS_PROPERTY: topic_ids,
+        }
+        if not self._stages:
+            self._publisher.merge(frame, end.offsets, properties=properties)
+            return
         self._publisher.commit(
             frame,
             start,
             end.offsets,
             since_snapshot_id=progress.snapshot_id,
-            properties={
-                OFFSETS_PROPERTY: json.dumps(end.offsets, sort_keys=True),
-                TOPIC_IDS_PROPERTY: topic_ids,
-            },
+            properties=properties,
         )
 
 

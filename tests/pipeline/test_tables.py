@@ -1,0 +1,152 @@
+"""A table for each topic, whatever its name, and tables that hold the latest record of each key."""
+
+import json
+from collections import Counter
+from random import Random
+
+import duckdb
+import pytest
+from confluent_kafka import Producer
+
+from headrace.pipeline.catalog import TableName, load_table, open_catalog, table_of_topic
+from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.errors import OptionInvalid, TableUnusable
+from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive, run_archives
+from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
+from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
+
+
+def test_each_topic_has_a_table_of_its_own_that_duckdb_and_pyiceberg_read(
+    spark, broker, send, warehouse, topic
+):
+    names = [f"{topic}.v1", f"{topic}-9", f"{topic}_x"]
+    for number, name in enumerate(names):
+        create_topic(broker, name, 2, {"retention.ms": "-1"})
+        send(name, 40 + number, partitions=2, headers=[("h", b"x")])
+    config = ArchiveConfig(broker, ",".join(names), warehouse.folder)
+    with pytest.raises(OptionInvalid, match="3 topics, and each has a table of its own"):
+        run_archive(config, spark=spark)
+    reports = run_archives(config, spark=spark)
+    assert [report.record_count for report in reports] == [40, 41, 42]
+    for number, name in enumerate(names):
+        table = table_of_topic(warehouse, name)
+        assert table == TableName("headrace", "headrace", name)
+        rows = spark.table(table.in_spark).collect()
+        assert Counter(row.topic for row in rows) == {name: 40 + number}
+        proof = run_reconcile(ReconcileConfig(broker, name, table.in_spark), spark=spark)
+        assert proof.is_exact, proof.problems
+        scan = load_table(warehouse, table).scan()
+        assert scan.to_arrow().num_rows == 40 + number
+        found = scan.to_duckdb("records").execute(
+            'SELECT count(*), count(DISTINCT (partition, "offset")), min(decode(value))'
+            " FROM records"
+        )
+        assert found.fetchone() == (40 + number, 40 + number, "value-0")
+        files = f"{warehouse.folder}/headrace/{name}/data/**/*.parquet"
+        query = f"SELECT count(*), sum(len(headers)) FROM read_parquet('{files}')"
+        assert duckdb.sql(query).fetchone() == (40 + number, 40 + number)
+    again = run_maintain(MaintainConfig(warehouse.folder, table.in_spark), spark=spark)
+    assert again.snapshots_expired == 0
+    assert sum(report.record_count for report in run_archives(config, spark=spark)) == 0
+
+
+def test_a_topic_that_is_in_the_shared_table_of_earlier_versions_stays_there(
+    spark, broker, send, topic, tmp_path_factory, warehouse
+):
+    send(topic, 10)
+    shared = ArchiveConfig(broker, topic, warehouse.folder, "headrace.archive")
+    run_archive(shared, spark=spark)
+    send(topic, 5, first=10)
+    report = run_archive(ArchiveConfig(broker, topic, warehouse.folder), spark=spark)
+    assert (report.table, report.record_count) == ("headrace.headrace.archive", 5)
+    assert table_of_topic(warehouse, "another") == TableName("headrace", "headrace", "another")
+
+
+def test_an_upsert_table_holds_what_a_model_of_compaction_holds(
+    spark, broker, topic, warehouse, table
+):
+    """Puts, deletes and repeated keys in three rounds of two commits each."""
+    name = f"{topic}-compacted"
+    create_topic(broker, name, 2, {"cleanup.policy": "compact"})
+    producer = Producer({"bootstrap.servers": broker})
+    random, model, offsets = Random(topic), {}, Counter()
+    config = ArchiveConfig(
+        broker, name, warehouse.folder, table, mode="upsert", round_records_max=70
+    )
+    for _ in range(3):
+        for _ in range(120):
+            key, partition = b"k%d" % random.randrange(25), random.randrange(2)
+            value = None if random.random() < 0.3 else b"%d" % random.randrange(10**6)
+            producer.produce(name, value, key, partition)
+            offset, offsets[partition] = offsets[partition], offsets[partition] + 1
+            model.pop((partition, key), None)
+            if value is not None:
+                model[partition, key] = (offset, value)
+        assert producer.flush(60) == 0
+        run_archive(config, spark=spark)
+        rows = spark.table(f"headrace.{table}").collect()
+        found = {(row.partition, bytes(row.key)): (row.offset, bytes(row.value)) for row in rows}
+        assert len(rows) == len(model)
+        assert found == model
+    gone = sorted(model)[:3]
+    for partition, key in gone:
+        producer.produce(name, None, key, partition)
+    producer.produce(name, None, b"never-there", 0)
+    assert producer.flush(60) == 0
+    run_archive(config, spark=spark)
+    assert spark.table(f"headrace.{table}").count() == len(model) - 3
+    assert run_archive(config, spark=spark).record_count == 0
+    scan = open_catalog(warehouse).load_table(TableName.parse(table).in_catalog).scan()
+    kept = {(row["partition"], row["key"]) for row in scan.to_arrow().to_pylist()}
+    assert kept == model.keys() - set(gone)
+    with pytest.raises(TableUnusable, match="it is in mode upsert, and mode append was asked for"):
+        run_archive(ArchiveConfig(broker, name, warehouse.folder, table), spark=spark)
+
+
+def test_a_merge_that_changes_nothing_is_progress_all_the_same(
+    spark, broker, topic, warehouse, table
+):
+    producer = Producer({"bootstrap.servers": broker})
+    config = ArchiveConfig(broker, topic, warehouse.folder, table, mode="upsert")
+    for _ in range(2):
+        producer.produce(topic, None, b"never-there", 0)
+        assert producer.flush(60) == 0
+        assert run_archive(config, spark=spark).record_count == 1
+    assert run_archive(config, spark=spark).record_count == 0
+    assert spark.table(f"headrace.{table}").count() == 0
+
+
+def test_typed_values_are_columns_and_what_is_none_is_a_side_table(
+    spark, read, broker, topic, warehouse, table, tmp_path
+):
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        json.dumps({"type": "object", "required": ["id"], "properties": {
+            "id": {"type": "integer"}, "tags": {"type": "array", "items": {"type": "string"}}}})
+    )  # fmt: skip
+    producer = Producer({"bootstrap.servers": broker})
+    for value in (b'{"id":1,"tags":["a"]}', b"nonsense", b'{"id":2}', b'{"tags":[]}', None):
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+    typed = {"valueFormat": "json", "valueSchemaFile": str(schema)}
+    frame = read(topic, **typed)
+    good = frame.where("undecodable IS NULL").selectExpr("offset", "value.*")
+    good.writeTo(f"headrace.{table}").using("iceberg").create()
+    assert [tuple(row) for row in spark.table(f"headrace.{table}").orderBy("offset").collect()] == [
+        (0, 1, ["a"]), (2, 2, None), (4, None, None)
+    ]  # fmt: skip
+    bad = frame.where("undecodable IS NOT NULL").select("offset", "undecodable.*").collect()
+    assert [(row.offset, bytes(row.value)) for row in bad] == [
+        (1, b"nonsense"),
+        (3, b'{"tags":[]}'),
+    ]
+    assert "no JSON" in bad[0].reason
+    assert '"id" is a required property' in bad[1].reason
+    create_topic(broker, f"{topic}-copy", 1, {})
+    (
+        frame.where("undecodable IS NULL AND value IS NOT NULL").select("key", "value")
+        .write.format("headrace").option("bootstrap.servers", broker).options(**typed)
+        .option("topic", f"{topic}-copy").mode("append").save()
+    )  # fmt: skip
+    copied = sorted(bytes(row.value) for row in read(f"{topic}-copy").collect())
+    assert [json.loads(each) for each in copied] == [{"id": 1, "tags": ["a"]}, {"id": 2}]
