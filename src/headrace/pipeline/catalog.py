@@ -103,11 +103,14 @@ def open_catalog(warehouse: Warehouse) -> Any:
     from pyiceberg.catalog.sql import SqlCatalog
 
     warehouse.folder.mkdir(parents=True, exist_ok=True)
-    return SqlCatalog(
-        warehouse.catalog,
-        uri=f"sqlite:///{warehouse.catalog_file.resolve()}?timeout=30",
-        warehouse=f"file://{warehouse.folder.resolve()}",
-    )
+    with (warehouse.folder / ".catalog.lock").open("a") as one_at_a_time:
+        # pyiceberg looks whether the catalog's own tables are there, and then creates them.
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        return SqlCatalog(
+            warehouse.catalog,
+            uri=f"sqlite:///{warehouse.catalog_file.resolve()}?timeout=30",
+            warehouse=f"file://{warehouse.folder.resolve()}",
+        )
 
 
 def load_table_or_none(catalog: Any, table: TableName) -> Any:

@@ -1,6 +1,7 @@
 """What a table says of its own progress, without a JVM."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -204,3 +205,10 @@ def test_the_latest_recorded_id_of_a_topic_counts(table):
     record(11, t="C")
     record(12, v="V")
     assert read_progress(table).topic_ids == {"t": "C", "u": "U", "v": "V"}
+
+
+def test_many_open_a_new_catalog_at_once(tmp_path):
+    place = Warehouse(tmp_path / "new")
+    with ThreadPoolExecutor(8) as threads:
+        opened = list(threads.map(lambda _: open_catalog(place), range(8)))
+    assert [catalog.list_namespaces() for catalog in opened] == [[]] * 8
