@@ -30,6 +30,9 @@ async function loadHistory() {
   }
 }
 
+// Ends the stream: nobody is signed in any more.
+export const stopLive = () => close();
+
 function close() {
   stream?.close();
   stream = null;

@@ -1,6 +1,7 @@
 // Who looks at the console: on a listener with logins, a session begins with a user and password.
 import { html, signal, useState } from "./vendor/preact.js";
 import { ask, credentials } from "./api.js";
+import { stopLive } from "./live.js";
 import { Refusal } from "./ui.js";
 import { t } from "./words.js";
 
@@ -14,7 +15,9 @@ function take(found) {
 export async function startSession() {
   // The session has ended: another request says so, and the form is shown again.
   credentials.ended = () => {
-    if (session.value?.can_sign_in) take({ ...session.value, is_authenticated: false, csrf_token: "" });
+    if (!session.value?.can_sign_in) return;
+    stopLive();
+    take({ ...session.value, is_authenticated: false, csrf_token: "" });
   };
   take(await ask("GET", "/v1/session").catch((problem) => ({ problem })));
 }

@@ -43,7 +43,7 @@ function Queue({ topic, group }) {
   const unpark = (one) => start({
     title: t("Unpark the key"), method: "POST", path: `${path}/unpark`,
     body: { keys: [one.key], ...(one.key_encoding && { key_encoding: one.key_encoding }) },
-    cli: words("headrace", "backlog", "unpark", group, topic, one.key),
+    cli: one.key_encoding ? undefined : words("headrace", "backlog", "unpark", group, topic, one.key),
     preview: () => t("Its {n} messages are delivered again, from the first on.", { n: count(one.records) }),
     after: state.again,
   });
