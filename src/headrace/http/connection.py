@@ -40,6 +40,8 @@ BARREN_BYTES_MAX: Final = 64 * 1024
 name of the longest kind, percent-encoded, fits."""
 PRINCIPAL: Final = "principal"
 """The key of a request's state that holds the principal of the client's certificate."""
+LOGIN: Final = "login"
+"""The key of a request's state that holds how it was authenticated, an HttpLogin."""
 SCOPE: Final = "scope"
 """The key of a request's state that holds what its API key is limited to."""
 _TLS_HANDSHAKE: Final = b"\x16\x03"

@@ -26,7 +26,7 @@ from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.errors import CredentialUnknown, Unauthorized
-from headrace.http.logins import LOGIN, HttpLogin
+from headrace.http.connection import LOGIN
 from headrace.http.operations import (
     PAGE,
     Call,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from headrace.broker.services.services import Services
+    from headrace.http.logins import HttpLogin
 
 _PATH: Final = "/v1/keys"
 _ID: Final = text(16, 16, pattern="^[0-9a-f]{16}$")

@@ -17,6 +17,7 @@ import base64
 import binascii
 import hmac
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -27,16 +28,19 @@ from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import NamedPassword
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.errors import AuthenticationFailed
-from headrace.http.connection import PRINCIPAL, SCOPE
+from headrace.http.connection import LOGIN, PRINCIPAL, SCOPE
 from headrace.http.problems import problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from headrace.broker.security.api_keys import ApiKey
     from headrace.broker.security.browser_sessions import BrowserSession
     from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.security.logins import Identity
     from headrace.broker.services.services import Services
 
 log = logging.getLogger(__name__)
@@ -45,8 +49,6 @@ SESSION_PATH: Final = "/v1/session"
 OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", SESSION_PATH})
 OPEN_FILES: Final = "/console/"
 """The console's files, without anything of this broker: its page asks people to sign in."""
-LOGIN: Final = "login"
-"""The key of a request's state that holds its HttpLogin."""
 CSRF_HEADER: Final = "X-CSRF-Token"
 PASSWORD, TOKEN, SESSION, KEY = "password", "token", "session", "key"  # kinds of logins
 HTTP_BASIC, HTTP_BEARER, HTTP_KEY = "HTTP-BASIC", "HTTP-BEARER", "HTTP-API-KEY"
@@ -69,6 +71,9 @@ class HttpLogin(NamedTuple):
 
     principal: Principal
     by: str
+    holds: Callable[[], bool]
+    """Whether it has not ended since: a user that was changed, a key or session that was revoked, a
+    token that has expired."""
     session: BrowserSession | None = None
     key: ApiKey | None = None
 
@@ -156,7 +161,9 @@ class Authenticated:
         is_right = hmac.compare_digest(sent.encode(), session.csrf_token.encode())
         if method not in _SAFE_METHODS and not is_right:
             raise _ForeignPageError
-        return HttpLogin(session.principal, SESSION, session)
+        return HttpLogin(
+            session.principal, SESSION, partial(self._sessions.is_valid, session), session
+        )
 
     async def _of_header(self, given: list[str], host: str) -> HttpLogin:
         """Raises AuthenticationFailed."""
@@ -172,11 +179,12 @@ class Authenticated:
             elif kind == "bearer" and is_api_key(value):
                 mechanism = HTTP_KEY
                 key = self._keys.find(value)
-                found = HttpLogin(key.principal, KEY, key=key)
+                holds = partial(self._keys.is_valid, key.id)
+                found = HttpLogin(key.principal, KEY, holds, key=key)
             elif kind == "bearer" and self._takes_tokens:
                 mechanism = HTTP_BEARER
                 identity = await self._logins.check_bearer(given[0])
-                found = HttpLogin(identity.principal, TOKEN)
+                found = HttpLogin(identity.principal, TOKEN, partial(self._holds, identity))
             else:
                 raise AuthenticationFailed("an authentication scheme that is not enabled")
             is_success = True
@@ -189,7 +197,12 @@ class Authenticated:
         if not self._logins.is_remembered(given):
             await self._failures.wait(host)
         identity = await self._logins.check_password(given)
-        return HttpLogin(identity.principal, PASSWORD)
+        return HttpLogin(identity.principal, PASSWORD, partial(self._holds, identity))
+
+    def _holds(self, identity: Identity) -> bool:
+        expires_ms = identity.expires_ms
+        is_current = expires_ms is None or self._logins.clock.now_ms() < expires_ms
+        return is_current and self._logins.is_valid(identity)
 
     async def _of_cookie(self, headers: Headers) -> BrowserSession | None:
         """The session of the request's cookie. A second cookie of the name was put there by

@@ -23,6 +23,7 @@ from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
+    AuthenticationFailed,
     HeadraceError,
     RequestInvalid,
     Retriable,
@@ -30,7 +31,7 @@ from headrace.errors import (
 from headrace.http import schemas
 from headrace.http.access import ACCESS
 from headrace.http.authorization import Rights
-from headrace.http.connection import PRINCIPAL, SCOPE
+from headrace.http.connection import LOGIN, PRINCIPAL, SCOPE
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
 from headrace.http.request_figures import HttpFigures
 
@@ -67,6 +68,14 @@ class Call:
     """What its quota is charged; None: the bytes of records."""
     rights: Rights = field(kw_only=True)
     """What its client may do."""
+
+    def check_again(self) -> None:
+        """After a wait: raise AuthenticationFailed if the client's login has ended, Unauthorized
+        if a right was withdrawn."""
+        login = self.request.scope.get("state", {}).get(LOGIN)
+        if login is not None and not login.holds():
+            raise AuthenticationFailed("the login has ended while its request was answered")
+        self.rights.check(self.path, self.body)
 
     @property
     def is_dry_run(self) -> bool:
@@ -428,6 +437,8 @@ class _Resource:
             rights.check(call.path, call.body)
             await self._look_up(call)
             found = await _handled(operation, call)
+            if operation.is_read or operation.method == "GET":
+                call.check_again()  # it may have waited
         except HeadraceError as error:
             return refused(error)
         if not isinstance(found, Response):

@@ -239,7 +239,7 @@ class OverviewOperations:
         shown: dict[str, Any] = {}
         try:
             while True:
-                call.rights.check(call.path, call.body)  # they may have been revoked
+                call.check_again()  # rights may have been withdrawn
                 for kind, data in self._states(call, name):
                     if shown.get(kind) != data:
                         shown[kind] = data

@@ -182,7 +182,7 @@ class RecordOperations:
             while True:
                 is_quiet = True
                 followed = await follower.next(FOLLOWED_RECORDS, KEEP_ALIVE_S)
-                call.rights.check(call.path, call.body)  # they may have been revoked
+                call.check_again()  # rights may have been withdrawn
                 for number, found in followed.items():
                     for batch in found.unreadable:
                         is_quiet = False

@@ -10,8 +10,9 @@ everything that it may need is checked before it starts.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.background_tasks import RUNNING, TooManyTasks
@@ -22,7 +23,7 @@ from headrace.http.problems import Contradiction
 from headrace.runtime.child_process import HELPER_VARIABLE, run_python
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
     from headrace.broker.services.services import Services
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 RATE_MAX: Final = 1_000_000
 RUNNING_MAX: Final = 4
 """Processes at a time."""
+RIGHTS_S: Final = 1.0
+"""Between two looks at the rights of a client whose redrive does not log in as itself."""
 
 
 class RedriveFailed(HeadraceError):
@@ -84,9 +87,32 @@ class RedriveOperations:
         environment = {HELPER_VARIABLE: json.dumps(dict(access.settings))}
 
         async def work(task: BackgroundTask) -> None:
-            await _follow(task, arguments, environment)
+            if access.is_of_client:
+                await _follow(task, arguments, environment)
+            else:
+                await _while_allowed(call, _follow(task, arguments, environment))
 
         return self._tasks.start("redrive", body, work)
+
+
+async def _while_allowed(call: Call, work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`, which has other rights than the client, as long as the client has its own.
+
+    Raises Unauthorized, AuthenticationFailed, and what `work` raises.
+    """
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(RIGHTS_S)
+            call.check_again()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch())
+            await work
+            watching.cancel()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 async def _follow(

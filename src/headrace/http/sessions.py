@@ -17,10 +17,10 @@ from headrace.broker.security.plain import NamedPassword
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.users import NAME_BYTES_MAX
 from headrace.errors import AuthenticationFailed, SaslStateIllegal, Unauthorized
+from headrace.http.connection import LOGIN
 from headrace.http.logins import (
     CSRF_HEADER,
     HTTP_SESSION,
-    LOGIN,
     SESSION,
     SESSION_PATH,
     HttpLogin,

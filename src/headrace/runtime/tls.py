@@ -10,6 +10,7 @@ import contextlib
 import logging
 import ssl
 import tempfile
+import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import RequestInvalid
@@ -218,6 +219,7 @@ def report_handshakes(context: ssl.SSLContext, listener: str) -> None:
         def do_handshake(self) -> None:
             try:
                 super().do_handshake()
+                _check_resumed(self)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLError as error:
@@ -231,11 +233,23 @@ def report_handshakes(context: ssl.SSLContext, listener: str) -> None:
     context.sslobject_class = Reported
 
 
+def _check_resumed(connection: ssl.SSLObject) -> None:
+    """Raise SSLError if a session was resumed (TLS 1.2) whose client certificate has expired: it
+    was verified when the session began."""
+    if not connection.session_reused:
+        return
+    ends = (connection.getpeercert() or {}).get("notAfter")
+    if isinstance(ends, str) and ssl.cert_time_to_seconds(ends) <= time.time():
+        raise ssl.SSLError(1, "the client's certificate has expired since its session began")
+
+
 def handshake_failure(error: ssl.SSLError) -> str:
     """Why a handshake failed, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted ({error.verify_message})"
-    reason = error.reason or type(error).__name__
+    reason = getattr(error, "reason", None)  # errors that OpenSSL did not raise have none
+    if reason is None:
+        return error.strerror or type(error).__name__
     return _CAUSES.get(reason, reason.lower().replace("_", " "))
 
 

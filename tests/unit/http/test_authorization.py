@@ -279,6 +279,34 @@ def test_a_redrive_needs_each_right_that_its_command_uses(filters, monkeypatch):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("name", ["readRecords", "receive"])
+def test_a_right_that_is_withdrawn_during_a_wait_counts(name, monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            access = web.node.access
+            assert access is not None
+            web.principal = "somebody"
+            await access.create(_rules(name, "somebody"))
+            if name == "readRecords":
+                waiting = web.ask("GET", f"/v1/topics/{TOPIC}/records?offset=0&wait_ms=20000")
+            else:
+                body = {"wait_ms": 20_000}
+                waiting = web.ask("POST", f"/v1/queues/{TOPIC}/{GROUP}/receive", body)
+            task = asyncio.create_task(waiting)
+            await asyncio.sleep(0.3)
+            assert not task.done()
+            await access.delete(AclFilter(principal="User:somebody"))
+            web.principal = "root"
+            sent = {"records": [{"value": "secret text"}]}
+            status, _ = await web.ask("POST", f"/v1/topics/{TOPIC}/records", sent)
+            assert status == 200
+            status, answer = await asyncio.wait_for(task, 30)
+            assert status == 403, answer
+            assert "secret text" not in str(answer)
+
+    asyncio.run(scenario())
+
+
 def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "headrace.audit")
 

@@ -235,3 +235,27 @@ def test_a_pages_script_that_is_refused_makes_the_browser_ask_for_no_password():
             assert await status_of(address, page.cookie, both) == 401, "what is said counts first"
 
     asyncio.run(scenario())
+
+
+def test_a_stream_ends_with_the_session_that_began_it():
+    async def scenario() -> None:
+        async with served() as address:
+            page = await sign_in(address)
+            await address.node.topics.create("orders")
+            reader, writer = await asyncio.open_connection(*address)
+            lines = ["GET /v1/topics/orders/tail HTTP/1.1", "Host: localhost", page.cookie]
+            writer.write("\r\n".join([*lines, "", ""]).encode())
+            await reader.readuntil(b": follows")
+            await ask(address, "DELETE", "/v1/session", page.cookie, page.csrf)
+            given = f"Authorization: {basic('alice', 'pä:ss')}"
+            body = {"records": [{"value": "secret text"}]}
+            status, answer = await ask(
+                address, "POST", "/v1/topics/orders/records", given, body=body
+            )
+            assert status == 200, answer
+            async with asyncio.timeout(20):
+                text = await reader.readuntil(b"the credentials are not valid")
+            writer.close()
+            assert b"secret text" not in text
+
+    asyncio.run(scenario())

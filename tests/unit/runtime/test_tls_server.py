@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import time
@@ -13,7 +14,7 @@ import uvloop
 
 from headrace.runtime import tls_server
 from headrace.runtime.new_certificates import Authority
-from headrace.runtime.tls import TlsMaterial, server_context
+from headrace.runtime.tls import TlsMaterial, report_handshakes, server_context
 from headrace.runtime.tls_server import TlsServer, listening_sockets
 
 LIMIT_S = 20
@@ -87,3 +88,38 @@ def test_an_address_that_is_taken_is_an_error_and_leaks_nothing():
         first[0].close()
 
     asyncio.run(scenario())
+
+
+def _handshake(serving: ssl.SSLContext, client: ssl.SSLContext, session: object) -> ssl.SSLObject:
+    """The client's end after a handshake in memory."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(to_client, to_server, server_hostname="localhost", session=session)
+    other = serving.wrap_bio(to_server, to_client, server_side=True)
+    is_done = [False, False]
+    while not all(is_done):
+        for at, end in enumerate((one, other)):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                is_done[at] = True
+    return one
+
+
+def test_a_resumed_session_does_not_outlive_its_clients_certificate(monkeypatch, tmp_path):
+    """TLS 1.2, where tickets hold the certificate that was verified when the session began."""
+    authority = Authority("ca", time.time_ns() // 1_000_000)
+    pem, own = authority.sign("broker", ("localhost",)), authority.sign("alice", days=1)
+    material = TlsMaterial(
+        *(pem.certificate, pem.key, "", authority.certificate, "required", ("TLSv1.2",))
+    )
+    serving = server_context(material)
+    report_handshakes(serving, "CLIENT")
+    client = ssl.create_default_context(cadata=authority.certificate.decode())
+    path = tmp_path / "alice.pem"
+    path.write_bytes(own.key + own.certificate)
+    client.load_cert_chain(path)
+    session = _handshake(serving, client, None).session
+    assert _handshake(serving, client, session).session_reused
+    now_s = time.time()
+    monkeypatch.setattr("headrace.runtime.tls.time.time", lambda: now_s + 2 * 86_400)
+    with pytest.raises(ssl.SSLError, match="expired since its session began"):
+        _handshake(serving, client, session)

@@ -177,6 +177,10 @@ class ApiKeys:
         fact = self.issued.find(id_)
         return None if fact is None else _key(id_, fact)
 
+    def is_valid(self, id_: str) -> bool:
+        """Whether a key that was used still holds."""
+        return self.issued.find(id_) is not None
+
     def all(self) -> Iterator[ApiKey]:
         """All keys that hold, by id."""
         for id_, fact in self.issued.all():
