@@ -249,7 +249,7 @@ def handshake_failure(error: ssl.SSLError) -> str:
         return f"its certificate is not accepted ({error.verify_message})"
     reason = getattr(error, "reason", None)  # errors that OpenSSL did not raise have none
     if reason is None:
-        return error.strerror or type(error).__name__
+        return str(error.strerror or type(error).__name__)
     return _CAUSES.get(reason, reason.lower().replace("_", " "))
 
 
