@@ -247,7 +247,8 @@ def handshake_failure(error: ssl.SSLError) -> str:
     """Why a handshake failed, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted ({error.verify_message})"
-    reason = getattr(error, "reason", None)  # errors that OpenSSL did not raise have none
+    # Errors that OpenSSL did not raise have none.
+    reason: str | None = getattr(error, "reason", None)
     if reason is None:
         return str(error.strerror or type(error).__name__)
     return _CAUSES.get(reason, reason.lower().replace("_", " "))
