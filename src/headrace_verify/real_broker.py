@@ -59,7 +59,15 @@ class RealBroker:
         self.http_addresses: list[tuple[str, int]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._prepare = die_with_us()
+        self._companions: dict[str, RealBroker] = {}
         folder.mkdir(parents=True, exist_ok=True)
+
+    def beside(self, name: str, options: Sequence[str]) -> RealBroker:
+        """Another broker that is launched like this one, and ends with it; not started yet."""
+        if name not in self._companions:
+            folder = self.data_dir.parent / name
+            self._companions[name] = RealBroker(folder, options, self._launch)
+        return self._companions[name]
 
     @staticmethod
     def command() -> list[str]:
@@ -137,6 +145,8 @@ class RealBroker:
     def terminate(self, timeout_s: float = 40) -> int:
         """Request a stop, as an operator would; returns the exit code, -9 if it had to be
         killed."""
+        for companion in self._companions.values():
+            companion.kill()
         process = self._process
         if process is None:
             return 0

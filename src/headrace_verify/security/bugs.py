@@ -8,6 +8,7 @@ Invariants: as in `wire.bugs`: `spoiled.py` patches the process before it starts
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import sys
@@ -109,7 +110,101 @@ def give_a_producer_the_id_that_it_names(patch: Patch) -> None:
     patch(dispatch, "_HANDLERS", handlers)
 
 
+def admit_everybody(patch: Patch) -> None:
+    from headrace.broker.security.authentication import Authentication
+
+    patch(Authentication, "admits", lambda _self, _session, _api_key: True)
+
+
+def take_frames_of_any_size_before_a_login(patch: Patch) -> None:
+    from headrace.kafka import login_connections
+
+    patch(login_connections, "REQUEST_BYTES_MAX", 2**31)
+    patch(login_connections, "SMALL_REQUEST_BYTES_MAX", 2**31)
+
+
+def store_any_number_of_iterations(patch: Patch) -> None:
+    from headrace.broker.security import users
+    from headrace.runtime import scram
+
+    for module in (users, scram):
+        patch(module, "ITERATIONS_MIN", -1)
+        patch(module, "ITERATIONS_MAX", 2**31)
+
+
+def believe_tokens_unseen(patch: Patch) -> None:
+    from joserfc import jws
+
+    from headrace.broker.security import tokens
+
+    def read(token: str, _key: Any) -> Any:
+        return json.loads(jws.extract_compact(token.encode()).payload)
+
+    patch(tokens, "_verified", read)
+
+
+def take_names_that_collide_for_one(patch: Patch) -> None:
+    from headrace.broker.security import acls
+
+    find = acls._Held.find
+
+    def alike(self: Any, name: str) -> Any:
+        return find(self, name) or find(self, name.replace("_", ".").lower())
+
+    patch(acls._Held, "find", alike)
+
+
+def give_absent_users_a_new_salt_each_time(patch: Patch) -> None:
+    from headrace.broker.security import logins
+
+    absent = logins.absent_credential
+
+    def changing(mechanism: str, _secret: bytes, user: str) -> Any:
+        return absent(mechanism, os.urandom(16), user)
+
+    patch(logins, "absent_credential", changing)
+
+
+def keep_sessions_that_were_signed_out(patch: Patch) -> None:
+    from headrace.broker.security.browser_sessions import BrowserSessions
+
+    async def nothing(_self: Any, _session: Any) -> None:
+        return
+
+    patch(BrowserSessions, "end", nothing)
+
+
+def take_sessions_from_any_page(patch: Patch) -> None:
+    from headrace.http import logins
+
+    patch(logins, "is_own_page", lambda _headers: True)
+
+
+def believe_a_header_of_a_proxy(patch: Patch) -> None:
+    from headrace.broker.security.principal import Principal
+    from headrace.http import logins
+
+    login = logins.Authenticated._login
+
+    async def believing(self: Any, headers: Any, method: str, host: str) -> Any:
+        user = headers.get("x-forwarded-user")
+        if user:
+            return logins.HttpLogin(Principal(user), logins.PASSWORD, lambda: True)
+        return await login(self, headers, method, host)
+
+    patch(logins.Authenticated, "_login", believing)
+
+
 BUGS = (
+    Bug(admit_everybody, "nothing is answered before", "is answered before the login"),
+    Bug(take_frames_of_any_size_before_a_login, "before a login is small", "stays open"),
+    Bug(store_any_number_of_iterations, "scram is neither", "iterations are stored"),
+    Bug(believe_tokens_unseen, "forged tokens", "logs in"),
+    Bug(take_names_that_collide_for_one, "rules are of one name", "a_b"),
+    Bug(give_absent_users_a_new_salt_each_time, "errors do not tell", "the salt of nobody"),
+    Bug(keep_sessions_that_were_signed_out, "sessions are new", "still holds"),
+    Bug(take_sessions_from_any_page, "other sites cannot", "another site"),
+    Bug(believe_a_header_of_a_proxy, "headers do not smuggle", "X-Forwarded-User"),
     Bug(log_what_clients_call_themselves_as_it_is, "what clients call themselves", "control"),
     Bug(keep_topics_in_folders_of_their_names, "topic names lead nowhere", "strange names"),
     Bug(show_tracebacks_to_who_asks_oddly, "odd query options", "500"),

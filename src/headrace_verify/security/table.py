@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace_verify.security import configs, files, interface, names, rights, secrets, source, web
+from headrace_verify.security import (
+    configs,
+    files,
+    interface,
+    logins,
+    names,
+    rights,
+    secrets,
+    source,
+    web,
+)
 from headrace_verify.wire import batches, frames, grammar
 from headrace_verify.wire import web as burdens
 from headrace_verify.wire.abuse import Abuse, Case
@@ -104,6 +114,24 @@ THREATS = (
     Threat(HTTP, burdens.requests_are_not_smuggled, "CVE-2014-9650", "rejected"),
     Threat(HTTP, interface.answers_are_as_the_interface_says, "CVE-2015-8786",
            "schemathesis reports nothing", 1),
+    Threat(MACHINE, logins.nothing_is_answered_before_the_login,
+           "CVE-2026-105926, CVE-2026-105931, CVE-2026-105935", "closed, or 401, for every API"),
+    Threat(MACHINE, logins.what_comes_before_a_login_is_small,
+           "CVE-2022-34917, CVE-2026-27889", "the connection ends; users are served beside it"),
+    Threat(MACHINE, logins.scram_is_neither_weakened_nor_made_to_compute, "CVE-2026-10143",
+           "no channel binding or mechanism is negotiated away; iterations are bounded"),
+    Threat(MACHINE, logins.forged_tokens_log_nobody_in,
+           "CVE-2021-22160, CVE-2026-33557, CVE-2026-110985", "401"),
+    Threat(MACHINE, logins.rules_are_of_one_name_alone,
+           "CVE-2026-44838, CVE-2026-67407, CVE-2026-128424", "403 for every other name"),
+    Threat(MACHINE, logins.errors_do_not_tell_what_exists, "CVE-2026-41115, CVE-2026-67420",
+           "the same answer, and the same salt, whether a user or a topic exists or not"),
+    Threat(MACHINE, logins.sessions_are_new_and_end, "CVE-2023-31007",
+           "a sign-in makes a session; a sign-out ends it; none is taken from a client"),
+    Threat(MACHINE, logins.other_sites_cannot_use_a_session, "CVE-2026-66070",
+           "403 without the page's token or from another origin"),
+    Threat(MACHINE, logins.headers_do_not_smuggle_a_login,
+           "CVE-2026-67411, CVE-2023-37579", "no header but Authorization authenticates"),
     Threat(MACHINE, secrets.secrets_of_the_environment_are_shown_to_nobody,
            "CVE-2026-33558, CVE-2026-33247, CVE-2019-12399",
            "not in logs at debug, arguments, metrics, settings, errors"),
