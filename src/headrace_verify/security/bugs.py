@@ -156,8 +156,7 @@ def take_names_that_collide_for_one(patch: Patch) -> None:
 
 def give_absent_users_a_new_salt_each_time(patch: Patch) -> None:
     from headrace.broker.security import logins
-
-    absent = logins.absent_credential
+    from headrace.runtime.scram import absent_credential as absent
 
     def changing(mechanism: str, _secret: bytes, user: str) -> Any:
         return absent(mechanism, os.urandom(16), user)
