@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.broker import Broker, wait_until
+from tests.integration.clients import create_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,3 +154,26 @@ def test_ctrl_c_at_any_moment_of_the_start_shows_no_traceback(tmp_path) -> None:
         _, told = process.communicate(timeout=30)
         # Before our first line runs, the interpreter itself may show where it was.
         assert b"Traceback" not in told or b"headrace" not in told, told.decode()
+
+
+def test_the_log_is_json_if_asked_for_and_parts_have_levels_of_their_own(tmp_path):
+    options = ["--log-format", "json", "--log-levels", "headrace.broker.topics=error"]
+    broker = Broker(tmp_path, *options).start()
+    try:
+        create_topic(broker.kafka, "quiet")
+        lines = [json.loads(line) for line in broker.log().splitlines()]
+        assert {"time", "level", "logger", "message"} <= lines[-1].keys()
+        assert lines[-1]["time"].endswith("Z")
+        assert not any("created topic" in line["message"] for line in lines)
+        mark = broker.log_size()
+        changed = [sys.executable, "-m", "headrace.cli.main", "-b", broker.kafka, "config", "set"]
+        subprocess.run([*changed, "headrace.log.levels="], check=True, capture_output=True)
+        create_topic(broker.kafka, "loud")
+        wait_until(lambda: any("created topic loud" in line for line in broker.log_since(mark)))
+        refused = subprocess.run(
+            [*changed, "headrace.log.levels=asyncio=debug"], capture_output=True, check=False
+        )
+        assert refused.returncode != 0
+        assert b"expected LOGGER=LEVEL" in refused.stderr
+    finally:
+        broker.stop()

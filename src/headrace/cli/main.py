@@ -55,6 +55,8 @@ COMMANDS = {
     "cert": ("headrace.cli.cert", "Make certificates for trying TLS out."),
     "top": ("headrace.cli.top", "Show rates and lag of topics and groups, refreshed."),
     "doctor": ("headrace.cli.doctor", "Collect facts for a bug report, without secrets."),
+    "backup": ("headrace.cli.backup", "Copy the data of a broker while it runs."),
+    "restore": ("headrace.cli.backup", "Make a data directory of a backup."),
     "check": ("headrace.cli.check", "Check a data directory for damage."),
     "dump": ("headrace.cli.dump", "Show segments, write-ahead log and metadata."),
     "demo": ("headrace.cli.demo", "Run the pipeline end to end on real data."),

@@ -35,7 +35,7 @@ from headrace.metadata.endpoints import KAFKA
 from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_limit import LogLimit
-from headrace.runtime.log_text import OneLine
+from headrace.runtime.log_text import JsonLine, OneLine
 from headrace.runtime.service_manager import READY, STOPPING, ServiceManager
 from headrace.server.settings import (
     Settings,
@@ -66,6 +66,7 @@ RATE_LIMITED_LOGGERS = (
 )
 """Loggers that log a line for each misbehaving client, or for each retry in an outage."""
 _OWNER_ONLY_UMASK = 0o077
+_TEXT = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def _raise_file_limit() -> None:
@@ -271,7 +272,7 @@ def _worker_count(data_dir: Path, asked: int | None) -> int:
     return asked or stored
 
 
-def _prepare(log_level: str) -> None:
+def _prepare(log_level: str, log_format: str) -> None:
     """Prepare the process. Raises CommandFailed."""
     if sys.flags.optimize:
         raise CommandFailed(
@@ -283,7 +284,7 @@ def _prepare(log_level: str) -> None:
     limit = LogLimit(RATE_LIMITED_LOGGERS, SystemClock())
     for handler in logging.getLogger().handlers:
         handler.addFilter(limit)
-        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(JsonLine() if log_format == "json" else _TEXT)
     # We log its start and stop ourselves.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _raise_file_limit()
@@ -382,7 +383,7 @@ def serve(
     in a file (--config), which SIGHUP reloads. docs/reference/settings.md lists all settings and
     those that can be changed at run time (headrace config).
     """
-    _prepare(values["log_level"])
+    _prepare(values["log_level"], values["log_format"])
     for name, near in misspelt(ctx.command, os.environ).items():
         log.warning("%s is set, but there is no such setting: did you mean %s?", name, near)
     given = given_settings(ctx) | of_listeners(ctx, listener_settings)

@@ -6,8 +6,10 @@ they must not control the terminal or forge log lines.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import time
 
 LINE_CHARACTERS_MAX = 2_000
 TRACE_LINES_MAX = 200
@@ -33,6 +35,25 @@ def cut(text: str, characters_max: int = LINE_CHARACTERS_MAX) -> str:
     if len(text) <= characters_max:
         return text
     return f"{text[:characters_max]}... ({len(text)} characters)"
+
+
+class JsonLine(logging.Formatter):
+    """One JSON object per event, for systems that collect logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging.Formatter."""
+        found = {
+            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": cut(record.getMessage()),
+        }
+        if record.exc_info:
+            lines = self.formatException(record.exc_info).split("\n")
+            found["trace"] = "\n".join(map(cut, lines[-TRACE_LINES_MAX:]))
+        return json.dumps(found)  # ASCII alone: nothing in it can control a terminal
+
+    converter = staticmethod(time.gmtime)
 
 
 class OneLine(logging.Formatter):

@@ -25,6 +25,7 @@ from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import METADATA, check_format
 from headrace.runtime.access import Access
 from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
+from headrace.runtime.log_levels import LogLevels, parse_levels
 from headrace.runtime.loop_lag import LoopLag
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
@@ -55,8 +56,9 @@ if TYPE_CHECKING:
     from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 log = logging.getLogger(__name__)
+_levels = LogLevels()
 
-LOG_LEVEL = "headrace.log.level"
+LOG_LEVEL, LOG_LEVELS = "headrace.log.level", "headrace.log.levels"
 AUTO, NONE = "auto", "none"
 """Values of headrace.authorizer."""
 WORKERS_POLL_MS = 50
@@ -64,9 +66,11 @@ WORKERS_POLL_MS = 50
 
 
 def follow_log_level(name: str, value: Any) -> None:
-    """Apply a change of the log level; ignores other settings."""
+    """Apply a change of log levels; ignores other settings."""
     if name == LOG_LEVEL:
         logging.getLogger().setLevel(value.upper())
+    elif name == LOG_LEVELS:
+        _levels.apply(value)
 
 
 async def start(settings: Settings) -> Broker:
@@ -298,6 +302,7 @@ async def _open(
     counters: Counters | None,
 ) -> None:
     """Open the node and its faces, and join the cluster."""
+    follow_log_level(LOG_LEVELS, parse_levels(settings.given.get(LOG_LEVELS, "")))
     node.settings.on_change(follow_log_level)
     await node.open()
     broker.on_stop(node.close)

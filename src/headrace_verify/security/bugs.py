@@ -74,8 +74,8 @@ def log_the_environment_at_debug(patch: Patch) -> None:
     serve = importlib.import_module(_SERVE)
     prepare = serve._prepare
 
-    def telling(log_level: str) -> None:
-        prepare(log_level)
+    def telling(*given: str) -> None:
+        prepare(*given)
         for name, value in os.environ.items():  # one line each: a long line is truncated
             serve.log.debug("started with %s=%s", name, value)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from headrace.broker.security.connection_limits import parse_overrides
 from headrace.broker.security.listener import PROTOCOLS
 from headrace.broker.topics.topic_config import BOOLEAN, INT, INT32_MAX, LIST, LONG, STRING
+from headrace.runtime.log_levels import LEVELS, parse_levels
 from headrace.runtime.security_protocols import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -281,6 +282,24 @@ class Listeners:
         """See Kind."""
         addresses = HostAndPort()
         return ",".join(f"{name}://{addresses.format((host, port))}" for name, host, port in value)
+
+
+class LogLevelMap:
+    """Levels of loggers."""
+
+    wire_type = STRING
+    expected = f"LOGGER=LEVEL,... such as headrace.kafka=debug, with {', '.join(LEVELS)}"
+
+    def parse(self, text: str) -> dict[str, str]:
+        """See Kind."""
+        try:
+            return parse_levels(text)
+        except ValueError:
+            raise ValueError(self.expected) from None
+
+    def format(self, value: Mapping[str, str]) -> str:
+        """See Kind."""
+        return ",".join(f"{name}={level}" for name, level in value.items())
 
 
 class ProtocolMap:

@@ -18,6 +18,7 @@ from headrace.broker.security.connection_limits import UNLIMITED
 from headrace.broker.settings.kinds import (
     HostAndPort,
     Listeners,
+    LogLevelMap,
     OneOf,
     Overrides,
     PathName,
@@ -94,6 +95,21 @@ _PLACES = (
         " share the partitions and listen on consecutive ports. Default: the"
         " number that the data directory was used with.",
         is_common=True,
+    ),
+    BrokerSetting(
+        "headrace.log.format",
+        OneOf(("text", "json")),
+        "Format of the log: a line of text, or a JSON object with `time` (UTC), `level`, `logger`,"
+        " `message` and, after an internal error, `trace`.",
+        "text",
+    ),
+    BrokerSetting(
+        "headrace.log.levels",
+        LogLevelMap(),
+        "Levels of parts of the broker, in place of headrace.log.level: LOGGER=LEVEL,... with the"
+        " names that the log shows, such as headrace.kafka=debug or headrace.log=warning.",
+        "",
+        **LIVE,
     ),
     BrokerSetting(
         "headrace.log.level",

@@ -1,0 +1,178 @@
+"""Backups of a broker that is written to meanwhile, and what a restored one holds."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+from tests.integration.broker import Broker
+from tests.integration.clients import Confluent, Rec, create_topic
+
+TIMEOUT_S = 120
+RECORDS_BEFORE = 300
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """(exit code, all output)."""
+    command = [sys.executable, "-m", "headrace.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def back_up(broker: Broker, folder) -> dict:
+    code, shown = run("backup", str(folder), "--data-dir", str(broker.data_dir), "--json")
+    assert code == 0, shown
+    return json.loads(shown)
+
+
+def read_all(broker: Broker, topic: str) -> list[bytes]:
+    """All values of a topic with one partition."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "reader"})
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[bytes] = []
+        while len(found) < end:
+            message = consumer.poll(60)
+            assert message is not None
+            assert message.error() is None
+            found.append(message.value())
+        return found
+    finally:
+        consumer.close()
+
+
+def committed(broker: Broker, topic: str) -> int:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "g"})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=60)
+        return found.offset
+    finally:
+        consumer.close()
+
+
+def commit(broker: Broker, topic: str, offset: int) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "g"})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_backup_under_load_has_all_that_was_acknowledged_before_it(tmp_path, workers) -> None:
+    # ledgers of 1 MiB and checkpoints soon: files come, go and are recycled meanwhile
+    options = ["--workers", workers, "--log-segment-bytes", "1048576"]
+    broker = Broker(tmp_path / "broker", *options).start()
+    stop, sent = threading.Event(), []
+    try:
+        bootstrap = broker.kafka.split(",")[0]
+        create_topic(bootstrap, "t")
+        before = [b"before-%d" % n for n in range(RECORDS_BEFORE)]
+        Confluent.produce(bootstrap, "t", [Rec(None, value) for value in before])
+        commit(broker, "t", RECORDS_BEFORE)
+
+        def load() -> None:
+            number = 0
+            while not stop.is_set():
+                values = [b"%d-" % (number + n) + b"x" * 20_000 for n in range(50)]
+                Confluent.produce(bootstrap, "t", [Rec(None, value) for value in values])
+                number += 50
+                sent.append(number)
+
+        loading = threading.Thread(target=load)
+        loading.start()
+        try:
+            for number in range(3):
+                back_up(broker, tmp_path / f"backup-{number}")
+        finally:
+            stop.set()
+            loading.join()
+    finally:
+        broker.stop()
+    assert sent
+    for number in range(3):
+        restored = Broker(tmp_path / f"restored-{number}", *options)
+        arguments = ["restore", str(tmp_path / f"backup-{number}")]
+        code, shown = run(*arguments, "--data-dir", str(restored.data_dir))
+        assert code == 0, shown
+        assert "no damage" in shown
+        restored.start()
+        try:
+            values = read_all(restored, "t")
+            assert values[:RECORDS_BEFORE] == before
+            rest = [int(value.partition(b"-")[0]) for value in values[RECORDS_BEFORE:]]
+            assert rest == list(range(len(rest))), (
+                "a prefix of what was sent: the state of a moment"
+            )
+            assert committed(restored, "t") == RECORDS_BEFORE
+            Confluent.produce(restored.kafka.split(",")[0], "t", [Rec(None, b"goes on")])
+            assert read_all(restored, "t")[-1] == b"goes on"
+        finally:
+            restored.stop()
+
+
+def test_nothing_is_overwritten_and_a_changed_backup_is_refused(tmp_path) -> None:
+    broker = Broker(tmp_path / "broker").start()
+    create_topic(broker.kafka, "t")
+    Confluent.produce(broker.kafka, "t", [Rec(None, b"value" * 100)] * 10)
+    backup = tmp_path / "backup"
+    done = back_up(broker, backup)
+    broker.stop()
+    assert done["records"] >= 10
+    modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in backup.rglob("*")}
+    assert modes == {0}, "its owner's alone"
+
+    code, shown = run("backup", str(backup), "--data-dir", str(broker.data_dir))
+    assert (code, "is not empty" in shown) == (1, True)
+    code, shown = run("restore", str(backup), "--data-dir", str(broker.data_dir))
+    assert (code, "is not empty" in shown) == (1, True)
+    code, shown = run("backup", str(tmp_path / "none"), "--data-dir", str(tmp_path / "nowhere"))
+    assert (code, "no data folder" in shown) == (1, True)
+
+    # of a broker that runs, the last records may be in the write-ahead log alone
+    files = [path for path in backup.rglob("*") if path.is_file()]
+    (file, *_) = [path for path in files if b"valuevalue" in path.read_bytes()]
+    data = bytearray(file.read_bytes())
+    data[data.index(b"valuevalue")] ^= 1
+    file.write_bytes(data)
+    target = tmp_path / "restored"
+    code, shown = run("restore", str(backup), "--data-dir", str(target))
+    assert (code, "has changed since the backup was made" in shown) == (1, True)
+    assert not target.exists()
+    assert not list(tmp_path.glob("*.partial"))
+
+    manifest = json.loads((backup / "backup.json").read_text())
+    manifest["files"]["../evil"] = [0, ""]
+    (backup / "backup.json").write_text(json.dumps(manifest))
+    code, shown = run("restore", str(backup), "--data-dir", str(target))
+    assert (code, "names the file" in shown) == (1, True)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_damaged_folder_is_not_backed_up_as_if_it_were_sound(tmp_path) -> None:
+    broker = Broker(tmp_path / "broker").start()
+    create_topic(broker.kafka, "t")
+    Confluent.produce(broker.kafka, "t", [Rec(None, b"value" * 100)] * 10)
+    broker.stop()
+    broker.is_damaged = True
+    for path in (broker.data_dir / "ledgers").rglob("*.ledger"):
+        data = bytearray(path.read_bytes())
+        if (place := data.find(b"valuevalue")) >= 0:
+            data[place] ^= 1
+            path.write_bytes(data)
+    code, shown = run("backup", str(tmp_path / "backup"), "--data-dir", str(broker.data_dir))
+    assert code == 1
+    assert "is damaged" in shown
+    assert "headrace check" in shown
+    assert not (tmp_path / "backup").exists()
