@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.broker import Broker, wait_until
-from tests.integration.clients import create_topic
+from tests.integration.clients import Confluent, Rec, create_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,5 +175,39 @@ def test_the_log_is_json_if_asked_for_and_parts_have_levels_of_their_own(tmp_pat
         )
         assert refused.returncode != 0
         assert b"expected LOGGER=LEVEL" in refused.stderr
+    finally:
+        broker.stop()
+
+
+def test_slow_requests_are_logged_with_what_they_waited_for_and_all_on_demand(tmp_path):
+    broker = Broker(tmp_path).start()
+    set_config = [sys.executable, "-m", "headrace.cli.main", "-b", broker.kafka, "config", "set"]
+    try:
+        create_topic(broker.kafka, "t")
+        Confluent.produce(broker.kafka, "t", [Rec(None, b"v")])
+        assert "slow_requests" not in broker.log()
+        subprocess.run([*set_config, "headrace.log.slow.request.ms=0"], check=True)
+        mark = broker.log_size()
+        Confluent.produce(broker.kafka, "t", [Rec(None, b"secret value")])
+        broker.get("/v1/topics")
+
+        def kinds() -> set[str]:
+            lines = [line for line in broker.log_since(mark) if "runtime.slow_requests" in line]
+            assert all(" from 127.0.0.1:" in line and " ms" in line for line in lines)
+            return {line.partition("slow_requests: ")[2].split(" from ")[0] for line in lines}
+
+        wait_until(lambda: {"Produce", "Metadata", "HTTP listTopics (200)"} <= kinds())
+        assert "secret value" not in broker.log()
+        # what a client waits for by its own wish is not slow
+        subprocess.run([*set_config, "headrace.log.slow.request.ms=400"], check=True)
+        mark = broker.log_size()
+        from confluent_kafka import Consumer, TopicPartition
+
+        wanted = {"bootstrap.servers": broker.kafka, "group.id": "g", "fetch.wait.max.ms": 1500}
+        consumer = Consumer(wanted)
+        consumer.assign([TopicPartition("t", 0, 2)])
+        consumer.poll(2)
+        consumer.close()
+        assert "Fetch" not in kinds()
     finally:
         broker.stop()

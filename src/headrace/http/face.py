@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.security.listener import OPEN
 from headrace.broker.settings.kinds import ADMIN_LISTENER
 from headrace.metadata.endpoints import HTTP, Endpoint
+from headrace.runtime.slow_requests import SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,6 +60,7 @@ class HttpFace:
         self.listeners: list[HttpListener] = []
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
+        self.slow = SlowRequests()
         self.loop_lag: LoopLag | None = None
         """Of the loop that the broker runs on, if it is measured."""
         self._begun = asyncio.Event()

@@ -43,7 +43,7 @@ class Rendering:
 
     def __init__(self, face: HttpFace) -> None:
         self._face = face
-        self.http = HttpFigures(face.connection_count)
+        self.http = HttpFigures(face.connection_count, face.slow)
         """Counted by the operations."""
         self._metrics = Metrics(face.node, face.kafka, face.counters, self.http)
         self._metrics.certificate_expiries = face.certificate_expiries

@@ -404,7 +404,9 @@ class _Resource:
             await response(scope, receive, send)
         finally:
             took_ns = int((now_s() - begun_s) * 1e9)
-            self._figures.note(self._operation(request).name, response.status_code, took_ns)
+            name, host = self._operation(request).name, request.client
+            client = "" if host is None else f"{host.host}:{host.port}"
+            self._figures.note(name, client, response.status_code, took_ns)
 
     def _operation(self, request: Request) -> Operation:
         return self._operations["GET" if request.method == "HEAD" else request.method]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.http.metric_table import Buckets, family, figure, histogram
 from headrace.runtime.histogram import Histogram
+from headrace.runtime.slow_requests import SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,14 +20,19 @@ if TYPE_CHECKING:
 class HttpFigures:
     """The figures of one broker."""
 
-    def __init__(self, connections: Callable[[], int] = int) -> None:
+    def __init__(
+        self, connections: Callable[[], int] = int, slow: SlowRequests | None = None
+    ) -> None:
         """`connections`: how many are open now."""
+        self._slow = slow or SlowRequests()
         self._connections = connections
         self._durations: dict[str, Histogram] = {}
         self._statuses: dict[tuple[str, int], int] = {}
 
-    def note(self, operation: str, status: int, took_ns: int) -> None:
+    def note(self, operation: str, client: str, status: int, took_ns: int) -> None:
         """A response has ended."""
+        if took_ns >= self._slow.threshold_ns:
+            self._slow.note(f"HTTP {operation} ({status})", client, took_ns)
         durations = self._durations.get(operation)
         if durations is None:
             durations = self._durations[operation] = Histogram()

@@ -40,6 +40,7 @@ class Counters(Protocol):
     groups: int
     append_bytes: int
     sync_durations: Histogram
+    sync_ns_last: int
     wal_bytes: int
     checkpoints: int
     errors: int

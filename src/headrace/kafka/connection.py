@@ -69,12 +69,15 @@ class Reply:
         "started_ns",
         "term",
         "throttle_ms",
+        "waited_ns",
     )
 
     def __init__(self, connection: KafkaConnection, bytes_max: int) -> None:
         self.connection = connection
         self.api_key = connection.api_key
         self.started_ns = connection.last_request_ns
+        self.waited_ns = 0
+        """How long it waited because its client asked for that."""
         self.bytes_max = bytes_max
         self.throttle_ms = connection.throttle_ms
         """reported in the response; the connection is muted for this long once it is sent"""
@@ -478,7 +481,7 @@ class KafkaConnection:
         replies = self._replies
         is_withheld = False
         mute_ms = held_bytes = now_ns = 0
-        durations = self._dispatcher.figures.durations
+        figures = self._dispatcher.figures
         while replies and (buffers := replies[0].buffers) is not None:
             reply = replies.popleft()
             if not now_ns:  # before the gate is asked: nothing may come between it and the write
@@ -486,7 +489,7 @@ class KafkaConnection:
             if reply.term != ANY_TERM and not self._may_leave(reply):
                 is_withheld = True
                 break
-            durations[reply.api_key].add(now_ns - reply.started_ns)
+            figures.answered(reply, now_ns)
             out.extend(buffers)
             self._owed_bytes -= reply.bytes_max
             held_bytes += reply.held_bytes

@@ -215,7 +215,7 @@ class KafkaFace:
         known.users.on_change(self._user_changed)
         node.services.issuers.tokens.issued.changed = self._token_changed
         self.now_ns = node.clock.now_ns
-        self.figures = RequestFigures(_SERVED)
+        self.figures = RequestFigures({key: api.name for key, api in _SERVED.items()})
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server | TlsServer] = []

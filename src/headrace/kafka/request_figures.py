@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.runtime.histogram import Histogram
+from headrace.runtime.slow_requests import SlowRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
+
+    from headrace.kafka.connection import Reply
 
 ITEMS_MAX: Final = 1_000
 """Items of a response that are searched for errors: about 0.1 ms at most."""
@@ -21,11 +24,24 @@ ERROR_CODE: Final = "error_code"
 class RequestFigures:
     """The figures of one broker."""
 
-    def __init__(self, api_keys: Iterable[int]) -> None:
-        self.durations = {key: Histogram() for key in api_keys}
+    def __init__(self, names: Mapping[int, str]) -> None:
+        """`names`: of the APIs, by key."""
+        self._names = names
+        self.slow = SlowRequests()
+        self.durations = {key: Histogram() for key in names}
         """From the arrival of a request to its response; by API key."""
         self.errors: dict[tuple[int, int], int] = {}
         """By (API key, error code)."""
+
+    def answered(self, reply: Reply, now_ns: int) -> None:
+        """A response leaves."""
+        took_ns = now_ns - reply.started_ns
+        self.durations[reply.api_key].add(took_ns)
+        took_ns -= reply.waited_ns
+        if took_ns >= self.slow.threshold_ns:
+            connection = reply.connection
+            client = f"{connection.peer}:{connection.peer_port}"
+            self.slow.note(self._names[reply.api_key], client, took_ns, reply.throttle_ms)
 
     def failed(self, api_key: int, code: int) -> None:
         """An error in a response."""

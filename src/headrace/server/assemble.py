@@ -34,6 +34,7 @@ from headrace.server.authentication import helper_access, set_up_authentication
 from headrace.server.connection_limits import limit_connections
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
+from headrace.server.request_log import RequestLog
 from headrace.server.settings import (
     check_advertised,
     check_exposure,
@@ -273,6 +274,7 @@ def _faces(
     counters: Counters | None,
     peers: PeerAccess,
     certificates: Certificates,
+    slow: RequestLog,
 ) -> list[Face]:
     """The protocol faces of this broker, Kafka's first. Add new faces here. Raises RequestInvalid
     if one lacks its package."""
@@ -281,6 +283,8 @@ def _faces(
     http.certificate_expiries = certificates.expiries
     http.loop_lag = LoopLag(node.clock)
     node.tasks.spawn(http.loop_lag.run(), "lag of the event loop")
+    slow.name_causes(http.loop_lag, counters)
+    kafka.figures.slow = http.slow = slow
     faces: list[Face] = [kafka, http]
     if settings.rocketmq is not None:
         try:
@@ -304,6 +308,8 @@ async def _open(
     """Open the node and its faces, and join the cluster."""
     follow_log_level(LOG_LEVELS, parse_levels(settings.given.get(LOG_LEVELS, "")))
     node.settings.on_change(follow_log_level)
+    slow = RequestLog(settings.given)
+    node.settings.on_change(slow.follow)
     await node.open()
     broker.on_stop(node.close)
     limit_connections(node, settings)
@@ -313,7 +319,7 @@ async def _open(
         Access(certificates.peers),
         PeerLogin(node.services.authentication),
     )
-    faces = _faces(node, settings, counters, peers, certificates)
+    faces = _faces(node, settings, counters, peers, certificates, slow)
     for face in faces:
         for endpoint in settings.endpoints:
             if endpoint.face == face.name:

@@ -17,6 +17,7 @@ from headrace.http import app
 from headrace.http.face import HttpListener
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.slow_requests import SlowRequests
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class BareFace:
         self.kafka = SimpleNamespace(connections={}, produce=counting, fetch=counting)
         self.certificate_expiries = list
         self.loop_lag = None
+        self.slow = SlowRequests()
         self.connection_count = lambda: 0
         topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
         health = Health(topics, SimpleNamespace(damaged_facts={}), MemoryMetadataStore())

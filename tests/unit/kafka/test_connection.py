@@ -47,7 +47,7 @@ class Echo:
     def __init__(self) -> None:
         self.responses = ResponseMemory(16 << 20, asyncio.get_running_loop())
         self.requests = RequestMemory(16 << 20, asyncio.get_running_loop())
-        self.figures = RequestFigures([0])
+        self.figures = RequestFigures({0: "Produce"})
         self.now_ns = time.monotonic_ns
         self.frames: list[bytes] = []
         self.replies: list[Any] = []

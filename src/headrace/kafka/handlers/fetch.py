@@ -410,6 +410,7 @@ class FetchHandler:
 
     def _wait(self, fetch: _Fetch) -> None:
         poll = fetch.poll = LongPoll(self.loop, fetch.look)
+        fetch.reply.waited_ns -= self._node.services.appends.clock.now_ns()
         for partition in fetch.partitions:
             if isinstance(partition, PartitionLog):
                 poll.watch(partition.waiters, fetch.request.isolation)
@@ -425,6 +426,7 @@ class FetchHandler:
         if fetch.poll is not None:
             fetch.poll.end()
             fetch.poll = None
+            fetch.reply.waited_ns += self._node.services.appends.clock.now_ns()
             self.waiting -= 1
             waiting = self._waiting.get(fetch.reply.connection)
             if waiting is not None:
