@@ -47,6 +47,8 @@ class Delivery(NamedTuple):
     """A library may have received it long before it passed it to its application."""
     lock_ns: int = 0
     """How long the member holds it, regardless of connections; 0: unknown."""
+    is_together: bool = False
+    """Whether one response may deliver several messages of a key, in order."""
 
 
 class _Hold(NamedTuple):
@@ -102,18 +104,24 @@ class ShareHistory:
         keys: dict[tuple[int, str], int] = {}
         is_loose, lock_ns = bool(event.get("loose")), event.get("lock", 0) * 1_000_000
         member, since_ns, at_ns = event["member"], event["since"], event["t"]
+        is_together = bool(event.get("together"))
         for number, offset, value, key, *deliveries in event["recs"]:
             send = facts.partition(event["topic"], number).sends.get(value)
             message = event["topic"], number, offset
             ordered_key = key if event.get("ordered") else None
-            delivery = Delivery(since_ns, at_ns, member, message, ordered_key, is_loose, lock_ns)
+            delivery = Delivery(
+                *(since_ns, at_ns, member, message, ordered_key, is_loose, lock_ns),
+                is_together=is_together,
+            )
             self.deliveries.append(delivery)
             self._current[message, member] = delivery
             self._check_lock(delivery)
             may_expire = send is not None and send.may_expire
             if may_expire or (deliveries and deliveries[0] >= GIVEN_UP_FROM):
                 self.maybe_over.add(message)
-            if ordered_key is not None and keys.setdefault((number, ordered_key), offset) != offset:
+            if ordered_key is None or is_together:
+                continue
+            if keys.setdefault((number, ordered_key), offset) != offset:
                 what = f"key {key} occurs twice in one response, at {offset} and before"
                 yield Anomaly("key twice in flight", what, at_ns, event["topic"], number)
 
@@ -239,11 +247,32 @@ class ShareHistory:
             offsets, most = latest.get((topic, number, delivery.key), ([], []))
             at = bisect_left(offsets, offset)
             if at and most[at - 1] > delivery.at_ns:
+                if delivery.is_together and self._comes_with(delivery, finished, offsets[:at]):
+                    continue
                 what = (
                     f"offset {offset} of key {delivery.key} was delivered before an"
                     " earlier one was finished"
                 )
                 yield Anomaly("key out of order", what, delivery.at_ns, topic, number)
+
+    def _comes_with(
+        self,
+        delivery: Delivery,
+        finished: dict[tuple[str, int, str], dict[int, int]],
+        earlier: list[int],
+    ) -> bool:
+        """Whether the earlier messages of its key that were not finished came in one response with
+        this one."""
+        topic, number, _offset = delivery.message
+        ends = finished[topic, number, delivery.key or ""]
+        siblings = {
+            one.message[2]
+            for one in self.deliveries
+            if (one.member, one.at_ns) == (delivery.member, delivery.at_ns)
+            and one.key == delivery.key
+            and one.message[:2] == (topic, number)
+        }
+        return all(ends[one] <= delivery.at_ns or one in siblings for one in earlier)
 
     def after_the_end(self) -> Iterator[Anomaly]:
         """A delivery of a finished message. A settlement is durable when it is acknowledged: no
@@ -349,10 +378,11 @@ def share_deliveries(facts: Facts) -> Iterator[Anomaly]:
     """Held twice, keys twice in flight or out of order, at the wrong time, after the end.
 
     Events: `acquire` with group, member, `ordered`, topic and `recs` of [partition, offset, value,
-    key, deliveries]; `lock` (ms) if the member holds the messages that long; `loose` if the
-    member's library may have received them earlier. `settle` with group, member, how, topic, `recs`
-    of [partition, offset], `delay` (ms) of a delayed release, `lock` (ms) of a renewal; `op` if the
-    request is recorded, too. Both have `since`.
+    key, deliveries]; `together` if it may hold several messages of a key; `lock` (ms) if the member
+    holds the messages that long; `loose` if the member's library may have received them earlier.
+    `settle` with group, member, how, topic, `recs` of [partition, offset], `delay` (ms) of a
+    delayed release, `lock` (ms) of a renewal; `op` if the request is recorded, too. Both have
+    `since`.
     """
     groups, clashes = gather_shares(facts)
     yield from clashes

@@ -427,6 +427,12 @@ BUGS = (
         workload=QUEUES,
     ),
     Bug(
+        52,
+        delivery_bugs.deliver_a_key_of_which_later_records_are_in_flight,
+        shows=("key twice in flight", "key out of order"),
+        workload=QUEUES,
+    ),
+    Bug(
         53,
         delivery_bugs.deliver_before_the_time,
         ("crash",),

@@ -113,6 +113,10 @@ def deliver_a_key_while_it_is_in_flight(patch: Patch) -> None:
     patch(RowDelivery, "add", expose_all)
 
 
+def deliver_a_key_of_which_later_records_are_in_flight(patch: Patch) -> None:
+    patch(RowDelivery, "lock_together", lambda *_: None)
+
+
 def deliver_before_the_time(patch: Patch) -> None:
     new_timer = delayed_records._new_timer
 

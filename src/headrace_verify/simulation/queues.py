@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.broker.shares.share_receive import ReceiveRequest
+from headrace.coordination.shares.commands import Settlement
 from headrace.coordination.timers.commands import SettleHalfCommand
 from headrace.coordination.timers.state_records import COMMITTED, ROLLED_BACK
-from headrace.errors import HeadraceError, RecordStateInvalid
+from headrace.errors import HeadraceError, RecordStateInvalid, Retriable
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import Headers, Record, decode_batch, encode_batch
 from headrace_verify.blackbox.payload import number_of, value_bytes
@@ -418,12 +420,86 @@ def _acquired(
     return found
 
 
+class TogetherMember:
+    """Receives several messages of a key at once, as protocols other than Kafka's ask for, in the
+    process of the partition's owner; each receive is a member of its own."""
+
+    def __init__(self, context: Context, group: str) -> None:
+        self._context = context
+        self._group = group
+        self._count = 0
+
+    async def poll(self, topic: str, part: int) -> None:
+        """Receive from one partition, and settle all, or the first one apart. Raises OSError,
+        TimeoutError."""
+        context, rng = self._context, self._context.rng
+        self._count += 1
+        member = f"{context.name}-together-{self._count}"
+        asked = ReceiveRequest(
+            self._group, member, rng.choice((2, 5, 20)), 1 << 20, True, takes_followers=True
+        )
+
+        async def receive(node: Node, found: Topic) -> Any:
+            return await node.services.shares.receive(found, part, asked)
+
+        since_ns = context.journal.now_ns
+        try:
+            received = await context.ask_owner(topic, part, receive)
+        except HeadraceError:
+            return
+        ranges = [(first, last, count) for first, last, count in received.acquired]
+        records = [one for batch in received.batches for one in _acquired(batch, ranges)]
+        if not records:
+            return
+        context.journal.write(
+            context.name, OK, "acquire", since=since_ns, group=self._group, member=member,
+            ordered=True, together=True, topic=topic, recs=[[part, *one] for one in records],
+        )  # fmt: skip
+        offsets = [one[0] for one in records]
+        first = [offsets.pop(0)] if len(offsets) > 1 and rng.random() < 0.5 else []
+        await self._settle(topic, part, member, first, RELEASE)
+        await context.pause(0.3)
+        await self._settle(topic, part, member, offsets, ACCEPT)
+
+    async def _settle(
+        self, topic: str, part: int, member: str, offsets: list[int], kind: int
+    ) -> None:
+        context, outcomes = self._context, dict.fromkeys(offsets, INFO)
+        if not offsets:
+            return
+        settlements = [Settlement(one, one, kind, 0 if kind == RELEASE else -1) for one in offsets]
+
+        async def settle(node: Node, found: Topic) -> Any:
+            shares, names = node.services.shares, (self._group, member)
+            return await shares.settle(found, part, *names, settlements, is_atomic=False)
+
+        since_ns = context.journal.now_ns
+        try:
+            errors = await context.ask_owner(topic, part, settle)
+            found = (INFO if isinstance(e, Retriable) else FAIL if e else OK for e in errors)
+            outcomes = dict(zip(offsets, found, strict=True))
+        except HeadraceError:
+            return  # in doubt
+        finally:
+            for outcome in (OK, FAIL, INFO):
+                recs = [[part, one] for one, how in outcomes.items() if how == outcome]
+                if recs:
+                    context.journal.write(
+                        context.name, outcome, "settle", since=since_ns, group=self._group,
+                        member=member, topic=topic, how=HOW[kind], recs=recs,
+                    )  # fmt: skip
+
+
 async def _run_member(context: Context, group: str) -> None:
     member = ShareMember(context, group)
+    together = TogetherMember(context, group)
     while not context.over.is_set():
         topic, part = context.rng.choice(context.places)
         try:
-            await member.poll(topic, part)
+            if group == "ordered" and context.rng.random() < 0.3:
+                await together.poll(topic, part)
+            else:
+                await member.poll(topic, part)
             if context.rng.random() < 0.02:
                 # it closes its session with everything that it holds
                 member.lost(ConnectionResetError())

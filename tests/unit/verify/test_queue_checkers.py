@@ -251,3 +251,22 @@ def test_a_message_in_key_order_is_not_given_while_another_of_its_key_is_held():
     story = Story().send(1).send(2).acquire("a", (0, 1, "k", 1), ordered=True)
     story.acquire("b", (1, 2, "k", 1), ordered=True).settle("a", "accept", 0)
     assert story.kinds() == {"key twice in flight", "key out of order"}
+
+
+def test_messages_of_a_key_may_come_together_and_then_no_other_one_of_it():
+    def story(*, is_late):
+        told = Story()
+        for value in (1, 2, 3):
+            told.send(value)
+        fields = {"ordered": True, "together": True}
+        told.acquire("a", [0, 1, "k", 1], [1, 2, "k", 1], **fields)
+        told.settle("a", "release", 0)
+        if not is_late:
+            told.settle("a", "accept", 1)
+        told.acquire("b", [0, 1, "k", 2], [2, 3, "k", 1], **fields)
+        if is_late:
+            told.settle("a", "accept", 1)
+        return told.settle("b", "accept", 0).settle("b", "accept", 2).kinds()
+
+    assert story(is_late=False) == set()
+    assert "key twice in flight" in story(is_late=True)
