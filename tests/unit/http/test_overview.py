@@ -176,3 +176,18 @@ async def test_a_problem_says_what_to_do(web):
     (problem,) = answer["problems"]
     assert problem["cause"] == "cannot be decoded"
     assert problem["next_step"] == "restore it from a backup"
+
+
+@on_the_web
+async def test_connections_show_the_software_that_clients_name(web):
+    client = web.rig.client()
+    software = {"client_software_name": "apache-kafka-java", "client_software_version": "4.3.0"}
+    await client.ask(18, 3, software)  # ApiVersions (KIP-511)
+    status, answer = await web.ask("GET", "/v1/connections")
+    (shown,) = answer["connections"]
+    assert (status, shown["software"], shown["software_version"]) == (
+        200, "apache-kafka-java", "4.3.0",
+    )  # fmt: skip
+    assert shown["client_id"] == "t"
+    client.connection.connection_lost(None)
+    assert (await web.ask("GET", "/v1/connections"))[1]["connections"] == []
