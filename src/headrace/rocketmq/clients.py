@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.queue_receipts import ReceiptSettlements
 from headrace.broker.services.timer_receipts import HalfReceipt
+from headrace.broker.topics.topic_config import MIXED
 from headrace.coordination.shares.commands import RENEW
 from headrace.errors import HeadraceError, Rejected
 from headrace.records.codec import Record
@@ -46,6 +47,8 @@ HELD_S_MAX: Final = 3 * 3600.0
 """For how long one message is renewed, as in RocketMQ."""
 PUBLISHED_MAX: Final = 1_000
 """Topics of one producer."""
+HALF_TYPES: Final = frozenset({"transaction", MIXED})
+"""Message types of topics that have half messages."""
 CHECKS_AT_ONCE: Final = 32
 CHECK_WAIT_S: Final = 30.0
 RETRY_S: Final = 1.0
@@ -116,15 +119,19 @@ class Clients:
         if client.telemetry is call:
             client.telemetry = None
 
-    def publishes(self, caller: Caller, client: Client, topics: Iterable[Any]) -> None:
+    def publishes(self, caller: Caller, client: Client, published: Iterable[Any]) -> None:
         """The client is a producer of these topics, and can be asked about its transactions."""
         named: dict[str, Any] = {}
-        for resource in list(topics)[:PUBLISHED_MAX]:
+        for resource in list(published)[:PUBLISHED_MAX]:
             try:
                 name = caller.topic_name(resource)
             except HeadraceError:
                 continue
-            if caller.may(Operation.WRITE, ResourceType.TOPIC, name):
+            topics = self._services.topics
+            topic = topics.find(name)
+            # A name alone must not cost anything.
+            has_halves = topic is not None and topics.message_type(topic) in HALF_TYPES
+            if has_halves and caller.may(Operation.WRITE, ResourceType.TOPIC, name):
                 named[name] = resource
         client.published = named
         for name in named:

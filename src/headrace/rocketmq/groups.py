@@ -38,11 +38,15 @@ class RocketGroups:
         self._creating = asyncio.Lock()
 
     async def ensure(self, group_id: str) -> None:
-        """Give a new group RocketMQ's defaults. Raises ConfigInvalid, MetadataUnavailable."""
+        """Give a new group RocketMQ's defaults.
+
+        Raises GroupKindMismatch for a consumer group's id, ConfigInvalid, MetadataUnavailable.
+        """
         while not self._exists(group_id):
             async with self._creating:
                 if self._exists(group_id):
                     return
+                await self._services.groups.check_is_free_for_shares(group_id)
                 configurations = self._services.configurations
                 version = configurations.version_of_group(group_id)
                 changes = [

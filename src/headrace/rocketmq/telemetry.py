@@ -107,6 +107,8 @@ class Telemetry:
         group_id = caller.group_id(subscription.group)
         if not caller.may(Operation.READ, ResourceType.GROUP, group_id):
             return  # the first receive is refused, with the reason
+        if settings.client_type == wire.PULL_CONSUMER:
+            return  # its group is one of Kafka's kind
         await self._groups.ensure(group_id)
         config = self._groups.config(group_id)
         policy = settings.backoff_policy

@@ -342,6 +342,31 @@ async def test_a_consumer_gets_the_settings_of_its_group(rocket):
 
 
 @on_rocketmq
+async def test_a_consumer_groups_id_stays_one(rocket):
+    await rocket.create("jobs")
+    await rocket.send("jobs")
+    queue = {"topic": {"name": "jobs"}, "id": 0}
+    where = {"group": {"name": "pullers"}, "message_queue": queue}
+    stream = Telemetry(rocket)
+    subscription = {"group": {"name": "pullers"}}
+    settings = {"client_type": wire.PULL_CONSUMER, "subscription": subscription}
+    assert (await stream.ask(settings)).status.code == codes.OK
+    assert await rocket.code("UpdateOffset", **where, offset=1) == codes.OK
+    code, _none = await rocket.stream("ReceiveMessage", receive_request("jobs", "pullers"))
+    assert code == codes.ILLEGAL_CONSUMER_GROUP
+    assert not rocket.node.services.configurations.overrides_of_group("pullers")
+
+
+@on_rocketmq
+async def test_a_producer_of_topics_that_do_not_exist_costs_nothing(rocket):
+    await rocket.create("jobs")
+    tasks = len(asyncio.all_tasks())
+    topics = [{"name": "jobs"}, *({"name": f"t{number}"} for number in range(500))]
+    await Telemetry(rocket).ask({"client_type": wire.PRODUCER, "publishing": {"topics": topics}})
+    assert len(asyncio.all_tasks()) <= tasks + 1
+
+
+@on_rocketmq
 async def test_a_client_that_goes_loses_no_delivery(rocket):
     await rocket.create("jobs")
     call = rocket.begin("ReceiveMessage", receive_request("jobs", GROUP, wait_ms=30_000))
