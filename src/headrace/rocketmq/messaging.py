@@ -60,7 +60,7 @@ class Messaging:
         groups = RocketGroups(services)
         self.clients = Clients(services, tasks)
         routes = Routes(services, groups)
-        sending = Sending(services)
+        sending = Sending(services, tasks)
         receiving = Receiving(services, groups, self.clients)
         offsets = Offsets(services)
         telemetry = Telemetry(services, groups, self.clients, tasks)

@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError, ReceiptInvalid, RecordStateInvalid
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.handles import Recall
+from headrace.rocketmq.joined_sends import JoinedSends
 from headrace.rocketmq.messages import record_of
 from headrace.rocketmq.routes import ACCEPTED
 
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.rocketmq.caller import Caller
     from headrace.rocketmq.messages import Parsed
+    from headrace.runtime.tasks import Tasks
 
 
 class Sending:
     """SendMessage, EndTransaction and RecallMessage."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, tasks: Tasks) -> None:
         self._services = services
+        self._sends = JoinedSends(services.sends, tasks)
 
     async def send(self, caller: Caller, request: Any, response: Any) -> None:
         """Store messages of one topic."""
@@ -45,7 +48,7 @@ class Sending:
             )
         topic = await caller.topic(messages[0].topic)
         parsed = self._parsed(topic, messages)
-        results = await self._services.sends.send(topic, [Outgoing(one.record) for one in parsed])
+        results = await self._sends.send(topic, [Outgoing(one.record) for one in parsed])
         for one, result in zip(parsed, results, strict=True):
             _fill_entry(response.entries.add(), one, result)
         set_common_status(response.status, [one.status for one in response.entries])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import inspect
 import time
@@ -105,6 +106,27 @@ async def test_a_batch_is_stored_as_a_whole_or_refused_as_a_whole(rocket):
     response = await rocket.ask("SendMessage", messages=more)
     assert [one.offset for one in response.entries] == [0, 1, 2, 3, 4]
     assert len(await rocket.receive("jobs", GROUP)) == 5
+
+
+@on_rocketmq
+async def test_calls_that_arrive_together_share_a_batch_and_nothing_else(rocket):
+    await rocket.create("jobs")
+    await rocket.create("later", "mixed")
+    large = bytes(1_100_000)  # more than the topic takes
+    sent = [
+        rocket.ask("SendMessage", messages=[rocket.message(topic, body)])
+        for topic, body in [*(("jobs", b"%d" % n) for n in range(20)), ("later", b"x")]
+    ]
+    sent.insert(7, rocket.ask("SendMessage", messages=[rocket.message("jobs", large)]))
+    sent.append(rocket.ask("SendMessage", messages=[rocket.message("none")]))
+    answers = await asyncio.gather(*sent)
+    found = [one.status.code for one in answers]
+    assert found.pop(7) == codes.MESSAGE_BODY_TOO_LARGE
+    assert found.pop() == codes.TOPIC_NOT_FOUND
+    assert set(found) == {codes.OK}
+    assert [one.entries[0].offset for one in answers[:7]] == list(range(7))
+    got = await rocket.receive("jobs", GROUP)
+    assert [one.body for one in got] == [b"%d" % number for number in range(20)]
 
 
 @on_rocketmq

@@ -1,0 +1,78 @@
+"""Joins the messages that arrive in one turn of the event loop to batches.
+
+Invariants: each message keeps its own result, in whichever batch it is (`record_sends`), and
+messages of one partition are appended in the order in which they arrived. RocketMQ's clients send
+message by message; a batch for each cost most of a send's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.broker.services.record_sends import Outgoing, RecordSends, Sent
+    from headrace.broker.topics.topic import Topic
+    from headrace.errors import HeadraceError
+    from headrace.runtime.tasks import Tasks
+
+RECORDS_MAX: Final = 500
+BYTES_MAX: Final = 256 * 1024
+"""Of one batch: a fraction of what a topic takes by default. A larger message is alone."""
+
+_Call = tuple["Sequence[Outgoing]", "asyncio.Future[list[Sent | HeadraceError]]"]
+
+
+class JoinedSends:
+    """See the module."""
+
+    def __init__(self, sends: RecordSends, tasks: Tasks) -> None:
+        self._sends = sends
+        self._tasks = tasks
+        self._arrived: dict[Topic, list[_Call]] = {}
+
+    async def send(self, topic: Topic, records: Sequence[Outgoing]) -> list[Sent | HeadraceError]:
+        """See RecordSends.send."""
+        loop = asyncio.get_running_loop()
+        if not self._arrived:
+            loop.call_soon(self._begin)
+        result: asyncio.Future[list[Sent | HeadraceError]] = loop.create_future()
+        self._arrived.setdefault(topic, []).append((records, result))
+        return await result
+
+    def _begin(self) -> None:
+        arrived, self._arrived = self._arrived, {}
+        for topic, calls in arrived.items():
+            for some in _batches(calls):
+                self._tasks.spawn(self._send(topic, some), f"messages for {topic.name}")
+
+    async def _send(self, topic: Topic, calls: list[_Call]) -> None:
+        try:
+            records = [record for given, _result in calls for record in given]
+            found = await self._sends.send(topic, records)
+        except Exception as error:  # noqa: BLE001 - each caller gets it
+            for _given, result in calls:
+                if not result.done():
+                    result.set_exception(error)
+            return
+        at = 0
+        for given, result in calls:
+            if not result.done():
+                result.set_result(found[at : at + len(given)])
+            at += len(given)
+
+
+def _batches(calls: list[_Call]) -> Iterator[list[_Call]]:
+    some: list[_Call] = []
+    count = size = 0
+    for call in calls:
+        added = sum(len(one.record.value or b"") for one in call[0])
+        if some and (count + len(call[0]) > RECORDS_MAX or size + added > BYTES_MAX):
+            yield some
+            some, count, size = [], 0, 0
+        some.append(call)
+        count += len(call[0])
+        size += added
+    yield some
