@@ -11,8 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.broker import Broker
 from tests.integration.test_transactions import fresh
 
-from headrace.pipeline.columns import BATCH_BYTES_MAX
-from headrace.pipeline.direct import addresses_of, is_possible, read_directly
+from headrace.pipeline.direct import COLUMN_BYTES_MAX, addresses_of, is_possible, read_directly
 from headrace.pipeline.errors import ReadRefused, ReadStalled, RecordsLost
 from headrace.pipeline.fetch import read_through_client
 from headrace.pipeline.options import SourceOptions
@@ -132,7 +131,12 @@ def test_large_records_are_read_within_the_bounds_of_a_batch(broker):
         producer.flush(TIMEOUT_S)
     batches = list(read_directly(OffsetRange(topic, 0, 0, 12), options_of(broker)))
     assert [len(value) for each in batches for value in each["value"].to_pylist()] == [9 << 20] * 12
-    assert all(each.nbytes <= BATCH_BYTES_MAX + (64 << 10) for each in batches)
+    assert [each.num_rows for each in batches] == [1] * 12  # each is larger than a batch's bound
+    produce_mixed(producer, topic, 12, 9_000)
+    batches = list(read_directly(OffsetRange(topic, 0, 12, 9_012), options_of(broker)))
+    assert sum(each.num_rows for each in batches) == 9_000
+    assert len(batches) > 1
+    assert all(each.nbytes <= COLUMN_BYTES_MAX + (64 << 10) for each in batches)
 
 
 def test_what_was_deleted_is_a_loss_or_left_out(broker):
