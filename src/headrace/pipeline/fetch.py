@@ -65,7 +65,7 @@ def _use_core() -> None:
 
 
 def read_through_client(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
-    """As `read_range`, for client settings that only librdkafka knows: a third of the speed."""
+    """As `read_range`, for client settings that only librdkafka knows: nearly twice the CPU."""
     from confluent_kafka import Consumer, TopicPartition
 
     reset = "error" if options.fail_on_data_loss else "earliest"

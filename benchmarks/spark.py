@@ -1,0 +1,139 @@
+"""What reading a topic costs in Spark: the source `headrace` beside Spark's own Kafka connector.
+
+Invariants: one broker, one session, the sources in turn after a warm-up each, all columns into
+Spark's noop sink. CPU is that of Java and the Python workers together, without the broker's, so a
+machine that does other things too still tells.
+
+    python -m benchmarks.spark [--records 1000000] [--rounds 2]
+
+The connector's jars come from a Maven repository once, as the pipeline's do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from confluent_kafka import Producer
+
+from headrace.java.jars import Jar, ensure_jars
+from headrace.pipeline.demo.broker import BrokerProcess
+from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.jars import PINNED
+from headrace.pipeline.session import SessionConfig, make_session
+
+CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
+    " 9c1ce986f548e6b1dcb0e2dfe2f253a0bc58f2232a32a0c9c6c674dd25a8570c",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.1"
+    " e510adc37b03d01d0a190d0dab472b5538e05eaa77454f7e9477156d7a6820ae",
+    "org.apache.kafka:kafka-clients:3.9.1"
+    " 7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",
+    "org.apache.commons:commons-pool2:2.12.1"
+    " 5273c8bc8c0dca2211175c0d27efbd7228efae99689aac001a8e1ef8e872e9ef",
+)
+SOURCES: dict[str, tuple[str, dict[str, str]]] = {
+    "headrace": ("headrace", {}),
+    "headrace through librdkafka": ("headrace", {"kafka.client.rack": "none"}),
+    "Spark's connector": ("kafka", {"includeHeaders": "true"}),
+}
+PARTITIONS = 4
+
+
+class Load(NamedTuple):
+    """Records of one topic."""
+
+    topic: str
+    value_bytes: int
+    codec: str
+    share: float
+    """Of the records asked for."""
+
+
+LOADS = (Load("small", 100, "none", 1.0), Load("kib-zstd", 1_024, "zstd", 0.5))
+
+
+def fill(bootstrap: str, load: Load, count: int) -> None:
+    """Write `count` records of words, which compress as text does."""
+    create_topic(bootstrap, load.topic, PARTITIONS, {"retention.ms": "-1"})
+    chance = random.Random(1)
+    words = [chance.randbytes(6).hex() for _ in range(400)]
+    values = [
+        (" ".join(chance.choice(words) for _ in range(load.value_bytes // 12)) + "x" * 99).encode()
+        for _ in range(500)
+    ]
+    producer = Producer({
+        "bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 200_000, "log_level": 0,
+        "compression.type": load.codec,
+    })  # fmt: skip
+    for number in range(count):
+        value = values[number % len(values)][: load.value_bytes]
+        while True:
+            try:
+                producer.produce(
+                    load.topic, value, b"key-%d" % (number % 1_000), partition=number % PARTITIONS
+                )
+                break
+            except BufferError:
+                producer.poll(0.2)
+    producer.flush(120)
+
+
+def cpu_s(without: int) -> float:
+    """CPU of this process and its descendants, but those of the process `without`."""
+    own = psutil.Process()
+    found = 0.0
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            if without not in (process.pid, *(parent.pid for parent in process.parents())):
+                found += sum(process.cpu_times()[:4])
+        except psutil.Error:
+            continue
+    return found
+
+
+def read(spark: Any, bootstrap: str, source: str, topic: str) -> None:
+    """Read all of a topic."""
+    name, options = SOURCES[source]
+    reader = spark.read.format(name).option("kafka.bootstrap.servers", bootstrap)
+    reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+    reader.options(**options).load().write.format("noop").mode("overwrite").save()
+
+
+def main() -> None:
+    """Measure, and print a line for each reading."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    jars = ensure_jars([*PINNED, *map(Jar.parse, CONNECTOR)])
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        with BrokerProcess(folder / "data", folder / "log") as broker:
+            for load in LOADS:
+                fill(broker.kafka, load, int(options.records * load.share))
+            settings = {"spark.jars": ",".join(map(str, jars))}
+            spark = make_session(SessionConfig("local[2]", memory_mb=1_500, settings=settings))
+            for load in LOADS:
+                count = int(options.records * load.share)
+                for turn in range(options.rounds + 1):
+                    for source in SOURCES:
+                        before, begun = cpu_s(broker.pid), time.monotonic()
+                        read(spark, broker.kafka, source, load.topic)
+                        cpu, seconds = cpu_s(broker.pid) - before, time.monotonic() - begun
+                        if turn:  # the first is the warm-up
+                            print(
+                                f"{load.topic}: {source}: {cpu / count * 1e6:.2f} CPU s per"
+                                f" million, {count / seconds:,.0f} records/s",
+                                flush=True,
+                            )
+            spark.stop()
+
+
+if __name__ == "__main__":
+    main()
