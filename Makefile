@@ -32,8 +32,8 @@ test: $(SPARK) lint-quick
 
 # The tests of the hot core's modules on a compiled core of its own, which is built for them.
 CORE := $(CURDIR)/.cache/core
-CORE_TESTS := $(foreach part,kafka log records runtime storage,tests/unit/$(part)) tests/golden tests/contract \
-	$(foreach part,kafka log records storage,tests/property/$(part))
+CORE_TESTS := $(foreach part,grpc kafka log records runtime storage,tests/unit/$(part)) tests/golden tests/contract \
+	$(foreach part,grpc kafka log records storage,tests/property/$(part))
 test-compiled: setup
 	@$(PY) scripts/build_core.py --must --level 0 --into $(CORE)
 	HEADRACE_COMPILED=$(CORE) $(PY) -m pytest --numprocesses 2 --dist loadscope $(CORE_TESTS)

@@ -226,8 +226,8 @@ class ServerCall:
                 self._take_unary(data, at, end, is_last=is_last)
             else:
                 self._take_stream(self._sink, data, at, end, is_last=is_last)
-        except MessageInvalid as error:
-            self.cancel(error.status, str(error))
+        except MessageInvalid as invalid:
+            self.cancel(invalid.status, str(invalid))
         except CallRefused as error:
             self.finish(error.status, str(error))
         except Exception:

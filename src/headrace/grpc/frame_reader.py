@@ -207,8 +207,8 @@ class FrameReader:
             fields = self.decoder.decode(block)
         except CompressionInvalid as error:
             raise ConnectionFailed(COMPRESSION_ERROR, str(error)) from error
-        except HeaderListTooLarge as error:
-            raise ConnectionFailed(ENHANCE_YOUR_CALM, str(error)) from error
+        except HeaderListTooLarge as too_large:  # mypyc gives a name one type
+            raise ConnectionFailed(ENHANCE_YOUR_CALM, str(too_large)) from too_large
         self._taker.take_fields(stream_id, fields, is_last=is_last)
 
 

@@ -113,7 +113,10 @@ class HeaderDecoder:
                 at = self._resize(block, at)
                 continue
             else:
-                field, at = self._literal(block, at, first)
+                next_at = _literal_end(block, at, first)
+                found = _literals.get(block[at:next_at])
+                field = self._literal(block, at, next_at, first) if found is None else found
+                at = next_at
                 if first >= 0x40:
                     self._insert(field)
             total += field[3]
@@ -130,33 +133,27 @@ class HeaderDecoder:
             raise CompressionInvalid(f"no field has the index {index}")
         return self._table[-place]
 
-    def _literal(self, block: bytes, at: int, first: int) -> tuple[Field, int]:
-        """The literal field that begins at `at`, and where the next one does."""
+    def _literal(self, block: bytes, at: int, end: int, first: int) -> Field:
+        """The literal field that takes these bytes."""
         start = at
         mask = 0x3F if first >= 0x40 else 0x0F
         index = first & mask
         at += 1
         if index == mask:
             index, at = _integer(block, at, mask)
-        name_at = at
         if index == 0:
-            at = _string_end(block, at)
-        value_at = at
-        at = _string_end(block, at)
+            value_at = _string_end(block, at)
+            name = _string(block, at, value_at)
+            at = value_at
+        else:
+            name = self._indexed(index)[0]
+        field = classify(name, _string(block, at, end))
         # References into the dynamic table mean something else in each connection.
-        is_stateless = index <= _STATIC_COUNT and at - start <= LITERAL_BYTES_MAX
-        encoded = block[start:at]
-        if is_stateless:
-            found = _literals.get(encoded)
-            if found is not None:
-                return found, at
-        name = _string(block, name_at, value_at) if index == 0 else self._indexed(index)[0]
-        field = classify(name, _string(block, value_at, at))
-        if is_stateless:
+        if index <= _STATIC_COUNT and end - start <= LITERAL_BYTES_MAX:
             if len(_literals) >= LITERALS_MAX:
                 _literals.clear()
-            _literals[encoded] = field
-        return field, at
+            _literals[block[start:end]] = field
+        return field
 
     def _resize(self, block: bytes, at: int) -> int:
         size, at = block[at] & 0x1F, at + 1
@@ -185,17 +182,24 @@ class HeaderDecoder:
 
 def classify(name: bytes, value: bytes) -> Field:
     """The field with its class."""
-    size = len(name) + len(value) + FIELD_OVERHEAD
-    if (
-        _NAME.fullmatch(name) is None
-        or _VALUE.fullmatch(value) is None
-        or name in _FORBIDDEN
-        or (name == b"te" and value != b"trailers")
-    ):
-        return name, value, INVALID, size
+    kind = _kinds.get(name)
+    if kind is None:
+        kind = _kind_of(name)
+        if len(name) <= LITERAL_BYTES_MAX:
+            if len(_kinds) >= LITERALS_MAX:
+                _kinds.clear()
+            _kinds[name] = kind
+    if _VALUE.fullmatch(value) is None or (name == b"te" and value != b"trailers"):
+        kind = INVALID
+    return name, value, kind, len(name) + len(value) + FIELD_OVERHEAD
+
+
+def _kind_of(name: bytes) -> int:
+    if _NAME.fullmatch(name) is None or name in _FORBIDDEN:
+        return INVALID
     if name[0] == 0x3A:
-        return name, value, PSEUDO, size
-    return name, value, KNOWN if name in _KNOWN else REGULAR, size
+        return PSEUDO
+    return KNOWN if name in _KNOWN else REGULAR
 
 
 def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
@@ -210,6 +214,23 @@ def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
         shift += 7
         if shift > 28:  # nothing is that long; endless zeros would be read for ever
             raise CompressionInvalid("an integer of more than five bytes")
+
+
+def _literal_end(block: bytes, at: int, first: int) -> int:
+    """Where the literal field that begins at `at` ends. Raises IndexError, CompressionInvalid."""
+    mask = 0x3F if first >= 0x40 else 0x0F
+    index = first & mask
+    at += 1
+    if index == mask:
+        at = _integer(block, at, mask)[1]
+    if index == 0:
+        length = block[at]
+        at = _string_end(block, at) if length & 0x7F == 0x7F else at + 1 + (length & 0x7F)
+    length = block[at]
+    at = _string_end(block, at) if length & 0x7F == 0x7F else at + 1 + (length & 0x7F)
+    if at > len(block):
+        raise IndexError(at)
+    return at
 
 
 def _string_end(block: bytes, at: int) -> int:
@@ -329,6 +350,8 @@ def _transition(key: int) -> tuple[int, bytes]:
     return step
 
 
+_kinds: dict[bytes, int] = {}
+"""The class of each name that was seen lately."""
 _STATIC_FIELDS: Final = (
     (b"", b"", INVALID, 0),
     *(classify(name, value) for name, value in STATIC_TABLE),

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 CORE = (
     "runtime/completion",
     "runtime/histogram",
+    "grpc/hpack",
+    "grpc/requests",
+    "grpc/outflow",
+    "grpc/frame_reader",
+    "grpc/connection",
+    "grpc/calls",
     "records/batch",
     "records/varints",
     "records/keys",
@@ -80,7 +86,7 @@ CORE = (
     "kafka/handlers/fetch",
     "kafka/dispatch",
 )
-"""The modules on the produce and fetch paths, as paths below the package."""
+"""The modules on the produce and fetch paths and of gRPC calls, as paths below the package."""
 GROUP = "headrace_core"
 """mypyc's group name: the code of all modules is in one extension module, `<GROUP>__mypyc`."""
 SWITCH = "HEADRACE_COMPILED"
