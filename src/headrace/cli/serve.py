@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 RATE_LIMITED_LOGGERS = (
+    "headrace.grpc.calls",
     "headrace.grpc.protocol",
     "headrace.http.connection",
     "headrace.kafka.connection",
