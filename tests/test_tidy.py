@@ -311,6 +311,14 @@ def test_links_between_pages_lead_somewhere():
     assert not broken
 
 
+def test_an_afternoons_reading_stays_one():
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    section = text.partition("## An afternoon's reading")[2].partition("## ")[0]
+    files = [ROOT / "docs" / link for link in re.findall(r"\]\((\S+\.py)\)", section)]
+    assert 10 <= len(files) <= 15
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 5_200
+
+
 def test_decisions_are_numbered_without_gaps_and_say_what_else_was_tried():
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     numbers = [int(path.name[:4]) for path in decisions]
