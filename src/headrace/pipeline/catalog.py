@@ -103,14 +103,21 @@ def open_catalog(warehouse: Warehouse) -> Any:
     from pyiceberg.catalog.sql import SqlCatalog
 
     warehouse.folder.mkdir(parents=True, exist_ok=True)
-    with (warehouse.folder / ".catalog.lock").open("a") as one_at_a_time:
-        # pyiceberg looks whether the catalog's own tables are there, and then creates them.
-        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+    with creating(warehouse):
         return SqlCatalog(
             warehouse.catalog,
             uri=f"sqlite:///{warehouse.catalog_file.resolve()}?timeout=30",
             warehouse=f"file://{warehouse.folder.resolve()}",
         )
+
+
+@contextmanager
+def creating(warehouse: Warehouse) -> Iterator[None]:
+    """Hold the lock under which the catalog's own tables, and namespaces, are created: pyiceberg
+    and Iceberg look whether they are there, and then create them."""
+    with (warehouse.folder / ".catalog.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def load_table_or_none(catalog: Any, table: TableName) -> Any:

@@ -31,6 +31,7 @@ from headrace.pipeline.catalog import (
     TableName,
     check_layout,
     check_mode,
+    creating,
     lease,
     load_table_or_none,
     open_catalog,
@@ -345,7 +346,8 @@ class _Archive:
                     f" ('{WAP_PROPERTY}'='true')"
                 )
             return
-        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._table.namespace_in_spark}")
+        with creating(self._config.place):
+            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._table.namespace_in_spark}")
         # A resume reads the bounds of offset; bounds of the payload would only cost.
         metrics = "write.metadata.metrics.column"
         added = ", ".join(f"{name} {kind}" for name, kind in ADDED_COLUMNS.items())
