@@ -6,7 +6,6 @@ Invariants: Spark is imported only when a job runs, and only through `headrace.p
 from __future__ import annotations
 
 import importlib
-import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +15,21 @@ from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say
+from headrace.cli.pipeline_copy import dead, replay
+from headrace.cli.pipeline_looks import backlog, page, trace
+from headrace.cli.pipeline_proof import proof, quality, resend, verify
+from headrace.cli.pipeline_session import (
+    MASTER,
+    RESULT_AS_JSON,
+    TABLE,
+    WAREHOUSE,
+    stop_on_interrupt,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.cli.session import CliSession
-
-TABLE = click.option(
-    "--table",
-    default="headrace.archive",
-    show_default=True,
-    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
-)
-WAREHOUSE = click.option("--warehouse", required=True, help="Directory of the Iceberg warehouse.")
-MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
-RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 @contextmanager
@@ -51,7 +50,15 @@ def _with_next_step(table: str, warehouse: str) -> Iterator[None]:
 
 @click.group()
 def pipeline() -> None:
-    """Run Spark jobs, such as the Iceberg archive."""
+    """Run Spark jobs: archives, proofs, replays, dead letters, backlogs, quality.
+
+    Jobs run on this machine unless --master names a cluster. They can be stopped at any
+    time; those that write are continued by the same command.
+    """
+
+
+for command in (proof, verify, quality, resend, replay, dead, backlog, trace, page):
+    pipeline.add_command(command)
 
 
 @pipeline.group("run")
@@ -65,22 +72,6 @@ def _table_of(topic: str, warehouse: str) -> str:
     place = importlib.import_module("headrace.pipeline.session").Warehouse.at(warehouse)
     found: str = catalog.table_of_topic(place, topic).in_spark
     return found
-
-
-class _Stop:
-    """Ctrl-C stops the job after its round; a second one ends the process."""
-
-    def __init__(self) -> None:
-        self.wanted = False
-
-    def __call__(self, *_: object) -> None:
-        if self.wanted:
-            raise KeyboardInterrupt
-        self.wanted = True
-        say(
-            "headrace: stopping after this round; press Ctrl-C again to stop immediately"
-            " (nothing is lost)."
-        )
 
 
 OWN_TABLE = click.option(
@@ -225,8 +216,7 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
         poll_interval_ms=int(options.pop("poll_interval") * 1000),
         **options,
     )
-    stop = _Stop()
-    signal.signal(signal.SIGINT, stop)
+    stop = stop_on_interrupt("round")
     restarts = importlib.import_module("headrace.pipeline.restarts")
     with _with_next_step(config.table or "the topic's table", options["warehouse"]):
         results = restarts.with_restarts(

@@ -210,13 +210,13 @@ def run_reconcile(config: ReconcileConfig, *, spark: Any) -> ReconcileReport:
     outside = look_outside(config.topic, pinned, ends, topic_ids)
     log = _log_frame(config, spark, start, end)
     table = _table_frame(config, pinned.frame, start, end)
-    stored, archived = _sides(log), _sides(table)
+    stored, archived = sides_of(log), sides_of(table)
     superseded: list[str] = []
     if stored != archived and is_compacted(cluster.configuration(config.topic)):
         table, superseded = without_superseded(config.topic, log, table, pinned.frame)
-        archived = _sides(table)
+        archived = sides_of(table)
     if stored != archived:
-        stored, archived = _sides_by_offset(log), _sides_by_offset(table)
+        stored, archived = sides_by_offset(log), sides_by_offset(table)
     differences = {} if stored == archived else _differences(log, table)
     proofs = []
     for _, partition, _ in walk(end):
@@ -305,7 +305,7 @@ def _table_frame(config: ReconcileConfig, table: Any, start: Offsets, end: Offse
     return table.where((col("topic") == config.topic) & expr(within)).select(*_STORED)
 
 
-def _sides(frame: Any) -> dict[int, Side]:
+def sides_of(frame: Any) -> dict[int, Side]:
     """Compute each partition's figures in one pass, assuming that offsets are distinct."""
     from pyspark.sql.functions import expr
 
@@ -314,7 +314,7 @@ def _sides(frame: Any) -> dict[int, Side]:
     return {row[0]: _side_of(row) for row in rows.collect()}
 
 
-def _sides_by_offset(frame: Any) -> dict[int, Side]:
+def sides_by_offset(frame: Any) -> dict[int, Side]:
     """Compute each partition's figures; a repeated offset counts once in `distinct`."""
     from pyspark.sql.functions import expr
 

@@ -1,0 +1,282 @@
+"""`headrace pipeline replay` and `headrace pipeline dead`: records once more, each exactly once.
+
+Invariants: the jobs keep their state in the cluster, so a command that was stopped or killed is
+continued by the same command; Ctrl-C and SIGTERM stop it after a chunk.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.completion import complete_topics
+from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.inert import refuse_inert
+from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.pipeline_session import (
+    DRY_RUN,
+    MASTER,
+    RESULT_AS_JSON,
+    bounds_of,
+    connection_of,
+    job_module,
+    restarted,
+    spark_for,
+    stop_on_interrupt,
+    window_options,
+)
+from headrace.cli.positions import parse_duration_ms
+from headrace.cli.progress import counting
+
+if TYPE_CHECKING:
+    from headrace.cli.session import CliSession
+
+RATE = click.option("--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.")
+CHUNK = click.option(
+    "--chunk-records",
+    type=click.IntRange(min=1, max=10_000_000),
+    default=500_000,
+    show_default=True,
+    help="Records in one exactly-once write.",
+)
+
+
+class SpeedType(click.ParamType[Any]):
+    """`1x`, `0.5x`, `20x`, or `full`."""
+
+    name = "speed"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | None:
+        """See click.ParamType."""
+        if value is None or value == "full":
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)x?", str(value))
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is not a speed such as 1x, 20x or full", param, ctx)
+        return float(found[1])
+
+
+class TimesType(click.ParamType[Any]):
+    """`keep`, `now`, or a shift: `+2h`, `-15m`."""
+
+    name = "times"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """See click.ParamType."""
+        if value in ("keep", "now") or isinstance(value, int):
+            return value
+        try:
+            if str(value)[:1] not in ("+", "-"):
+                raise ValueError
+            return (-1 if value[0] == "-" else 1) * parse_duration_ms(value[1:])
+        except ValueError:
+            self.fail(f"{value!r} is not keep, now, or a shift such as +2h", param, ctx)
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--to", "target", required=True, metavar="TOPIC", help="The topic to write to.")
+@click.option("--sql", default="SELECT * FROM records", show_default=True,
+              help="Filter and reshape; selects value, key, headers and timestamp.")  # fmt: skip
+@click.option("--speed", type=SpeedType(), default="full", show_default=True,
+              help="1x is the original pace, by the records' timestamps.")  # fmt: skip
+@RATE
+@click.option("--times", type=TimesType(), default="keep", show_default=True,
+              help="Timestamps: keep, now, or a shift such as +2h.")  # fmt: skip
+@click.option("--keep-partitions", is_flag=True, help="Same partition; default: by key.")
+@click.option("--job", metavar="NAME", help="Name of the job; default: by its options.")
+@CHUNK
+@DRY_RUN
+@window_options
+@MASTER
+@RESULT_AS_JSON
+@click.pass_obj
+def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
+    """Write a range of TOPIC into another topic, each record exactly once.
+
+    The order of keys is kept. The same command continues a replay that was stopped, and does
+    nothing if it is finished; --job NAME replays the same range again.
+
+    \b
+    Examples:
+      headrace pipeline replay orders --to orders.test --since 2h --speed 10x
+      headrace pipeline replay orders --to vip --sql "SELECT * FROM records
+          WHERE get_json_object(cast(value AS string), '$.tier') = 'vip'" --dry-run
+    """
+    session.describe_topics([topic, options["target"]])
+    if options["speed"] is not None and options["rate"] is not None:
+        raise CommandFailed("--speed and --rate exclude each other", "Use one of them", USAGE)
+    job = job_module("jobs.replay")
+    names = ("target", "sql", "speed", "times", "keep_partitions", "job", "chunk_records")
+    bounds = bounds_of(options)
+    config = job.ReplayConfig(
+        connection_of(session), topic, bounds=bounds, rate_per_s=options["rate"],
+        **{name: options[name] for name in names},
+    )  # fmt: skip
+    _run(config, job.plan_replay, job.run_replay, as_json=as_json, options=options)
+
+
+def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, Any]) -> None:
+    """Plan or run a copy, with progress; prints its result."""
+    if options["dry_run"]:
+        refuse_inert("with --dry-run", "chunk_records", "rate")
+    stop = stop_on_interrupt("chunk")
+
+    def job() -> Any:
+        with spark_for(options["master"], None) as spark:
+            planned = None
+            if options["dry_run"] or not as_json:
+                planned = plan(config, spark=spark)
+            if options["dry_run"]:
+                return planned
+            total = _size(planned)
+            with counting("records", total) as advance:
+                report = run(
+                    config,
+                    spark=spark,
+                    on_chunk=lambda chunk: advance(chunk.read),
+                    should_stop=lambda: stop.wanted,
+                )
+            return report.document()
+
+    result = restarted(job, "The copy")
+    if as_json:
+        print_json(result)
+    elif options["dry_run"]:
+        _show_plan(result)
+    else:
+        rows: list[list[Cell]] = [[*item] for item in sorted(result["by_topic"].items())]
+        print_table(["topic", "records"], rows)
+        state = "done" if result["done"] else "stopped; the same command continues"
+        click.echo(
+            f"{result['written']:,} records written in {result['seconds']:.1f} s,"
+            f" {result['chunks']} chunks ({result['job']}: {state})"
+        )
+        if result["late_seconds_max"] > 5:
+            say(f"up to {result['late_seconds_max']:.1f} s behind the speed that was asked for")
+
+
+def _size(planned: dict[str, Any] | None) -> int:
+    window = {} if planned is None else planned["window"]
+    return sum(end - start for by in window.values() for start, end in by.values())
+
+
+def _show_plan(plan: dict[str, Any]) -> None:
+    if "outcomes" in plan:
+        rows: list[list[Cell]] = [
+            [outcome, topic, count]
+            for outcome, by_topic in sorted(plan["outcomes"].items())
+            for topic, count in sorted(by_topic.items())
+        ]
+        print_table(["outcome", "topic", "letters"], rows)
+        return
+    click.echo(f"{plan['read']:,} records would be read, {plan['written']:,} written")
+    if plan["seconds_at_speed"] is not None:
+        click.echo(f"it would take {plan['seconds_at_speed']:,.0f} s at this speed")
+
+
+@click.group()
+def dead() -> None:
+    """Work on many dead letters at once, by SQL.
+
+    Reads the dead letters of Headrace and Kafka (KIP-1191), Spring and Connect. SQL sees a record's
+    columns, and kind, origin_topic, origin_partition, origin_offset, consumer, cause, message,
+    stage, deliveries and redrives.
+    """
+
+
+@dead.command()
+@click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
+@click.option("--where", default="true", metavar="SQL", help="Only these letters.")
+@window_options
+@MASTER
+@RESULT_AS_JSON
+@click.pass_obj
+def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
+    """Count failures by origin, consumer and cause, with samples.
+
+    \b
+    Example:
+      headrace pipeline dead causes orders.dead --since 24h
+    """
+    session.describe_topics([topic])
+    letters, windows = job_module("jobs.letters"), job_module("jobs.windows")
+    connection, bounds = connection_of(session), bounds_of(options)
+
+    def run() -> Any:
+        with spark_for(options["master"], None) as spark:
+            window = windows.resolve_window(connection.cluster, (topic,), bounds)
+            found = letters.read_letters(spark, connection, (topic,), window)
+            return letters.causes(found.where(options["where"]))
+
+    found = restarted(run, f"The causes of {topic}")
+    if as_json:
+        for one in found:
+            for moment in [one, *one["samples"]]:
+                moment |= {n: str(moment[n]) for n in ("first", "last", "timestamp") if n in moment}
+        print_json(found)
+        return
+    columns = ["kind", "origin", "consumer", "cause", "count", "keys", "last", "newest"]
+    print_table(
+        columns,
+        [
+            [
+                one["kind"],
+                one["origin_topic"],
+                one["consumer"],
+                one["cause"],
+                one["count"],
+                one["keys"],
+                None if one["last"] is None else iso_time(int(one["last"].timestamp() * 1000)),
+                f"{one['samples'][-1]['partition']}:{one['samples'][-1]['offset']}",
+            ]
+            for one in found
+        ],
+    )
+
+
+@dead.command()
+@click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
+@click.option("--where", default="true", metavar="SQL", help="Send these letters back ...")
+@click.option("--drop", default="false", metavar="SQL", help="... and delete these.")
+@click.option("--set", "edits", multiple=True, metavar="COLUMN=SQL",
+              help="Edit the key or value of what is sent.")  # fmt: skip
+@click.option("--to", "target", metavar="TOPIC", help="Default: the topic a letter came from.")
+@RATE
+@click.option("--loop-max", type=click.IntRange(min=1), default=3, show_default=True,
+              help="Keep letters that were sent back so often.")  # fmt: skip
+@CHUNK
+@DRY_RUN
+@MASTER
+@RESULT_AS_JSON
+@click.pass_obj
+def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
+    """Send dead letters back or drop them by SQL, each exactly once, in the order of keys.
+
+    Letters that neither --where nor --drop selects are appended to the dead letter topic again. The
+    same command continues a run that was stopped.
+
+    \b
+    Examples:
+      headrace pipeline dead redrive orders.dead --where "cause LIKE '%Timeout%'" --rate 200
+      headrace pipeline dead redrive orders.dead --drop "timestamp < now() - INTERVAL 30 DAYS" \\
+          --where false --dry-run
+      headrace pipeline dead redrive orders.dead \\
+          --set "value=replace(cast(value AS string), 'EURO', 'EUR')"
+    """
+    session.describe_topics([name for name in (topic, options["target"]) if name])
+    edits = {}
+    for one in options["edits"]:
+        name, equals, sql = one.partition("=")
+        if not equals:
+            raise CommandFailed(f"--set {one}: not COLUMN=SQL", "For example value=...", USAGE)
+        edits[name.strip()] = sql
+    job = job_module("jobs.redrive")
+    names = ("where", "drop", "target", "loop_max", "chunk_records")
+    config = job.RedriveConfig(
+        connection_of(session), topic, edits=edits, rate_per_s=options["rate"],
+        **{name: options[name] for name in names},
+    )  # fmt: skip
+    _run(config, job.plan_redrive, job.run_redrive, as_json=as_json, options=options)

@@ -1,0 +1,308 @@
+"""`headrace pipeline backlog, trace, page`: what a topic and its groups look like over time.
+
+Invariants: reads only, except for `--history`. Progress of groups is read before the log.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import click
+
+from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.duration import Duration
+from headrace.cli.failures import FAILED, CommandFailed, no_group
+from headrace.cli.group_listing import list_groups
+from headrace.cli.lag import progress
+from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
+from headrace.cli.pipeline_session import (
+    MASTER,
+    RESULT_AS_JSON,
+    WAREHOUSE_OR_NONE,
+    bounds_of,
+    connection_of,
+    job_module,
+    restarted,
+    spark_for,
+    window_options,
+)
+from headrace.cli.positions import Partition, log_bounds
+from headrace.cli.web import HTTP, ask_each, path_of
+
+if TYPE_CHECKING:
+    from headrace.cli.session import CliSession
+
+TRACE_MS = 10_000
+HISTORY = click.option(
+    "--history",
+    metavar="TABLE",
+    help="Keep the group's samples in this Iceberg table (with --warehouse), and use earlier ones.",
+)
+WATCH = click.option(
+    "--watch",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    help="Sample the group's progress for this long, to know its rates.",
+)
+
+
+@click.command()
+@click.argument("group", shell_complete=complete_groups)
+@TOPIC
+@WATCH
+@click.option("--since", type=Duration(), default="24h", show_default=True,
+              help="How far back to show arrivals and samples.")  # fmt: skip
+@HISTORY
+@WAREHOUSE_OR_NONE
+@MASTER
+@RESULT_AS_JSON
+@click.pass_obj
+def backlog(session: CliSession, /, group: str, topic: str, as_json: bool, **options: Any) -> None:
+    """Show a group's lag, rates, hot keys, and when the backlog will be empty.
+
+    The exit code is 1 if it never will be at this rate.
+
+    \b
+    Examples:
+      headrace pipeline backlog billing orders
+      headrace pipeline backlog billing orders --history headrace.lag --warehouse ./warehouse
+    """
+    session.describe_topics([topic])
+    if options["history"] is not None and options["warehouse"] is None:
+        raise CommandFailed("--history requires --warehouse", "Give both")
+    samples = sample_group(session, group, topic, options["watch"])
+
+    def run() -> Any:
+        with spark_for(options["master"], options["warehouse"], options["history"]) as spark:
+            return look_at_backlog(session, spark, group, topic, samples, options)
+
+    found = restarted(run, f"The backlog of {group}")
+    if as_json:
+        print_json(found)
+    else:
+        _show_backlog(found)
+    if found["forecast"]["verdict"].startswith("never"):
+        raise CommandFailed(
+            f"the backlog of {group} on {topic} grows: {found['lag']:,} records",
+            found["advice"][0] if found["advice"] else "Add consumers",
+            FAILED,
+        )
+
+
+def look_at_backlog(
+    session: CliSession,
+    spark: Any,
+    group: str,
+    topic: str,
+    samples: list[Any],
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Run the job on these samples and, with a history, on earlier ones."""
+    job = job_module("jobs.backlog")
+    history_ms = int(options["since"] * 1000)
+    earlier: tuple[Any, ...] = ()
+    table = None
+    if options["history"] is not None:
+        table = job_module("catalog").TableName.parse(options["history"]).in_spark
+        since_ms = samples[0].at_ms - history_ms
+        earlier = job.stored_samples(spark, table, group, topic, since_ms)
+    config = job.BacklogConfig(
+        connection_of(session), topic, group, tuple(samples), history_ms=history_ms
+    )
+    found: dict[str, Any] = job.run_backlog(config, spark=spark)
+    found["samples"] = [[one.at_ms, one.lag(topic)] for one in earlier] + found["samples"]
+    if table is not None:
+        job.store_samples(config, table, spark=spark)
+    return found
+
+
+def sample_group(session: CliSession, group: str, topic: str, watch_s: float) -> list[Any]:
+    """Read the group's progress and the log's ends at the beginning and the end of `watch_s`."""
+    kinds = {one.group: one.type for one in list_groups(session)}
+    if group not in kinds:
+        raise no_group(group)
+    sample = job_module("jobs.backlog").Sample
+    partitions = [Partition(topic, number) for number in session.partitions_of(topic)]
+    found = []
+    for wait_s in (0.0, watch_s):
+        time.sleep(wait_s)
+        at_ms = time.time_ns() // 1_000_000
+        committed: dict[str, dict[str, int]] = {topic: {}}
+        for partition, offset in progress(session, group, kinds[group]).items():
+            if partition.topic == topic:
+                committed[topic][str(partition.number)] = offset
+        ends = log_bounds(session, partitions)
+        found.append(
+            sample(at_ms, committed, {topic: {str(p.number): b.latest for p, b in ends.items()}})
+        )
+        if not watch_s:
+            break
+    return found
+
+
+def _show_backlog(found: dict[str, Any]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            one["partition"],
+            one["committed"],
+            one["end"],
+            one["lag"],
+            None if one["oldest_ms"] is None else iso_time(one["oldest_ms"]),
+        ]
+        for one in found["partitions"]
+    ]
+    print_table(["partition", "committed", "end", "lag", "oldest unread"], rows)
+    print_table(
+        ["hot key", "unread", "percent"],
+        [[one["key"], one["records"], one["share"] * 100] for one in found["hot_keys"]],
+    )
+    forecast = found["forecast"]
+    if forecast["arrival_per_s"] is not None:
+        click.echo(
+            f"{forecast['arrival_per_s']:,.1f} records/s arrive,"
+            f" {forecast['drain_per_s']:,.1f}/s are processed"
+        )
+    if forecast["empty_at_ms"] is not None and found["lag"]:
+        click.echo(f"empty at {iso_time(forecast['empty_at_ms'])}")
+    else:
+        click.echo(forecast["verdict"])
+    for line in found["advice"]:
+        say(f"advice: {line}")
+
+
+@click.command()
+@TOPIC
+@click.option("--through", multiple=True, metavar="TOPIC", shell_complete=complete_topics,
+              help="Topics that the messages also pass, such as dead letters.")  # fmt: skip
+@click.option("--message", metavar="SQL", help="Default: the header headrace-message-id.")
+@click.option("--messages-max", type=click.IntRange(min=0, max=10_000), default=200,
+              show_default=True, help="Ask the brokers for the deliveries of so many.")  # fmt: skip
+@click.option("--events", metavar="TABLE", help="Write the events to this Iceberg table.")
+@click.option("--outliers", type=click.IntRange(min=1, max=1_000), default=20, show_default=True)
+@WAREHOUSE_OR_NONE
+@window_options
+@HTTP
+@MASTER
+@RESULT_AS_JSON
+@click.pass_obj
+def trace(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
+    """Show latencies of messages by topic, group and hour, and the slowest ones.
+
+    What happened in topics comes from their records; what share groups did with a message from the
+    brokers, for a sample of messages.
+
+    \b
+    Example:
+      headrace pipeline trace orders --through invoices --since 24h
+    """
+    session.describe_topics([topic, *options["through"]])
+    if options["events"] is not None and options["warehouse"] is None:
+        raise CommandFailed("--events requires --warehouse", "Give both")
+    bounds = bounds_of(options)
+
+    def run() -> Any:
+        with spark_for(options["master"], options["warehouse"], options["events"]) as spark:
+            return trace_messages(session, spark, topic, bounds, options)
+
+    found = restarted(run, f"The trace of {topic}")
+    if as_json:
+        print_json(found)
+        return
+    columns = ["event", "topic", "group", "hour", "count", "p50 ms", "p95", "p99", "slowest"]
+    rows: list[list[Cell]] = [
+        [
+            one["event"], one["topic"], one["group"], iso_time(one["hour_ms"]), one["count"],
+            one["p50_ms"], one["p95_ms"], one["p99_ms"], one["slowest_ms"],
+        ]
+        for one in found["latencies"]
+    ]  # fmt: skip
+    print_table(columns, rows)
+    names = ("message", "event", "topic", "group_name", "latency_ms")
+    slow: list[list[Cell]] = [[one[name] for name in names] for one in found["slow"]]
+    print_table(["slow message", "event", "topic", "group", "ms"], slow)
+
+
+def trace_messages(
+    session: CliSession, spark: Any, topic: str, bounds: Any, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Collect the events of a window and summarize them."""
+    job, windows = job_module("jobs.traces"), job_module("jobs.windows")
+    connection = connection_of(session)
+    given = {"message": options["message"]} if options["message"] else {}
+    config = job.TraceConfig(topic, outliers=options["outliers"], **given)
+    window = windows.resolve_window(connection.cluster, (topic,), bounds)
+    records = windows.read_window(spark, connection, window)
+    events = job.stored_events(records, config)
+    if options["through"]:
+        later = windows.resolve_window(
+            connection.cluster, tuple(options["through"]), windows.WHOLE_LOG
+        )
+        passed = job.stored_events(windows.read_window(spark, connection, later), config)
+        events = events.unionByName(passed)
+    asked = []
+    for message, partition, offset in job.sampled_positions(
+        records, config, options["messages_max"]
+    ):
+        query = urlencode({"partition": partition, "offset": offset, "time_ms": TRACE_MS})
+        path = f"{path_of('topics', topic, 'trace')}?{query}"
+        asked += [(message, one) for one in ask_each(session, "GET", path, wait_s=TRACE_MS / 1000)]
+    events = events.unionByName(job.group_events(spark, asked))
+    if options["events"] is not None:
+        name = job_module("catalog").TableName.parse(options["events"])
+        job.store_events(events, name, window, spark=spark)
+    found: dict[str, Any] = job.summarize(events, config)
+    return found
+
+
+@click.command()
+@TOPIC
+@proof_options
+@TABLE_OR_NONE
+@WAREHOUSE_OR_NONE
+@KEY_FILE
+@WATCH
+@click.option("--through", multiple=True, metavar="TOPIC", shell_complete=complete_topics,
+              help="Topics that the messages also pass.")  # fmt: skip
+@click.option("--messages-max", type=click.IntRange(min=0, max=10_000), default=0,
+              show_default=True, help="Ask the brokers for the deliveries of so many.")  # fmt: skip
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False),
+              help="Folder of the page and its charts.")  # fmt: skip
+@window_options
+@HTTP
+@MASTER
+@click.pass_obj
+def page(session: CliSession, /, topic: str, out: Path, **options: Any) -> None:
+    """Make one HTML page of a topic: its proof, backlogs and latencies, with charts as PNG.
+
+    \b
+    Example:
+      headrace pipeline page orders --group billing --since 24h --out ./orders-page
+    """
+    session.describe_topics([topic, *options["through"]])
+    samples = {
+        group: sample_group(session, group, topic, options["watch"]) for group in options["groups"]
+    }
+    options |= {"message": None, "outliers": 20, "events": None}
+    bounds = bounds_of(options)
+
+    def run() -> Any:
+        with spark_for(options["master"], options["warehouse"], options["table"]) as spark:
+            proof = make_proof(session, spark, topic, bounds, options)
+            looks = {"since": 86_400.0, "history": None}
+            backlogs = [
+                look_at_backlog(session, spark, group, topic, each, looks)
+                for group, each in samples.items()
+            ]
+            return proof, backlogs, trace_messages(session, spark, topic, bounds, options)
+
+    proof, backlogs, traced = restarted(run, f"The page of {topic}")
+    made = job_module("jobs.page").write_page(
+        out, f"Topic {topic}", proof=proof, backlogs=backlogs, trace=traced
+    )
+    for path in made:
+        click.echo(str(path))

@@ -1,0 +1,405 @@
+"""`headrace pipeline proof, verify, quality, resend`: what is there, what is missing, and again.
+
+Invariants: `proof`, `verify` and `quality` change no topic. Exit codes are those of `headrace
+--help`: 0 proven, 1 something is missing or wrong, 6 not proven.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.config_requests import GROUP, Resource
+from headrace.cli.config_requests import describe as describe_settings
+from headrace.cli.duration import Duration
+from headrace.cli.failures import UNKNOWN, USAGE, CommandFailed, no_group
+from headrace.cli.group import DEAD_LETTER_TOPIC
+from headrace.cli.group_listing import SHARE, list_groups
+from headrace.cli.inert import refuse_inert
+from headrace.cli.lag import progress
+from headrace.cli.output import Cell, print_json, print_table, say
+from headrace.cli.pipeline_session import (
+    DRY_RUN,
+    MASTER,
+    RESULT_AS_JSON,
+    WAREHOUSE_OR_NONE,
+    Command,
+    bounds_of,
+    connection_of,
+    job_module,
+    restarted,
+    spark_for,
+    window_options,
+)
+
+if TYPE_CHECKING:
+    from headrace.cli.session import CliSession
+
+TABLE_OR_NONE = click.option("--table", help="The topic's archive: NAMESPACE.NAME.")
+KEY_FILE = click.option(
+    "--key-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Key of an HMAC-SHA-256 signature.",
+)
+TOPIC = click.argument("topic", shell_complete=complete_topics)
+SHOWN_MAX = 20
+
+
+def proof_options(command: Command) -> Command:
+    """Add the options that say what a proof compares."""
+    for option in (
+        click.option(
+            "--dead-letters",
+            metavar="TOPIC",
+            multiple=True,
+            help="Where the groups' dead letters are; a share group's own is known.",
+        ),
+        click.option("--sequence", metavar="SQL", help="Default: the header headrace-sequence."),
+        click.option("--producer", metavar="SQL", help="Default: the header headrace-producer."),
+        click.option(
+            "--sent",
+            metavar="NAME=FIRST:LAST",
+            multiple=True,
+            help="What a producer says it sent, or @FILE: JSON {NAME: [FIRST, LAST]}.",
+        ),
+        click.option(
+            "--group",
+            "groups",
+            multiple=True,
+            shell_complete=complete_groups,
+            help="A group that should have acknowledged everything.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@TOPIC
+@proof_options
+@TABLE_OR_NONE
+@WAREHOUSE_OR_NONE
+@click.option("--every", type=Duration(), metavar="TIME", help="Also count by time: 1h, 15m.")
+@click.option("--certificate", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write the certificate to this file.")  # fmt: skip
+@KEY_FILE
+@window_options
+@MASTER
+@RESULT_AS_JSON
+@click.pass_obj
+def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
+    """Prove that what was sent is stored, archived and acknowledged, once.
+
+    Each producer numbers its records (headrace-producer and headrace-sequence, or any SQL over the
+    record), and says what it sent (--sent); without, the rest is "not proven". Changes nothing.
+
+    \b
+    Examples:
+      headrace pipeline proof orders --sent shop=0:99999 --group billing
+      headrace pipeline proof orders --since 2013-01-31 --until 2013-02-01 --sent @sent.json \\
+          --table archive.orders --warehouse ./warehouse --certificate 2013-01-31.json
+    """
+    session.describe_topics([topic])
+    bounds = bounds_of(options)
+
+    def run() -> Any:
+        with spark_for(options["master"], options["warehouse"], options["table"]) as spark:
+            return make_proof(session, spark, topic, bounds, options)
+
+    found = restarted(run, f"The proof of {topic}")
+    if options["certificate"] is not None:
+        options["certificate"].write_text(json.dumps(found, indent=1) + "\n")
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+    conclude(found)
+
+
+def make_proof(
+    session: CliSession, spark: Any, topic: str, bounds: Any, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Read the groups' progress, then compare. Raises CommandFailed."""
+    if (options["table"] is None) != (options["warehouse"] is None):
+        raise CommandFailed(
+            "a table is found by --table and --warehouse together; nothing was read",
+            "Give both, or none",
+            USAGE,
+        )
+    job = job_module("jobs.delivery_proof")
+    every = options.get("every")
+    config = job.DeliveryConfig(
+        connection_of(session),
+        topic,
+        bounds=bounds,
+        table=options["table"],
+        groups=tuple(_position(session, topic, name, options) for name in options["groups"]),
+        sent=_sent(options["sent"], job) or None,
+        bucket_ms=None if every is None else int(every * 1000),
+        cluster_id=session.identify(),
+        key=_key(options["key_file"]),
+        **{name: options[name] for name in ("producer", "sequence") if options[name]},
+    )
+    found: dict[str, Any] = job.prove_delivery(config, spark=spark)
+    return found
+
+
+def _position(session: CliSession, topic: str, name: str, options: dict[str, Any]) -> Any:
+    """A group's progress, and where its dead letters go."""
+    kinds = {one.group: one.type for one in list_groups(session)}
+    if name not in kinds:
+        raise no_group(name)
+    offsets: dict[str, dict[str, int]] = {topic: {}}
+    for partition, at in progress(session, name, kinds[name]).items():
+        offsets.setdefault(partition.topic, {})[str(partition.number)] = at
+    letters = list(options["dead_letters"])
+    if kinds[name] == SHARE:
+        settings = describe_settings(session, Resource(GROUP, name))
+        letters += [s.value for s in settings if s.name == DEAD_LETTER_TOPIC and s.value]
+    known = [one for one in dict.fromkeys(letters) if session.describe_topics([one])]
+    kind = SHARE if kinds[name] == SHARE else "consumer"
+    position = job_module("jobs.delivery_proof").GroupPosition
+    return position(name, offsets, kind, tuple(known))
+
+
+def _sent(given: tuple[str, ...], job: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in given:
+        try:
+            if one.startswith("@"):
+                document = json.loads(Path(one[1:]).read_text())
+                found |= {name: job.Sent(int(a), int(b)) for name, (a, b) in document.items()}
+                continue
+            name, _, numbers = one.rpartition("=")
+            first, _, last = numbers.partition(":")
+            found[name] = job.Sent(int(first), int(last))
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise CommandFailed(
+                f"--sent {one}: {error}; nothing was read",
+                'For example --sent shop=0:99999, or @FILE with {"shop": [0, 99999]}',
+                USAGE,
+            ) from None
+    return found
+
+
+def _key(path: Path | None) -> bytes | None:
+    return None if path is None else path.read_bytes().strip()
+
+
+def _show(found: dict[str, Any]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            one["producer"],
+            one["sent"],
+            one["distinct"],
+            one["missing"],
+            one["duplicates"],
+            *(one["acknowledged"][group["group"]] for group in found["groups"]),
+        ]
+        for one in found["producers"]
+    ]
+    groups = [f"acknowledged: {group['group']}" for group in found["groups"]]
+    print_table(["producer", "sent", "stored", "missing", "duplicates", *groups], rows)
+    click.echo(f"{found['verdict']}: {equation(found)}")
+
+
+def equation(found: dict[str, Any]) -> str:
+    """The result in one line."""
+    sent = [one["sent"] for one in found["producers"]]
+    numbered = sum(one["distinct"] for one in found["producers"])
+    parts = [f"sent {'?' if None in sent or not sent else f'{sum(sent):,}'}"]
+    parts.append(f"stored {numbered:,}")
+    if found["archived"] is not None:
+        archived = sum(side["distinct"] for side in found["archived"]["partitions"].values())
+        parts.append(f"archived {archived:,}")
+    parts += [f"acknowledged by {one['group']} {one['acknowledged']:,}" for one in found["groups"]]
+    twice = sum(one["duplicates"] for one in found["producers"])
+    gaps = sum(len(one["missing_spans"]) for one in found["producers"])
+    return f"{' | '.join(parts)}; {twice:,} duplicates, {gaps:,} gaps"
+
+
+def conclude(found: dict[str, Any]) -> None:
+    """Exit with the certificate's verdict."""
+    for line in found["problems"][:SHOWN_MAX]:
+        say(f"problem: {line}")
+    for line in found["not_proven"][:SHOWN_MAX]:
+        say(f"not proven: {line}")
+    if found["problems"]:
+        raise CommandFailed(
+            f"{len(found['problems'])} problems of {found['topic']}",
+            "Send what is missing again: headrace pipeline resend",
+        )
+    if found["not_proven"]:
+        raise CommandFailed(
+            f"{found['topic']} is not proven: {len(found['not_proven'])} open questions",
+            "Give what the lines above name, for example --sent",
+            UNKNOWN,
+        )
+
+
+@click.command()
+@click.argument("certificate", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@KEY_FILE
+@RESULT_AS_JSON
+def verify(certificate: Path, key_file: Path | None, *, as_json: bool) -> None:
+    """Verify a certificate of delivery, without the cluster.
+
+    Checks its hash, its signature (with --key-file), and that its verdict follows from its figures.
+    The exit code is that of the verdict, or 1 if the certificate is not intact.
+
+    \b
+    Example:
+      headrace pipeline verify 2013-01-31.json --key-file audit.key
+    """
+    certificates = job_module("jobs.certificate")
+    document = certificates.load(certificate.read_text())
+    wrong = certificates.verify(document, _key(key_file))
+    if as_json:
+        print_json({"intact": not wrong, "wrong": wrong, "verdict": document.get("verdict")})
+    if wrong:
+        raise CommandFailed(
+            f"{certificate} is not intact: {'; '.join(wrong)}",
+            "Do not rely on it; make it again: headrace pipeline proof",
+        )
+    if not as_json:
+        click.echo(
+            f"intact; {document['topic']} of cluster {document['cluster_id']} at"
+            f" {document['made_at']}: {document['verdict']}: {equation(document)}"
+        )
+    conclude(document)
+
+
+@click.command()
+@TOPIC
+@click.option("--expect", required=True,
+              type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="The expectations (TOML); see the documentation.")  # fmt: skip
+@click.option("--violations", metavar="TABLE", help="Write the violations to this Iceberg table.")
+@WAREHOUSE_OR_NONE
+@window_options
+@MASTER
+@RESULT_AS_JSON
+@click.pass_obj
+def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
+    """Check the records of a topic against expectations.
+
+    The exit code is 1 if a record violates one, 6 if there is no record. A repeated run replaces
+    the violations of the same range in the table.
+
+    \b
+    Example:
+      headrace pipeline quality orders --expect orders.toml --since 2013-01-31 --until 2013-02-01
+    """
+    session.describe_topics([topic])
+    job, windows = job_module("jobs.quality"), job_module("jobs.windows")
+    expected = job.parse_expectations(options["expect"].read_text())
+    if topic not in expected:
+        raise CommandFailed(
+            f"{options['expect']} expects nothing of {topic}", f"Add a table [{topic}]", USAGE
+        )
+    if options["violations"] is not None and options["warehouse"] is None:
+        raise CommandFailed("--violations requires --warehouse", "Give both", USAGE)
+    until = options["until"]
+    now_ms = time.time_ns() // 1_000_000 if until is None else until
+    bounds, connection = bounds_of(options), connection_of(session)
+
+    def run() -> Any:
+        with spark_for(options["master"], options["warehouse"], options["violations"]) as spark:
+            window = windows.resolve_window(connection.cluster, (topic,), bounds)
+            records = windows.read_window(spark, connection, window)
+            report = job.check_quality(records, topic, expected[topic], window, now_ms)
+            if options["violations"] is not None:
+                table = job_module("catalog").TableName.parse(options["violations"]).in_spark
+                job.store_violations(report, table, spark=spark)
+            return report
+
+    report = restarted(run, f"The check of {topic}")
+    if as_json:
+        print_json(report.document())
+    else:
+        print_table(["expectation", "violations"], sorted(report.counts.items()))
+        click.echo(f"{report.checked:,} records checked")
+    if not report.is_met:
+        first = next(name for name, count in report.counts.items() if count)
+        shown = report.samples[first][0]
+        raise CommandFailed(
+            f"{topic} violates {sum(1 for n in report.counts.values() if n)} expectations; the"
+            f" first of {first!r}: {shown['partition']}:{shown['offset']}, {shown['detail']}",
+            "See all with --json, or in a table with --violations",
+        )
+    if not report.checked:
+        raise CommandFailed(f"{topic} has no records in this range", "Check it", UNKNOWN)
+
+
+@click.command()
+@TOPIC
+@click.option("--from-table", "table", help="Send from this archive (with --warehouse).")
+@click.option("--from-topic", "source", shell_complete=complete_topics,
+              help="Send from this topic.")  # fmt: skip
+@click.option("--table-topic", metavar="NAME", help="The topic's name in the table, if another.")
+@click.option("--certificate", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Send only the sequences that this certificate lists as missing.")  # fmt: skip
+@click.option("--producer", metavar="SQL", help="Default: the header headrace-producer.")
+@click.option("--sequence", metavar="SQL", help="Default: the header headrace-sequence.")
+@click.option("--job", metavar="NAME", help="Name of the job; default: by its options.")
+@DRY_RUN
+@WAREHOUSE_OR_NONE
+@window_options
+@MASTER
+@RESULT_AS_JSON
+@click.pass_obj
+def resend(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
+    """Send again what TOPIC lacks, each record exactly once.
+
+    Records are known by producer and sequence, else by their content. It can be stopped at any
+    time; the same command completes it, and then sends nothing more.
+
+    \b
+    Examples:
+      headrace pipeline resend orders --from-table archive.orders --warehouse ./warehouse --dry-run
+      headrace pipeline resend orders --from-topic orders.mirror --since 2h
+    """
+    session.describe_topics([name for name in (topic, options["source"]) if name])
+    if options["source"] is None:
+        refuse_inert("without --from-topic", "since", "until", "from_offsets", "to_offsets")
+    if (options["table"] is None) != (options["warehouse"] is None):
+        raise CommandFailed("--from-table requires --warehouse", "Give both, or none", USAGE)
+    job, certificates = job_module("jobs.resend"), job_module("jobs.certificate")
+    document = None
+    if options["certificate"] is not None:
+        document = certificates.load(options["certificate"].read_text())
+        if wrong := certificates.verify(document):
+            raise CommandFailed(
+                f"the certificate is not intact: {'; '.join(wrong)}; nothing was sent",
+                "Make it again: headrace pipeline proof",
+            )
+    names = ("table", "source", "table_topic", "producer", "sequence", "job")
+    config = job.ResendConfig(
+        connection_of(session),
+        topic,
+        bounds=bounds_of(options),
+        certificate=document,
+        **{name: options[name] for name in names if options[name] is not None},
+    )
+
+    def run() -> Any:
+        with spark_for(options["master"], options["warehouse"], options["table"]) as spark:
+            if options["dry_run"]:
+                return job.plan_resend(config, spark=spark)
+            return job.run_resend(config, spark=spark).document()
+
+    result = restarted(run, f"The job {config.group}")
+    if as_json:
+        print_json(result)
+    elif options["dry_run"]:
+        click.echo(f"{result['missing']:,} records would be sent to {topic} ({result['job']})")
+    else:
+        click.echo(
+            f"{result['written']:,} records were sent to {topic} in {result['seconds']:.1f} s"
+            f" ({result['job']})"
+        )

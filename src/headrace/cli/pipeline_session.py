@@ -1,0 +1,143 @@
+"""What the commands of Spark jobs share: options, a session, failures with a next step.
+
+Invariants: Spark is imported only when a job runs, and only through `headrace.pipeline`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.output import say
+from headrace.cli.positions import TimeType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.cli.session import CliSession
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+TABLE = click.option(
+    "--table",
+    default="headrace.archive",
+    show_default=True,
+    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
+)
+WAREHOUSE = click.option("--warehouse", required=True, help="Directory of the Iceberg warehouse.")
+WAREHOUSE_OR_NONE = click.option(
+    "--warehouse", metavar="DIR", help="Directory of the Iceberg warehouse, if tables are used."
+)
+MASTER = click.option(
+    "--master", default="local[*]", show_default=True, help="Spark master URL, or sc://HOST:PORT."
+)
+RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
+MEMORY_MB = 2048
+
+
+def window_options(command: Command) -> Command:
+    """Add the options of a range of a topic."""
+    for option in (
+        click.option("--to-offsets", metavar="JSON", help="As --from-offsets; exclusive."),
+        click.option("--from-offsets", metavar="JSON", help='Offsets: {"topic":{"0":23,"1":-2}}.'),
+        click.option("--until", type=TimeType(), metavar="TIME", help="As --since; exclusive."),
+        click.option(
+            "--since", type=TimeType(), metavar="TIME", help="ISO 8601, or an age: 15m, 2h."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def job_module(name: str) -> Any:
+    """A module of `headrace.pipeline`, imported now."""
+    return importlib.import_module(f"headrace.pipeline.{name}")
+
+
+def bounds_of(options: dict[str, Any]) -> Any:
+    """Take the window's options out of `options`. Raises CommandFailed (usage)."""
+    names = ("since", "until", "from_offsets", "to_offsets")
+    since, until, start, end = (options.pop(name, None) for name in names)
+    if (since is not None and start is not None) or (until is not None and end is not None):
+        raise CommandFailed(
+            "a range is given by times or by offsets; nothing was read",
+            "Use --since and --until, or --from-offsets and --to-offsets",
+            USAGE,
+        )
+    return job_module("jobs.windows").Bounds(since, until, start, end)
+
+
+def connection_of(session: CliSession) -> Any:
+    """The jobs' view of the cluster."""
+    return job_module("jobs.windows").Connection(session.bootstrap, session.client_config)
+
+
+@contextmanager
+def spark_for(master: str, warehouse: str | None, table: str | None = None) -> Iterator[Any]:
+    """A session for one job. Raises CommandFailed where Spark fails."""
+    sessions = job_module("session")
+    place = None
+    if warehouse is not None:
+        catalog = job_module("catalog").TableName.parse(table or "headrace.archive").catalog
+        place = sessions.Warehouse.at(warehouse, catalog)
+    config = sessions.SessionConfig(
+        master, warehouse=place, memory_mb=MEMORY_MB, short_run=master.startswith("local")
+    )
+    with spark_failures(warehouse):
+        spark = job_module("jobs.running").open_session(config)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def spark_failures(warehouse: str | None = None) -> Iterator[None]:
+    """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("pyspark."):
+            raise
+        ours = job_module("jobs.running").cause_of(error)
+        said = str(error).strip().splitlines()[:1]
+        step = "Check the SQL, and the topics that it names"
+        if warehouse is not None:
+            step += f"; the tables have to be in the warehouse {warehouse}"
+        raise CommandFailed(ours or f"Spark failed: {''.join(said).rstrip('.')}", step) from error
+
+
+class Stop:
+    """Ctrl-C stops the job after its round; a second one ends the process."""
+
+    def __init__(self, what: str = "round") -> None:
+        self.wanted = False
+        self._what = what
+
+    def __call__(self, *_: object) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+        say(
+            f"headrace: stopping after this {self._what}; press Ctrl-C again to stop immediately"
+            " (nothing is lost)."
+        )
+
+
+def stop_on_interrupt(what: str) -> Stop:
+    """A `Stop` that Ctrl-C and SIGTERM call."""
+    stop = Stop(what)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    return stop
+
+
+def restarted(job: Callable[[], Any], what: str) -> Any:
+    """Run a restartable job until it returns: transient failures of Spark restart it."""
+    return job_module("restarts").with_restarts(job, what)

@@ -1,0 +1,173 @@
+"""Certificates of delivery: what was counted, the verdict that follows, and hashes over both.
+
+Invariants: pure. `judge` derives problems and open questions from the figures of a document alone,
+so a certificate can be verified later without the cluster: hashes first, then the verdict again
+from the figures. A hash shows damage and careless edits; only a signature (HMAC with a key that the
+reader shares) shows who made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import Any, Final
+
+from headrace.pipeline.errors import OptionInvalid
+
+FORMAT: Final = "headrace-delivery-certificate"  # do not change: stored
+VERSION: Final = 1  # do not change: stored
+PROVEN, FAILED, NOT_PROVEN = "proven", "failed", "not proven"
+_SEALS: Final = ("sha256", "hmac_sha256")
+_SHOWN_MAX: Final = 20
+
+
+def sealed(document: dict[str, Any], key: bytes | None = None) -> dict[str, Any]:
+    """The document with format, verdict and hashes; with `key`, also an HMAC."""
+    body = {"format": FORMAT, "version": VERSION, **document}
+    problems, not_proven = judge(body)
+    verdict = FAILED if problems else NOT_PROVEN if not_proven else PROVEN
+    body |= {"problems": problems, "not_proven": not_proven, "verdict": verdict}
+    seals = {"sha256": _hash(body)}
+    if key is not None:
+        seals["hmac_sha256"] = _mac(body, key)
+    return body | seals
+
+
+def verify(document: dict[str, Any], key: bytes | None = None) -> list[str]:
+    """What is wrong with a certificate; empty if its hashes and its verdict hold."""
+    if document.get("format") != FORMAT or document.get("version") != VERSION:
+        return [f"not a certificate of format {FORMAT} {VERSION}"]
+    body = {name: value for name, value in document.items() if name not in _SEALS}
+    wrong = []
+    if not hmac.compare_digest(str(document.get("sha256")), _hash(body)):
+        wrong.append("the content does not match its SHA-256: it was changed or damaged")
+    if key is not None:
+        signature = document.get("hmac_sha256")
+        if signature is None:
+            wrong.append("it is not signed")
+        elif not hmac.compare_digest(str(signature), _mac(body, key)):
+            wrong.append("the signature does not match this key")
+    try:
+        problems, not_proven = judge(body)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return [*wrong, f"a figure is missing or has another type: {error!r}"]
+    verdict = FAILED if problems else NOT_PROVEN if not_proven else PROVEN
+    said = body.get("problems"), body.get("not_proven"), body.get("verdict")
+    if said != (problems, not_proven, verdict):
+        wrong.append(f"its figures say {verdict!r}, the certificate says {body.get('verdict')!r}")
+    return wrong
+
+
+def load(text: str) -> dict[str, Any]:
+    """Parse a certificate. Raises OptionInvalid."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise OptionInvalid(f"The certificate is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise OptionInvalid("The certificate is not a JSON object.")
+    return found
+
+
+def judge(body: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The problems that the figures show, and what they cannot show."""
+    problems: list[str] = []
+    not_proven: list[str] = list(body["limits"])
+    _judge_producers(body, problems, not_proven)
+    _judge_table(body, problems, not_proven)
+    for group in body["groups"]:
+        _judge_group(body, group, problems, not_proven)
+    return problems, not_proven
+
+
+def _judge_producers(body: dict[str, Any], problems: list[str], not_proven: list[str]) -> None:
+    for one in body["producers"]:
+        name = one["producer"]
+        if one["missing"]:
+            shown = _spans(one["missing_spans"])
+            kept = one["missing_in_table"]
+            rest = f"; the table has {kept} of them" if kept else ""
+            problems.append(f"{name}: {one['missing']} not stored (sequences {shown}){rest}")
+        if one["duplicates"]:
+            shown = ", ".join(map(str, one["duplicated"][:_SHOWN_MAX]))
+            problems.append(f"{name}: {one['duplicates']} stored twice (sequences {shown})")
+        if one["unexpected"]:
+            problems.append(f"{name}: {one['unexpected']} stored that were not sent")
+        if one["sent"] is None:
+            not_proven.append(
+                f"{name}: what was sent outside sequences {one['first']} to {one['last']}, because"
+                " the producer's own count was not given"
+            )
+    if body["unnumbered"]:
+        not_proven.append(
+            f"{body['unnumbered']} stored records have no producer or sequence: whether all of"
+            " their kind were stored, and once"
+        )
+    if not body["producers"] and not body["unnumbered"]:
+        not_proven.append("the window holds no records")
+
+
+def _judge_table(body: dict[str, Any], problems: list[str], not_proven: list[str]) -> None:
+    table = body["archived"]
+    if table is None:
+        return
+    for number, stored in body["stored"].items():
+        found = table["partitions"].get(number, _EMPTY_SIDE)
+        place = f"{body['topic']}-{number}"
+        if found["count"] != found["distinct"]:
+            problems.append(f"{place}: {found['count'] - found['distinct']} archived twice")
+        if table["missing"].get(number):
+            shown = _spans(table["missing"][number])
+            problems.append(f"{place}: not archived: offsets {shown}")
+        if table["surplus"].get(number):
+            shown = _spans(table["surplus"][number])
+            problems.append(f"{place}: archived, but not in the log: offsets {shown}")
+        same_places = not table["missing"].get(number) and not table["surplus"].get(number)
+        if same_places and stored["distinct"] == found["distinct"] == found["count"]:
+            if stored["fingerprint"] != found["fingerprint"]:
+                problems.append(f"{place}: archived records differ from the log in content")
+        elif same_places and stored["distinct"] != found["distinct"]:
+            not_proven.append(f"{place}: log and table changed during the comparison")
+
+
+def _judge_group(
+    body: dict[str, Any], group: dict[str, Any], problems: list[str], not_proven: list[str]
+) -> None:
+    name = group["group"]
+    for number, spans in sorted(group["unfinished"].items(), key=lambda item: int(item[0])):
+        text = f"{body['topic']}-{number}: offsets {_spans(spans)}"
+        if number in group["unknown"]:
+            not_proven.append(f"{name}: no position on {text}")
+        elif group["type"] == "share":
+            not_proven.append(f"{name}: may be acknowledged one by one after the start: {text}")
+        else:
+            problems.append(f"{name}: not acknowledged: {text}")
+    if group["dead"]:
+        problems.append(f"{name}: {group['dead']} given up to dead letters ({group['dead_shown']})")
+    if group["type"] == "share" and group["finished"] and not group["letters_known"]:
+        not_proven.append(
+            f"{name}: whether finished records were accepted or given up, because no dead letter"
+            " topic was named"
+        )
+
+
+_EMPTY_SIDE: Final = {"count": 0, "distinct": 0, "fingerprint": [0, 0]}
+
+
+def _spans(spans: list[list[int]]) -> str:
+    shown = [f"{low}" if low == high else f"{low} to {high}" for low, high in spans[:_SHOWN_MAX]]
+    return ", ".join([*shown, "..."] if len(spans) > _SHOWN_MAX else shown)
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys and without spaces: equal values, equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _hash(body: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical(body)).hexdigest()
+
+
+def _mac(body: dict[str, Any], key: bytes) -> str:
+    return hmac.new(key, canonical(body), hashlib.sha256).hexdigest()

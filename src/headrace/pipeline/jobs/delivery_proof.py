@@ -1,0 +1,399 @@
+"""Proof of delivery: sent = stored = archived = acknowledged, or the list of what is missing.
+
+Invariants: reads only. One producer's records carry a name and a sequence (the headers of named
+sequences by default, or any SQL over the record); a producer's own count (`sent`) says what must be
+there. The log is read once per window; the table at one snapshot; a group's progress is given by
+the caller, who read it before the log, so that nothing counts as acknowledged that was not.
+The verdict is not decided here: `certificate.judge` derives it from the figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.pipeline.catalog import TableName
+from headrace.pipeline.jobs.certificate import sealed
+from headrace.pipeline.jobs.headers import (
+    PRODUCER,
+    RESENT_PRODUCER,
+    RESENT_SEQUENCE,
+    SEQUENCE,
+    number_header,
+    text_header,
+)
+from headrace.pipeline.jobs.letters import read_letters
+from headrace.pipeline.jobs.reconcile import Side, sides_by_offset
+from headrace.pipeline.jobs.windows import (
+    WHOLE_LOG,
+    Bounds,
+    Connection,
+    Window,
+    quoted,
+    read_table,
+    read_window,
+    resolve_window,
+)
+from headrace.pipeline.planning import Offsets, offset_of, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SPANS_MAX: Final = 1_000
+"""Missing ranges listed by producer or partition; counts are always exact."""
+_PLACE: Final = ["partition", "offset"]
+DEFAULT_PRODUCER: Final = text_header(RESENT_PRODUCER, PRODUCER)
+DEFAULT_SEQUENCE: Final = number_header(RESENT_SEQUENCE, SEQUENCE)
+
+
+class Sent(NamedTuple):
+    """What a producer says it sent: all sequences from first to last (inclusive)."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class GroupPosition:
+    """A group's progress: committed offsets, or the start offsets of a share group.
+
+    `dead_letters`: the topics that receive what the group gives up.
+    """
+
+    group: str
+    offsets: Offsets
+    type: str = "consumer"
+    dead_letters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeliveryConfig:
+    """What to prove. `producer` and `sequence` are SQL expressions over a record."""
+
+    connection: Connection
+    topic: str
+    bounds: Bounds = WHOLE_LOG
+    table: str | None = None
+    groups: tuple[GroupPosition, ...] = ()
+    sent: Mapping[str, Sent] | None = None
+    producer: str = DEFAULT_PRODUCER
+    sequence: str = DEFAULT_SEQUENCE
+    bucket_ms: int | None = None
+    cluster_id: str | None = None
+    key: bytes | None = field(default=None, repr=False)
+
+
+def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
+    """Compare all sides now and return the certificate.
+
+    Raises OptionInvalid if the topic or table does not exist, TopicRecreated, TableUnusable.
+    """
+    cluster = config.connection.cluster
+    window = resolve_window(cluster, (config.topic,), config.bounds)
+    log = read_window(spark, config.connection, window)
+    records = _numbered(config, log).persist()
+    try:
+        stored = sides_by_offset(log)
+        archived, whole = _archived(config, window, log, spark, stored)
+        producers = _producers(config, records, whole)
+        groups = [_group(config, spark, one, window, records) for one in config.groups]
+        body = {
+            "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "cluster_id": config.cluster_id,
+            "topic": config.topic,
+            "topic_id": window.topic_ids.get(config.topic),
+            "window": window.document().get(config.topic, {}),
+            "numbered_by": [config.producer, config.sequence],
+            "stored": {str(p): _side(side) for p, side in sorted(stored.items())},
+            "archived": archived,
+            "producers": producers,
+            "unnumbered": records.where("producer IS NULL OR sequence IS NULL").count(),
+            "groups": groups,
+            "buckets": _buckets(config, records),
+            "limits": [],
+        }
+    finally:
+        records.unpersist()
+    return sealed(body, config.key)
+
+
+def _numbered(config: DeliveryConfig, frame: Any) -> Any:
+    return frame.selectExpr(
+        "partition",
+        "offset",
+        "timestamp",
+        f"cast({config.producer} AS string) AS producer",
+        f"try_cast({config.sequence} AS bigint) AS sequence",
+        *(
+            f"{_acknowledged(config.topic, one)} AS acknowledged_{index}"
+            for index, one in enumerate(config.groups)
+        ),
+    )
+
+
+def _acknowledged(topic: str, group: GroupPosition) -> str:
+    cases = " ".join(
+        f"WHEN {partition} THEN offset < {committed}"
+        for name, partition, committed in walk(group.offsets)
+        if name == topic
+    )
+    return f"CASE partition {cases} ELSE false END" if cases else "false"
+
+
+# --- producers -------------------------------------------------------------------------------
+
+
+def _producers(config: DeliveryConfig, records: Any, whole: Any) -> list[dict[str, Any]]:
+    """The figures of each producer that stored a record or says that it sent one."""
+    from pyspark.sql.functions import expr
+
+    acknowledged = [f"acknowledged_{index}" for index in range(len(config.groups))]
+    each = (
+        records.where("producer IS NOT NULL AND sequence IS NOT NULL")
+        .groupBy("producer", "sequence")
+        .agg(expr("count(*) AS times"), *(expr(f"max({a}) AS {a}") for a in acknowledged))
+        .persist()
+    )
+    try:
+        figures = each.groupBy("producer").agg(
+            expr("sum(times) AS stored"),
+            expr("count(*) AS found"),
+            expr("min(sequence) AS first"),
+            expr("max(sequence) AS last"),
+            *(expr(f"count_if({a}) AS {a}") for a in acknowledged),
+        )
+        found = {row["producer"]: row.asDict() for row in figures.collect()}
+        sent = dict(config.sent or {})
+        wanted = {
+            name: sent.get(name) or Sent(found[name]["first"], found[name]["last"])
+            for name in sorted({*found, *sent})
+        }
+        table = None if whole is None else _numbered(config, whole).select("producer", "sequence")
+        gaps = _gaps(each, wanted, table)
+        repeated = _repeated(each) if any(r["stored"] > r["found"] for r in found.values()) else {}
+        return [
+            _producer(config, name, found.get(name, _NONE_FOUND), name in sent, gaps[name])
+            | {"duplicated": repeated.get(name, [])}
+            for name in wanted
+        ]
+    finally:
+        each.unpersist()
+
+
+_NONE_FOUND: Final[dict[str, Any]] = {"stored": 0, "found": 0}
+
+
+class _Gap(NamedTuple):
+    """What a producer's range lacks; `kept` of it are in the table."""
+
+    wanted: Sent
+    inside: int
+    spans: list[list[int]]
+    kept: int
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.wanted.last - self.wanted.first + 1 - self.inside)
+
+
+def _producer(
+    config: DeliveryConfig, name: str, found: dict[str, Any], is_counted: bool, gap: _Gap
+) -> dict[str, Any]:
+    low, high = gap.wanted
+    return {
+        "producer": name,
+        "sent": high - low + 1 if is_counted else None,
+        "first": low,
+        "last": high,
+        "stored": found["stored"],
+        "distinct": found["found"],
+        "missing": gap.missing,
+        "missing_spans": gap.spans,
+        "missing_in_table": gap.kept,
+        "duplicates": found["stored"] - found["found"],
+        "unexpected": found["found"] - gap.inside,
+        "acknowledged": {
+            one.group: found.get(f"acknowledged_{index}", 0)
+            for index, one in enumerate(config.groups)
+        },
+    }
+
+
+def _gaps(each: Any, wanted: dict[str, Sent], table: Any) -> dict[str, _Gap]:
+    """Compare what is stored with the range of each producer."""
+    if not wanted:
+        return {}
+    spark = each.sparkSession
+    rows = [(name, low, high) for name, (low, high) in wanted.items()]
+    ranges = spark.createDataFrame(rows, "producer string, low bigint, high bigint")
+    inside = each.join(ranges.hint("broadcast"), "producer").where("sequence BETWEEN low AND high")
+    counts = {row[0]: row[1] for row in inside.groupBy("producer").count().collect()}
+    gaps = {name: _Gap(one, counts.get(name, 0), [], 0) for name, one in wanted.items()}
+    if not any(gap.missing for gap in gaps.values()):
+        return gaps
+    edges = ranges.selectExpr("producer", "explode(array(low - 1, high + 1)) AS sequence")
+    spans = (
+        edges.union(inside.select("producer", "sequence"))
+        .selectExpr(
+            "producer",
+            "sequence + 1 AS begin",
+            "lead(sequence) OVER (PARTITION BY producer ORDER BY sequence) - 1 AS end",
+        )
+        .where("end >= begin")
+        .selectExpr("*", "row_number() OVER (PARTITION BY producer ORDER BY begin) AS number")
+        .where(f"number <= {SPANS_MAX}")
+    )
+    for row in spans.orderBy("producer", "begin").collect():
+        gaps[row["producer"]].spans.append([row["begin"], row["end"]])
+    if table is not None:
+        lost = (
+            table.distinct()
+            .join(ranges.hint("broadcast"), "producer")
+            .where("sequence BETWEEN low AND high")
+            .join(each.select("producer", "sequence"), ["producer", "sequence"], "left_anti")
+        )
+        for name, kept in lost.groupBy("producer").count().collect():
+            gaps[name] = gaps[name]._replace(kept=kept)
+    return gaps
+
+
+def _repeated(each: Any) -> dict[str, list[int]]:
+    """The first sequences of each producer that are stored more than once."""
+    numbered = each.where("times > 1").selectExpr(
+        "producer",
+        "sequence",
+        "row_number() OVER (PARTITION BY producer ORDER BY sequence) AS number",
+    )
+    found: dict[str, list[int]] = {}
+    shown = numbered.where(f"number <= {SPANS_MAX}").orderBy("producer", "sequence")
+    for row in shown.collect():
+        found.setdefault(row["producer"], []).append(row["sequence"])
+    return found
+
+
+# --- table -----------------------------------------------------------------------------------
+
+
+def _archived(
+    config: DeliveryConfig, window: Window, log: Any, spark: Any, stored: dict[int, Side]
+) -> tuple[dict[str, Any] | None, Any]:
+    """The table's figures within the window, and all of its rows of the topic."""
+    if config.table is None:
+        return None, None
+    name = TableName.parse(config.table)
+    part = read_table(spark, name, window)
+    whole = read_table(spark, name, None, part.snapshot_id)
+    sides = sides_by_offset(part.frame)
+    missing: dict[str, Any] = {}
+    surplus: dict[str, Any] = {}
+    if sides != stored:
+        here, there = log.select("partition", "offset"), part.frame.select("partition", "offset")
+        missing = spans_by_partition(here.join(there, _PLACE, "left_anti"))
+        surplus = spans_by_partition(there.join(here, _PLACE, "left_anti"))
+    figures = {
+        "table": name.in_spark,
+        "snapshot_id": part.snapshot_id,
+        "partitions": {str(p): _side(side) for p, side in sorted(sides.items())},
+        "missing": missing,
+        "surplus": surplus,
+    }
+    return figures, whole.frame.where(f"topic = {quoted(config.topic)}")
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "count": side.count,
+        "distinct": side.distinct,
+        "first": side.first,
+        "last": side.last,
+        "fingerprint": list(side.fingerprint),
+    }
+
+
+def spans_by_partition(places: Any) -> dict[str, list[list[int]]]:
+    """The ranges (inclusive) of consecutive offsets, by partition; `SPANS_MAX` in all."""
+    from pyspark.sql.functions import expr
+
+    islands = places.distinct().selectExpr(
+        "partition",
+        "offset",
+        "offset - row_number() OVER (PARTITION BY partition ORDER BY offset) AS island",
+    )
+    rows = (
+        islands.groupBy("partition", "island")
+        .agg(expr("min(offset) AS low"), expr("max(offset) AS high"))
+        .orderBy("partition", "low")
+        .limit(SPANS_MAX)
+    )
+    found: dict[str, list[list[int]]] = {}
+    for row in rows.collect():
+        found.setdefault(str(row["partition"]), []).append([row["low"], row["high"]])
+    return found
+
+
+# --- groups ----------------------------------------------------------------------------------
+
+
+def _group(
+    config: DeliveryConfig, spark: Any, group: GroupPosition, window: Window, records: Any
+) -> dict[str, Any]:
+    flag = f"acknowledged_{config.groups.index(group)}"
+    finished = records.where(flag)
+    dead = None
+    if group.dead_letters:
+        # A redriven letter is a record of its own; the one that was given up stays given up.
+        letters = read_letters(spark, config.connection, group.dead_letters)
+        mine = letters.where(
+            f"origin_topic = {quoted(config.topic)} AND consumer = {quoted(group.group)}"
+        ).selectExpr("origin_partition AS partition", "origin_offset AS offset")
+        dead = mine.distinct().join(records.select(*_PLACE), _PLACE)
+    dead_count = 0 if dead is None else dead.count()
+    finished_count = finished.count()
+    shown = [] if dead is None else dead.orderBy(*_PLACE).limit(10).collect()
+    return {
+        "group": group.group,
+        "type": group.type,
+        "finished": finished_count,
+        "acknowledged": finished_count - dead_count,
+        "dead": dead_count,
+        "dead_shown": ", ".join(f"{config.topic}-{row[0]}:{row[1]}" for row in shown),
+        "letters_known": bool(group.dead_letters),
+        "unfinished": spans_by_partition(
+            records.where(f"NOT {flag}").select("partition", "offset")
+        ),
+        "unknown": [
+            str(partition)
+            for topic, partition, _ in walk(window.end)
+            if offset_of(group.offsets, topic, partition, -1) < 0
+        ],
+    }
+
+
+def _buckets(config: DeliveryConfig, records: Any) -> list[dict[str, Any]]:
+    """Records by time of the record and producer."""
+    if config.bucket_ms is None:
+        return []
+    from pyspark.sql.functions import expr
+
+    width = config.bucket_ms
+    flags = [f"acknowledged_{index}" for index in range(len(config.groups))]
+    rows = (
+        records.selectExpr(
+            f"floor(unix_millis(timestamp) / {width}) * {width} AS begin_ms", "producer", *flags
+        )
+        .groupBy("begin_ms", "producer")
+        .agg(expr("count(*) AS stored"), *(expr(f"count_if({flag}) AS {flag}") for flag in flags))
+        .orderBy("begin_ms", "producer")
+    )
+    return [
+        {
+            "begin_ms": row["begin_ms"],
+            "producer": row["producer"],
+            "stored": row["stored"],
+            "acknowledged": {
+                one.group: row[flag] for one, flag in zip(config.groups, flags, strict=True)
+            },
+        }
+        for row in rows.limit(SPANS_MAX * 10).collect()
+    ]

@@ -1,0 +1,188 @@
+"""Redrive or drop dead letters by SQL, edited on the way, each exactly once.
+
+Invariants: a run decides each letter from the group's offset to the end that it pinned: it is sent,
+dropped, or kept, that is, appended to the dead letter topic again. Offsets are those of
+`headrace dead redrive`, so both see the same rest; only one of them may run at a time. The order of
+keys is kept. A letter that was sent back `loop_max` times is kept, as is one whose origin is
+unknown or has been deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.jobs.headers import NAMED_SEQUENCE, with_header, without
+from headrace.pipeline.jobs.letters import REDRIVES, own_headers, read_letters
+from headrace.pipeline.jobs.transfer import (
+    CHUNK_RECORDS,
+    Copy,
+    CopyReport,
+    check_keeps_order,
+    digest_of,
+    run_copy,
+    stored_or_new,
+)
+from headrace.pipeline.jobs.windows import WHOLE_LOG, Connection, Window, quoted, resolve_window
+from headrace.pipeline.options import parse_sink
+from headrace.pipeline.planning import build, offset_of, walk
+from headrace.pipeline.target import KafkaTopics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.pipeline.jobs.transfer import Chunk
+
+GROUP: Final = "headrace-redrive"  # do not change: stored, and that of `headrace dead redrive`
+EDITABLE: Final = ("key", "value")
+_TOPICS_MAX: Final = 40
+SEND, DROP, KEEP = "sent", "dropped", "kept"
+LOOPS, NO_ORIGIN, NO_TOPIC = "kept: loops", "kept: no origin", "kept: no such topic"
+
+
+@dataclass(frozen=True)
+class RedriveConfig:
+    """Which letters to send, which to drop, and how.
+
+    `where` and `drop` are SQL over a letter (the record and `letters.LETTER_COLUMNS`); `edits` are
+    SQL for the key or value of what is sent; `target` None is the topic that a letter came from.
+    """
+
+    connection: Connection
+    topic: str
+    where: str = "true"
+    drop: str = "false"
+    edits: Mapping[str, str] = field(default_factory=dict)
+    target: str | None = None
+    rate_per_s: float | None = None
+    loop_max: int = 3
+    chunk_records: int = CHUNK_RECORDS
+
+    @property
+    def spec(self) -> str:
+        """What a restart has in common with the first run."""
+        decided = (self.where, self.drop, dict(self.edits), self.target, self.loop_max)
+        return digest_of(self.topic, *decided)
+
+
+def run_redrive(
+    config: RedriveConfig,
+    *,
+    spark: Any,
+    on_chunk: Callable[[Chunk], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> CopyReport:
+    """Decide all letters that are there now. A run after a kill continues the killed one."""
+    return run_copy(_copy(config, spark), on_chunk=on_chunk, should_stop=should_stop)
+
+
+def plan_redrive(config: RedriveConfig, *, spark: Any) -> dict[str, Any]:
+    """What a run would do: letters by outcome and destination; writes nothing."""
+    state, resumed = stored_or_new(_copy(config, spark))
+    outcomes: dict[str, dict[str, int]] = {}
+    if state.window.size:
+        decided = _decided(config, spark, state.window, state.note)
+        for outcome, topic, count in decided.groupBy("outcome", "destination").count().collect():
+            by_topic = outcomes.setdefault(outcome, {})
+            name = topic if outcome == SEND else config.topic
+            by_topic[name] = by_topic.get(name, 0) + count
+    return {"window": state.window.document(), "resumed": resumed, "outcomes": outcomes}
+
+
+def _copy(config: RedriveConfig, spark: Any) -> Copy:
+    for name in config.edits:
+        if name not in EDITABLE:
+            raise OptionInvalid(f"Only {' and '.join(EDITABLE)} can be edited, not {name!r}.")
+    return Copy(
+        config.connection,
+        f"{GROUP}.{config.topic}",
+        config.spec,
+        window=lambda: _window(config),
+        rows=lambda window, note: redriven(config, _decided(config, spark, window, note)),
+        chunk_records=config.chunk_records,
+        rate_per_s=config.rate_per_s,
+        is_repeatable=True,
+        note=lambda: {"topics": _destinations(config, spark)},
+    )
+
+
+def _window(config: RedriveConfig) -> Window:
+    """From the group's offsets to the end of the dead letter topic."""
+    found = resolve_window(config.connection.cluster, (config.topic,), WHOLE_LOG)
+    with KafkaTopics(parse_sink(config.connection.options)) as topics:
+        marks = topics.marks(f"{GROUP}.{config.topic}")
+    starts = [
+        (topic, partition, max(low, marks.get((topic, partition), (0, ""))[0]))
+        for topic, partition, low in walk(found.start)
+    ]
+    start = build([(t, p, min(o, offset_of(found.end, t, p, o))) for t, p, o in starts])
+    return found._replace(start=start)
+
+
+def _destinations(config: RedriveConfig, spark: Any) -> dict[str, int]:
+    """The partition counts of the topics that letters name as their origin and that exist."""
+    names = [config.target]
+    if config.target is None:
+        letters = read_letters(spark, config.connection, (config.topic,), _window(config))
+        rows = letters.select("origin_topic").where("origin_topic IS NOT NULL").distinct()
+        names = [row["origin_topic"] for row in rows.limit(_TOPICS_MAX + 1).collect()]
+    if len(names) > _TOPICS_MAX:
+        raise OptionInvalid(
+            f"The letters came from more than {_TOPICS_MAX} topics. Nothing was written. Redrive"
+            " some of them first, for example --where \"origin_topic = 'orders'\"."
+        )
+    cluster = config.connection.cluster
+    found = cluster.describe([name for name in names if name is not None])
+    if config.target is not None and config.target not in found:
+        raise OptionInvalid(f"There is no topic {config.target!r} on this broker.")
+    return {name: facts.partition_count for name, facts in sorted(found.items())}
+
+
+def _decided(config: RedriveConfig, spark: Any, window: Window, note: dict[str, Any]) -> Any:
+    """The letters with `destination` and `outcome`. Raises OptionInvalid for other than filters."""
+    letters = read_letters(spark, config.connection, (config.topic,), window)
+    topics = ", ".join(quoted(name) for name in note["topics"]) or "''"
+    destination = "origin_topic" if config.target is None else quoted(config.target)
+    decided = letters.selectExpr(
+        "*",
+        f"{destination} AS destination",
+        f"""CASE
+            WHEN coalesce({config.drop}, false) THEN '{DROP}'
+            WHEN NOT coalesce({config.where}, false) THEN '{KEEP}'
+            WHEN {destination} IS NULL THEN '{NO_ORIGIN}'
+            WHEN redrives >= {config.loop_max} OR {destination} = topic THEN '{LOOPS}'
+            WHEN {destination} NOT IN ({topics}) THEN '{NO_TOPIC}'
+            ELSE '{SEND}' END AS outcome""",
+    )
+    check_keeps_order(decided)
+    return decided.withColumn("counts", _counts(note["topics"]))
+
+
+def _counts(topics: Mapping[str, int]) -> Any:
+    """The partition count of the destination, as a column."""
+    from pyspark.sql.functions import expr
+
+    cases = " ".join(f"WHEN {quoted(name)} THEN {count}" for name, count in topics.items())
+    return expr(f"CASE destination {cases} ELSE 0 END" if cases else "0")
+
+
+def redriven(config: RedriveConfig, decided: Any) -> Any:
+    """The rows to write: letters on their way back, and those that stay."""
+    is_sent = f"outcome = '{SEND}'"
+    edited = {
+        name: f"CASE WHEN {is_sent} THEN cast({config.edits[name]} AS binary) ELSE {name} END"
+        for name in config.edits
+    }
+    back = "NULL" if "key" in config.edits else "origin_partition"
+    sent_headers = with_header(own_headers(), REDRIVES, "cast(redrives + 1 AS string)")
+    return decided.where(f"outcome <> '{DROP}'").selectExpr(
+        f"CASE WHEN {is_sent} THEN destination ELSE topic END AS topic",
+        f"""CASE WHEN NOT ({is_sent}) THEN partition
+            WHEN destination = origin_topic AND {back} BETWEEN 0 AND counts - 1 THEN {back}
+            END AS partition""",
+        f"{edited.get('key', 'key')} AS key",
+        f"{edited.get('value', 'value')} AS value",
+        f"CASE WHEN {is_sent} THEN {sent_headers} ELSE {without(NAMED_SEQUENCE)} END AS headers",
+        "timestamp",
+    )

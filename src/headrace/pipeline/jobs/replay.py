@@ -1,0 +1,208 @@
+"""Replay: a range of a topic once more, into another topic, filtered and reshaped by SQL.
+
+Invariants: exactly once per job name, across restarts (`transfer.py`); key order is that of the
+log. At a speed, a record is due when the largest timestamp up to it in its partition says so, so
+records out of time order are never overtaken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.jobs.headers import without
+from headrace.pipeline.jobs.transfer import (
+    CHUNK_RECORDS,
+    Copy,
+    CopyReport,
+    check_keeps_order,
+    digest_of,
+    run_copy,
+    stored_or_new,
+)
+from headrace.pipeline.jobs.windows import (
+    COLUMNS,
+    WHOLE_LOG,
+    Bounds,
+    Connection,
+    Window,
+    read_window,
+    resolve_window,
+)
+from headrace.pipeline.planning import Offsets, build, larger, offset_of, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.pipeline.jobs.transfer import Chunk
+
+GROUP: Final = "headrace-replay"
+STEP_MS: Final = 2_000
+"""How often a paced replay writes."""
+SLICES_MAX: Final = 500_000
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What to replay. `sql` selects from the view `records`; `speed` 1.0 is the original pace and
+    None as fast as possible; `times`: keep, now (of writing), or the shift in ms."""
+
+    connection: Connection
+    topic: str
+    target: str
+    bounds: Bounds = WHOLE_LOG
+    sql: str = "SELECT * FROM records"
+    speed: float | None = None
+    rate_per_s: float | None = None
+    times: Literal["keep", "now"] | int = "keep"
+    keep_partitions: bool = False
+    job: str | None = None
+    to: Connection | None = None
+    chunk_records: int = CHUNK_RECORDS
+
+    @property
+    def spec(self) -> str:
+        """What two runs of one job have in common."""
+        return digest_of(
+            self.topic,
+            self.target,
+            self.bounds,
+            self.sql,
+            self.times,
+            self.keep_partitions,
+            None if self.to is None else self.to.bootstrap,
+        )
+
+    @property
+    def group(self) -> str:
+        """The job's name: by default the same for the same options."""
+        return f"{GROUP}.{self.job or self.spec}"
+
+
+def run_replay(
+    config: ReplayConfig,
+    *,
+    spark: Any,
+    on_chunk: Callable[[Chunk], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> CopyReport:
+    """Replay until done or stopped. A repeated run of a finished job writes nothing."""
+    return run_copy(_copy(config, spark), on_chunk=on_chunk, should_stop=should_stop)
+
+
+def plan_replay(config: ReplayConfig, *, spark: Any) -> dict[str, Any]:
+    """What a run would do, without writing: the window, and the number of records and rows."""
+    copy = _copy(config, spark)
+    state, resumed = stored_or_new(copy)
+    window = state.window
+    rows = copy.rows(window, state.note)
+    cuts = None if copy.cuts is None else copy.cuts(window)
+    return {
+        "job": copy.group,
+        "window": window.document(),
+        "resumed": resumed,
+        "read": read_window(spark, config.connection, window).count() if window.size else 0,
+        "written": rows.count() if window.size else 0,
+        "seconds_at_speed": None if not cuts else cuts[-1][0] / 1000,
+    }
+
+
+def _copy(config: ReplayConfig, spark: Any) -> Copy:
+    if config.speed is not None and config.speed <= 0:
+        raise OptionInvalid(f"The speed must be more than 0, not {config.speed}.")
+    cluster = config.connection.cluster
+    is_same = config.to is None or config.to.bootstrap == config.connection.bootstrap
+    if is_same and config.target == config.topic:
+        raise OptionInvalid(
+            f"The target is the topic itself ({config.topic}): its records would be doubled."
+            " Nothing was written. Choose another topic."
+        )
+    cuts = None
+    if config.speed is not None:
+        speed = config.speed
+
+        def cuts(window: Window) -> list[tuple[int, Offsets]]:
+            return slices(read_window(spark, config.connection, window), window, speed)
+
+    return Copy(
+        config.connection,
+        config.group,
+        config.spec,
+        window=lambda: resolve_window(cluster, (config.topic,), config.bounds),
+        rows=lambda window, _: reshape(config, read_window(spark, config.connection, window)),
+        target=config.target,
+        to=config.to,
+        chunk_records=config.chunk_records,
+        rate_per_s=config.rate_per_s,
+        cuts=cuts,
+    )
+
+
+def reshape(config: ReplayConfig, records: Any) -> Any:
+    """The rows to write. Raises OptionInvalid if the SQL loses the order of records."""
+    records.select(*COLUMNS).createOrReplaceTempView("records")
+    rows = records.sparkSession.sql(config.sql)
+    if "value" not in rows.columns:
+        raise OptionInvalid(
+            f"The SQL returns the columns {', '.join(rows.columns)}, without a value. Select key,"
+            " value, headers and timestamp as they shall be written; SELECT * EXCEPT (value), ..."
+            " AS value keeps the others."
+        )
+    check_keeps_order(rows)
+    kept = [name for name in ("key", "value") if name in rows.columns]
+    if "headers" in rows.columns:
+        kept.append(f"{without(())} AS headers")
+    if config.keep_partitions:
+        kept.append("partition")
+    if config.times != "now" and "timestamp" in rows.columns:
+        shift = 0 if config.times == "keep" else config.times
+        moved = f"timestamp + make_dt_interval(0, 0, 0, {shift / 1000:.3f})"
+        kept.append("timestamp" if not shift else f"{moved} AS timestamp")
+    return rows.selectExpr(*kept)
+
+
+def slices(records: Any, window: Window, speed: float) -> list[tuple[int, Offsets]]:
+    """Cut a window by time: (due time in ms from the start, end offsets), in order of time.
+
+    Raises OptionInvalid for more than `SLICES_MAX` slices.
+    """
+    from pyspark.sql.functions import expr
+
+    width = max(1, int(STEP_MS * speed))
+    timed = records.selectExpr(
+        "topic",
+        "partition",
+        "offset",
+        "max(unix_millis(timestamp)) OVER (PARTITION BY topic, partition ORDER BY offset) AS at",
+    )
+    first = timed.agg(expr("min(at)")).first()[0]
+    if first is None:
+        return []
+    rows = (
+        timed.selectExpr("*", f"floor((coalesce(at, {first}) - {first}) / {width}) AS slice")
+        .groupBy("slice", "topic", "partition")
+        .agg(expr("max(offset) + 1 AS end"))
+        .orderBy("slice")
+        .limit(SLICES_MAX + 1)
+        .collect()
+    )
+    if len(rows) > SLICES_MAX:
+        raise OptionInvalid(
+            f"At this speed the replay takes more than {SLICES_MAX} steps of {STEP_MS} ms. Replay a"
+            " shorter range, or faster (--speed)."
+        )
+    found: list[tuple[int, Offsets]] = []
+    reached = window.start
+    for row in rows:
+        due_ms = int(row["slice"]) * STEP_MS
+        reached = larger(reached, build([(row["topic"], row["partition"], row["end"])]))
+        if found and found[-1][0] == due_ms:
+            found.pop()
+        found.append((due_ms, reached))
+    if found:  # holes at the end of a log belong to the last slice
+        found[-1] = (found[-1][0], larger(found[-1][1], window.end))
+    return [
+        (due, build([(t, p, offset_of(ends, t, p, 0)) for t, p, _ in walk(window.end)]))
+        for due, ends in found
+    ]

@@ -1,0 +1,318 @@
+"""Copies pinned ranges of topics to topics, chunk by chunk, each record exactly once.
+
+Invariants: a job is named by its group. The group's committed offsets are the job's only state: the
+offset is where the copy stands, the metadata where it ends and where the chunk that may be half
+written ends. A chunk is one bounded write whose `writeId` is derived from the chunk's start, so a
+chunk that is repeated after a crash is completed by the sink and not written twice. A chunk's end
+is stored before its first record is written: a restart with another chunk size repeats the same
+rows. Records of a partition stay in order, because nothing shuffles (`check_keeps_order`), and so
+do records of a key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+from dataclasses import dataclass, field
+from time import monotonic_ns, sleep
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.jobs.windows import Connection, Window
+from headrace.pipeline.options import parse_sink
+from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
+from headrace.pipeline.target import KafkaTopics
+from headrace.pipeline.written import GROUP_PREFIX, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_log = logging.getLogger(__name__)
+
+CHUNK_RECORDS: Final = 500_000
+_RATE_CHUNK_S: Final = 2.0
+_REQUEST_TIMEOUT_S: Final = 30.0
+OUTPUT: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
+_SHUFFLES: Final = ("Exchange", "Aggregate", "Window", "Sort", "Join")
+
+
+class JobState(NamedTuple):
+    """What a job's group holds. `window.start` is the progress; `chunk_end` the end of the chunk
+    that may be partly written; `note` what else the job pinned."""
+
+    spec: str
+    window: Window
+    chunk_end: Offsets
+    note: dict[str, Any]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self.window.size == 0
+
+
+class JobMarks:
+    """Reads and writes a job's state."""
+
+    def __init__(self, connection: Connection, group: str) -> None:
+        self._connection = connection
+        self.group = group
+
+    def read(self) -> JobState | None:
+        """The stored state, or None. Raises DeliveryFailed."""
+        with self._topics() as topics:
+            found = topics.marks(self.group)
+        marks = {place: (offset, _parsed(text)) for place, (offset, text) in found.items()}
+        ours = {place: mark for place, mark in marks.items() if mark[1] is not None}
+        if not ours:
+            return None
+        starts, ends, chunks, ids = [], [], [], {}
+        spec, note = "", {}
+        for (topic, partition), (offset, said) in ours.items():
+            assert said is not None, "filtered above"
+            starts.append((topic, partition, offset))
+            ends.append((topic, partition, int(said["end"])))
+            chunks.append((topic, partition, int(said["chunk"])))
+            spec, note = str(said["spec"]), dict(said["note"])
+            if said["id"]:
+                ids[topic] = str(said["id"])
+        return JobState(spec, Window(build(starts), build(ends), ids), build(chunks), note)
+
+    def write(self, state: JobState) -> None:
+        """Store the state, atomically. Raises DeliveryFailed."""
+        marks = {}
+        for topic, partition, end in walk(state.window.end):
+            start = offset_of(state.window.start, topic, partition, 0)
+            said = {
+                "end": end,
+                "chunk": offset_of(state.chunk_end, topic, partition, start),
+                "spec": state.spec,
+                "id": state.window.topic_ids.get(topic),
+                "note": state.note,
+            }
+            marks[topic, partition] = (start, json.dumps({_MARK: said}, separators=(",", ":")))
+        with self._topics() as topics:
+            topics.commit_marks(self.group, marks)
+
+    def _topics(self) -> KafkaTopics:
+        return KafkaTopics(parse_sink(self._connection.options))
+
+
+_MARK: Final = "headrace-job-1"  # do not change: stored
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)[_MARK]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return dict(found)
+
+
+def digest_of(*parts: Any) -> str:
+    """A short name for what a job does."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One job: what it is called, what it does, and how fast.
+
+    `rows` makes the rows to write from the records of a chunk, and the note of the first run.
+    `window` is what a first run copies; a restart continues the stored one. `cuts` are the ends of
+    successive chunks, each with the time (in ms since the copy began) before which it is not
+    written; None: chunks of `chunk_records`.
+    """
+
+    connection: Connection
+    group: str
+    spec: str
+    window: Callable[[], Window]
+    rows: Callable[[Window, dict[str, Any]], Any]
+    target: str | None = None
+    to: Connection | None = None
+    chunk_records: int = CHUNK_RECORDS
+    rate_per_s: float | None = None
+    cuts: Callable[[Window], list[tuple[int, Offsets]]] | None = None
+    is_repeatable: bool = False
+    note: Callable[[], dict[str, Any]] = dict
+
+
+class Chunk(NamedTuple):
+    """Progress after a chunk: offsets read, rows written, offsets left."""
+
+    read: int
+    written: int
+    left: int
+
+
+@dataclass
+class CopyReport:
+    """The result of a run. `read` counts offsets, `written` rows, by destination."""
+
+    group: str
+    window: Window
+    read: int = 0
+    by_topic: dict[str, int] = field(default_factory=dict)
+    chunks: int = 0
+    elapsed_ms: int = 0
+    resumed: bool = False
+    is_done: bool = False
+    late_ms_max: int = 0
+
+    @property
+    def written(self) -> int:
+        """Rows written, to all topics."""
+        return sum(self.by_topic.values())
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "job": self.group,
+            "window": self.window.document(),
+            "read": self.read,
+            "written": self.written,
+            "by_topic": self.by_topic,
+            "chunks": self.chunks,
+            "seconds": self.elapsed_ms / 1000,
+            "resumed": self.resumed,
+            "done": self.is_done,
+            "late_seconds_max": self.late_ms_max / 1000,
+        }
+
+
+def stored_or_new(copy: Copy) -> tuple[JobState, bool]:
+    """The job's state, and whether it was stored: then the run continues it.
+
+    Raises OptionInvalid if the job is unfinished and was started with other options.
+    """
+    marks = JobMarks(copy.connection, copy.group)
+    state = marks.read()
+    if state is not None and not (state.is_done and copy.is_repeatable):
+        if state.spec != copy.spec:
+            raise OptionInvalid(
+                f"The job {copy.group} was started with other options, and has not been finished."
+                if not state.is_done
+                else f"The job {copy.group} has run with other options."
+                " Nothing was written. Repeat it with the options of its first run, or give this"
+                " one a name of its own (--job)."
+            )
+        return state, True
+    window = copy.window()
+    return JobState(copy.spec, window, window.start, copy.note()), False
+
+
+def run_copy(
+    copy: Copy,
+    *,
+    on_chunk: Callable[[Chunk], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> CopyReport:
+    """Copy until done or stopped; a run after a kill continues, a run after the end does nothing.
+
+    Raises what the source and the sink raise: RecordsLost, TopicRecreated, RowInvalid, RowsChanged.
+    """
+    marks = JobMarks(copy.connection, copy.group)
+    state, resumed = stored_or_new(copy)
+    begun_ns = monotonic_ns()
+    report = CopyReport(copy.group, state.window, resumed=resumed)
+    for due_ms, end in _chunks(copy, state):
+        if should_stop():
+            break
+        _wait_until(begun_ns, due_ms, should_stop)
+        state = state._replace(chunk_end=end)
+        marks.write(state)
+        chunk = state.window._replace(end=end)
+        write_id = f"{copy.group}.{digest_of(copy.spec, chunk.document())}"
+        written = write_once(
+            copy.rows(chunk, state.note), copy.to or copy.connection, copy.target, write_id
+        )
+        state = state._replace(window=state.window._replace(start=end))
+        marks.write(state)
+        forget(copy.to or copy.connection, write_id)
+        report.read += chunk.size
+        for topic, count in written.items():
+            report.by_topic[topic] = report.by_topic.get(topic, 0) + count
+        report.chunks += 1
+        elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
+        if copy.cuts is not None:
+            report.late_ms_max = max(report.late_ms_max, elapsed_ms - due_ms)
+        on_chunk(Chunk(chunk.size, sum(written.values()), state.window.size))
+        if copy.rate_per_s:
+            _wait_until(begun_ns, int(report.written / copy.rate_per_s * 1000), should_stop)
+    report.elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
+    report.is_done = state.is_done
+    return report
+
+
+def _chunks(copy: Copy, state: JobState) -> Iterator[tuple[int, Offsets]]:
+    """The ends of the chunks to write, each with its due time. A pinned chunk comes first."""
+    window = state.window
+    if total(window.start, state.chunk_end):
+        yield 0, state.chunk_end
+        window = window._replace(start=state.chunk_end)
+    if copy.cuts is not None:
+        for due_ms, end in copy.cuts(window):
+            if total(window.start, end):
+                yield due_ms, end
+                window = window._replace(start=end)
+    size = copy.chunk_records
+    if copy.rate_per_s:
+        size = max(1, min(size, int(copy.rate_per_s * _RATE_CHUNK_S)))
+    while window.size:
+        end = limited(window.start, window.end, size)
+        yield 0, end
+        window = window._replace(start=end)
+
+
+def _wait_until(begun_ns: int, due_ms: int, should_stop: Callable[[], bool]) -> None:
+    while not should_stop():
+        left_ms = due_ms - (monotonic_ns() - begun_ns) // 1_000_000
+        if left_ms <= 0:
+            return
+        sleep(min(left_ms, 500) / 1000)
+
+
+def write_once(rows: Any, to: Connection, target: str | None, write_id: str) -> dict[str, int]:
+    """Write rows to topics exactly once per `write_id`; returns their number by topic."""
+    rows = rows.select(*(name for name in OUTPUT if name in rows.columns))
+    writer = rows.write.format("headrace").options(**to.options).option("writeId", write_id)
+    if target is not None:
+        writer = writer.option("topic", target)
+    writer.mode("append").save()
+    with KafkaTopics(parse_sink(to.options)) as topics:
+        stored = topics.marks(f"{GROUP_PREFIX}.{write_id}")
+    marks = {topic: Mark.parse_or_none(text) for (topic, _), (_, text) in stored.items()}
+    return {topic: mark.row_count for topic, mark in marks.items() if mark is not None}
+
+
+def forget(to: Connection, write_id: str) -> None:
+    """Delete the sink's marks of a finished write, which the job's own state is past."""
+    from confluent_kafka import KafkaException
+
+    group = f"{GROUP_PREFIX}.{write_id}"
+    asked = to.cluster.admin.delete_consumer_groups([group], request_timeout=_REQUEST_TIMEOUT_S)
+    try:
+        asked[group].result(_REQUEST_TIMEOUT_S)
+    except (KafkaException, TimeoutError) as error:
+        # Not permitted, or no rows and so no marks: they expire by themselves.
+        _log.debug("group %s is left: %s", group, error)
+
+
+def check_keeps_order(frame: Any) -> None:
+    """Raise OptionInvalid if the query moves rows between tasks or out of their order."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        frame.explain()
+    found = [word for word in _SHUFFLES if word in text.getvalue()]
+    if found:
+        raise OptionInvalid(
+            "The SQL aggregates, joins, sorts or repartitions rows"
+            f" ({', '.join(found)}), so the order of keys would be lost, and a restart could not"
+            " repeat it. Nothing was written. Use WHERE and expressions over one record; for"
+            " aggregates write a pipeline (docs/PIPELINE.md, ETL)."
+        )

@@ -1,0 +1,154 @@
+"""A replay writes each record once, in the order of its key, at the speed that was asked for."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.jobs.replay import ReplayConfig, plan_replay, run_replay
+from headrace.pipeline.jobs.windows import Bounds, Connection
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def target(broker, topic):
+    name = f"{topic}-again"
+    create_topic(broker, name, 2, {"retention.ms": "-1"})
+    return name
+
+
+def publish(broker, topic, count, first=0, step_ms=100, swapped=()):
+    """Records of 7 keys; those in `swapped` carry the time of the record before them."""
+    producer = Producer({"bootstrap.servers": broker, "enable.idempotence": True})
+    for number in range(first, first + count):
+        late_ms = 15_000 if number in swapped else 0
+        producer.produce(
+            topic, b"%d" % number, b"key-%d" % (number % 7), partition=number % 7 % 3,
+            timestamp=START_MS + number * step_ms - late_ms, headers=[("n", b"%d" % number)],
+        )  # fmt: skip
+    assert producer.flush(60) == 0
+
+
+def by_key(rows):
+    found = {}
+    for row in sorted(rows, key=lambda each: (each.partition, each.offset)):
+        found.setdefault(bytes(row.key), []).append(row)
+    return found
+
+
+def test_a_range_is_replayed_in_order_of_keys_and_only_once(broker, topic, target, spark, read):
+    publish(broker, topic, 700)
+    bounds = Bounds(since_ms=START_MS + 10_000, until_ms=START_MS + 60_000)
+    config = ReplayConfig(
+        Connection(broker), topic, target, bounds, chunk_records=90,
+        sql="SELECT * EXCEPT (value), concat('v', cast(value AS string)) AS value FROM records"
+        " WHERE cast(cast(value AS string) AS int) % 2 = 0",
+    )  # fmt: skip
+    expected = [number for number in range(100, 600) if number % 2 == 0]
+    plan = plan_replay(config, spark=spark)
+    assert (plan["read"], plan["written"]) == (500, len(expected))
+    assert read(target).count() == 0
+    report = run_replay(config, spark=spark)
+    assert (report.read, report.written, report.is_done) == (500, len(expected), True)
+    assert report.chunks > 4
+    rows = read(target).collect()
+    assert sorted(int(bytes(row.value)[1:]) for row in rows) == expected
+    for key, all_ in by_key(rows).items():
+        numbers = [int(bytes(row.value)[1:]) for row in all_]
+        assert numbers == sorted(numbers), key
+        assert len({row.partition for row in all_}) == 1
+    assert all(int(row.timestamp.timestamp() * 1000) == START_MS + int(bytes(row.value)[1:]) * 100
+               for row in rows)  # fmt: skip
+    assert all(row.headers[0].key == "n" for row in rows)
+    publish(broker, topic, 50, first=700)
+    again = run_replay(config, spark=spark)
+    assert (again.written, again.resumed, again.is_done) == (0, True, True)
+    assert read(target).count() == len(expected)
+
+
+def test_a_job_is_continued_only_with_its_own_options(broker, topic, target, spark):
+    publish(broker, topic, 100)
+    config = ReplayConfig(Connection(broker), topic, target, job=target, chunk_records=30)
+    stopped = run_replay(config, spark=spark, should_stop=iter([False, True, True]).__next__)
+    assert not stopped.is_done
+    with pytest.raises(OptionInvalid, match="other options"):
+        run_replay(
+            ReplayConfig(Connection(broker), topic, target, job=target, times="now"), spark=spark
+        )
+    assert run_replay(config, spark=spark).is_done
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT key, max(value) AS value FROM records GROUP BY key",
+        "SELECT * FROM records ORDER BY value",
+        "SELECT *, row_number() OVER (PARTITION BY key ORDER BY offset) AS n FROM records",
+        "SELECT key FROM records",
+    ],
+)
+def test_sql_that_loses_the_order_or_the_value_is_refused(broker, topic, target, spark, read, sql):
+    publish(broker, topic, 10)
+    with pytest.raises(OptionInvalid, match=r"(order of keys|without a value)"):
+        run_replay(ReplayConfig(Connection(broker), topic, target, sql=sql), spark=spark)
+    assert read(target).count() == 0
+
+
+def test_a_replay_at_twice_the_speed_takes_half_the_time(broker, topic, target, spark, read):
+    publish(broker, topic, 240, swapped={50, 51, 180})
+    config = ReplayConfig(Connection(broker), topic, target, speed=2.0, times="now")
+    begun = time.monotonic()
+    report = run_replay(config, spark=spark)
+    # 24 s of records: the last slice of 4 s is due after 10 s.
+    assert time.monotonic() - begun >= 10
+    assert (report.written, report.is_done) == (240, True)
+    rows = read(target).collect()
+    for key, all_ in by_key(rows).items():
+        numbers = [int(bytes(row.value)) for row in all_]
+        assert numbers == sorted(numbers), key
+    arrived = {int(bytes(row.value)): row.timestamp.timestamp() for row in rows}
+    assert 8 <= arrived[239] - arrived[0] <= 10 + report.late_ms_max / 1000 + 5
+
+
+CHILD = """
+import sys
+from headrace.pipeline.jobs.replay import ReplayConfig, run_replay
+from headrace.pipeline.jobs.windows import Connection
+from headrace.pipeline.session import SessionConfig, make_session
+broker, topic, target = sys.argv[1:]
+spark = make_session(SessionConfig("local[2]", memory_mb=512, short_run=True))
+config = ReplayConfig(Connection(broker), topic, target, job=target, chunk_records=400)
+run_replay(config, spark=spark, on_chunk=lambda chunk: print(chunk.left, flush=True))
+"""
+
+
+def test_a_replay_killed_in_the_middle_is_completed_without_a_duplicate(
+    broker, topic, target, spark, read
+):
+    """Killed while a chunk is being written; the restart has another chunk size."""
+    publish(broker, topic, 3_000)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, broker, topic, target], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    for _ in range(2):
+        assert child.stdout.readline()
+    time.sleep(0.8)
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    before = read(target).count()
+    assert 0 < before < 3_000
+    config = ReplayConfig(Connection(broker), topic, target, job=target, chunk_records=1_000)
+    report = run_replay(config, spark=spark)
+    assert report.resumed
+    rows = read(target).collect()
+    assert sorted(int(bytes(row.value)) for row in rows) == list(range(3_000))
+    for key, all_ in by_key(rows).items():
+        numbers = [int(bytes(row.value)) for row in all_]
+        assert numbers == sorted(numbers), key
