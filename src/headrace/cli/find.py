@@ -1,7 +1,7 @@
 """`headrace find`: finds messages and shows their state.
 
 Invariants: uses HTTP, page by page, so that a broker never holds more than one page. Any broker
-searches all partitions.
+searches all partitions. An archive is searched after the log, only when it is named.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from urllib.parse import urlencode
 import click
 
 from headrace.cli.completion import complete_topics
-from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
+from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
+from headrace.cli.pipeline_session import (
+    MASTER,
+    WAREHOUSE_OR_NONE,
+    job_module,
+    restarted,
+    spark_for,
+)
 from headrace.cli.positions import TimeType
 from headrace.cli.queue import Milliseconds
 from headrace.cli.web import HTTP, Web, path_of
@@ -37,6 +45,10 @@ VALUE_LENGTH: Final = 60
 @click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
 @click.option("--count", "-n", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--time-limit", type=Milliseconds(), default="60s", show_default=True)
+@WAREHOUSE_OR_NONE
+@click.option("--table", help="With --warehouse: go on in this archive; NAMESPACE.NAME.")
+@click.option("--where", metavar="SQL", help="With --table: SQL over a record there.")
+@MASTER
 @HTTP
 @AS_JSON
 @click.pass_obj
@@ -44,19 +56,31 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
     """Find messages of TOPIC.
 
     Searches the log, delayed and half messages, and the dead letter topics of its share groups, and
-    shows the state of each message in each share group.
+    shows the state of each message in each share group. With --warehouse and --table, the search
+    goes on in the topic's archive, by a Spark job.
 
     \b
     Examples:
       headrace find orders --id order-17
       headrace find orders --key customer-7 --since 2h --json
       headrace find orders --tag vip --header region=eu --until 2013-01-31T12:00:00
+      headrace find orders --id order-17 --table archive.orders --warehouse ./warehouse
     """
     names = ("message_id", "key", "tag", "header", "partition")
     query = {name: options[name] for name in names if options[name] is not None}
     times = (("since_ms", options["since"]), ("until_ms", options["until"]))
     query |= {name: at for name, at in times if at is not None}
+    if (options["warehouse"] is None) != (options["table"] is None):
+        raise CommandFailed(
+            "an archive is found by --table and --warehouse together; nothing was searched",
+            "Give both, or none",
+            USAGE,
+        )
+    if options["table"] is None:
+        refuse_inert("without --table", "where", "master")
     found = find_all(session, topic, query, options)
+    if options["table"] is not None:
+        _add_archived(topic, query, found, options)
     if options["as_json"]:
         print_json(found)
     else:
@@ -74,6 +98,29 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
             else "Check the id, key or tag; expired and purged messages are not found",
             NOT_FOUND,
         )
+
+
+def _add_archived(
+    topic: str, query: dict[str, Any], found: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """Add what only the table has, up to --count."""
+    job, windows = job_module("jobs.search"), job_module("jobs.windows")
+    table = job_module("catalog").TableName.parse(options["table"])
+    room = options["count"] - len(found["messages"])
+    if room <= 0:
+        return
+
+    def search() -> Any:
+        with spark_for(options["master"], options["warehouse"], options["table"]) as spark:
+            frame = windows.read_table(spark, table).frame
+            matching = job.search(job.Query(topic, where=options["where"], **query), frame)
+            return job.documents(matching, options["count"])
+
+    hot = {(one["topic"], one["partition"], one.get("offset")) for one in found["messages"]}
+    archived = restarted(search, f"The search of {options['table']}")
+    found["messages"] += [
+        one for one in archived if (one["topic"], one["partition"], one["offset"]) not in hot
+    ][:room]
 
 
 def find_all(

@@ -80,7 +80,7 @@ def connection_of(session: CliSession) -> Any:
 
 @contextmanager
 def spark_for(master: str, warehouse: str | None, table: str | None = None) -> Iterator[Any]:
-    """A session for one job. Raises CommandFailed where Spark fails."""
+    """A session for one job."""
     sessions = job_module("session")
     place = None
     if warehouse is not None:
@@ -89,16 +89,15 @@ def spark_for(master: str, warehouse: str | None, table: str | None = None) -> I
     config = sessions.SessionConfig(
         master, warehouse=place, memory_mb=MEMORY_MB, short_run=master.startswith("local")
     )
-    with spark_failures(warehouse):
-        spark = job_module("jobs.running").open_session(config)
-        try:
-            yield spark
-        finally:
-            spark.stop()
+    spark = job_module("jobs.running").open_session(config)
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 @contextmanager
-def spark_failures(warehouse: str | None = None) -> Iterator[None]:
+def _spark_failures() -> Iterator[None]:
     """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
     try:
         yield
@@ -107,10 +106,10 @@ def spark_failures(warehouse: str | None = None) -> Iterator[None]:
             raise
         ours = job_module("jobs.running").cause_of(error)
         said = str(error).strip().splitlines()[:1]
-        step = "Check the SQL, and the topics that it names"
-        if warehouse is not None:
-            step += f"; the tables have to be in the warehouse {warehouse}"
-        raise CommandFailed(ours or f"Spark failed: {''.join(said).rstrip('.')}", step) from error
+        raise CommandFailed(
+            ours or f"Spark failed: {''.join(said).rstrip('.')}",
+            "Check the SQL, and that the tables are in --warehouse; the same command continues",
+        ) from error
 
 
 class Stop:
@@ -139,5 +138,9 @@ def stop_on_interrupt(what: str) -> Stop:
 
 
 def restarted(job: Callable[[], Any], what: str) -> Any:
-    """Run a restartable job until it returns: transient failures of Spark restart it."""
-    return job_module("restarts").with_restarts(job, what)
+    """Run a restartable job until it returns: transient failures of Spark restart it.
+
+    Raises CommandFailed where Spark fails for another reason.
+    """
+    with _spark_failures():
+        return job_module("restarts").with_restarts(job, what)

@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import logging
+import re
 from dataclasses import dataclass, field
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,7 +37,9 @@ CHUNK_RECORDS: Final = 500_000
 _RATE_CHUNK_S: Final = 2.0
 _REQUEST_TIMEOUT_S: Final = 30.0
 OUTPUT: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
-_SHUFFLES: Final = ("Exchange", "Aggregate", "Window", "Sort", "Join")
+_SHUFFLES: Final = ("Exchange", "Aggregate", "Window", "Sort", "Join", "Limit", "Ordered", "Sample")
+_OPERATOR: Final = re.compile(r"^[\s:+*()\d-]*([A-Z]\w+)", re.MULTILINE)
+"""The first word of a line of a physical plan."""
 
 
 class JobState(NamedTuple):
@@ -194,10 +197,9 @@ def stored_or_new(copy: Copy) -> tuple[JobState, bool]:
     state = marks.read()
     if state is not None and not (state.is_done and copy.is_repeatable):
         if state.spec != copy.spec:
+            what = "has run" if state.is_done else "was started, and not finished,"
             raise OptionInvalid(
-                f"The job {copy.group} was started with other options, and has not been finished."
-                if not state.is_done
-                else f"The job {copy.group} has run with other options."
+                f"The job {copy.group} {what} with other options."
                 " Nothing was written. Repeat it with the options of its first run, or give this"
                 " one a name of its own (--job)."
             )
@@ -286,8 +288,8 @@ def write_once(rows: Any, to: Connection, target: str | None, write_id: str) -> 
     writer.mode("append").save()
     with KafkaTopics(parse_sink(to.options)) as topics:
         stored = topics.marks(f"{GROUP_PREFIX}.{write_id}")
-    marks = {topic: Mark.parse_or_none(text) for (topic, _), (_, text) in stored.items()}
-    return {topic: mark.row_count for topic, mark in marks.items() if mark is not None}
+    found = [(topic, Mark.parse_or_none(text)) for (topic, _), (_, text) in stored.items()]
+    return {topic: mark.row_count for topic, mark in found if mark is not None and mark.is_done}
 
 
 def forget(to: Connection, write_id: str) -> None:
@@ -295,7 +297,8 @@ def forget(to: Connection, write_id: str) -> None:
     from confluent_kafka import KafkaException
 
     group = f"{GROUP_PREFIX}.{write_id}"
-    asked = to.cluster.admin.delete_consumer_groups([group], request_timeout=_REQUEST_TIMEOUT_S)
+    admin = to.cluster.admin  # a client that is freed answers nothing
+    asked = admin.delete_consumer_groups([group], request_timeout=_REQUEST_TIMEOUT_S)
     try:
         asked[group].result(_REQUEST_TIMEOUT_S)
     except (KafkaException, TimeoutError) as error:
@@ -308,10 +311,11 @@ def check_keeps_order(frame: Any) -> None:
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         frame.explain()
-    found = [word for word in _SHUFFLES if word in text.getvalue()]
+    operators = set(_OPERATOR.findall(text.getvalue()))
+    found = sorted(one for one in operators if any(word in one for word in _SHUFFLES))
     if found:
         raise OptionInvalid(
-            "The SQL aggregates, joins, sorts or repartitions rows"
+            "The SQL aggregates, joins, sorts, limits or repartitions rows"
             f" ({', '.join(found)}), so the order of keys would be lost, and a restart could not"
             " repeat it. Nothing was written. Use WHERE and expressions over one record; for"
             " aggregates write a pipeline (docs/PIPELINE.md, ETL)."

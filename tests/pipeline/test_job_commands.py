@@ -1,0 +1,86 @@
+"""The commands of jobs: what they print, what they write, and the exit codes schedulers see."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.pipeline.test_delivery_proof import PARTITIONS, commit, publish
+
+from headrace.pipeline.demo.clients import create_topic
+
+
+@pytest.fixture
+def numbered_topic(broker, topic):
+    name = f"{topic}-stored"
+    settings = {"retention.ms": "-1", "headrace.message.attributes": "ignore"}
+    create_topic(broker, name, PARTITIONS, settings)
+    publish(broker, name, [("shop", n, n % PARTITIONS) for n in range(90) if n != 50])
+    return name
+
+
+def headrace(broker, *arguments):
+    command = [sys.executable, "-m", "headrace", "--bootstrap", broker, "pipeline", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, env=os.environ
+    )
+
+
+def test_a_proof_is_a_certificate_and_an_exit_code(broker, numbered_topic, tmp_path):
+    group = f"{numbered_topic}-readers"
+    commit(broker, numbered_topic, group, {0: 30, 1: 30, 2: 20})
+    path = tmp_path / "certificate.json"
+    master = ("--master", "local[2]")
+    given = ("--sent", "shop=0:89", "--group", group, "--certificate", str(path), *master)
+    done = headrace(broker, "proof", numbered_topic, *given)
+    assert done.returncode == 1, done.stderr
+    assert "shop: 1 not stored (sequences 50)" in done.stderr
+    assert f"{group}: not acknowledged: {numbered_topic}-2: offsets 20 to 28" in done.stderr
+    assert "sent 90 | stored 89" in done.stdout
+    verified = headrace(broker, "verify", str(path), "--json")
+    assert verified.returncode == 1
+    assert json.loads(verified.stdout) == {"intact": True, "wrong": [], "verdict": "failed"}
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"verdict": "proven", "problems": []}))
+    assert "not intact" in headrace(broker, "verify", str(path)).stderr
+
+
+def test_the_page_of_a_topic_is_made_by_one_command(broker, numbered_topic, tmp_path):
+    group = f"{numbered_topic}-readers"
+    commit(broker, numbered_topic, group, {0: 30, 1: 30, 2: 29})
+    out = tmp_path / "page"
+    done = headrace(
+        broker, "page", numbered_topic, "--group", group, "--watch", "1s", "--out", str(out),
+        "--master", "local[2]",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in out.iterdir()} >= {"index.html", "flow.png", "lag-0.png"}
+    assert "not proven" in (out / "index.html").read_text()
+
+
+def test_quality_and_replay_answer_with_figures(broker, numbered_topic, tmp_path):
+    expected = tmp_path / "expect.toml"
+    expected.write_text(
+        f'["{numbered_topic}".checks]\n"no x" = "key <> cast(\'shop\' AS binary)"\n'
+    )
+    done = headrace(
+        broker,
+        "quality",
+        numbered_topic,
+        "--expect",
+        str(expected),
+        "--master",
+        "local[2]",
+        "--json",
+    )
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["violations"] == {"no x": 89}
+    target = f"{numbered_topic}-again"
+    create_topic(broker, target, 1, {"retention.ms": "-1"})
+    done = headrace(
+        broker, "replay", numbered_topic, "--to", target, "--dry-run", "--json",
+        "--sql", "SELECT key, value FROM records WHERE partition = 1", "--master", "local[2]",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["written"] == 30

@@ -1,0 +1,261 @@
+"""Backlog, quality, traces and search against answers computed in plain Python."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.pipeline.catalog import TableName
+from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
+from headrace.pipeline.jobs.backlog import (
+    BacklogConfig,
+    Sample,
+    run_backlog,
+    store_samples,
+    stored_samples,
+)
+from headrace.pipeline.jobs.quality import (
+    Expectations,
+    check_quality,
+    parse_expectations,
+    store_violations,
+)
+from headrace.pipeline.jobs.search import Query, documents, search
+from headrace.pipeline.jobs.traces import (
+    TraceConfig,
+    group_events,
+    sampled_positions,
+    store_events,
+    stored_events,
+    summarize,
+)
+from headrace.pipeline.jobs.windows import (
+    WHOLE_LOG,
+    Connection,
+    read_table,
+    read_window,
+    resolve_window,
+)
+
+START_MS = 1_700_000_040_000  # a full minute
+
+
+def publish(broker, topic, records):
+    """Write (partition, key, value, timestamp, headers)."""
+    producer = Producer({"bootstrap.servers": broker, "enable.idempotence": True})
+    for partition, key, value, at_ms, headers in records:
+        producer.produce(topic, value, key, partition, timestamp=at_ms, headers=headers)
+    assert producer.flush(60) == 0
+
+
+@pytest.fixture
+def window_of(broker):
+    def resolved(*topics):
+        return resolve_window(Connection(broker).cluster, topics, WHOLE_LOG)
+
+    return resolved
+
+
+@pytest.fixture
+def records_of(broker, spark, window_of):
+    def frame(*topics):
+        return read_window(spark, Connection(broker), window_of(*topics))
+
+    return frame
+
+
+def test_a_backlog_has_the_keys_and_arrivals_that_a_count_finds(broker, topic, spark, table):
+    chance = random.Random(3)
+    sent = [
+        (n % 3, b"hot" if chance.random() < 0.6 else b"key-%d" % (n % 9), b"x" * (n % 5),
+         START_MS + chance.randrange(600_000), None)
+        for n in range(900)
+    ]  # fmt: skip
+    publish(broker, topic, sent)
+    committed = {topic: {"0": 100, "1": 250}}
+    ends = {topic: {"0": 300, "1": 300, "2": 300}}
+    before = Sample(
+        START_MS + 600_000, {topic: {"0": 40, "1": 250}}, {topic: dict.fromkeys("012", 280)}
+    )
+    now = Sample(START_MS + 610_000, committed, ends)
+    config = BacklogConfig(Connection(broker), topic, "workers", (before, now), hot_keys=3)
+    found = run_backlog(config, spark=spark)
+    unread = [
+        one for p, first in ((0, 100), (1, 250), (2, 0))
+        for one in [s for s in sent if s[0] == p][first:]
+    ]  # fmt: skip
+    assert found["lag"] == len(unread) == 550
+    counts = Counter(key.decode() for _, key, *_ in unread)
+    best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]
+    assert [(one["key"], one["records"]) for one in found["hot_keys"]] == best
+    buckets = Counter(at // 60_000 * 60_000 for *_, at, _ in sent)
+    assert {begin: count for begin, count, _ in found["arrivals"]} == buckets
+    assert sum(size for *_, size in found["arrivals"]) == sum(
+        len(value) for _, _, value, *_ in sent
+    )
+    assert [one["oldest_ms"] for one in found["partitions"]] == [
+        [s for s in sent if s[0] == p][first][3] for p, first in ((0, 100), (1, 250), (2, 0))
+    ]
+    assert (found["forecast"]["arrival_per_s"], found["forecast"]["drain_per_s"]) == (6.0, 6.0)
+    assert found["forecast"]["verdict"] == "never at this rate"
+    name = f"headrace.{table}"
+    store_samples(config, name, spark=spark)
+    assert stored_samples(spark, name, "workers", topic, 0)[-1].lag(topic) == 550
+    assert stored_samples(spark, name, "others", topic, 0) == ()
+
+
+EXPECTED = """
+[orders]
+columns = "id BIGINT, amount DOUBLE, currency STRING"
+required = ["body.id"]
+unique = ["body.id"]
+fresh_within_s = 900
+[orders.ranges]
+"body.amount" = [0, 1000]
+[orders.checks]
+"known currency" = "body.currency IN ('EUR', 'USD')"
+"has a key" = "key IS NOT NULL"
+"""
+
+
+def test_violations_are_those_that_were_planted(broker, topic, spark, table, window_of, records_of):
+    good = {"id": 0, "amount": 10.0, "currency": "EUR"}
+    sent, planted = [], Counter()
+    for n in range(200):
+        body, key = good | {"id": n}, b"k"
+        if n % 20 == 3:
+            body["amount"] = -1 if n % 40 == 3 else 1001
+            planted["range: body.amount"] += 1
+        if n % 25 == 4:
+            body["id"] = n - 1
+            planted["unique: body.id"] += 1
+        if n % 50 == 6:
+            body["id"] = None
+            planted["required: body.id"] += 1
+        if n % 40 == 8:
+            body["currency"] = "XYZ"
+            planted["known currency"] += 1
+        value = json.dumps(body).encode()
+        if n % 50 == 9:
+            value = b'{"id": "not a number"}' if n == 9 else b"\xff\xfenot JSON"
+            planted["schema"] += 1
+        if n % 100 == 11:
+            key = None
+            planted["has a key"] += 1
+        sent.append((0, key, value, START_MS + n, None))
+    sent.append((1, b"tombstone", None, START_MS, None))
+    publish(broker, topic, sent)
+    (expected,) = parse_expectations(EXPECTED).values()
+    window = window_of(topic)
+    report = check_quality(records_of(topic), topic, expected, window, START_MS + 800_000)
+    planted["has a key"] += 0
+    assert +Counter(report.counts) == planted
+    assert (report.checked, report.is_met) == (201, False)
+    assert report.samples["schema"][0]["offset"] == 9
+    stale = check_quality(records_of(topic), topic, expected, window, START_MS + 2_000_000)
+    assert stale.counts["fresh"] == 1
+    for _ in range(2):  # a repeated run replaces its rows
+        store_violations(report, f"headrace.{table}", spark=spark)
+    stored = Counter(row.expectation for row in spark.table(f"headrace.{table}").collect())
+    assert stored == planted
+
+
+def test_good_records_violate_nothing(broker, topic, spark, window_of, records_of):
+    publish(broker, topic, [(0, b"k", b"v", START_MS, None)])
+    window = window_of(topic)
+    expected = Expectations(checks={"has a key": "key IS NOT NULL"}, unique=("key",))
+    assert check_quality(records_of(topic), topic, expected, window, START_MS).is_met
+    assert check_quality(records_of(topic), topic, Expectations(), window, START_MS).is_met
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[t]\nwhat = 1", "[t]\nranges = {a = [1]}", "t = 1", "[t", "[t]\nranges = {a = ['x', 1]}"],
+)
+def test_expectations_that_cannot_be_read_are_refused(text):
+    with pytest.raises(OptionInvalid):
+        parse_expectations(text)
+
+
+def test_latencies_are_those_of_the_messages(broker, topic, spark, table, window_of, records_of):
+    results = f"{topic}-results"
+    create_topic(broker, results, 1, {"retention.ms": "-1"})
+    chance = random.Random(8)
+    delays = {}
+    first, second = [], []
+    for n in range(200):
+        delays[n] = chance.randrange(1, 5_000) if n != 77 else 90_000
+        name = [("headrace-message-id", b"m-%d" % n)]
+        at = START_MS + n * 30_000
+        first.append((n % 3, b"k", b"v", at, name))
+        second.append((0, b"k", b"v", at + delays[n], name))
+    publish(broker, topic, first)
+    chance.shuffle(second)
+    publish(broker, results, second)
+    config = TraceConfig(topic, outliers=3)
+    events = stored_events(records_of(topic, results), config)
+    sample = sampled_positions(records_of(topic), config, 50)
+    assert len(sample) == 50
+    assert sample == sampled_positions(records_of(topic), config, 50)
+    answer = {"events": [
+        {"event": "acknowledged", "topic": topic, "partition": 0, "offset": 0, "group": "workers",
+         "attempt": 2, "at_ms": START_MS + 1_234},
+        {"event": "now", "topic": topic, "partition": 0, "offset": 0, "group": "workers"},
+        {"event": "stored", "topic": topic, "partition": 0, "offset": 0, "at_ms": START_MS},
+    ]}  # fmt: skip
+    events = events.unionByName(group_events(spark, [("m-0", answer)]))
+    found = summarize(events, config)
+    assert found["slow"][0]["message"] == "m-77"
+    assert [one["latency_ms"] for one in found["slow"]] == sorted(delays.values())[:-4:-1]
+    acknowledged = [one for one in found["latencies"] if one["group"] == "workers"]
+    assert [(one["count"], one["slowest_ms"]) for one in acknowledged] == [(1, 1_234)]
+    by_hour = {}
+    for n, delay in delays.items():
+        by_hour.setdefault((START_MS + n * 30_000) // 3_600_000 * 3_600_000, []).append(delay)
+    stored = {one["hour_ms"]: one for one in found["latencies"] if one["topic"] == results}
+    assert stored.keys() == by_hour.keys()
+    for hour, all_ in by_hour.items():
+        all_.sort()
+        assert stored[hour]["count"] == len(all_)
+        place = 0.5 * (len(all_) - 1)
+        low, part = int(place), place % 1
+        high = all_[min(low + 1, len(all_) - 1)]
+        assert stored[hour]["p50_ms"] == pytest.approx(all_[low] + part * (high - all_[low]))
+        assert stored[hour]["slowest_ms"] == all_[-1]
+    name = TableName.parse(f"headrace.{table}")
+    for _ in range(2):
+        store_events(events, name, window_of(topic, results), spark=spark)
+    assert spark.table(name.in_spark).count() == 401
+
+
+def test_a_search_finds_each_message_once_in_the_log_and_in_the_table(
+    broker, topic, spark, warehouse, table, records_of
+):
+    sent = [
+        (n % 3, b"customer-%d" % (n % 4), b'{"total": %d}' % n, START_MS + n * 1000,
+         [("headrace-message-id", b"id-%d" % n), ("region", b"eu" if n % 2 else b"us"),
+          ("headrace-keys", b"red blue" if n % 5 == 0 else b"green")])
+        for n in range(60)
+    ]  # fmt: skip
+    publish(broker, topic, sent[:40])
+    run_archive(ArchiveConfig(broker, topic, warehouse.folder, table), spark=spark)
+    publish(broker, topic, sent[40:])
+    archive = read_table(spark, TableName.parse(f"headrace.{table}")).frame
+    queries = {
+        Query(topic, message_id="id-17"): lambda n: n == 17,
+        Query(topic, key="customer-2"): lambda n: n % 4 == 2,
+        Query(topic, key="blue", since_ms=START_MS + 30_000): lambda n: n % 5 == 0 and n >= 30,
+        Query(topic, header="region=eu", partition=1): lambda n: n % 2 == 1 and n % 3 == 1,
+        Query(topic, where="get_json_object(cast(value AS string), '$.total') > 50"):
+            lambda n: n > 50,
+        Query(topic, until_ms=START_MS + 5_000): lambda n: n < 5,
+        Query(f"{topic}' OR '1'='1"): lambda n: False,
+    }  # fmt: skip
+    for query, is_wanted in queries.items():
+        found = documents(search(query, archive, records_of(topic)), 1_000)
+        totals = Counter(json.loads(one["value"])["total"] for one in found)
+        assert totals == Counter(n for n in range(60) if is_wanted(n)), query
