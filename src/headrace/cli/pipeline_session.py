@@ -33,9 +33,7 @@ WAREHOUSE = click.option("--warehouse", required=True, help="Directory of the Ic
 WAREHOUSE_OR_NONE = click.option(
     "--warehouse", metavar="DIR", help="Directory of the Iceberg warehouse, if tables are used."
 )
-MASTER = click.option(
-    "--master", default="local[*]", show_default=True, help="Spark master URL, or sc://HOST:PORT."
-)
+MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
 RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
 MEMORY_MB = 2048
@@ -89,7 +87,7 @@ def spark_for(master: str, warehouse: str | None, table: str | None = None) -> I
     config = sessions.SessionConfig(
         master, warehouse=place, memory_mb=MEMORY_MB, short_run=master.startswith("local")
     )
-    spark = job_module("jobs.running").open_session(config)
+    spark = sessions.make_session(config)
     try:
         yield spark
     finally:

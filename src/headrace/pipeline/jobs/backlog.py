@@ -147,7 +147,7 @@ def run_backlog(config: BacklogConfig, *, spark: Any) -> dict[str, Any]:
 
 def arrivals(records: Any, bucket_ms: int) -> list[list[int]]:
     """[begin in ms, records, bytes of values] by time of the record; the last `BUCKETS_MAX`."""
-    from pyspark.sql.functions import expr
+    from pyspark.sql.functions import desc, expr
 
     begin = f"floor(unix_millis(timestamp) / {bucket_ms}) * {bucket_ms} AS begin_ms"
     rows = (
@@ -155,7 +155,7 @@ def arrivals(records: Any, bucket_ms: int) -> list[list[int]]:
         .selectExpr(begin, "coalesce(octet_length(value), 0) AS size")
         .groupBy("begin_ms")
         .agg(expr("count(*) AS count"), expr("sum(size) AS size"))
-        .orderBy(expr("begin_ms DESC"))
+        .orderBy(desc("begin_ms"))
         .limit(BUCKETS_MAX)
     )
     return [[row["begin_ms"], row["count"], row["size"]] for row in rows.collect()][::-1]
@@ -163,7 +163,7 @@ def arrivals(records: Any, bucket_ms: int) -> list[list[int]]:
 
 def hot_keys(backlog: Any, count: int) -> list[dict[str, Any]]:
     """The keys with the most unread records."""
-    from pyspark.sql.functions import expr
+    from pyspark.sql.functions import desc, expr
 
     counted = backlog.groupBy("key").agg(expr("count(*) AS records"))
     rows = counted.selectExpr("key", "records", "sum(records) OVER () AS total")
@@ -175,7 +175,7 @@ def hot_keys(backlog: Any, count: int) -> list[dict[str, Any]]:
             "records": row["records"],
             "share": row["records"] / row["total"],
         }
-        for row in rows.orderBy(expr("records DESC"), "key").limit(count).collect()
+        for row in rows.orderBy(desc("records"), "key").limit(count).collect()
     ]
 
 

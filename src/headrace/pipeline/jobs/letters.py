@@ -89,7 +89,7 @@ def own_headers() -> str:
 
 def causes(letters: Any, samples: int = 3) -> list[dict[str, Any]]:
     """Failures by kind, origin, consumer and cause, the most frequent first, with samples."""
-    from pyspark.sql.functions import expr
+    from pyspark.sql.functions import desc, expr
 
     sample = (
         "struct(topic, partition, offset, timestamp,"
@@ -108,7 +108,7 @@ def causes(letters: Any, samples: int = 3) -> list[dict[str, Any]]:
             expr(f"min_by({sample}, named_struct('p', partition, 'o', offset)) AS oldest"),
             expr(f"max_by({sample}, named_struct('t', timestamp, 'o', offset)) AS newest"),
         )
-        .orderBy(expr("count DESC"), "origin_topic", "consumer", "cause")
+        .orderBy(desc("count"), "origin_topic", "consumer", "cause")
         .limit(1_000)
     )
     found = []

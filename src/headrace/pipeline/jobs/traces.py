@@ -110,7 +110,7 @@ def latencies(events: Any, config: TraceConfig) -> Any:
 
 def summarize(events: Any, config: TraceConfig) -> dict[str, Any]:
     """Percentiles by event, topic, group and hour, and the slowest messages."""
-    from pyspark.sql.functions import expr
+    from pyspark.sql.functions import desc, expr
 
     found = latencies(events, config).persist()
     try:
@@ -140,7 +140,7 @@ def summarize(events: Any, config: TraceConfig) -> dict[str, Any]:
             }
             for row in rows.collect()
         ]
-        slow = found.orderBy(expr("latency_ms DESC"), "message").limit(config.outliers)
+        slow = found.orderBy(desc("latency_ms"), "message").limit(config.outliers)
         return {
             "topic": config.topic,
             "latencies": by_hour,
