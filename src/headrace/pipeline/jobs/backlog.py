@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.pipeline.catalog import TableName
 from headrace.pipeline.jobs.windows import (
     WHOLE_LOG,
     Bounds,
@@ -247,7 +248,7 @@ def _rate_advice(arrival: float, drain: float, partitions: list[dict[str, Any]])
 
 def store_samples(config: BacklogConfig, table: str, *, spark: Any) -> None:
     """Append the samples of this run to a table."""
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.rpartition('.')[0]}")
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {TableName.parse(table).namespace_in_spark}")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({SAMPLE_COLUMNS}) USING iceberg")
     rows = [
         (one.at_ms, config.group, t, p, offset_of(one.committed, t, p, -1), end)

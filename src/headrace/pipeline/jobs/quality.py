@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.pipeline.catalog import TableName
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.transfer import digest_of
 from headrace.pipeline.jobs.windows import Window, quoted
@@ -120,7 +121,9 @@ def check_quality(
             "number",
             expr("row_number() OVER (PARTITION BY expectation ORDER BY partition, offset)"),
         )
-        for row in numbered.where(f"number <= {SAMPLES_MAX}").orderBy("expectation").collect():
+        for row in (
+            numbered.where(f"number <= {SAMPLES_MAX}").orderBy("expectation", "number").collect()
+        ):
             one = {name: row[name] for name in ("partition", "offset", "detail")}
             samples.setdefault(row["expectation"], []).append(one)
         checked = records.count()
@@ -219,7 +222,7 @@ def store_violations(report: QualityReport, table: str, *, spark: Any) -> None:
     """Put the violations into a table; a repeated run replaces those of its window."""
     from pyspark.sql.functions import col
 
-    namespace = table.rpartition(".")[0]
+    namespace = TableName.parse(table).namespace_in_spark
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {table} ({VIOLATION_COLUMNS}, window string) USING iceberg"

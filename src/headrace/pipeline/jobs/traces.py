@@ -155,7 +155,7 @@ def store_events(events: Any, table: TableName, window: Window, *, spark: Any) -
     from pyspark.sql.functions import col
 
     name = digest_of(window.document())
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.catalog}.{table.namespace}")
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.namespace_in_spark}")
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {table.in_spark} ({EVENT_COLUMNS}, window string)"
         " USING iceberg"
