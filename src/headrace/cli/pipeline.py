@@ -21,7 +21,6 @@ from headrace.cli.pipeline_proof import proof, quality, resend, verify
 from headrace.cli.pipeline_session import (
     MASTER,
     RESULT_AS_JSON,
-    TABLE,
     WAREHOUSE,
     stop_on_interrupt,
 )

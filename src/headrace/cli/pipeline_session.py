@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
-TABLE = click.option(
-    "--table",
-    default="headrace.archive",
-    show_default=True,
-    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
-)
 WAREHOUSE = click.option("--warehouse", required=True, help="Directory of the Iceberg warehouse.")
 WAREHOUSE_OR_NONE = click.option(
     "--warehouse", metavar="DIR", help="Directory of the Iceberg warehouse, if tables are used."
