@@ -213,7 +213,7 @@ def _stale(records: Any, topic: str, within_s: float, now_ms: int) -> Any:
             "timestamp",
             "'fresh' AS expectation",
             f"concat('the newest record is of ', coalesce(cast(timestamp AS string), 'never'),"
-            f" and may be {within_s:g} s old') AS detail",
+            f" ', and may be {within_s:g} s old') AS detail",
         )
     )
 
