@@ -31,7 +31,8 @@ from headrace.cli.pipeline_session import (
     window_options,
 )
 from headrace.cli.positions import Partition, log_bounds
-from headrace.cli.web import HTTP, ask_each, path_of
+from headrace.cli.web import HTTP, path_of
+from  import ask_each
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
