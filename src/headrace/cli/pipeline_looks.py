@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 import click
 
@@ -31,8 +30,7 @@ from headrace.cli.pipeline_session import (
     window_options,
 )
 from headrace.cli.positions import Partition, log_bounds
-from headrace.cli.web import HTTP, path_of
-from  import ask_each
+from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -245,13 +243,16 @@ def trace_messages(
         )
         passed = job.stored_events(windows.read_window(spark, connection, later), config)
         events = events.unionByName(passed)
-    asked = []
+    asked: list[Any] = []
+    web, path = Web(session), path_of("topics", topic, "trace")
     for message, partition, offset in job.sampled_positions(
         records, config, options["messages_max"]
     ):
-        query = urlencode({"partition": partition, "offset": offset, "time_ms": TRACE_MS})
-        path = f"{path_of('topics', topic, 'trace')}?{query}"
-        asked += [(message, one) for one in ask_each(session, "GET", path, wait_s=TRACE_MS / 1000)]
+        query = {"partition": partition, "offset": offset, "time_ms": TRACE_MS}
+        asked += [
+            (message, one)
+            for one in web.ask_pages("GET", path, query=query, wait_s=TRACE_MS / 1000)
+        ]
     events = events.unionByName(job.group_events(spark, asked))
     if options["events"] is not None:
         name = job_module("catalog").TableName.parse(options["events"])
