@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _HEAD = """\
 # Commands
 
-Generated from the help of each command: `headrace COMMAND --help` shows the same.
+Generated from the help of each command: the option `--help` shows the same.
 """
 _WIDTH = 96
 
