@@ -102,8 +102,7 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     \b
     Examples:
       headrace pipeline replay orders --to orders.test --since 2h --speed 10x
-      headrace pipeline replay orders --to vip --sql "SELECT * FROM records
-          WHERE get_json_object(cast(value AS string), '$.tier') = 'vip'" --dry-run
+      headrace pipeline replay orders --to big --sql "SELECT * FROM records WHERE length(value) > 999"
     """
     session.describe_topics([topic, options["target"]])
     if options["speed"] is not None and options["rate"] is not None:
