@@ -102,7 +102,7 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     \b
     Examples:
       headrace pipeline replay orders --to orders.test --since 2h --speed 10x
-      headrace pipeline replay orders --to big --sql "SELECT * FROM records WHERE length(value) > 999"
+      headrace pipeline replay orders --to big --sql "SELECT * FROM records WHERE offset > 99"
     """
     session.describe_topics([topic, options["target"]])
     if options["speed"] is not None and options["rate"] is not None:
