@@ -116,10 +116,11 @@ def test_a_move_to_a_topic_that_does_not_exist_says_how_to_create_it(broker, nam
     create_topic(broker.kafka, name)
     commit(broker, group, name, 0)
     moving = ["backlog", "move", group, name, "--to", f"{name}.later"]
-    done = CliRunner().invoke(cli, ["--bootstrap", broker.kafka, *moving])
-    assert done.exit_code == NOT_FOUND
-    assert f"the target topic '{name}.later' does not exist; nothing was moved" in done.output
-    assert f"headrace topic create {name}.later" in done.output
+    arguments = ["--bootstrap", broker.kafka, *moving]
+    failure = CliRunner().invoke(cli, arguments, standalone_mode=False).exception
+    assert failure.exit_code == NOT_FOUND
+    assert f"topic '{name}.later' does not exist; nothing was moved" in failure.message
+    assert f"headrace topic create {name}.later" in failure.next_step
 
 
 def test_a_consumer_groups_backlog_is_moved_once_with_its_progress(headrace, broker, name):
