@@ -201,7 +201,8 @@ def test_records_that_a_group_gave_up_are_not_acknowledged(broker, topic, spark)
             dead, b"v", headers=[(f"__dlq.errors.{name}", value) for name, value in origin.items()]
         )
     assert client.flush(30) == 0
-    group = GroupPosition("workers", {topic: {"0": 20, "1": 0, "2": 0}}, "share", (dead,))
+    offsets = {topic: {"0": 20, "1": 0, "2": 0}}
+    group = GroupPosition("workers", offsets, "share", (dead,), from_start=True)
     config = DeliveryConfig(Connection(broker), topic, groups=(group,), sent={"a": Sent(0, 19)})
     found = prove_delivery(config, spark=spark)
     assert found["problems"] == [f"workers: 2 given up to dead letters ({topic}-0:3, {topic}-0:17)"]

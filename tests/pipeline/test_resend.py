@@ -100,3 +100,5 @@ def test_equal_records_are_counted_and_a_kill_doubles_none(broker, topic, spark,
     config = ResendConfig(Connection(broker), target, source=topic, job=target)
     run_resend(config, spark=spark)
     assert Counter(bytes(row.value) for row in read(target).collect()) == Counter(values)
+    again = ResendConfig(Connection(broker), target, source=topic, job=f"{target}-again")
+    assert plan_resend(again, spark=spark)["missing"] == 0, "copies are known by their content"

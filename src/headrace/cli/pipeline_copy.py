@@ -260,7 +260,7 @@ def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     \b
     Examples:
       headrace pipeline dead redrive orders.dead --where "cause LIKE '%Timeout%'" --rate 200
-      headrace pipeline dead redrive orders.dead --drop "timestamp < now() - INTERVAL 30 DAYS" \\
+      headrace pipeline dead redrive orders.dead --drop "timestamp < '2013-01-31'" \\
           --where false --dry-run
       headrace pipeline dead redrive orders.dead \\
           --set "value=replace(cast(value AS string), 'EURO', 'EUR')"

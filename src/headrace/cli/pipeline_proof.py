@@ -48,6 +48,7 @@ KEY_FILE = click.option(
 )
 TOPIC = click.argument("topic", shell_complete=complete_topics)
 SHOWN_MAX = 20
+OFFSET_RESET = "share.auto.offset.reset"
 
 
 def proof_options(command: Command) -> Command:
@@ -157,14 +158,15 @@ def _position(session: CliSession, topic: str, name: str, options: dict[str, Any
     offsets: dict[str, dict[str, int]] = {topic: {}}
     for partition, at in progress(session, name, kinds[name]).items():
         offsets.setdefault(partition.topic, {})[str(partition.number)] = at
-    letters = list(options["dead_letters"])
+    letters, from_start = list(options["dead_letters"]), False
     if kinds[name] == SHARE:
-        settings = describe_settings(session, Resource(GROUP, name))
-        letters += [s.value for s in settings if s.name == DEAD_LETTER_TOPIC and s.value]
+        values = {s.name: s.value for s in describe_settings(session, Resource(GROUP, name))}
+        letters += [topic for topic in (values.get(DEAD_LETTER_TOPIC),) if topic]
+        from_start = values.get(OFFSET_RESET) == "earliest"
     known = [one for one in dict.fromkeys(letters) if session.describe_topics([one])]
     kind = SHARE if kinds[name] == SHARE else "consumer"
     position = job_module("jobs.delivery_proof").GroupPosition
-    return position(name, offsets, kind, tuple(known))
+    return position(name, offsets, kind, tuple(known), from_start)
 
 
 def _sent(given: tuple[str, ...], job: Any) -> dict[str, Any]:
@@ -173,11 +175,17 @@ def _sent(given: tuple[str, ...], job: Any) -> dict[str, Any]:
         try:
             if one.startswith("@"):
                 document = json.loads(Path(one[1:]).read_text())
-                found |= {name: job.Sent(int(a), int(b)) for name, (a, b) in document.items()}
-                continue
-            name, _, numbers = one.rpartition("=")
-            first, _, last = numbers.partition(":")
-            found[name] = job.Sent(int(first), int(last))
+                ranges = [(name, int(a), int(b)) for name, (a, b) in document.items()]
+            else:
+                name, _, numbers = one.rpartition("=")
+                first, _, last = numbers.partition(":")
+                ranges = [(name, int(first), int(last))]
+            for name, low, high in ranges:
+                if name in found:
+                    raise ValueError(f"{name!r} is given twice")
+                if high < low - 1:
+                    raise ValueError(f"{name!r} ends before it begins")
+                found[name] = job.Sent(low, high)
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise CommandFailed(
                 f"--sent {one}: {error}; nothing was read",
@@ -396,6 +404,11 @@ def resend(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     result = restarted(run, f"The job {config.group}")
     if as_json:
         print_json(result)
+    elif result.get("finished") or (result.get("resumed") and not result.get("chunks", 1)):
+        click.echo(
+            f"the job {result['job']} was finished earlier: nothing was compared or sent;"
+            " --job NAME compares again"
+        )
     elif options["dry_run"]:
         click.echo(f"{result['missing']:,} records would be sent to {topic} ({result['job']})")
     else:

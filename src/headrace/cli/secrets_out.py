@@ -11,7 +11,7 @@ from typing import Final
 
 REMOVED: Final = "(removed)"
 _WORDS = (
-    r"pass(?:word|wd|phrase)|secret|token|credential|jaas|api[._-]?key|private[._-]?key"
+    r"pass(?:word|wd|phrase)|\bpwd|\bpass\b|cookie|stored_?key|server_?key|\bsalt\b|secret|token|credential|jaas|api[._-]?key|private[._-]?key"
     r"|keystore[._-]?key|key[._-]?pem|ssl[._-]?key"
 )
 _PATTERNS: Final = (
@@ -19,6 +19,8 @@ _PATTERNS: Final = (
     re.compile(
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
     ),
+    # An option of a command line, and its value.
+    re.compile(r"(?i)(?<=-)[\w-]{0,32}(?:password|secret|token)[ \t]+[^\s-]\S*"),
     # user:password@ in a URL.
     re.compile(r"(?<=://)[^/\s@\"']{1,512}(?=@)"),
     # Schemes of HTTP's Authorization, and JSON Web Tokens.

@@ -39,6 +39,10 @@ def test_the_value_of_a_secret_is_removed_in_every_form(name, form):
         f"postgresql://user:{CANARY}@db/1",
         f"Authorization: Basic {CANARY}",
         f"got bearer {CANARY}xyz",
+        f"mysql --password {CANARY} --user x",
+        f"Set-Cookie: session={CANARY}; Path=/",
+        f"pwd={CANARY}",
+        f"n=alice,salt={CANARY}",
         f"eyJhbGciOiJub25lIn0.{CANARY}.{CANARY}",
     ],
 )

@@ -16,12 +16,14 @@ PRODUCER = {
 }  # fmt: skip
 GROUP = {
     "group": "workers", "type": "consumer", "finished": 10, "acknowledged": 10, "dead": 0,
-    "dead_shown": "", "letters_known": False, "unfinished": {}, "unknown": [],
+    "dead_shown": "", "letters_known": False, "from_start": False, "unfinished": {}, "unknown": [],
 }  # fmt: skip
+SHARE = GROUP | {"type": "share", "letters_known": True, "from_start": True}
+ARCHIVED = {"table": "t", "snapshot_id": 1, "partitions": {"0": SIDE}, "missing": {}, "surplus": {}}
+TWICE = SIDE | {"count": 3, "distinct": 2}
 BODY = {
     "topic": "orders", "window": {"0": [0, 10]}, "stored": {"0": SIDE},
-    "archived": {"table": "t", "snapshot_id": 1, "partitions": {"0": SIDE}, "missing": {},
-                 "surplus": {}},
+    "archived": ARCHIVED,
     "producers": [PRODUCER], "unnumbered": 0, "groups": [GROUP], "limits": [],
 }  # fmt: skip
 KEY = b"a key that the auditor shares"
@@ -52,7 +54,10 @@ def test_complete_figures_are_proven_and_stay_so_as_json():
         ({"groups": [GROUP | {"unfinished": {"0": [[5, 9]]}}]}, "failed"),
         ({"groups": [GROUP | {"unfinished": {"0": [[5, 9]]}, "unknown": ["0"]}]}, "not proven"),
         ({"groups": [GROUP | {"type": "share"}]}, "not proven"),
-        ({"groups": [GROUP | {"type": "share", "letters_known": True}]}, "proven"),
+        ({"groups": [SHARE]}, "proven"),
+        ({"groups": [SHARE | {"from_start": False}]}, "not proven"),
+        ({"archived": ARCHIVED | {"surplus": {"1": [[3, 3]]}}}, "failed"),
+        ({"archived": ARCHIVED | {"partitions": {"0": SIDE, "1": TWICE}}}, "failed"),
         ({"groups": [GROUP | {"dead": 1}]}, "failed"),
         ({"producers": []}, "not proven"),
     ],

@@ -112,7 +112,8 @@ def _judge_table(body: dict[str, Any], problems: list[str], not_proven: list[str
     table = body["archived"]
     if table is None:
         return
-    for number, stored in body["stored"].items():
+    for number in sorted({*body["stored"], *table["partitions"], *table["surplus"]}, key=int):
+        stored = body["stored"].get(number, _EMPTY_SIDE)
         found = table["partitions"].get(number, _EMPTY_SIDE)
         place = f"{body['topic']}-{number}"
         if found["count"] != found["distinct"]:
@@ -148,7 +149,12 @@ def _judge_group(
     if group["type"] == "share" and group["finished"] and not group["letters_known"]:
         not_proven.append(
             f"{name}: whether finished records were accepted or given up, because no dead letter"
-            " topic was named"
+            " topic was named, or letters in it have been deleted"
+        )
+    if group["type"] == "share" and group["finished"] and not group["from_start"]:
+        not_proven.append(
+            f"{name}: whether records before its first start were delivered, because the group does"
+            " not start at the earliest record (share.auto.offset.reset)"
         )
 
 

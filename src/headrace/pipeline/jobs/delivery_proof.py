@@ -65,6 +65,8 @@ class GroupPosition:
     offsets: Offsets
     type: str = "consumer"
     dead_letters: tuple[str, ...] = ()
+    from_start: bool = False
+    """Whether a share group starts at the earliest record of a partition that is new to it."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,8 @@ def _group(
         "acknowledged": finished_count - dead_count,
         "dead": dead_count,
         "dead_shown": ", ".join(f"{config.topic}-{row[0]}:{row[1]}" for row in shown),
-        "letters_known": bool(group.dead_letters),
+        "letters_known": bool(group.dead_letters) and _are_complete(config, group.dead_letters),
+        "from_start": group.from_start,
         "unfinished": spans_by_partition(
             records.where(f"NOT {flag}").select("partition", "offset")
         ),
@@ -368,6 +371,12 @@ def _group(
             if offset_of(group.offsets, topic, partition, -1) < 0
         ],
     }
+
+
+def _are_complete(config: DeliveryConfig, topics: tuple[str, ...]) -> bool:
+    """Whether nothing has been deleted from dead letter topics."""
+    window = resolve_window(config.connection.cluster, topics, WHOLE_LOG)
+    return not any(offset for _topic, _partition, offset in walk(window.start))
 
 
 def _buckets(config: DeliveryConfig, records: Any) -> list[dict[str, Any]]:

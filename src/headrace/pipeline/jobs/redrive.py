@@ -20,6 +20,7 @@ from headrace.pipeline.jobs.transfer import (
     Copy,
     CopyReport,
     check_keeps_order,
+    check_repeats,
     digest_of,
     run_copy,
     stored_or_new,
@@ -58,6 +59,9 @@ class RedriveConfig:
     rate_per_s: float | None = None
     loop_max: int = 3
     chunk_records: int = CHUNK_RECORDS
+
+    def __post_init__(self) -> None:
+        check_repeats(self.where, self.drop, *self.edits.values())
 
     @property
     def spec(self) -> str:

@@ -17,6 +17,7 @@ from headrace.pipeline.jobs.transfer import (
     Copy,
     CopyReport,
     check_keeps_order,
+    check_repeats,
     digest_of,
     run_copy,
     stored_or_new,
@@ -60,6 +61,9 @@ class ReplayConfig:
     job: str | None = None
     to: Connection | None = None
     chunk_records: int = CHUNK_RECORDS
+
+    def __post_init__(self) -> None:
+        check_repeats(self.sql)
 
     @property
     def spec(self) -> str:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "headrace-resend"
 _RESENT_NAMES: Final = (RESENT, RESENT_PRODUCER, RESENT_SEQUENCE)
+_NO_HEADERS: Final = "cast(array() AS array<struct<key: string, value: binary>>)"
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def plan_resend(config: ResendConfig, *, spark: Any) -> dict[str, Any]:
     return {
         "job": config.group,
         "resumed": resumed,
+        "finished": is_done,
         "missing": 0 if is_done else missing(config, spark, state).count(),
     }
 
@@ -166,7 +168,8 @@ def _of(state: JobState, topic: str) -> Window:
 
 def _known(config: ResendConfig, frame: Any) -> Any:
     """Add producer, sequence, identity, and the number of a record among those equal to it."""
-    own = without({*NAMED_SEQUENCE, *_RESENT_NAMES})
+    # No headers and none of its own are the same: a copy has two that tell where it came from.
+    own = f"coalesce({without({*NAMED_SEQUENCE, *_RESENT_NAMES})}, {_NO_HEADERS})"
     listed = f"to_json(transform({own}, h -> named_struct('k', h.key, 'v', hex(h.value))))"
     parts = ["hex(key)", "hex(value)", "cast(unix_millis(timestamp) AS string)", listed]
     content = ", ':', ".join(f"coalesce({part}, '-')" for part in parts)

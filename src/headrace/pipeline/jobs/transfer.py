@@ -38,6 +38,13 @@ _RATE_CHUNK_S: Final = 2.0
 _REQUEST_TIMEOUT_S: Final = 30.0
 OUTPUT: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
 _SHUFFLES: Final = ("Exchange", "Aggregate", "Window", "Sort", "Join", "Limit", "Ordered", "Sample")
+_TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
+_CHANGING: Final = re.compile(
+    r"(?i)\b(now|current_date|current_timestamp|current_time|localtimestamp|curdate|rand|randn|random"
+    r"|randstr|uniform|uuid|shuffle|unix_timestamp|monotonically_increasing_id"
+    r"|spark_partition_id|input_file_name)\b\s*(?:\(|$|[^\w.(])"
+)
+"""Functions of Spark SQL whose result is not that of their arguments."""
 _OPERATOR: Final = re.compile(r"^[\s:+*()\d-]*([A-Z]\w+)", re.MULTILINE)
 """The first word of a line of a physical plan."""
 
@@ -304,6 +311,18 @@ def forget(to: Connection, write_id: str) -> None:
     except (KafkaException, TimeoutError) as error:
         # Not permitted, or no rows and so no marks: they expire by themselves.
         _log.debug("group %s is left: %s", group, error)
+
+
+def check_repeats(*expressions: str) -> None:
+    """Raise OptionInvalid if SQL gives another result when a restart evaluates it again."""
+    for sql in expressions:
+        found = _CHANGING.search(_TEXT.sub("''", sql))
+        if found:
+            raise OptionInvalid(
+                f"{found[1]} has another value when the job is restarted, so that records could be"
+                " lost or sent twice. Nothing was written. Use a literal, such as"
+                " TIMESTAMP '2013-01-31 12:00:00'."
+            )
 
 
 def check_keeps_order(frame: Any) -> None:

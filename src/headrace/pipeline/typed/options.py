@@ -65,6 +65,11 @@ def parse_typed(options: Mapping[str, str]) -> TypedOptions | None:
         raise OptionInvalid("Set valueSchemaFile or schemaRegistry, one of them, with valueFormat.")
     if url is not None and not url.startswith(("http://", "https://")):
         raise OptionInvalid("The option schemaRegistry must be an http:// or https:// address.")
+    if url is not None and "@" in url:  # it is shown in errors
+        raise OptionInvalid(
+            "The option schemaRegistry must not contain a user or a password. Use"
+            " schemaRegistry.user and schemaRegistry.password."
+        )
     registry = None
     if url is not None:
         user, password = (options.get(f"schemaregistry.{name}", "") for name in _LOGIN)
