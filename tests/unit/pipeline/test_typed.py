@@ -233,6 +233,7 @@ def test_a_schema_that_sql_cannot_represent_is_refused_when_the_query_is_planned
         ({"valueFormat": "xml"}, "not 'xml'"),
         ({"valueSchemaFile": "x"}, "needs valueFormat"),
         ({"valueFormat": "avro", "schemaRegistry": "h:1"}, "http://"),
+        ({"valueFormat": "avro", "schemaRegistry": "http://u:p@h"}, "schemaRegistry.user"),
         ({"valueFormat": "avro", "valueSchemaFile": "/no/such"}, "cannot be read"),
     ],
 )
