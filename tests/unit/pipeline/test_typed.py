@@ -60,6 +60,15 @@ JSON_SCHEMA = {
 }  # fmt: skip
 
 
+UNTYPED_SCHEMA = {
+    "properties": {
+        "a": {"type": "string"}, "d": {"properties": {"x": {"type": "integer"}}},
+        "f": {"type": "number"},
+    },
+}  # fmt: skip
+"""Without `type`, it holds for values of any type: `properties` restricts objects alone."""
+
+
 def avro_bytes(value, schema=AVRO):
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
@@ -157,9 +166,11 @@ def test_avro_values_become_columns_and_rows_become_the_same_bytes(schema_file):
         ("avro", AVRO, [b"", avro_bytes(ORDER)[:-3], avro_bytes(ORDER) + b"x", b"\xff" * 20]),
         ("json", JSON_SCHEMA, [b"", b"{", b'{"id":-1}', b'{"id":"1"}', b'{"name":"x"}',
                                b'{"id":99999999999999999999}', b"\xff", b"[" * 9_000]),
+        ("json", UNTYPED_SCHEMA, [b"[1]", b"5", b'"x"', b'{"d":5}', b'{"d":[1]}', b"[]",
+                                  b'{"a":"\\ud800"}', b'{"f":1' + b"0" * 400 + b"}"]),
         ("protobuf", None, [b"\xff", b"\x08", b"\x12\x05a"]),
     ],
-    ids=["avro", "json", "protobuf"],
+    ids=["avro", "json", "json-untyped", "protobuf"],
 )  # fmt: skip
 def test_what_cannot_be_decoded_is_beside_the_rest_with_reason_and_bytes(
     kind, schema, bad, schema_file

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _DEPTH_MAX = 32
 _INT64 = range(-(1 << 63), 1 << 63)
+_CONTAINERS = {"object": dict, "array": list}
 
 
 class JsonCodec:
@@ -104,11 +105,15 @@ class JsonCodec:
         )
 
     def _row(self, schema: Any, value: Any, depth: int) -> Any:
-        """A validated value as the type of its schema."""
+        """A validated value as the type of its schema. Raises Undecodable, ValueError,
+        ArithmeticError."""
         if value is None:
             return None
         schema = self._resolved(schema)
         kind = self._kind_of(schema)
+        # `properties` without `type` restricts objects alone: other values are valid, too
+        if kind in _CONTAINERS and not isinstance(value, _CONTAINERS[kind]):
+            raise Undecodable(f"it has {type(value).__name__} where the columns have an {kind}")
         if kind == "object" and schema.get("properties"):
             return {
                 name: self._row(each, value.get(name), depth + 1)

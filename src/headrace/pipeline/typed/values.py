@@ -24,13 +24,21 @@ class Undecodable(Exception):
     """A value is not what its schema says; the message says where."""
 
 
+_OF_A_VALUE = (Undecodable, TypeError, ValueError, ArithmeticError)
+"""What a value can raise that is not what its schema says: a surrogate in a text is a
+UnicodeEncodeError, which is a ValueError, a number that is too large an OverflowError."""
+
+
 class ValueCodec(Protocol):
     """Values of one schema; `arrow_type` is the type of the column `value`."""
 
     arrow_type: Any
 
     def decode(self, payload: bytes, written_with: RegisteredSchema | None) -> Any:
-        """The value for Arrow; `written_with` is the schema its id names. Raises Undecodable."""
+        """The value for Arrow; `written_with` is the schema its id names.
+
+        Raises Undecodable, TypeError, ValueError, ArithmeticError.
+        """
         ...
 
     def encode(self, value: Any) -> bytes:
@@ -87,7 +95,7 @@ class TypedValues:
                 try:
                     decoded = self._decode(value, headers[row])
                     pa.scalar(decoded, self.arrow_type)
-                except (Undecodable, pa.ArrowException, OverflowError, TypeError) as error:
+                except (*_OF_A_VALUE, pa.ArrowException) as error:
                     decoded, reason = None, str(error)[:500]
             if reason is not None and self._options.fails:
                 place = batch.slice(row, 1).select(["topic", "partition", "offset"]).to_pylist()[0]
