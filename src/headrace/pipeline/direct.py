@@ -99,7 +99,7 @@ def read_directly(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
     try:
         for data, batch in reader.batches():
             with _readable(piece, batch):
-                cursor = _cursor_of(data, batch, piece)
+                cursor = BatchCursor(data, batch.position, batch.header, batch.first, piece.end)
                 while not cursor.decode_into(columns):
                     yield batch_of(columns, piece.topic, piece.partition)
                     columns = new_columns()
@@ -109,13 +109,13 @@ def read_directly(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
         reader.close()
 
 
-def _cursor_of(data: bytes, batch: _Batch, piece: OffsetRange) -> BatchCursor:
-    position, header, first = batch
+def _check_batch(data: bytes, batch: _Batch) -> None:
+    """Raises BatchCorrupt if its bytes are not those that were written."""
+    position, header, _first = batch
     if header.magic != MAGIC:
         raise BatchCorrupt(f"its format {header.magic} is not {MAGIC}, which Kafka 0.11 introduced")
     if not is_intact(data, position, header):
         raise BatchCorrupt("its CRC-32C does not match its bytes")
-    return BatchCursor(data, position, header, first, piece.end)
 
 
 class _readable:  # noqa: N801 - a context manager, as a function would be
@@ -154,7 +154,10 @@ class _LogReader:
         self._connection, self._asked = None, -1
 
     def batches(self) -> Iterator[tuple[bytes, _Batch]]:
-        """Yield (response, batch) of each batch that has records of the range."""
+        """Yield (response, batch) of each batch that has records of the range.
+
+        Raises RecordUnreadable, and what `_fetch` and `_first_present` raise.
+        """
         position = self._piece.start
         while position < self._piece.end:
             fetched = self._fetch(position)
@@ -170,9 +173,8 @@ class _LogReader:
             position = found[-1].header.last_offset + 1
             if position < self._piece.end:
                 self._request(position)
-            for batch in _visible(fetched, found):
-                if batch.header.base_offset < self._piece.end:
-                    yield fetched.data, batch
+            for batch in _visible(self._piece, fetched, self._intact(fetched.data, found)):
+                yield fetched.data, batch
             self._progress_ns = monotonic_ns()  # the consumer's time is not the broker's
 
     def _batches_of(self, fetched: Fetched, position: int) -> list[_Batch]:
@@ -191,6 +193,19 @@ class _LogReader:
                 raise _unreadable(self._piece, last + 1, "its offsets do not ascend")
             last = batch.header.last_offset
         return found
+
+    def _intact(self, data: bytes, batches: list[_Batch]) -> Iterator[_Batch]:
+        """The batches of the range, each checked once. Raises RecordUnreadable.
+
+        Before `_visible`: one flipped bit in a header would make data a marker, or an aborted
+        batch, which is skipped.
+        """
+        for batch in batches:
+            if batch.header.base_offset >= self._piece.end:
+                return
+            with _readable(self._piece, batch):
+                _check_batch(data, batch)
+            yield batch
 
     def _is_at_end(self, fetched: Fetched, position: int) -> bool:
         """Whether an empty response ends the read. Raises ReadStalled.
@@ -319,10 +334,11 @@ class _LogReader:
         )
 
 
-def _visible(fetched: Fetched, batches: list[_Batch]) -> Iterator[_Batch]:
+def _visible(piece: OffsetRange, fetched: Fetched, batches: Iterator[_Batch]) -> Iterator[_Batch]:
     """Those batches that hold records, without aborted ones (KIP-98, `AbortedTxn`).
 
-    With read_uncommitted, brokers report no aborted transactions.
+    With read_uncommitted, brokers report no aborted transactions. Raises RecordUnreadable for a
+    marker that cannot be decoded.
     """
     begun = sorted(fetched.aborted, key=lambda pair: pair[1], reverse=True)
     aborted: set[int] = set()
@@ -331,7 +347,8 @@ def _visible(fetched: Fetched, batches: list[_Batch]) -> Iterator[_Batch]:
         while begun and begun[-1][1] <= header.last_offset:
             aborted.add(begun.pop()[0])
         if header.is_control:
-            marker = read_marker(fetched.data, batch.position)
+            with _readable(piece, batch):
+                marker = read_marker(fetched.data, batch.position)
             if marker is not None and not marker.is_commit:
                 aborted.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborted):

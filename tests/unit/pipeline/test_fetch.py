@@ -6,12 +6,17 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
+from headrace.pipeline import direct
 from headrace.pipeline.arrow import COLUMNS, binary, header_column, to_arrow
+from headrace.pipeline.broker_connection import Fetched
 from headrace.pipeline.columns import BATCH_BYTES_MAX, batches_of, columns_of
 from headrace.pipeline.errors import ReadStalled, RecordsLost, RecordUnreadable
 from headrace.pipeline.fetch import message_batches
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.planning import OffsetRange
+from headrace.records.batch import iterate_headers
+from headrace.records.codec import Record, encode_batch
+from headrace.records.marker import Marker, encode_marker
 
 
 class Message:
@@ -254,3 +259,78 @@ def test_a_damaged_batch_is_named_by_its_place():
     damaged = Message(6, error=KafkaError(KafkaError._BAD_MSG))
     with pytest.raises(RecordUnreadable, match="t-0: the record batch at offset 6 cannot be read"):
         offsets_of(Client([Message(4), Message(5)], [damaged]), OffsetRange("t", 0, 4, 9))
+
+
+# --- whole batches -----------------------------------------------------------------------------
+
+CONTROL_BIT_AT = 22  # the low byte of `attributes`; the producer id begins at 43
+PRODUCER, ABORTED = 0x10, 0x11
+
+
+class OneResponse:
+    """A broker whose log is one response."""
+
+    def __init__(self, data, aborted):
+        self._fetched = Fetched(0, 99, 99, 0, aborted, data)
+
+    def send_fetch(self, request):
+        pass
+
+    def receive_fetch(self):
+        return self._fetched
+
+    def close(self):
+        pass
+
+
+def log_of(*batches):
+    """Batches with ascending base offsets, which no CRC covers."""
+    data, offset = b"", 0
+    for batch in batches:
+        data += offset.to_bytes(8, "big") + batch[8:]
+        ((_at, header),) = iterate_headers(batch)
+        offset += header.last_offset_delta + 1
+    return data
+
+
+def transactional(producer_id, *values):
+    records = [Record(delta, 1_000, None, value) for delta, value in enumerate(values)]
+    return encode_batch(records, producer_id=producer_id, producer_epoch=0, is_transactional=True)
+
+
+def values_read(monkeypatch, data, end):
+    monkeypatch.setattr(direct._LogReader, "_connect", lambda _: OneResponse(data, [(ABORTED, 2)]))
+    options = SourceOptions(client={"bootstrap.servers": "unused:1"})
+    read = direct.read_directly(OffsetRange("t", 0, 0, end), options)
+    return [value for batch in read for value in batch.column("value").to_pylist()]
+
+
+LOG = log_of(
+    transactional(PRODUCER, b"a", b"b"),
+    transactional(ABORTED, b"never"),
+    transactional(PRODUCER, b"c"),
+    encode_marker(ABORTED, 0, Marker(is_commit=False, coordinator_epoch=0), 1_000),
+    transactional(PRODUCER, b"d"),
+)
+
+
+def test_markers_and_aborted_batches_are_not_read(monkeypatch):
+    assert values_read(monkeypatch, LOG, 6) == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("batch", range(5))
+@pytest.mark.parametrize(
+    ("at", "bit"),
+    [(CONTROL_BIT_AT, 0x20), (CONTROL_BIT_AT, 0x10), (50, PRODUCER ^ ABORTED), (16, 0x01)],
+    ids=["control", "transactional", "producer", "magic"],
+)
+def test_a_flipped_bit_in_a_header_never_hides_records(monkeypatch, batch, at, bit):
+    position, header = list(iterate_headers(LOG))[batch]
+    data = bytearray(LOG)
+    data[position + at] ^= bit
+    place = f"t-0: the record batch at offset {header.base_offset} cannot be read"
+    with pytest.raises(RecordUnreadable, match=place):
+        values_read(monkeypatch, bytes(data), 6)
+    before = [b"a", b"b", b"c"][: (0, 2, 2, 3, 3)[batch]]
+    found = values_read(monkeypatch, bytes(data), header.base_offset)
+    assert found == before, "a batch after the range does not matter"
