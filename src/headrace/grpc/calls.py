@@ -53,6 +53,7 @@ class ServerCall:
     """See the module."""
 
     __slots__ = (
+        "_bytes_max",
         "_callbacks",
         "_connection",
         "_encoding",
@@ -86,6 +87,9 @@ class ServerCall:
         self._stream = stream
         self._request = request
         self._method = method
+        self._bytes_max = connection.limits.message_bytes_max
+        if method.request_bytes_max is not None:
+            self._bytes_max = min(self._bytes_max, method.request_bytes_max)
         self.path = method.path
         self.deadline = deadline
         self.is_finished = False
@@ -218,7 +222,7 @@ class ServerCall:
                 and data[at] == 0
                 and int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
                 == end - at - PREFIX_BYTES
-                <= self._connection.limits.message_bytes_max
+                <= self._bytes_max
             ):  # one DATA frame with one message, as nearly always
                 self.has_request = True
                 self._dispatch(data[at + PREFIX_BYTES : end])
@@ -282,17 +286,16 @@ class ServerCall:
         if partial[at] > 1:
             raise MessageInvalid(Status.INTERNAL, "a message with an unknown flag")
         size = int.from_bytes(partial[at + 1 : at + PREFIX_BYTES], "big")
-        if size > self._connection.limits.message_bytes_max:
-            raise messages.too_large(self._connection.limits.message_bytes_max)
+        if size > self._bytes_max:
+            raise messages.too_large(self._bytes_max)
         return size
 
     def _plain(self, partial: bytearray, at: int, end: int) -> bytes:
         """The message whose bytes, with its prefix, are these. Raises MessageInvalid."""
         with memoryview(partial) as view:
             body = bytes(view[at + PREFIX_BYTES : end])
-        bytes_max = self._connection.limits.message_bytes_max
         return messages.plain_message(
-            body, self._encoding, bytes_max, is_compressed=partial[at] == 1
+            body, self._encoding, self._bytes_max, is_compressed=partial[at] == 1
         )
 
     def _take_unary(self, data: bytes, at: int, end: int, *, is_last: bool) -> None:

@@ -155,6 +155,8 @@ class Method:
     handler: UnaryHandler | StreamHandler
     streams_requests: bool = False
     """Whether `handler` is a StreamHandler."""
+    request_bytes_max: int | None = None
+    """Of one request message, after decompression; None: what the listener allows."""
 
 
 Services = Mapping[str, Method]

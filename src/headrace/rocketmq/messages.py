@@ -182,10 +182,11 @@ def _tag(tag: str) -> bytes:
 
 
 def _keys(keys: Any) -> bytes:
-    for key in keys:
+    some = keys[: KEYS_MAX + 1]
+    for key in some:
         if not key.strip():
             raise Refused(codes.ILLEGAL_MESSAGE_KEY, "a key is blank: leave it out")
-    joined = " ".join(keys)
+    joined = " ".join(some)
     if len(joined.split()) > KEYS_MAX:
         raise Refused(codes.ILLEGAL_MESSAGE_KEY, f"a message has at most {KEYS_MAX} keys")
     return _text(joined, codes.ILLEGAL_MESSAGE_KEY, "the list of keys", KEYS_BYTES_MAX)
@@ -201,13 +202,16 @@ def _message_group(group: str) -> bytes:
 
 
 def _user_properties(properties: Any) -> list[tuple[str, bytes | None]]:
-    found = [(name, value.encode()) for name, value in sorted(properties.items())]
-    size = sum(len(name.encode()) + len(value) for name, value in found)
-    if len(found) > PROPERTIES_MAX or size > PROPERTIES_BYTES_MAX:
+    found: list[tuple[str, bytes]] = []
+    size = 0
+    if len(properties) <= PROPERTIES_MAX:
+        found = [(name, value.encode()) for name, value in sorted(properties.items())]
+        size = sum(len(name.encode()) + len(value) for name, value in found)
+    if len(properties) > PROPERTIES_MAX or size > PROPERTIES_BYTES_MAX:
         raise Refused(
             codes.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"the message has {len(found)} properties of {size} bytes: use at most"
-            f" {PROPERTIES_MAX} and {PROPERTIES_BYTES_MAX} bytes",
+            f"the message has too many properties ({len(properties)}), or too large ones: use at"
+            f" most {PROPERTIES_MAX} of {PROPERTIES_BYTES_MAX} bytes together",
         )
     for name, _value in found:
         is_inner = name in RESERVED_PROPERTIES or name.startswith(_INNER) or name in _HIDDEN

@@ -8,12 +8,15 @@ with UNSUPPORTED, and named in docs/ROCKETMQ.md.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from headrace.errors import HeadraceError
+from headrace.grpc.protobuf_wire import ProtobufInvalid, fields
 from headrace.grpc.service import Method, services_of
 from headrace.grpc.service import Status as GrpcStatus
 from headrace.rocketmq import codes, wire
@@ -38,6 +41,15 @@ if TYPE_CHECKING:
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
+
+OTHER_BYTES_MAX: Final = 256 * 1024
+"""Of a request that is no SendMessage: 1,000 receipts have less than half of it."""
+UNANSWERED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Requests in progress on one connection."""
+FIELDS_MAX: Final = 1_008
+"""Of the message that a request is: 1,000 messages or receipts, and what goes with them."""
+SCANNED_BYTES_MIN: Final = 16 * 1024
+"""A smaller request is decoded at once."""
 
 
 class Rpc(NamedTuple):
@@ -83,18 +95,50 @@ class Messaging:
         streams = {"ReceiveMessage": receiving.receive, "PullMessage": offsets.pull}
         rpcs = [Rpc(name, handle, ACCESS[name]) for name, handle in unary.items()]
         rpcs += [Rpc(name, handle, ACCESS[name], True) for name, handle in streams.items()]
-        methods = [Method(_path(one.name), partial(self._begin, one)) for one in rpcs]
-        methods.append(Method(_path("Telemetry"), telemetry.open, streams_requests=True))
+        self._unanswered: Counter[object] = Counter()
+        """By session: the bytes of requests in progress."""
+        methods = [
+            Method(
+                _path(one.name),
+                partial(self._begin, one),
+                request_bytes_max=None if one.name == "SendMessage" else OTHER_BYTES_MAX,
+            )
+            for one in rpcs
+        ]
+        methods.append(
+            Method(_path("Telemetry"), telemetry.open, True, request_bytes_max=OTHER_BYTES_MAX)
+        )
         self.methods: GrpcServices = services_of(methods)
         """For the gRPC layer."""
 
     def _begin(self, rpc: Rpc, call: Call, body: bytes) -> None:
         try:
+            _check_fields(body)
+            if self._unanswered[call.session] + len(body) > UNANSWERED_BYTES_MAX:
+                raise Refused(
+                    codes.TOO_MANY_REQUESTS,
+                    f"requests in progress on this connection have {UNANSWERED_BYTES_MAX} bytes:"
+                    " wait for their answers",
+                )
             request = wire.request_of(rpc.name).FromString(body)
-        except DecodeError:
+        except (DecodeError, ProtobufInvalid):
             call.finish(GrpcStatus.INVALID_ARGUMENT, f"this is no {rpc.name}Request")
             return
-        self._tasks.spawn(self._answer(rpc, call, request), rpc.name)
+        except Refused as error:
+            response = wire.response_of(rpc.name)()
+            set_status(response.status, error)
+            call.respond(response.SerializeToString())
+            return
+        self._unanswered[call.session] += len(body)
+        self._tasks.spawn(self._answer_counted(rpc, call, request, len(body)), rpc.name)
+
+    async def _answer_counted(self, rpc: Rpc, call: Call, request: Any, size_bytes: int) -> None:
+        try:
+            await self._answer(rpc, call, request)
+        finally:
+            self._unanswered[call.session] -= size_bytes
+            if not self._unanswered[call.session]:
+                del self._unanswered[call.session]
 
     async def _answer(self, rpc: Rpc, call: Call, request: Any) -> None:
         kind = wire.response_of(rpc.name)
@@ -122,6 +166,15 @@ class Messaging:
             call.finish()
         else:
             call.respond(response.SerializeToString())
+
+
+def _check_fields(body: bytes) -> None:
+    """Raise Refused for a large request with more fields than any may have, before it is decoded:
+    16 MiB of empty ones take 600 MB and 2 s. ProtobufInvalid."""
+    if len(body) > SCANNED_BYTES_MIN and next(islice(fields(body), FIELDS_MAX, None), None):
+        raise Refused(
+            codes.BAD_REQUEST, f"the request has more than {FIELDS_MAX} fields: send less at once"
+        )
 
 
 def _path(rpc: str) -> str:

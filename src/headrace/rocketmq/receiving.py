@@ -112,6 +112,14 @@ class Receiving:
 
     async def acknowledge(self, caller: Caller, request: Any, response: Any) -> None:
         """Acknowledge messages; each has its own result."""
+        if not request.entries:
+            raise Refused(codes.BAD_REQUEST, "there is nothing to acknowledge")
+        if len(request.entries) > MESSAGES_MAX:
+            raise Refused(
+                codes.BAD_REQUEST,
+                f"the request has {len(request.entries)} receipts: acknowledge at most"
+                f" {MESSAGES_MAX} at once",
+            )
         asked = ReceiptSettlements()
         for entry in request.entries:
             asked.add(entry.receipt_handle, ACCEPT)
@@ -121,8 +129,6 @@ class Receiving:
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle
             )
             set_status(answer.status, error)
-        if not request.entries:
-            raise Refused(codes.BAD_REQUEST, "there is nothing to acknowledge")
         set_common_status(response.status, [one.status for one in response.entries])
 
     async def change_invisible(self, caller: Caller, request: Any, response: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.topics.topic_config import MIXED, NORMAL
 from headrace.metadata.endpoints import ROCKETMQ
 from headrace.rocketmq import wire
+from headrace.rocketmq.codes import BAD_REQUEST, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from headrace.rocketmq.caller import Caller
     from headrace.rocketmq.groups import RocketGroups
 
+ENDPOINTS_BYTES_MAX: Final = 4 * 1024
+"""Of a request: the answer repeats them for each queue."""
 _ALL: Final = (wire.NORMAL, wire.FIFO, wire.DELAY, wire.TRANSACTION, wire.PRIORITY)
 ACCEPTED: Final[Mapping[str, tuple[int, ...]]] = {
     NORMAL: (wire.NORMAL,),
@@ -83,7 +86,12 @@ class Routes:
 
 
 def _asked_by(caller: Caller, request: Any) -> Any:
-    """The endpoints by which the client asked."""
+    """The endpoints by which the client asked. Raises Refused."""
+    if request.endpoints.ByteSize() > ENDPOINTS_BYTES_MAX:
+        raise Refused(
+            BAD_REQUEST,
+            f"the endpoints have more than {ENDPOINTS_BYTES_MAX} bytes: name fewer addresses",
+        )
     if request.endpoints.addresses:
         return request.endpoints
     host, _, port = caller.call.authority.rpartition(":")

@@ -7,7 +7,7 @@ order, never the queue that the client chose.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.message_timers import HalfOutcome, HalfReference
 from headrace.broker.services.record_sends import Outgoing, Sent
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from headrace.rocketmq.messages import Parsed
     from headrace.runtime.tasks import Tasks
 
+MESSAGES_MAX: Final = 1_000
+"""Of one request."""
+BODIES_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one request, decompressed: as much as one without compression can have."""
+
 
 class Sending:
     """SendMessage, EndTransaction and RecallMessage."""
@@ -42,6 +47,11 @@ class Sending:
         if quotas.is_active:
             quotas.check(caller.session, PRODUCER)
         messages = request.messages
+        if len(messages) > MESSAGES_MAX:
+            raise Refused(
+                codes.MESSAGE_CORRUPTED,
+                f"the request has {len(messages)} messages: send at most {MESSAGES_MAX} at once",
+            )
         if not messages or any(one.topic != messages[0].topic for one in messages):
             raise Refused(
                 codes.MESSAGE_CORRUPTED, "a request sends one or more messages of one topic"
@@ -60,7 +70,18 @@ class Sending:
         topics = self._services.topics
         accepted = ACCEPTED[topics.message_type(topic)]
         now_ms = self._services.appends.clock.now_ms()
-        found = [record_of(one, topic.name, accepted, now_ms) for one in messages]
+        found: list[Parsed] = []
+        left = BODIES_BYTES_MAX
+        for one in messages:
+            parsed = record_of(one, topic.name, accepted, now_ms)
+            left -= len(parsed.record.value or b"")
+            if left < 0:
+                raise Refused(
+                    codes.MESSAGE_BODY_TOO_LARGE,
+                    f"the bodies of the request have more than {BODIES_BYTES_MAX} bytes,"
+                    " decompressed: send fewer messages at once",
+                )
+            found.append(parsed)
         latest_ms = now_ms + topics.delay_max_ms(topic)
         if any(one.due_ms is not None and one.due_ms > latest_ms for one in found):
             raise Refused(

@@ -79,7 +79,20 @@ class Telemetry:
             stream.call.finish(Status.INVALID_ARGUMENT, "this is no TelemetryCommand")
             return
         if command.HasField("settings"):
-            self._tasks.spawn(self._answer(stream, command.settings), "rocketmq settings")
+            stream.next_settings = command.settings
+            if not stream.is_answering:
+                stream.is_answering = True
+                self._tasks.spawn(self._answer_latest(stream), "rocketmq settings")
+
+    async def _answer_latest(self, stream: _Stream) -> None:
+        """Answer settings one after another; of those that came meanwhile, the last ones alone."""
+        try:
+            while stream.next_settings is not None and not stream.call.is_finished:
+                settings, stream.next_settings = stream.next_settings, None
+                await self._answer(stream, settings)
+                await stream.call.drained()
+        finally:
+            stream.is_answering = False
 
     async def _answer(self, stream: _Stream, settings: Any) -> None:
         answer = wire.TelemetryCommand()
@@ -152,6 +165,9 @@ class _Stream:
         self._telemetry = telemetry
         self.call = call
         self.client: Client | None = None
+        self.next_settings: Any = None
+        """Of the client, not answered yet."""
+        self.is_answering = False
         call.on_cancel(self._end)
 
     def joins(self, client: Client) -> None:

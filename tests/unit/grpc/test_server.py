@@ -159,6 +159,19 @@ def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit():
             assert client.status(number) == expected
 
 
+def test_a_method_may_take_smaller_requests_than_its_listener(shared):
+    with RawClient(shared.address) as client:
+        for number, body in ((1, bytes(100)), (3, bytes(101))):
+            client.call(number, "/t/small", body)
+            assert client.status(number) == (OK if number == 1 else RESOURCE_EXHAUSTED)
+        packed = message(gzip.compress(bytes(5_000)), 1)
+        assert len(packed) < 100
+        fields = {**GRPC, ":path": "/t/small", "grpc-encoding": "gzip"}
+        client.send(headers(5, block(fields), 4))
+        client.send(data(5, packed, 1))
+        assert client.status(5) == RESOURCE_EXHAUSTED
+
+
 def test_a_request_that_stands_still_is_ended():
     limits = Limits(request_s=0.5)
     with served(limits) as one, RawClient(one.address) as client:

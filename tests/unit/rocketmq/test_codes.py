@@ -109,6 +109,56 @@ async def test_a_batch_is_stored_as_a_whole_or_refused_as_a_whole(rocket):
 
 
 @on_rocketmq
+async def test_a_batch_has_at_most_1000_messages_of_16_mib(rocket):
+    await rocket.create("jobs")
+    many = [rocket.message("jobs", b"x") for _ in range(1_001)]
+    assert await rocket.code("SendMessage", messages=many) == codes.MESSAGE_CORRUPTED
+    packed = gzip.compress(bytes(4 * 1024 * 1024))
+    bombs = [rocket.message("jobs", packed, body_encoding=wire.GZIP) for _ in range(5)]
+    assert await rocket.code("SendMessage", messages=bombs) == codes.MESSAGE_BODY_TOO_LARGE
+    assert await rocket.receive("jobs", GROUP) == [], "nothing of it was stored"
+
+
+@on_rocketmq
+async def test_a_request_with_very_many_fields_is_refused_before_it_is_decoded(rocket):
+    path = f"/{wire.SERVICE}"
+    for rpc, field in [("SendMessage", 1), ("AckMessage", 3), ("SyncLiteSubscription", 4)]:
+        call = rocket.begin(rpc, wire.Status())
+        await call.over.wait()
+        again = type(call)(call.path, "client@1")
+        tasks = len(asyncio.all_tasks())
+        rocket.messaging.methods[f"{path}/{rpc}"].handler(again, bytes([field << 3 | 2, 0]) * 9_000)
+        assert again.is_finished
+        assert len(asyncio.all_tasks()) == tasks
+        code = wire.response_of(rpc).FromString(again.sent[0]).status.code
+        assert code == codes.BAD_REQUEST
+
+
+@on_rocketmq
+async def test_requests_in_progress_on_one_connection_are_bounded(rocket):
+    await rocket.create("jobs")
+    size = 1024 * 1024
+    sent = [
+        rocket.begin("SendMessage", wire.request_of("SendMessage")(
+            messages=[rocket.message("jobs", bytes(size))]
+        ))
+        for _ in range(65)
+    ]  # fmt: skip
+    refused = wire.response_of("SendMessage").FromString(sent[-1].sent[0])
+    assert refused.status.code == codes.TOO_MANY_REQUESTS
+    for call in sent:
+        await asyncio.wait_for(call.over.wait(), 30)
+    await rocket.send("jobs")
+
+
+@on_rocketmq
+async def test_requests_without_messages_are_small(rocket):
+    for path, method in rocket.messaging.methods.items():
+        is_send = path.endswith("/SendMessage")
+        assert method.request_bytes_max == (None if is_send else 256 * 1024), path
+
+
+@on_rocketmq
 async def test_calls_that_arrive_together_share_a_batch_and_nothing_else(rocket):
     await rocket.create("jobs")
     await rocket.create("later", "mixed")
@@ -136,6 +186,10 @@ async def test_other_bad_requests_have_rocketmqs_codes(rocket):
     assert await rocket.code("QueryRoute", "", topic=where["topic"]) == codes.CLIENT_ID_REQUIRED
     assert await rocket.code("QueryRoute", topic={"name": "none"}) == codes.TOPIC_NOT_FOUND
     assert await rocket.code("AckMessage", **where) == codes.BAD_REQUEST
+    assert await rocket.code("AckMessage", **where, entries=[{}] * 1_001) == codes.BAD_REQUEST
+    hosts = {"addresses": [{"host": "h" * 100, "port": 1}] * 50}
+    code = await rocket.code("QueryRoute", topic=where["topic"], endpoints=hosts)
+    assert code == codes.BAD_REQUEST, "they would be repeated for each queue"
     assert await rocket.code("Heartbeat", client_type=99) == codes.UNRECOGNIZED_CLIENT_TYPE
     assert await rocket.code("Heartbeat", client_type=wire.PRODUCER) == codes.OK
     assert await rocket.code("SyncLiteSubscription", **where) == codes.ILLEGAL_TOPIC

@@ -342,6 +342,21 @@ async def test_a_consumer_gets_the_settings_of_its_group(rocket):
 
 
 @on_rocketmq
+async def test_settings_of_a_stream_are_answered_one_after_another_and_the_last_ones_hold(rocket):
+    stream = Telemetry(rocket)
+    tasks = len(asyncio.all_tasks())
+    for number in range(100):
+        subscription = {"group": {"name": f"group-{number}"}}
+        settings = {"client_type": wire.PUSH_CONSUMER, "subscription": subscription}
+        stream.requests.message(wire.TelemetryCommand(settings=settings).SerializeToString())
+    assert len(asyncio.all_tasks()) == tasks + 1
+    assert (await stream.next()).settings.subscription.group.name == "group-99"
+    assert stream.call.sent == []
+    asked = {"client_type": wire.PUSH_CONSUMER, "subscription": {"group": {"name": GROUP}}}
+    assert (await stream.ask(asked)).settings.subscription.group.name == GROUP
+
+
+@on_rocketmq
 async def test_a_consumer_groups_id_stays_one(rocket):
     await rocket.create("jobs")
     await rocket.send("jobs")
