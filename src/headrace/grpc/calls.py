@@ -193,13 +193,14 @@ class ServerCall:
         else:
             self._callbacks.append(callback)
 
-    async def drained(self) -> None:
+    async def drained(self, unsent_bytes_max: int | None = None) -> None:
         """See Call."""
         connection = self._connection
+        if unsent_bytes_max is None:
+            unsent_bytes_max = connection.limits.stream_unsent_bytes
         connection.flush()
         while not self.is_finished and (
-            connection.is_write_paused
-            or self._stream.unsent_bytes > connection.limits.stream_unsent_bytes
+            connection.is_write_paused or self._stream.unsent_bytes > unsent_bytes_max
         ):
             waiter = asyncio.get_running_loop().create_future()
             if self._waiters is None:

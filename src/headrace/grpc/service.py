@@ -119,8 +119,11 @@ class Call(Protocol):
         by the client, deadline passed, connection lost. Called at once if it has already."""
         ...
 
-    async def drained(self) -> None:
+    async def drained(self, unsent_bytes_max: int | None = None) -> None:
         """Wait until the client has read enough of what was sent; return at once if it has.
+
+        `unsent_bytes_max`: how much may wait for it; 0: until everything is passed on, so that a
+        client that goes before cancels the call. None: what the listener allows.
 
         A handler that sends many messages awaits this between them: what the client does not read
         is held in memory, and a client for which too much is held is disconnected.

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation, ResourceType
@@ -25,8 +27,9 @@ from headrace.rocketmq.handles import member_id
 from headrace.rocketmq.messages import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.services import Services
     from headrace.broker.timers.half_messages import HalfShown
     from headrace.grpc.service import Call
@@ -36,11 +39,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 10_000
+CONNECTION_CLIENTS_MAX: Final = 100
+"""Client ids of one connection: official clients have one each, so that one peer cannot use up all
+of them."""
 IDLE_S: Final = 120.0
 """A client that was not heard of for so long has gone, as in RocketMQ."""
 LOCK_MS: Final = 60_000
 """Of messages that are renewed for a push consumer: its process may have died."""
 RENEW_S: Final = 20.0
+RENEWALS_AT_ONCE: Final = 32
+"""Clients; the others wait, so that one whose brokers do not answer holds up few."""
 HELD_MAX: Final = 20_000
 """Messages of one client that are renewed; push consumers hold 1,024 by default."""
 HELD_S_MAX: Final = 3 * 3600.0
@@ -60,10 +68,21 @@ Held = tuple[str, str, float]
 class Client:
     """One client, as it last described itself."""
 
-    __slots__ = ("held", "id", "published", "seen_s", "telemetry")
+    __slots__ = (
+        "held",
+        "id",
+        "is_renewed",
+        "published",
+        "renewing",
+        "seen_s",
+        "session",
+        "telemetry",
+    )
 
-    def __init__(self, client_id: str, now_s: float) -> None:
+    def __init__(self, client_id: str, session: ClientSession, now_s: float) -> None:
         self.id = client_id
+        self.session = session
+        """The connection by which it was heard of first."""
         self.seen_s = now_s
         self.telemetry: Call | None = None
         """Where commands are sent."""
@@ -71,6 +90,10 @@ class Client:
         """The topics it may be asked about, with the Resource by which it names each."""
         self.held: dict[str, Held] = {}
         """By receipt: what is renewed for it."""
+        self.renewing: Collection[str] = ()
+        """Receipts that are renewed at the moment."""
+        self.is_renewed = asyncio.Event()
+        """Set when those are."""
 
 
 class Clients:
@@ -81,6 +104,7 @@ class Clients:
         self._tasks = tasks
         self._known: dict[tuple[str, str], Client] = {}
         """By principal and client id, so that nobody ends the clients of another one."""
+        self._of_sessions: Counter[ClientSession] = Counter()
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._turn = 0
 
@@ -100,14 +124,27 @@ class Clients:
                     TOO_MANY_REQUESTS,
                     f"{CLIENTS_MAX} clients are connected to this broker: use another one",
                 )
-            client = self._known[caller.key] = Client(caller.client_id, now_s)
+            if self._of_sessions[caller.session] >= CONNECTION_CLIENTS_MAX:
+                raise Refused(
+                    TOO_MANY_REQUESTS,
+                    f"{CONNECTION_CLIENTS_MAX} clients use this connection: use another one",
+                )
+            client = Client(caller.client_id, caller.session, now_s)
+            self._known[caller.key] = client
+            self._of_sessions[caller.session] += 1
         client.seen_s = now_s
         return client
 
     def leave(self, key: tuple[str, str]) -> None:
         """The client ends."""
         client = self._known.pop(key, None)
-        if client is not None and client.telemetry is not None:
+        if client is None:
+            return
+        self._of_sessions[client.session] -= 1
+        if not self._of_sessions[client.session]:
+            del self._of_sessions[client.session]
+        client.held.clear()
+        if client.telemetry is not None:
             client.telemetry.finish()
 
     def opened(self, client: Client, call: Call) -> None:
@@ -122,7 +159,7 @@ class Clients:
     def publishes(self, caller: Caller, client: Client, published: Iterable[Any]) -> None:
         """The client is a producer of these topics, and can be asked about its transactions."""
         named: dict[str, Any] = {}
-        for resource in list(published)[:PUBLISHED_MAX]:
+        for resource in islice(published, PUBLISHED_MAX):
             try:
                 name = caller.topic_name(resource)
             except HeadraceError:
@@ -132,7 +169,10 @@ class Clients:
             # A name alone must not cost anything.
             has_halves = topic is not None and topics.message_type(topic) in HALF_TYPES
             if has_halves and caller.may(Operation.WRITE, ResourceType.TOPIC, name):
-                named[name] = resource
+                # A part of the request would keep all of it.
+                named[name] = wire.Resource(
+                    resource_namespace=resource.resource_namespace, name=resource.name
+                )
         client.published = named
         for name in named:
             if name not in self._checking:
@@ -148,11 +188,21 @@ class Clients:
             if len(client.held) < HELD_MAX:
                 client.held[receipt] = topic, group_id, until_s
 
-    def drop(self, key: tuple[str, str], receipt: str) -> None:
-        """This message is not renewed any more."""
-        client = self._known.get(key)
-        if client is not None:
+    @staticmethod
+    def release(client: Client, receipts: Iterable[str]) -> None:
+        """These messages are not renewed any more."""
+        for receipt in receipts:
             client.held.pop(receipt, None)
+
+    async def drop(self, key: tuple[str, str], receipts: Sequence[str]) -> None:
+        """These messages are not renewed any more, nor while this returns: a renewal that arrives
+        after a change of their invisible durations would undo it."""
+        client = self._known.get(key)
+        if client is None:
+            return
+        self.release(client, receipts)
+        while any(receipt in client.renewing for receipt in receipts):
+            await client.is_renewed.wait()
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -162,19 +212,32 @@ class Clients:
             for key, client in list(self._known.items()):
                 if now_s - client.seen_s > IDLE_S:
                     self.leave(key)
-                elif client.held:
-                    await self._renew(client, now_s)
+            holding = iter([client for client in self._known.values() if client.held])
+            renewals = [self._renew_next(holding, now_s) for _ in range(RENEWALS_AT_ONCE)]
+            await asyncio.gather(*renewals)
+
+    async def _renew_next(self, clients: Iterator[Client], now_s: float) -> None:
+        for client in clients:
+            try:
+                await self._renew(client, now_s)
+            except Exception:
+                log.exception("internal error: messages of %s are not renewed", client.id[:100])
 
     async def _renew(self, client: Client, now_s: float) -> None:
-        parts: dict[tuple[str, str], ReceiptSettlements] = {}
+        parts: dict[tuple[str, str], list[str]] = {}
         for receipt, (name, group_id, until_s) in list(client.held.items()):
             if now_s >= until_s:
                 del client.held[receipt]
-                continue
-            asked = parts.setdefault((name, group_id), ReceiptSettlements())
-            asked.add(receipt, RENEW, LOCK_MS)
-        for (name, group_id), asked in parts.items():
+            else:
+                parts.setdefault((name, group_id), []).append(receipt)
+        for (name, group_id), receipts in parts.items():
+            asked = ReceiptSettlements()
+            for receipt in receipts:
+                if receipt in client.held:  # still
+                    asked.add(receipt, RENEW, LOCK_MS)
             asked.finish()
+            client.renewing = frozenset(asked.receipts)
+            client.is_renewed.clear()
             try:
                 topic = self._services.topics.get(name)
                 queues = self._services.queues
@@ -182,6 +245,9 @@ class Clients:
             except HeadraceError as error:
                 log.info("messages of %s cannot be renewed: %s", client.id[:100], error)
                 continue
+            finally:
+                client.renewing = ()
+                client.is_renewed.set()
             for receipt, refusal in zip(asked.receipts, errors, strict=True):
                 if isinstance(refusal, Rejected):
                     client.held.pop(receipt, None)
@@ -189,28 +255,44 @@ class Clients:
     # --- check-backs -------------------------------------------------------------------------
 
     async def _check(self, name: str) -> None:
-        """Ask the topic's producers about half messages as long as there are any."""
+        """Ask the topic's producers about half messages as long as there are any producers."""
         try:
-            while any(name in client.published for client in self._known.values()):
+            while await self._wait_ready(name):
                 try:
                     found, _failed = await self._services.timers.poll_checks(
                         name, CHECKS_AT_ONCE, CHECK_WAIT_S
                     )
+                    # Not thrown away if the producers have lost their streams meanwhile.
+                    await self._wait_ready(name)
                     for one in found:
-                        self._ask(name, one)
+                        # Of another protocol, a producer group may be the name of any topic.
+                        if one.topic == name:
+                            self._ask(name, one)
                 except HeadraceError as error:
                     log.info("check-backs of %s: %s", name, error)
                     await asyncio.sleep(RETRY_S)
         finally:
             del self._checking[name]
 
-    def _ask(self, name: str, shown: HalfShown) -> None:
-        """Ask one producer; if there is none now, the next check-back asks again."""
-        ready = [
+    def _ready(self, name: str) -> list[Client]:
+        """The topic's producers that can be asked now."""
+        return [
             client
             for client in self._known.values()
             if client.telemetry is not None and name in client.published
         ]
+
+    async def _wait_ready(self, name: str) -> bool:
+        """Wait until a producer of the topic can be asked; False: the topic has none."""
+        while any(name in client.published for client in self._known.values()):
+            if self._ready(name):
+                return True
+            await asyncio.sleep(RETRY_S)
+        return False
+
+    def _ask(self, name: str, shown: HalfShown) -> None:
+        """Ask one producer; if there is none now, the next check-back asks again."""
+        ready = self._ready(name)
         topic = self._services.topics.find(shown.topic)
         if not ready or topic is None:
             return

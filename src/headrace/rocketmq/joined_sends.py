@@ -1,8 +1,9 @@
 """Joins the messages that arrive in one turn of the event loop to batches.
 
-Invariants: each message keeps its own result, in whichever batch it is (`record_sends`), and
-messages of one partition are appended in the order in which they arrived. RocketMQ's clients send
-message by message; a batch for each cost most of a send's time.
+Invariants: each message keeps its own result, in whichever batch it is (`record_sends`). Messages
+of one batch are appended in the order in which they arrived; batches are sent side by side, so
+that a message which must follow another is sent when that one is answered, as RocketMQ's clients
+do. They send message by message; a batch for each cost most of a send's time.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Messaging:
         routes = Routes(services, groups)
         sending = Sending(services, tasks)
         receiving = Receiving(services, groups, self.clients)
-        offsets = Offsets(services)
+        offsets = Offsets(services, tasks)
         telemetry = Telemetry(services, groups, self.clients, tasks)
         unary = {
             "QueryRoute": routes.query_route,

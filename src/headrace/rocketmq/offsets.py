@@ -7,23 +7,27 @@ none of these calls.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME, Start
 from headrace.broker.shares.share_reads import filters_of
-from headrace.errors import GroupUnknown
+from headrace.coordination.quotas.entities import CONSUMER
+from headrace.errors import GroupUnknown, HeadraceError
 from headrace.log.visibility import READ_COMMITTED
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.messages import fill
-from headrace.rocketmq.receiving import MESSAGES_MAX, POLL_S_MAX, selection_of
+from headrace.rocketmq.receiving import MESSAGES_MAX, poll_s, selection_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+    from headrace.broker.services.reads import PartitionRead
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
     from headrace.rocketmq.caller import Caller
+    from headrace.runtime.tasks import Tasks
 
 _POLICIES: Final = {wire.BEGINNING: AT_START, wire.END: AT_END, wire.TIMESTAMP: AT_TIME}
 
@@ -31,19 +35,26 @@ _POLICIES: Final = {wire.BEGINNING: AT_START, wire.END: AT_END, wire.TIMESTAMP: 
 class Offsets:
     """PullMessage, UpdateOffset, GetOffset and QueryOffset."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, tasks: Tasks) -> None:
         self._services = services
+        self._tasks = tasks
 
     async def pull(self, caller: Caller, request: Any, response_of: Callable[..., Any]) -> None:
         """Stream messages from an offset on; waits for the first one."""
+        quotas = self._services.quotas
+        if quotas.is_active:
+            quotas.check(caller.session, CONSUMER)
         topic, number = await self._queue(caller, request)
-        wait_s = min(max(wire.ms_of(request.long_polling_timeout) / 1000, 0), POLL_S_MAX)
+        wait_s = poll_s(caller, request, 0)
         count = min(max(request.batch_size, 1), MESSAGES_MAX)
         start = Start(AT_OFFSET, request.offset)
         selection = selection_of(request.filter_expression)
         filters = () if selection is None else filters_of(selection)
         read = self._services.reads.read
-        found = await read(topic, number, start, count, READ_COMMITTED, wait_s)
+        reading = read(topic, number, start, count, READ_COMMITTED, wait_s)
+        found = await self._unless_gone(caller, reading)
+        if found is None:
+            return
         caller.check_term()
         status = response_of()
         set_status(status.status, None)
@@ -52,15 +63,38 @@ class Offsets:
         if not records:
             status.status.code = codes.MESSAGE_NOT_FOUND
         send(status.SerializeToString())
+        sent = 0
         for record in records:
             answer = response_of()
             answer.message.topic.CopyFrom(request.message_queue.topic)
             fill(answer.message, record, topic.id, number)
             answer.message.system_properties.delivery_attempt = 1
-            send(answer.SerializeToString())
+            data = answer.SerializeToString()
+            sent += len(data)
+            send(data)
             await caller.call.drained()
         send(response_of(next_offset=found.next_offset).SerializeToString())
         caller.call.finish()
+        if quotas.is_active:
+            quotas.take(caller.session, CONSUMER, sent)
+
+    async def _unless_gone(
+        self, caller: Caller, reading: Coroutine[Any, Any, PartitionRead]
+    ) -> PartitionRead | None:
+        """What is read; None: the client has gone before. Raises what the reading raises."""
+        task = self._tasks.start(_or_error(reading), "a pull")
+        gone = self._tasks.start(caller.wait_gone(), "a client that pulls")
+        try:
+            await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                return None
+            found: PartitionRead | HeadraceError = task.result()
+            if isinstance(found, HeadraceError):
+                raise found
+            return found
+        finally:
+            task.cancel()
+            gone.cancel()
 
     async def update(self, caller: Caller, request: Any, response: Any) -> None:
         """Set a group's offset in one queue."""
@@ -102,3 +136,13 @@ class Offsets:
         topic = await caller.topic(request.message_queue.topic)
         topic.check_partition(request.message_queue.id)
         return topic, request.message_queue.id
+
+
+async def _or_error(
+    reading: Coroutine[Any, Any, PartitionRead],
+) -> PartitionRead | HeadraceError:
+    """What is read, or why it cannot be: a task that failed would be logged."""
+    try:
+        return await reading
+    except HeadraceError as error:
+        return error

@@ -27,8 +27,10 @@ from headrace.rocketmq.sending import set_common_status
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.broker.services.queue_receive import QueueReceive
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
+    from headrace.grpc.service import Call
     from headrace.records.codec import Record
     from headrace.rocketmq.caller import Caller
     from headrace.rocketmq.clients import Clients
@@ -61,12 +63,12 @@ class Receiving:
         if quotas.is_active:
             quotas.check(caller.session, CONSUMER)
         client = self._clients.seen(caller)
-        resource = request.message_queue.topic
-        topic = await caller.topic(resource)
+        named = request.message_queue.topic
+        topic = await caller.topic(named)
         group_id = caller.group_id(request.group)
         await self._groups.ensure(group_id)
         lock_ms = LOCK_MS if request.auto_renew else _invisible_ms(request)
-        wait_s = _poll_s(caller, request)
+        wait_s = poll_s(caller, request, POLL_S_DEFAULT)
         is_repeatable = 0 < len(request.attempt_id) <= ATTEMPT_ID_LENGTH_MAX
         member = self._queues.new_member()
         if is_repeatable:
@@ -79,32 +81,21 @@ class Receiving:
         asked.takes_followers = self._groups.is_fifo(group_id)
         asked.selection = selection_of(request.filter_expression)
         asked.owner = f"rocketmq:{caller.client_id}"
+        resource = wire.Resource(resource_namespace=named.resource_namespace, name=named.name)
         show = _show(topic, resource, member, lock_ms)
         receiving = await self._queues.receive(topic, asked, show, caller, wait_s)
-        caller.check_term()
-        if caller.has_gone():
-            return  # all of it was given back
-        messages = receiving.messages
-        if request.auto_renew:
-            receipts = [one.system_properties.receipt_handle for one in messages]
-            self._clients.hold(client, topic.name, group_id, receipts)
-        status = response_of()
-        if messages:
-            set_status(status.status, None)
-        else:
-            status.status.code = codes.MESSAGE_NOT_FOUND
-            status.status.message = "there are no messages for the group now"
-        sent = 0
-        send = caller.call.send
-        send(status.SerializeToString())
-        for message in messages:
-            data = response_of(message=message).SerializeToString()
-            sent += len(data)
-            send(data)
-        ended = response_of()
-        wire.set_ms(ended.delivery_timestamp, receiving.asked_at_ms)
-        send(ended.SerializeToString())
-        caller.call.finish()
+        receipts = [one.system_properties.receipt_handle for one in receiving.messages]
+        is_delivered = False
+        try:
+            caller.check_term()
+            if request.auto_renew:
+                self._clients.hold(client, topic.name, group_id, receipts)
+            sent = await _deliver(caller.call, receiving, response_of)
+            is_delivered = not caller.has_gone()
+        finally:
+            if not is_delivered:
+                self._clients.release(client, receipts)
+                receiving.give_back()
         if quotas.is_active:
             quotas.take(caller.session, CONSUMER, sent)
 
@@ -157,11 +148,36 @@ class Receiving:
     ) -> Sequence[HeadraceError | None]:
         topic = await caller.topic(request.topic)
         group_id = caller.group_id(request.group)
-        for receipt in asked.receipts:
-            self._clients.drop(caller.key, receipt)
+        await self._clients.drop(caller.key, asked.receipts)
         asked.finish()
         errors = await self._queues.settle(topic, group_id, asked, member_id)
         return [None if isinstance(one, DeliverySettled) else one for one in errors]
+
+
+async def _deliver(
+    call: Call, receiving: QueueReceive[Any], response_of: Callable[..., Any]
+) -> int:
+    """Stream what was received as fast as the client reads it, and finish the call; returns the
+    bytes of the messages. What the client has not read when it goes cancels the call."""
+    status = response_of()
+    if receiving.messages:
+        set_status(status.status, None)
+    else:
+        status.status.code = codes.MESSAGE_NOT_FOUND
+        status.status.message = "there are no messages for the group now"
+    call.send(status.SerializeToString())
+    sent = 0
+    for message in receiving.messages:
+        data = response_of(message=message).SerializeToString()
+        sent += len(data)
+        call.send(data)
+        await call.drained()
+    ended = response_of()
+    wire.set_ms(ended.delivery_timestamp, receiving.asked_at_ms)
+    call.send(ended.SerializeToString())
+    await call.drained(0)
+    call.finish()
+    return sent
 
 
 def selection_of(expression: Any) -> Selection | None:
@@ -194,9 +210,9 @@ def _illegal_invisible(least_ms: int) -> Refused:
     )
 
 
-def _poll_s(caller: Caller, request: Any) -> float:
+def poll_s(caller: Caller, request: Any, default_s: float) -> float:
     """How long to wait for messages. Raises Refused."""
-    asked_s = POLL_S_DEFAULT
+    asked_s = default_s
     if request.HasField("long_polling_timeout"):
         asked_s = min(max(wire.ms_of(request.long_polling_timeout) / 1000, 0), POLL_S_MAX)
     if caller.call.deadline is None:

@@ -118,7 +118,7 @@ class Sending:
         topic = await caller.topic(request.topic)
         try:
             recall = Recall.parse(request.recall_handle)
-            now_ms = self._services.appends.clock.now_ms()
+            now_ms = self._services.appends.clock.now_ms
             await self._services.timers.recall(topic, recall.receipt, now_ms)
         except ReceiptInvalid as error:
             raise Refused(codes.BAD_REQUEST, str(error)) from error

@@ -43,6 +43,7 @@ class Served:
             Method("/t/never", self.never),
             Method("/t/later", self.later),
             Method("/t/many", self.many),
+            Method("/t/whole", self.whole),
             Method("/t/chat", lambda call: Chat(self, call), streams_requests=True),
             Method("/t/collect", Collect, streams_requests=True),
         ]
@@ -77,6 +78,17 @@ class Served:
 
     def later(self, call, body: bytes) -> None:
         self.loop.call_later(0.02, call.respond, body)
+
+    def whole(self, call, body: bytes) -> None:
+        """Sends as many KiB as asked, and finishes when they have left."""
+
+        async def send() -> None:
+            call.send(bytes(int(body) << 10))
+            await call.drained(0)
+            call.finish()
+
+        self.seen(call)
+        self.task = self.loop.create_task(send())
 
     def many(self, call, body: bytes) -> None:
         """Sends as many MiB as asked, as fast as the client reads."""

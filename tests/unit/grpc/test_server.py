@@ -229,6 +229,17 @@ def test_a_slow_reader_holds_no_more_than_the_limit():
             received += len(client.next(frames.DATA).payload)
 
 
+def test_a_client_that_goes_before_it_was_sent_everything_cancels_the_call():
+    with served() as one:
+        for kib, is_cancelled in ((32, False), (100, True)):  # of a window of 64
+            with RawClient(one.address) as client:
+                client.call(1, "/t/whole", b"%d" % kib)
+                client.next(frames.DATA)
+                if not is_cancelled:
+                    assert client.status(1) == OK
+            assert one.was_cancelled.wait(5 if is_cancelled else 0.2) == is_cancelled
+
+
 def test_a_client_that_reads_nothing_is_disconnected_when_it_owes_too_much():
     limits = Limits(unsent_bytes_max=2 << 20)
     with served(limits) as one, RawClient(one.address) as client:

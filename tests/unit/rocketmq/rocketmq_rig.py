@@ -38,6 +38,9 @@ class TestCall:
         self.sent: list[bytes] = []
         self.arrived = asyncio.Event()
         self.over = asyncio.Event()
+        self.reading = asyncio.Event()
+        """Whether the client reads what is sent."""
+        self.reading.set()
         self.status = 0
         self._callbacks: list[Callable[[], None]] = []
 
@@ -65,12 +68,14 @@ class TestCall:
     def on_cancel(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 
-    async def drained(self) -> None:
-        pass
+    async def drained(self, unsent_bytes_max: int | None = None) -> None:
+        if not self.is_finished:
+            await self.reading.wait()
 
     def cancel(self) -> None:
         """The client resets the call, or its connection is lost."""
         self.over.set()
+        self.reading.set()
         for callback in self._callbacks:
             callback()
 
@@ -90,6 +95,8 @@ class Rocket:
         path = f"/{wire.SERVICE}/{rpc}"
         call = TestCall(path, client_id, of_call.get("session"))
         call.deadline = of_call.get("deadline")
+        if not of_call.get("is_reading", True):
+            call.reading.clear()
         handler: Any = self.messaging.methods[path].handler
         handler(call, request.SerializeToString())
         return call

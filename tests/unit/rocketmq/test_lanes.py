@@ -12,12 +12,16 @@ from hashlib import md5
 import pytest
 from tests.unit.rocketmq.rocketmq_rig import TestCall, on_rocketmq, receive_request
 
+from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services.reads import AT_START, Start
 from headrace.broker.services.record_sends import Outgoing, Sent
 from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.log.visibility import READ_COMMITTED
+from headrace.records.attributes import HALF, MESSAGE_ID
 from headrace.records.codec import Record
 from headrace.rocketmq import clients, codes, wire
+from headrace.rocketmq.caller import Caller
 
 GROUP = "workers"
 
@@ -279,6 +283,69 @@ async def test_a_producer_is_asked_about_a_transaction_that_hangs(rocket):
     assert bodies(await rocket.receive("paid", GROUP, wait_ms=5_000)) == [b"half"]
 
 
+async def half(rocket, topic, group):
+    """Send a half message as other protocols can: with a producer group of their choice."""
+    services = rocket.node.services
+    headers = [(MESSAGE_ID, b"m"), (HALF, group.encode())]
+    record = Record(0, int(time.time() * 1000), None, topic.encode(), headers)
+    (sent,) = await services.sends.send(services.topics.get(topic), [Outgoing(record)])
+    assert isinstance(sent, Sent)
+
+
+async def checked_soon(rocket, name):
+    await rocket.create(name, "transaction")
+    changes = {"headrace.half.check.first.ms": "200", "headrace.message.type": "transaction"}
+    await rocket.node.services.configurations.replace_topic(name, changes)
+
+
+@on_rocketmq
+async def test_a_producer_is_not_asked_about_messages_of_another_topic(rocket):
+    await checked_soon(rocket, "orders")
+    await checked_soon(rocket, "payments")
+    stream = Telemetry(rocket)
+    publishing = {"topics": [{"name": "orders"}]}
+    await stream.ask({"client_type": wire.PRODUCER, "publishing": publishing})
+    await half(rocket, "payments", "orders")
+    await asyncio.sleep(0.5)
+    await half(rocket, "orders", "orders")
+    asked = (await stream.next()).recover_orphaned_transaction_command
+    assert (asked.message.topic.name, asked.message.body) == ("orders", b"orders")
+
+
+@on_rocketmq
+async def test_a_check_back_waits_for_a_producer_that_lost_its_stream(rocket):
+    await checked_soon(rocket, "orders")
+    publishing = {"topics": [{"name": "orders"}]}
+    settings = {"client_type": wire.PRODUCER, "publishing": publishing}
+    stream = Telemetry(rocket)
+    await stream.ask(settings)
+    stream.call.cancel()
+    await half(rocket, "orders", "orders")
+    await asyncio.sleep(1.0)
+    stream = Telemetry(rocket)
+    await stream.ask(settings)
+    asked = (await stream.next()).recover_orphaned_transaction_command
+    assert asked.message.body == b"orders"
+
+
+@on_rocketmq
+async def test_one_connection_cannot_take_the_place_of_all_clients(rocket):
+    async def heartbeat(session, number):
+        request = wire.request_of("Heartbeat")(client_type=wire.PRODUCER)
+        call = rocket.begin("Heartbeat", request, f"client@{number}", session=session)
+        await asyncio.wait_for(call.over.wait(), 10)
+        return wire.response_of("Heartbeat").FromString(call.sent[0]).status.code
+
+    first, second = [ClientSession("ROCKETMQ", "10.0.0.7", ANONYMOUS) for _ in range(2)]
+    found = [await heartbeat(first, number) for number in range(101)]
+    assert found == [codes.OK] * 100 + [codes.TOO_MANY_REQUESTS]
+    assert await heartbeat(first, 99) == codes.OK
+    assert await heartbeat(second, 100) == codes.OK
+    ended = rocket.begin("NotifyClientTermination", wire.Status(), "client@0", session=first)
+    await asyncio.wait_for(ended.over.wait(), 10)
+    assert await heartbeat(first, 101) == codes.OK
+
+
 @on_rocketmq
 async def test_what_is_given_up_is_a_dead_letter_of_the_group(rocket):
     await rocket.create("jobs")
@@ -393,6 +460,36 @@ async def test_a_client_that_goes_loses_no_delivery(rocket):
 
 
 @on_rocketmq
+async def test_a_client_that_goes_before_it_has_read_its_messages_loses_no_delivery(rocket):
+    await rocket.create("jobs")
+    for auto_renew in (False, True):
+        await rocket.send("jobs")
+        request = receive_request("jobs", GROUP, auto_renew=auto_renew)
+        call = rocket.begin("ReceiveMessage", request, is_reading=False)
+        while len(call.sent) < 2:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        (got,) = await rocket.receive("jobs", GROUP, wait_ms=5_000)
+        assert got.system_properties.delivery_attempt == 1
+        assert await rocket.acknowledge("jobs", GROUP, got) == [codes.OK]
+
+
+@on_rocketmq
+async def test_messages_are_sent_as_fast_as_the_client_reads(rocket):
+    await rocket.create("jobs")
+    for number in range(5):
+        await rocket.send("jobs", b"%d" % number)
+    call = rocket.begin("ReceiveMessage", receive_request("jobs", GROUP), is_reading=False)
+    while len(call.sent) < 2:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert len(call.sent) == 2, "the status and the first message"
+    call.reading.set()
+    await asyncio.wait_for(call.over.wait(), 10)
+    assert len(call.sent) == 7
+
+
+@on_rocketmq
 async def test_pull_consumers_read_by_offset(rocket):
     await rocket.create("jobs")
     for number in range(3):
@@ -411,6 +508,47 @@ async def test_pull_consumers_read_by_offset(rocket):
     assert await rocket.code("UpdateOffset", **where, offset=2) == codes.OK
     answer = await rocket.ask("GetOffset", **where)
     assert (answer.status.code, answer.offset) == (codes.OK, 2)
+
+
+@on_rocketmq
+async def test_a_pull_ends_when_its_client_goes_or_its_deadline_comes(rocket):
+    await rocket.create("jobs")
+    queue = {"topic": {"name": "jobs"}, "id": 0}
+    request = wire.request_of("PullMessage")(
+        group={"name": "pullers"}, message_queue=queue, batch_size=10
+    )
+    wire.set_ms(request.long_polling_timeout, 60_000)
+    call = rocket.begin("PullMessage", request)
+    await asyncio.sleep(0.1)
+    (pull,) = [one for one in asyncio.all_tasks() if one.get_name() == "PullMessage"]
+    call.cancel()
+    await asyncio.wait_for(pull, 5)
+    soon_s = asyncio.get_running_loop().time() + 0.8
+    async with asyncio.timeout(5):
+        code, got = await rocket.stream("PullMessage", request, deadline=soon_s)
+    assert (code, got) == (codes.MESSAGE_NOT_FOUND, [])
+
+
+@on_rocketmq
+async def test_a_change_waits_for_a_renewal_that_would_undo_it(rocket):
+    await rocket.create("jobs")
+    held = rocket.messaging.clients
+    heartbeat = rocket.begin(
+        "Heartbeat", wire.request_of("Heartbeat")(client_type=wire.PUSH_CONSUMER)
+    )
+    await heartbeat.over.wait()
+    caller = Caller(rocket.node.services, heartbeat, "Heartbeat")
+    client = held.seen(caller)
+    held.hold(client, "jobs", GROUP, ["0.1.x", "0.2.x"])
+    client.renewing = frozenset(["0.1.x"])
+    await asyncio.wait_for(held.drop(caller.key, ["0.2.x"]), 1)
+    dropping = asyncio.create_task(held.drop(caller.key, ["0.1.x"]))
+    await asyncio.sleep(0.05)
+    assert not dropping.done()
+    assert not client.held
+    client.renewing = ()
+    client.is_renewed.set()
+    await asyncio.wait_for(dropping, 1)
 
 
 @on_rocketmq

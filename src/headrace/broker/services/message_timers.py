@@ -165,9 +165,10 @@ class MessageTimers:
             by_id.append(next(iter(failed.values())) if failed and not count else count)
         return by_receipt, by_id, failed
 
-    async def recall(self, topic: Topic, receipt: str, now_ms: int) -> bool:
+    async def recall(self, topic: Topic, receipt: str, now_ms: Callable[[], int]) -> bool:
         """Cancel the delayed record of a receipt (`Sent.receipt`); False: it was cancelled before.
 
+        `now_ms`: the clock, read after the attempt, during which the record may have become due.
         Raises ReceiptInvalid, TopicUnknown, RecordStateInvalid where it was due before, and what
         its owner answers, or BrokerUnreachable.
         """
@@ -176,7 +177,7 @@ class MessageTimers:
         ((outcome,), _none, _failed) = await self.cancel(topic, [found], [])
         if isinstance(outcome, HeadraceError):
             raise outcome
-        if not outcome and found.due_ms <= now_ms:
+        if not outcome and found.due_ms <= now_ms():
             raise RecordStateInvalid("the record was due before, and has been delivered")
         return outcome
 

@@ -117,10 +117,10 @@ class QueueReceive(Generic[M]):
             await self._begin(owners)
             is_gone = await self._receive_until(wait_s, owners, client)
         except BaseException:
-            self._give_back_later()
+            self.give_back()
             raise
         if is_gone or client.has_gone():
-            self._give_back_later()
+            self.give_back()
 
     async def _receive_until(self, wait_s: float, owners: Owners, client: Client) -> bool:
         """Whether the client has gone meanwhile."""
@@ -317,8 +317,12 @@ class QueueReceive(Generic[M]):
 
     # --- the client has gone -----------------------------------------------------------------
 
-    def _give_back_later(self) -> None:
-        """In a task: the request may be cancelled."""
+    def give_back(self) -> None:
+        """The client did not get the messages: they are delivered again, at once and without
+        counting as deliveries; what an attempt acquired, to its repetition.
+
+        In a task: the request may be cancelled.
+        """
         self.messages.clear()
         held, self._held = self._held, []
         if held and not self._asked.attempt:
