@@ -41,8 +41,9 @@ def backup(folder: Path, data_dir: Path, as_json: bool) -> None:
     """Copy a broker's data to DIR, which must not exist or be empty. The broker may run.
 
     The copy is the state of one moment after the command began: all records acknowledged before are
-    in it, with topics, groups, positions and users. It is checked for damage. Data that is only in
-    object storage is not copied. A cluster's data is in BookKeeper and ZooKeeper.
+    in it, with topics, groups, positions and users. With --workers it is one moment for each
+    worker: positions may be ahead of another worker's records. It is checked for damage. Data that
+    is only in object storage is not copied. A cluster's data is in BookKeeper and ZooKeeper.
     """
     os.umask(_OWNER_ONLY_UMASK)
     from headrace.server.backup import back_up

@@ -1,9 +1,10 @@
 """Copies a stand-alone broker's data folder while it runs, and back: `headrace backup`, `restore`.
 
-Invariants: the source is only read. The parts are copied in the order metadata, checkpoint,
-write-ahead log, ledgers, so that the copy is the state of one moment, that at which the log's end
-was read: ledgers exist before metadata names them, and recovery takes each to where checkpoint and
-log say that it ends. A copy counts only once `headrace check` has found no damage in it; files that
+Invariants: the source is only read. The parts are copied in the order checkpoint, metadata,
+write-ahead log, ledgers. Ledgers exist before metadata names them, recovery takes each to where
+checkpoint and log say that it ends, and the copied log ends before the first append to a ledger
+that the metadata does not name yet (`backup_log`): so the copy is the state of one moment, for each
+worker of its own. A copy counts only once `headrace check` has found no damage in it; files that
 changed too fast (a log file was recycled) mean another attempt. Names in a manifest never lead out
 of its folder.
 """
@@ -19,15 +20,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.errors import DataCorrupt, RequestInvalid
+from headrace.errors import DataCorrupt, RequestInvalid, Retriable
 from headrace.inspection.check import check
+from headrace.inspection.facts import DecodedMetadata
 from headrace.inspection.findings import Severity
+from headrace.inspection.folder import folders_of
+from headrace.inspection.metadata_copy import MetadataCopy
 from headrace.metadata.sqlite_file import METADATA
+from headrace.server.backup_log import CHECKPOINT, FORMAT_FILE, LogRecycled, end_for, last_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.inspection.check import Report
+    from headrace.inspection.folder import Folder
 
 MANIFEST: Final = "backup.json"
 FORMAT: Final = 1
@@ -36,7 +42,7 @@ ATTEMPTS_MAX: Final = 5
 PARTIAL: Final = ".partial"
 _CHUNK_BYTES: Final = 1 << 20
 _LOG, _LEDGERS = "wal", "ledgers"
-_STORE_FILES: Final = ("format", "checkpoint")
+_STORE_FILES: Final = (FORMAT_FILE, CHECKPOINT)
 """Copied before the log: it goes on where the checkpoint ends."""
 
 
@@ -53,7 +59,8 @@ class Done(NamedTuple):
 def back_up(source: Path, target: Path, version: str, now_ms: int) -> Done:
     """Copy a data folder to `target`, which must not exist or be empty.
 
-    Raises RequestInvalid, OSError, and DataCorrupt if the source is damaged.
+    Raises RequestInvalid, OSError, DataCorrupt if the source is damaged, and Retriable if its log
+    is recycled faster than it is copied.
     """
     if not (source / METADATA).exists():
         raise RequestInvalid(
@@ -62,7 +69,11 @@ def back_up(source: Path, target: Path, version: str, now_ms: int) -> Done:
     report = None
     for _attempt in range(ATTEMPTS_MAX):
         partial = _fresh(target)
-        files = dict(_copied(source, partial))
+        try:
+            files = dict(_copied(source, partial))
+        except LogRecycled:
+            report = None
+            continue
         _make_folders(partial, files)
         report = check(partial)
         if not _damage(report):
@@ -71,7 +82,13 @@ def back_up(source: Path, target: Path, version: str, now_ms: int) -> Done:
             _publish(partial, target)
             return _done(target, files, report)
     shutil.rmtree(_fresh(target))
-    raise DataCorrupt(_complaint(source, report, f"no backup was made, in {ATTEMPTS_MAX} attempts"))
+    effect = f"no backup was made, in {ATTEMPTS_MAX} attempts"
+    if report is None:
+        raise Retriable(
+            f"{source} is written to faster than its log can be copied; {effect}. Back up to a"
+            " faster disk, or while less is written"
+        )
+    raise DataCorrupt(_complaint(source, report, effect))
 
 
 def restore(source: Path, target: Path) -> Done:
@@ -103,15 +120,27 @@ def restore(source: Path, target: Path) -> Done:
 
 
 def _copied(source: Path, target: Path) -> Iterator[tuple[str, list[Any]]]:
-    """Copy a data folder. Yields the name of each file, with its size and SHA-256."""
+    """Copy a data folder. Yields the name of each file, with its size and SHA-256.
+
+    Raises OSError, LogRecycled.
+    """
+    stores = folders_of(source)
+    for store in stores:
+        yield from _copied_files(source, target, [store.full(name) for name in _STORE_FILES])
+    written = [last_frame(store.path) for store in stores]
     yield METADATA, _copy_database(source / METADATA, target / METADATA)
-    stores = [source, *sorted(source.glob("worker-*"))]
+    facts = DecodedMetadata(MetadataCopy(target), max(store.number for store in stores) + 1)
+    named = {
+        (facts.worker_of(chain), link.ledger)
+        for chain in facts.chains
+        for link in chain.fact.ledgers
+    }
+    for store, after in zip(stores, written, strict=True):
+        files = dict(_copied_log(source, target, store))
+        own = {ledger for worker, ledger in named if worker == store.number}
+        yield from _ended(target, store, files, after, own).items()
     for store in stores:
-        paths = [store / name for name in _STORE_FILES]
-        yield from _copied_files(source, target, paths)
-        yield from _copied_files(source, target, sorted((store / _LOG).glob("*")))
-    for store in stores:
-        ledgers = sorted(path for path in (store / _LEDGERS).rglob("*") if path.is_file())
+        ledgers = sorted(path for path in store.full(_LEDGERS).rglob("*") if path.is_file())
         yield from _copied_files(source, target, ledgers)
 
 
@@ -122,6 +151,47 @@ def _copied_files(source: Path, target: Path, paths: list[Path]) -> Iterator[tup
             yield name, _copy(path, target / name)
         except FileNotFoundError:
             continue  # removed meanwhile; if it is missed, the check says so
+
+
+def _copied_log(source: Path, target: Path, store: Folder) -> Iterator[tuple[str, list[Any]]]:
+    """Copy a write-ahead log. Raises LogRecycled.
+
+    A log that lacks its last files is no damaged one, so the check would not miss them.
+    """
+    for path in sorted(store.full(_LOG).glob("*")):
+        name = str(path.relative_to(source))
+        try:
+            with path.open("rb") as held:
+                copied = _copy(path, target / name)
+                is_same = path.stat().st_ino == os.fstat(held.fileno()).st_ino
+        except FileNotFoundError as error:
+            raise LogRecycled from error
+        if not is_same:
+            raise LogRecycled
+        yield name, copied
+
+
+def _ended(
+    target: Path, store: Folder, files: dict[str, list[Any]], after: int, named: set[int]
+) -> dict[str, list[Any]]:
+    """The files of a copied log, ended where its metadata ends."""
+    end = end_for(target / store.name("."), after, named)
+    if end is None:
+        return files
+    kept = {}
+    for name, copied in files.items():
+        path = target / name
+        number = int(path.stem, 16)
+        if number > end.number:
+            path.unlink()
+        elif number == end.number:
+            data = path.read_bytes()[: end.position]
+            path.unlink()
+            _write(path, data)
+            kept[name] = _digest(data)
+        else:
+            kept[name] = copied
+    return kept
 
 
 def _copy(source: Path, target: Path) -> list[Any]:
@@ -146,7 +216,10 @@ def _copy_database(source: Path, target: Path) -> list[Any]:
     ):
         reading.backup(writing)
         writing.execute("PRAGMA journal_mode = DELETE")
-    data = target.read_bytes()
+    return _digest(target.read_bytes())
+
+
+def _digest(data: bytes) -> list[Any]:
     return [len(data), hashlib.sha256(data).hexdigest()]
 
 
