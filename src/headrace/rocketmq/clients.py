@@ -25,6 +25,7 @@ from headrace.rocketmq import wire
 from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
 from headrace.rocketmq.handles import member_id
 from headrace.rocketmq.messages import fill
+from headrace.rocketmq.names import resource_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -169,10 +170,7 @@ class Clients:
             # A name alone must not cost anything.
             has_halves = topic is not None and topics.message_type(topic) in HALF_TYPES
             if has_halves and caller.may(Operation.WRITE, ResourceType.TOPIC, name):
-                # A part of the request would keep all of it.
-                named[name] = wire.Resource(
-                    resource_namespace=resource.resource_namespace, name=resource.name
-                )
+                named[name] = resource_of(resource)
         client.published = named
         for name in named:
             if name not in self._checking:

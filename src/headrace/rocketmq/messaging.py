@@ -120,9 +120,8 @@ class Messaging:
                     f"requests in progress on this connection have {UNANSWERED_BYTES_MAX} bytes:"
                     " wait for their answers",
                 )
-            request = wire.request_of(rpc.name).FromString(body)
-        except (DecodeError, ProtobufInvalid):
-            call.finish(GrpcStatus.INVALID_ARGUMENT, f"this is no {rpc.name}Request")
+        except ProtobufInvalid:
+            _finish_invalid(rpc, call)
             return
         except Refused as error:
             response = wire.response_of(rpc.name)()
@@ -130,17 +129,22 @@ class Messaging:
             call.respond(response.SerializeToString())
             return
         self._unanswered[call.session] += len(body)
-        self._tasks.spawn(self._answer_counted(rpc, call, request, len(body)), rpc.name)
+        self._tasks.spawn(self._answer_counted(rpc, call, body), rpc.name)
 
-    async def _answer_counted(self, rpc: Rpc, call: Call, request: Any, size_bytes: int) -> None:
+    async def _answer_counted(self, rpc: Rpc, call: Call, body: bytes) -> None:
         try:
-            await self._answer(rpc, call, request)
+            await self._answer(rpc, call, body)
         finally:
-            self._unanswered[call.session] -= size_bytes
+            self._unanswered[call.session] -= len(body)
             if not self._unanswered[call.session]:
                 del self._unanswered[call.session]
 
-    async def _answer(self, rpc: Rpc, call: Call, request: Any) -> None:
+    async def _answer(self, rpc: Rpc, call: Call, body: bytes) -> None:
+        try:
+            request = wire.request_of(rpc.name).FromString(body)
+        except DecodeError:
+            _finish_invalid(rpc, call)
+            return
         kind = wire.response_of(rpc.name)
         response = kind()
         try:
@@ -148,9 +152,11 @@ class Messaging:
             caller.require(rpc.access, request)
             if rpc.is_stream:
                 caller.watch()
-                await rpc.handle(caller, request, kind)
+            handling = rpc.handle(caller, request, kind if rpc.is_stream else response)
+            del request  # decoded, it is many times larger: the handler says for how long
+            await handling
+            if rpc.is_stream:
                 return
-            await rpc.handle(caller, request, response)
             if not response.status.code:
                 set_status(response.status, None)
         except HeadraceError as error:
@@ -166,6 +172,10 @@ class Messaging:
             call.finish()
         else:
             call.respond(response.SerializeToString())
+
+
+def _finish_invalid(rpc: Rpc, call: Call) -> None:
+    call.finish(GrpcStatus.INVALID_ARGUMENT, f"this is no {rpc.name}Request")
 
 
 def _check_fields(body: bytes) -> None:

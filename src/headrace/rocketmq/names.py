@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.records.identifiers import TOPIC_NAME_SIZE_MAX, is_topic_name
+from headrace.rocketmq import wire
 from headrace.rocketmq.codes import ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC, Refused
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ def _with_namespace(resource: Any) -> str:
     namespace: str = resource.resource_namespace
     name: str = resource.name
     return f"{namespace}.{name}" if namespace else name
+
+
+def resource_of(resource: Any) -> Any:
+    """A copy for what outlives the request, of which a part would keep all, or repeats it:
+    without unknown fields."""
+    return wire.Resource(resource_namespace=resource.resource_namespace, name=resource.name)
 
 
 def group_id_of(resource: Any) -> str:

@@ -18,6 +18,7 @@ from headrace.log.visibility import READ_COMMITTED
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.messages import fill
+from headrace.rocketmq.names import resource_of
 from headrace.rocketmq.receiving import MESSAGES_MAX, poll_s, selection_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Offsets:
         selection = selection_of(request.filter_expression)
         filters = () if selection is None else filters_of(selection)
         read = self._services.reads.read
+        resource = resource_of(request.message_queue.topic)
+        del request  # may be large, and this may wait for long
         reading = read(topic, number, start, count, READ_COMMITTED, wait_s)
         found = await self._unless_gone(caller, reading)
         if found is None:
@@ -66,7 +69,7 @@ class Offsets:
         sent = 0
         for record in records:
             answer = response_of()
-            answer.message.topic.CopyFrom(request.message_queue.topic)
+            answer.message.topic.CopyFrom(resource)
             fill(answer.message, record, topic.id, number)
             answer.message.system_properties.delivery_attempt = 1
             data = answer.SerializeToString()

@@ -22,6 +22,7 @@ from headrace.rocketmq.clients import LOCK_MS
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.handles import member_id
 from headrace.rocketmq.messages import fill
+from headrace.rocketmq.names import resource_of
 from headrace.rocketmq.sending import set_common_status
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class Receiving:
         if quotas.is_active:
             quotas.check(caller.session, CONSUMER)
         client = self._clients.seen(caller)
-        named = request.message_queue.topic
-        topic = await caller.topic(named)
+        resource = resource_of(request.message_queue.topic)
+        topic = await caller.topic(resource)
         group_id = caller.group_id(request.group)
         await self._groups.ensure(group_id)
         lock_ms = LOCK_MS if request.auto_renew else _invisible_ms(request)
@@ -81,14 +82,15 @@ class Receiving:
         asked.takes_followers = self._groups.is_fifo(group_id)
         asked.selection = selection_of(request.filter_expression)
         asked.owner = f"rocketmq:{caller.client_id}"
-        resource = wire.Resource(resource_namespace=named.resource_namespace, name=named.name)
+        is_renewed = request.auto_renew
+        del request  # may be large, and this may wait for long
         show = _show(topic, resource, member, lock_ms)
         receiving = await self._queues.receive(topic, asked, show, caller, wait_s)
         receipts = [one.system_properties.receipt_handle for one in receiving.messages]
         is_delivered = False
         try:
             caller.check_term()
-            if request.auto_renew:
+            if is_renewed:
                 self._clients.hold(client, topic.name, group_id, receipts)
             sent = await _deliver(caller.call, receiving, response_of)
             is_delivered = not caller.has_gone()

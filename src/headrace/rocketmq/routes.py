@@ -14,6 +14,7 @@ from headrace.broker.topics.topic_config import MIXED, NORMAL
 from headrace.metadata.endpoints import ROCKETMQ
 from headrace.rocketmq import wire
 from headrace.rocketmq.codes import BAD_REQUEST, Refused
+from headrace.rocketmq.names import resource_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,9 +68,10 @@ class Routes:
         cluster = self._services.cluster
         accepted = ACCEPTED[self._services.topics.message_type(topic)]
         own = _asked_by(caller, request)
+        resource = resource_of(request.topic)
         for number in range(len(topic.partitions)):
             queue = wire.MessageQueue(id=number, permission=wire.READ_WRITE)
-            queue.topic.CopyFrom(request.topic)
+            queue.topic.CopyFrom(resource)
             queue.accept_message_types.extend(accepted)
             broker = cluster.leader_of(topic, number)
             endpoints = own

@@ -190,6 +190,9 @@ async def test_other_bad_requests_have_rocketmqs_codes(rocket):
     hosts = {"addresses": [{"host": "h" * 100, "port": 1}] * 50}
     code = await rocket.code("QueryRoute", topic=where["topic"], endpoints=hosts)
     assert code == codes.BAD_REQUEST, "they would be repeated for each queue"
+    unknown = wire.Resource.FromString(b"\x12\x04jobs\x7a\xff\x3f" + bytes(8_191))
+    answer = await rocket.ask("QueryRoute", topic=unknown)
+    assert answer.message_queues[0].topic.ByteSize() == 6
     assert await rocket.code("Heartbeat", client_type=99) == codes.UNRECOGNIZED_CLIENT_TYPE
     assert await rocket.code("Heartbeat", client_type=wire.PRODUCER) == codes.OK
     assert await rocket.code("SyncLiteSubscription", **where) == codes.ILLEGAL_TOPIC

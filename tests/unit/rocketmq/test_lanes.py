@@ -529,6 +529,33 @@ async def test_a_pull_ends_when_its_client_goes_or_its_deadline_comes(rocket):
     assert (code, got) == (codes.MESSAGE_NOT_FOUND, [])
 
 
+def frames_of(task):
+    coroutine = task.get_coro()
+    while getattr(coroutine, "cr_frame", None) is not None:
+        yield coroutine.cr_frame
+        coroutine = coroutine.cr_await
+
+
+@on_rocketmq
+async def test_a_request_that_waits_keeps_nothing_that_was_decoded(rocket):
+    await rocket.create("jobs")
+    queue = {"topic": {"name": "jobs"}}
+    pull = wire.request_of("PullMessage")(group={"name": "pullers"}, message_queue=queue)
+    wire.set_ms(pull.long_polling_timeout, 30_000)
+    for rpc, request in [
+        ("ReceiveMessage", receive_request("jobs", GROUP, wait_ms=30_000)),
+        ("PullMessage", pull),
+    ]:
+        call = rocket.begin(rpc, request)
+        await asyncio.sleep(0.1)
+        (task,) = [one for one in asyncio.all_tasks() if one.get_name() == rpc]
+        kept = [value for frame in frames_of(task) for value in frame.f_locals.values()]
+        assert len(kept) > 10
+        assert not any(isinstance(one, type(request)) for one in kept)
+        call.cancel()
+        await asyncio.wait_for(task, 5)
+
+
 @on_rocketmq
 async def test_a_change_waits_for_a_renewal_that_would_undo_it(rocket):
     await rocket.create("jobs")
