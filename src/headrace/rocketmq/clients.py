@@ -23,7 +23,7 @@ from headrace.errors import HeadraceError, Rejected
 from headrace.records.codec import Record
 from headrace.rocketmq import wire
 from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
-from headrace.rocketmq.handles import member_id
+from headrace.rocketmq.handles import Transaction, member_id
 from headrace.rocketmq.messages import fill
 from headrace.rocketmq.names import resource_of
 
@@ -298,7 +298,8 @@ class Clients:
         client = ready[self._turn % len(ready)]
         command = wire.TelemetryCommand()
         asked = command.recover_orphaned_transaction_command
-        asked.transaction_id = HalfReceipt(shown.partition, shown.half.number).text
+        receipt = HalfReceipt(shown.partition, shown.half.number)
+        asked.transaction_id = Transaction(receipt, topic.id).text
         asked.message.topic.CopyFrom(client.published[name])
         record = Record(0, shown.half.timestamp_ms, *shown.body)
         fill(asked.message, record, topic.id, shown.partition)

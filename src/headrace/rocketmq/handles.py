@@ -6,9 +6,13 @@ services that gave the receipts (`queue_receipts`, `timer_receipts`).
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.errors import ReceiptInvalid
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 LENGTH_MAX: Final = 1_000
 _SEPARATOR: Final = "."
@@ -38,3 +42,26 @@ class Recall(NamedTuple):
         if not separator or len(handle) > LENGTH_MAX:
             raise ReceiptInvalid("this handle is not one that a send gave: pass it as it came")
         return cls(receipt, message_id)
+
+
+class Transaction(NamedTuple):
+    """A half message of one topic: others have some with the same numbers."""
+
+    receipt: HalfReceipt
+    topic_id: UUID
+
+    @property
+    def text(self) -> str:
+        """The transaction id, for clients."""
+        return f"{self.receipt.text}{_SEPARATOR}{self.topic_id.hex}"
+
+    @classmethod
+    def parse(cls, text: str, topic_id: UUID) -> Transaction:
+        """Raises ReceiptInvalid, also for one of another topic."""
+        receipt, _separator, topic = text.partition(_SEPARATOR)
+        if topic != topic_id.hex or len(text) > LENGTH_MAX:
+            raise ReceiptInvalid(
+                "this transaction id is not one of the topic: pass it as it came, with the topic"
+                " to which the message was sent"
+            )
+        return cls(HalfReceipt.parse(receipt), topic_id)

@@ -16,7 +16,7 @@ from headrace.coordination.quotas.entities import PRODUCER
 from headrace.errors import HeadraceError, ReceiptInvalid, RecordStateInvalid
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused, set_status
-from headrace.rocketmq.handles import Recall
+from headrace.rocketmq.handles import Recall, Transaction
 from headrace.rocketmq.joined_sends import JoinedSends
 from headrace.rocketmq.messages import record_of
 from headrace.rocketmq.routes import ACCEPTED
@@ -60,7 +60,7 @@ class Sending:
         parsed = self._parsed(topic, messages)
         results = await self._sends.send(topic, [Outgoing(one.record) for one in parsed])
         for one, result in zip(parsed, results, strict=True):
-            _fill_entry(response.entries.add(), one, result)
+            _fill_entry(response.entries.add(), topic, one, result)
         set_common_status(response.status, [one.status for one in response.entries])
         if quotas.is_active:
             quotas.take(caller.session, PRODUCER, request.ByteSize())
@@ -97,7 +97,7 @@ class Sending:
             raise Refused(codes.BAD_REQUEST, "a transaction ends with COMMIT or ROLLBACK")
         topic = await caller.topic(request.topic)
         try:
-            half = HalfReceipt.parse(request.transaction_id)
+            half = Transaction.parse(request.transaction_id, topic.id).receipt
             topic.check_partition(half.partition)
         except HeadraceError as error:
             raise Refused(codes.INVALID_TRANSACTION_ID, str(error)) from error
@@ -127,7 +127,7 @@ class Sending:
         response.message_id = recall.message_id
 
 
-def _fill_entry(entry: Any, parsed: Parsed, result: Sent | HeadraceError) -> None:
+def _fill_entry(entry: Any, topic: Topic, parsed: Parsed, result: Sent | HeadraceError) -> None:
     entry.message_id = parsed.message_id
     if isinstance(result, HeadraceError):
         set_status(entry.status, result)
@@ -138,7 +138,7 @@ def _fill_entry(entry: Any, parsed: Parsed, result: Sent | HeadraceError) -> Non
     if receipt is None:
         return
     if parsed.message_type == wire.TRANSACTION:
-        entry.transaction_id = receipt
+        entry.transaction_id = Transaction(HalfReceipt.parse(receipt), topic.id).text
     else:
         entry.recall_handle = Recall(receipt, parsed.message_id).handle
 

@@ -22,6 +22,7 @@ from headrace.records.attributes import HALF, MESSAGE_ID
 from headrace.records.codec import Record
 from headrace.rocketmq import clients, codes, wire
 from headrace.rocketmq.caller import Caller
+from headrace.rocketmq.handles import Transaction
 
 GROUP = "workers"
 
@@ -214,21 +215,26 @@ async def test_a_half_message_is_delivered_once_it_is_committed(rocket):
     dropped = await rocket.send("paid", b"dropped", message_type=wire.TRANSACTION)
     assert await rocket.receive("paid", GROUP) == []
 
-    async def end(entry, resolution):
+    async def end(entry, resolution, topic="paid"):
         return await rocket.code(
             "EndTransaction",
-            topic={"name": "paid"},
+            topic={"name": topic},
             message_id=entry.message_id,
             transaction_id=entry.transaction_id,
             resolution=resolution,
         )
 
+    await rocket.create("other", "transaction")
+    await rocket.send("other", b"kept", message_type=wire.TRANSACTION)
+    assert await end(kept, wire.COMMIT, "other") == codes.INVALID_TRANSACTION_ID
+    assert await rocket.receive("other", GROUP) == [], "it has the same numbers, and still waits"
     assert await end(dropped, wire.ROLLBACK) == codes.OK
     assert await end(kept, wire.COMMIT) == codes.OK
     assert await end(kept, wire.COMMIT) == codes.OK, "again changes nothing"
     assert await end(kept, wire.ROLLBACK) == codes.PRECONDITION_FAILED
     assert await end(kept, 0) == codes.BAD_REQUEST
-    kept.transaction_id = HalfReceipt(0, 4711).text
+    paid = rocket.node.services.topics.get("paid")
+    kept.transaction_id = Transaction(HalfReceipt(0, 4711), paid.id).text
     assert await end(kept, wire.COMMIT) == codes.INVALID_TRANSACTION_ID
     kept.transaction_id = "garbage"
     assert await end(kept, wire.COMMIT) == codes.INVALID_TRANSACTION_ID
