@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 25, 35, 69
 SECURITY_DISABLED, LOG_DIR_NOT_FOUND, ELECTION_NOT_NEEDED = 54, 57, 84
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64
 THROTTLING_QUOTA_EXCEEDED, RESOURCE_NOT_FOUND = 89, 91
 BROKER_ID_NOT_REGISTERED, UNKNOWN_SUBSCRIPTION_ID = 102, 117
 MEMBER_ID_REQUIRED, SHARE_SESSION_NOT_FOUND = 79, 122
@@ -150,6 +151,7 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         35: {"topics": None},
         36: {"auth_bytes": b"\0user\0password"},
         37: {"topics": [{"name": fresh, "count": 2}], "timeout": 5000},
+        41: {"owners": None},
         42: {"groups_names": (fresh + "-group",)},
         43: {"topic_partitions": [{"topic": TOPIC, "partitions": (0,)}], "timeout": 5000},
         44: {"resources": [resource | {"configs": [config]}]},
@@ -307,6 +309,7 @@ PROMISED_ERRORS = {
     30: {SECURITY_DISABLED},
     31: {SECURITY_DISABLED},
     34: {LOG_DIR_NOT_FOUND},
+    41: {DELEGATION_TOKEN_REQUEST_NOT_ALLOWED},
     43: {0, ELECTION_NOT_NEEDED},
     50: {0, RESOURCE_NOT_FOUND},
     55: {UNSUPPORTED_VERSION},
@@ -317,11 +320,13 @@ PROMISED_ERRORS = {
     90: {GROUP_ID_NOT_FOUND},
     92: {GROUP_ID_NOT_FOUND},
 }
+UNREADABLE = {38, 39, 40}
+"""Responses about tokens: kio cannot read Kafka's -1 for no time (tests/unit/kafka has them)."""
 VERSIONS = [
     pytest.param(api.key, version, id=f"{api.name}-v{version}")
     for api in APIS.values()
     for version in range(api.version_min, api.version_max + 1)
-    if is_in_kio(api.key, version)
+    if is_in_kio(api.key, version) and api.key not in UNREADABLE
 ]
 
 
