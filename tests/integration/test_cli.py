@@ -683,7 +683,7 @@ def test_a_bundle_for_a_bug_report_has_facts_and_no_secrets(user, topic, tmp_pat
 
 
 def test_top_draws_rates_on_a_terminal_and_leaves_it_as_it_was(user, topic):
-    assert user.types("produce", topic, stdin="a\nb\n").code == 0
+    assert user.types("produce", topic, "-p", "0", stdin="a\nb\n").code == 0
     assert user.types("consume", topic, "--group", "top", "-n", "1").code == 0
     lines = user.types("top", topic, "--every", "0.2", "-n", "2", "--json").lines()
     first, second = map(json.loads, lines)
