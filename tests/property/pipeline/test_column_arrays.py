@@ -12,7 +12,13 @@ from headrace.pipeline.arrow import to_arrow
 from headrace.pipeline.column_arrays import batch_of
 from headrace.pipeline.columns import RecordColumns as ListedColumns
 from headrace.records.batch import HEADER_SIZE, read_header
-from headrace.records.codec import Record, decode_batch, encode_batch, log_append_time
+from headrace.records.codec import (
+    Record,
+    decode_batch,
+    encode_batch,
+    header_name_bytes,
+    log_append_time,
+)
 from headrace.records.columnar import BatchCursor, RecordColumns
 
 unhurried = settings(deadline=None)  # a busy machine is no bug
@@ -35,6 +41,11 @@ def columns_of(data, first=0, end=INT64, *, rows_max=10_000, bytes_max=1 << 25, 
     return [batch_of(each, "topic", 3) for each in [*made, rows] if each.row_count]
 
 
+def shown(name):
+    """A header's name as clients show it."""
+    return header_name_bytes(name).decode(errors="replace")
+
+
 def expected(records, kind=1):
     """What the client's way makes of the same records."""
     rows = ListedColumns(
@@ -43,7 +54,7 @@ def expected(records, kind=1):
         [each.timestamp_ms for each in records],
         [each.key for each in records],
         [each.value for each in records],
-        [each.headers or None for each in records],
+        [[(shown(name), data) for name, data in each.headers] or None for each in records],
     )
     return to_arrow(rows, "topic", 3)
 

@@ -13,6 +13,7 @@ from headrace.errors import BatchCorrupt
 from headrace.records.batch import HEADER_SIZE, read_header
 from headrace.records.codec import Record, compress_batch, decode_batch, encode_batch, payload_of
 from headrace.records.validation import RecordFacts, validate_batch, validate_records
+from headrace.records.varints import read_varint
 
 LIMIT = 1 << 20
 TIMES = st.sampled_from([-1, 0, 1_700_000_000_000, 1_700_000_000_063, 1_700_000_009_000])
@@ -84,12 +85,24 @@ def test_it_accepts_exactly_what_a_full_decoder_decodes_without_gaps(records, da
         assert facts == facts_of(found)
 
 
+def has_wide_attributes(batch: bytes) -> bool:
+    """Whether a record's attributes, a byte that Kafka ignores, exceed 127: kafka-python reads them
+    as a number of variable length."""
+    at = HEADER_SIZE
+    while at < len(batch):
+        size, at = read_varint(batch, at)
+        if batch[at] > 127:
+            return True
+        at += size
+    return False
+
+
 @settings(max_examples=400)
 @given(BATCHES, st.sampled_from([0, 1, 4]), st.data())
 def test_another_project_decodes_what_it_accepts(records, codec, data) -> None:
     plain = mutated(data, encode_batch(records))
     facts = accepted(plain)
-    if facts is None:
+    if facts is None or has_wide_attributes(plain):
         return
     batch = compress_batch(read_header(plain), plain[HEADER_SIZE:], codec)
     try:
