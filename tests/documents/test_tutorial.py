@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "TUTORIAL.md"
 LIMIT_S = 180
+IN_A_MOMENT = {"headrace dead list orders.dead"}
+"""What is repeated until it works: a dead letter is copied after its delivery was settled."""
 QUICKSTARTS = list(blocks(ROOT / "docs" / "QUICKSTARTS.md"))
 
 
@@ -47,10 +49,13 @@ def test_every_command_of_the_tutorial_works(broker: Broker, tmp_path: Path) -> 
             assert not missing, printed
         if language != "sh":
             continue
-        ran = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text],
-            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+        for _ in range(10 if text in IN_A_MOMENT else 1):
+            ran = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", text],
+                cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+            )  # fmt: skip
+            if ran.returncode == 0:
+                break
         assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
         printed = ran.stdout
         count += len(text.splitlines())
