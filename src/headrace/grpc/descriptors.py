@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.grpc.protobuf_wire import bytes_field, number_field
+from headrace.runtime.protobuf_wire import bytes_field, number_field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

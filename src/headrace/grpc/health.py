@@ -10,8 +10,8 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.grpc.protobuf_wire import ProtobufInvalid, bytes_field, number_field, texts
 from headrace.grpc.service import CallRefused, Method, Status
+from headrace.runtime.protobuf_wire import ProtobufInvalid, bytes_field, number_field, texts
 
 if TYPE_CHECKING:
     from headrace.grpc.service import Call

@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.grpc.protobuf_wire import (
+from headrace.grpc.service import CallRefused, Method, Status
+from headrace.runtime.protobuf_wire import (
     ProtobufInvalid,
     bytes_field,
     fields,
@@ -18,7 +19,6 @@ from headrace.grpc.protobuf_wire import (
     number_field,
     texts,
 )
-from headrace.grpc.service import CallRefused, Method, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,7 +94,7 @@ class Reflection:
         for extension in messages(data, extension_number):
             self._symbols[_joined(scope, texts(extension, _NAME)[0])] = file
             extended = texts(extension, _EXTENDEE)[0].lstrip(".")
-            number = next(v for n, v in fields(extension) if n == _NUMBER)
+            number = next(v for n, _, v in fields(extension) if n == _NUMBER)
             assert isinstance(number, int)
             self._extensions.setdefault(extended, {})[number] = file
 
@@ -103,7 +103,7 @@ class Reflection:
     def answer(self, request: bytes) -> bytes:
         """A ServerReflectionResponse. Raises ProtobufInvalid."""
         host, question = b"", (0, b"")
-        for number, value in fields(request):
+        for number, _, value in fields(request):
             if not isinstance(value, bytes):
                 continue
             if number == 1:
@@ -119,7 +119,7 @@ class Reflection:
             return bytes_field(_SERVICES, b"".join(names))
         if kind == _BY_EXTENSION:
             (extended,) = texts(value, 1)[-1:] or [""]
-            number = next((v for n, v in fields(value) if n == _NAME + 1), 0)
+            number = next((v for n, _, v in fields(value) if n == _NAME + 1), 0)
             extensions = self._extensions.get(extended, {})
             return self._with_imports(extensions.get(number) if isinstance(number, int) else None)
         text = value.decode("utf-8", "replace")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from headrace.errors import HeadraceError
-from headrace.grpc.protobuf_wire import ProtobufInvalid, fields
 from headrace.grpc.service import Method, services_of
 from headrace.grpc.service import Status as GrpcStatus
 from headrace.rocketmq import codes, wire
@@ -30,6 +29,7 @@ from headrace.rocketmq.receiving import Receiving
 from headrace.rocketmq.routes import Routes
 from headrace.rocketmq.sending import Sending
 from headrace.rocketmq.telemetry import Telemetry
+from headrace.runtime.protobuf_wire import ProtobufInvalid, fields
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,6 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import RecordInvalid
+from headrace.runtime.protobuf_wire import FIXED64, ProtobufInvalid, fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +23,6 @@ TEXT_LENGTH_MAX: Final = 200
 """Characters of a name or of the value of an attribute; longer ones are cut."""
 ATTRIBUTES_MAX: Final = 16
 """Of one number."""
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types of protobuf."""
-_VARINT_BYTES_MAX: Final = 10
 _DOUBLE, _LONG = Struct("<d"), Struct("<q")
 _GAUGE, _SUM, _HISTOGRAM = 5, 7, 9
 """Fields of Metric."""
@@ -50,36 +48,16 @@ class _Reader:
 
     def fields(self, data: memoryview) -> Iterator[Field]:
         """The fields of one message. Raises RecordInvalid."""
-        at, end = 0, len(data)
-        while at < end:
-            self.left -= 1
-            if self.left < 0:
-                raise RecordInvalid(
-                    f"the metrics have over {FIELDS_MAX} fields: subscribe to fewer"
-                )
-            tag, at = _varint(data, at)
-            number, kind = tag >> 3, tag & 7
-            if kind == VARINT:
-                value, at = _varint(data, at)
-                yield number, kind, value
-                continue
-            size = {FIXED64: 8, FIXED32: 4}.get(kind, -1)
-            if kind == BYTES:
-                size, at = _varint(data, at)
-            if size < 0 or at + size > end:
-                raise RecordInvalid(f"the metrics are malformed: field {number} at byte {at}")
-            yield number, kind, data[at : at + size]
-            at += size
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """(value, end). Raises RecordInvalid."""
-    value = 0
-    for index, byte in enumerate(data[at : at + _VARINT_BYTES_MAX]):
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return value, at + index + 1
-    raise RecordInvalid(f"the metrics are malformed: a number at byte {at} does not end")
+        try:
+            for field in fields(data):
+                self.left -= 1
+                if self.left < 0:
+                    raise RecordInvalid(
+                        f"the metrics have over {FIELDS_MAX} fields: subscribe to fewer"
+                    )
+                yield field
+        except ProtobufInvalid as error:
+            raise RecordInvalid(f"the metrics are malformed: {error}") from error
 
 
 def _text(value: int | memoryview) -> str:

@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from headrace.errors import DataCorrupt, FormatUnsupported
+from headrace.runtime.protobuf_wire import ProtobufInvalid, read_varint, varint
 from headrace.storage.bookkeeper.quorum import Quorum
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ CRC32C = 3
 """The digest type of all our ledgers; others are not supported."""
 _HEADER = b"BookieMetadataFormatVersion\t"
 _SHORT_ID_END = 2**31 - 1
-VARINT_BYTES_MAX = 10
 
 
 class LedgerState(Enum):
@@ -189,7 +189,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
     for key in sorted(metadata.custom):
         message.customMetadata.add(key=key, value=metadata.custom[key])
     body: bytes = message.SerializeToString()
-    return b"%s3\n%s%s" % (_HEADER, _varint(len(body)), body)
+    return b"%s3\n%s%s" % (_HEADER, varint(len(body)), body)
 
 
 def decode_metadata(data: bytes) -> LedgerMetadata:
@@ -205,11 +205,13 @@ def decode_metadata(data: bytes) -> LedgerMetadata:
             version=version,
         )
     try:
-        size, at = _read_varint(rest)
+        size, at = read_varint(rest, 0)
         if size != len(rest) - at:
             raise DataCorrupt(f"a ledger's metadata has {len(rest) - at} bytes, not {size}")
         message = _LedgerFormat.FromString(rest[at:])
         state = LedgerState(message.state)
+    except ProtobufInvalid as error:
+        raise DataCorrupt("a ledger's metadata has an invalid length") from error
     except (DecodeError, ValueError) as error:
         raise DataCorrupt(f"cannot decode a ledger's metadata: {error}") from error
     write = message.quorumSize
@@ -242,24 +244,6 @@ def _check(metadata: LedgerMetadata) -> None:
         len(ensemble.bookies) != quorum.ensemble for ensemble in metadata.ensembles
     ):
         raise DataCorrupt("a ledger's metadata has an ensemble of the wrong size")
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _read_varint(data: bytes) -> tuple[int, int]:
-    value = 0
-    for at, byte in enumerate(data[:VARINT_BYTES_MAX]):
-        value |= (byte & 0x7F) << (7 * at)
-        if byte < 0x80:
-            return value, at + 1
-    raise DataCorrupt("a ledger's metadata has an invalid length")
 
 
 class BookieAddress(NamedTuple):
