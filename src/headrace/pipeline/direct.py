@@ -23,7 +23,7 @@ from headrace.pipeline.broker_connection import (
     FetchRequest,
 )
 from headrace.pipeline.column_arrays import batch_of
-from headrace.pipeline.errors import ReadRefused, ReadStalled, RecordsLost, RecordUnreadable
+from headrace.pipeline.errors import ReadRefused, ReadStalled
 from headrace.records.batch import MAGIC, BatchHeader, is_intact, iterate_headers
 from headrace.records.columnar import BatchCursor, RecordColumns
 from headrace.records.marker import read_marker
@@ -129,7 +129,7 @@ class _readable:  # noqa: N801 - a context manager, as a function would be
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, BatchCorrupt):
-            raise _unreadable(self._piece, self._batch.header.base_offset, error) from error
+            raise self._piece.unreadable(self._batch.header.base_offset, error) from error
 
 
 class _LogReader:
@@ -182,15 +182,15 @@ class _LogReader:
         try:
             found = [_Batch(at, header, position) for at, header in iterate_headers(fetched.data)]
         except BatchCorrupt as error:
-            raise _unreadable(self._piece, position, error) from error
+            raise self._piece.unreadable(position, error) from error
         if fetched.data and not found:
             if self._bytes_max >= _BATCH_BYTES_LIMIT:
-                raise _unreadable(self._piece, position, "it is larger than 1 GiB")
+                raise self._piece.unreadable(position, "it is larger than 1 GiB")
             self._bytes_max *= 2  # a broker that does not return a larger batch by itself
         last = position - 1
         for batch in found:
             if batch.header.last_offset < max(last + 1, batch.header.base_offset):
-                raise _unreadable(self._piece, last + 1, "its offsets do not ascend")
+                raise self._piece.unreadable(last + 1, "its offsets do not ascend")
             last = batch.header.last_offset
         return found
 
@@ -299,12 +299,7 @@ class _LogReader:
 
         piece = self._piece
         if self._options.fail_on_data_loss:
-            raise RecordsLost(
-                f"{piece.topic}-{piece.partition}: offset {position} is no longer in the"
-                " log. Set failOnDataLoss=false to read the remaining records.",
-                topic=piece.topic,
-                partition=piece.partition,
-            )
+            raise piece.lost(position)
         asked = build([(piece.topic, piece.partition, 0)])
         starts = ClusterClient(self._options.client).earliest(asked)
         start = offset_of(starts, piece.topic, piece.partition, 0)
@@ -372,13 +367,3 @@ def _name_of(code: int) -> str:
     from confluent_kafka import KafkaError
 
     return str(KafkaError(code).name())
-
-
-def _unreadable(piece: OffsetRange, offset: int, reason: object) -> RecordUnreadable:
-    return RecordUnreadable(
-        f"{piece.topic}-{piece.partition}: the record batch at offset {offset} cannot be read: "
-        f"{reason}. Check the broker's disk and other replicas, or start after that batch.",
-        topic=piece.topic,
-        partition=piece.partition,
-        offset=offset,
-    )

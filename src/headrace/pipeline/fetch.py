@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.arrow import to_arrow
 from headrace.pipeline.columns import batches_of, columns_of
-from headrace.pipeline.errors import ReadStalled, RecordsLost, RecordUnreadable
+from headrace.pipeline.errors import ReadStalled
 from headrace.pipeline.raw_headers import RawHeaderReader
 from headrace.runtime import compiled
 
@@ -128,16 +128,6 @@ def _stalled(piece: OffsetRange, position: int, timeout_ms: int) -> ReadStalled:
     )
 
 
-def _unreadable(piece: OffsetRange, offset: int, reason: str) -> RecordUnreadable:
-    return RecordUnreadable(
-        f"{piece.topic}-{piece.partition}: the record batch at offset {offset} cannot be read: "
-        f"{reason}. Check the broker's disk and other replicas, or start after that batch.",
-        topic=piece.topic,
-        partition=piece.partition,
-        offset=offset,
-    )
-
-
 def _check_events(events: Sequence[Any], piece: OffsetRange, options: SourceOptions) -> int:
     """Return the offset at which the log ends, or -1; raises the error of an error event."""
     from confluent_kafka import KafkaError, KafkaException
@@ -153,18 +143,13 @@ def _check_events(events: Sequence[Any], piece: OffsetRange, options: SourceOpti
             KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
             KafkaError.OFFSET_OUT_OF_RANGE,
         ):
-            raise RecordsLost(
-                f"{piece.topic}-{piece.partition}: offset {piece.start} is no longer in the"
-                " log. Set failOnDataLoss=false to read the remaining records.",
-                topic=piece.topic,
-                partition=piece.partition,
-            )
+            raise piece.lost(piece.start)
         elif error.code() in (
             KafkaError._BAD_MSG,  # noqa: SLF001
             KafkaError._BAD_COMPRESSION,  # noqa: SLF001
             KafkaError.INVALID_MSG,
         ):
-            raise _unreadable(piece, max(piece.start, event.offset() or 0), error.str())
+            raise piece.unreadable(max(piece.start, event.offset() or 0), error.str())
         elif error.fatal() or not error.retriable():
             raise KafkaException(error)
     if 0 <= reached < piece.end and options.fail_on_data_loss:

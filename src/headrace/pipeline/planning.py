@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.pipeline.errors import RecordsLost, RecordUnreadable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,6 +30,25 @@ class OffsetRange(NamedTuple):
     def size(self) -> int:
         """The number of offsets (records may be fewer, because logs have holes)."""
         return self.end - self.start
+
+    def lost(self, offset: int) -> RecordsLost:
+        """The error that an offset of it has been deleted."""
+        return RecordsLost(
+            f"{self.topic}-{self.partition}: offset {offset} is no longer in the log. Set"
+            " failOnDataLoss=false to read the remaining records.",
+            topic=self.topic,
+            partition=self.partition,
+        )
+
+    def unreadable(self, offset: int, reason: object) -> RecordUnreadable:
+        """The error that a batch of it cannot be read."""
+        return RecordUnreadable(
+            f"{self.topic}-{self.partition}: the record batch at offset {offset} cannot be read: "
+            f"{reason}. Check the broker's disk and other replicas, or start after that batch.",
+            topic=self.topic,
+            partition=self.partition,
+            offset=offset,
+        )
 
 
 def walk(offsets: Offsets) -> Iterator[tuple[str, int, int]]:
