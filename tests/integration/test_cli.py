@@ -698,7 +698,7 @@ def test_top_draws_rates_on_a_terminal_and_leaves_it_as_it_was(user, topic):
     env = {**user.env, "TERM": "xterm-256color"}
     env.pop("COLUMNS", None)
     child = subprocess.Popen(
-        [HEADRACE, "top", "--every", "0.2"], stdin=far, stdout=far, stderr=far, env=env
+        [HEADRACE, "top", topic, "--every", "0.2"], stdin=far, stdout=far, stderr=far, env=env
     )
     os.close(far)
     try:
