@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, type_of
@@ -28,10 +27,9 @@ from headrace.cli.progress import counting
 from headrace.cli.refusals import refusal
 from headrace.cli.share_offsets import share_starts
 from headrace.cli.transfer import (
+    SpanMove,
     Throttle,
-    TransactionalMove,
     begin_transactions,
-    messages_until,
     produce_copy,
 )
 from headrace.cli.web import HTTP, Web, path_of, require_none_failed
@@ -124,37 +122,23 @@ def _move_consumer(
     refuse_active(session, group)
     committed = committed_offsets(session, group)
     starts = {p: first_unread(committed.get(p), b) for p, b in bounds.items()}
-    ends = {p.number: b.latest for p, b in bounds.items() if starts[p] < b.latest}
-    left = sum(bounds[p].latest - start for p, start in starts.items() if p.number in ends)
-    if producer is None or not ends:
-        return left
-    library = kafka()
-    consumer = session.consumer(
-        {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    move = SpanMove(
+        group,
+        topic,
+        {p.number: start for p, start in starts.items()},
+        {p.number: b.latest for p, b in bounds.items() if starts[p] < b.latest},
+        f"move {topic}",
+        "move of this backlog",
+        "move a backlog",
     )
-    moved, throttle = 0, Throttle(options["rate"])
-    sending = TransactionalMove(
-        session, consumer, producer, "move of this backlog", "move a backlog"
-    )
+    if producer is None:
+        return move.left
 
     def copy(message: Message) -> None:
         headers = list(message.headers() or [])
         produce_copy(producer, options["target"], message, -1, headers)
 
-    try:
-        consumer.assign(
-            [library.TopicPartition(topic, p.number, s) for p, s in starts.items()
-             if p.number in ends]
-        )  # fmt: skip
-        with counting(f"move {topic}", left) as show_done:
-            for bundle in messages_until(consumer, ends):
-                sending.send(bundle, copy)
-                moved += len(bundle)
-                show_done(len(bundle))
-                throttle.wait(len(bundle))
-    finally:
-        consumer.close()
-    return moved
+    return move.run(session, producer, copy, rate_per_s=options["rate"])
 
 
 # --- share groups ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from headrace.cli.client import kafka
 from headrace.cli.failures import UNREACHABLE, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.raw_request import ask
+from headrace.cli.topic_names import is_internal
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -98,7 +99,7 @@ def gather(session: CliSession) -> dict[str, Any]:
         admin.describe_cluster(request_timeout=session.timeout_s), "describe the cluster"
     )
     topics = session.cluster_metadata().topics
-    shown = {name: topic for name, topic in topics.items() if not name.startswith("__")}
+    shown = {name: topic for name, topic in topics.items() if not is_internal(name)}
     apis = ask_api_versions(session, session.bootstrap.split(",")[0].strip())
     return {
         "cluster_id": cluster.cluster_id,

@@ -5,7 +5,6 @@ Invariants: Spark is imported only when a job runs, and only through `headrace.p
 
 from __future__ import annotations
 
-import importlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from headrace.cli.pipeline_session import (
     MASTER,
     RESULT_AS_JSON,
     WAREHOUSE,
+    job_module,
     stop_on_interrupt,
 )
 
@@ -67,8 +67,8 @@ def run() -> None:
 
 def _table_of(topic: str, warehouse: str) -> str:
     """The table that `archive` uses for a topic."""
-    catalog = importlib.import_module("headrace.pipeline.catalog")
-    place = importlib.import_module("headrace.pipeline.session").Warehouse.at(warehouse)
+    catalog = job_module("catalog")
+    place = job_module("session").Warehouse.at(warehouse)
     found: str = catalog.table_of_topic(place, topic).in_spark
     return found
 
@@ -200,7 +200,7 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
         )
     names = [name.strip() for name in options["topic"].split(",") if name.strip()]
     session.describe_topics(names)
-    job = importlib.import_module("headrace.pipeline.jobs.archive")
+    job = job_module("jobs.archive")
     config = job.ArchiveConfig(
         bootstrap=session.bootstrap,
         client=session.client_config,
@@ -216,7 +216,7 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
         **options,
     )
     stop = stop_on_interrupt("round")
-    restarts = importlib.import_module("headrace.pipeline.restarts")
+    restarts = job_module("restarts")
     with _with_next_step(config.table or "the topic's table", options["warehouse"]):
         results = restarts.with_restarts(
             lambda: job.run_archives(
@@ -281,7 +281,7 @@ def reconcile(
     """
     session.describe_topics([topic])
     table = table or _table_of(topic, warehouse)
-    proof = importlib.import_module("headrace.pipeline.proof")
+    proof = job_module("proof")
     config = proof.ReconcileConfig(session.bootstrap, topic, table, client=session.client_config)
     with _with_next_step(table, warehouse):
         report = proof.prove(config, warehouse, master)
@@ -370,8 +370,8 @@ def maintain(
             "Either the topic or the table must be named", "Give --topic or --table"
         )
     table = table or _table_of(topic or "", warehouse)
-    job = importlib.import_module("headrace.pipeline.jobs.maintain")
-    sessions = importlib.import_module("headrace.pipeline.session")
+    job = job_module("jobs.maintain")
+    sessions = job_module("session")
     config = job.MaintainConfig(
         warehouse,
         table,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.lag import committed_offsets
@@ -24,14 +23,7 @@ from headrace.cli.positions import (
     log_bounds,
     resolve,
 )
-from headrace.cli.progress import counting
-from headrace.cli.transfer import (
-    Throttle,
-    TransactionalMove,
-    begin_transactions,
-    messages_until,
-    produce_copy,
-)
+from headrace.cli.transfer import SpanMove, begin_transactions, produce_copy
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
@@ -112,35 +104,25 @@ def _copy(
     starts = resolve(session, options["start"], bounds)
     starts = {p: max(start, committed.get(p, 0)) for p, start in starts.items()}
     stops = resolve(session, options["stop"], bounds)
-    ends = {p.number: stops[p] for p in bounds if starts[p] < stops[p]}
-    total = sum(stops[p] - starts[p] for p in bounds if p.number in ends)
+    move = SpanMove(
+        group,
+        source,
+        {p.number: start for p, start in starts.items()},
+        {p.number: stops[p] for p in bounds if starts[p] < stops[p]},
+        f"copy {source}",
+        "copy of this topic",
+        "copy records",
+    )
     if producer is None:
-        return total, bool(committed)
-    count = 0
-    if ends:
-        config = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": "error"}
-        consumer = session.consumer(config | {"isolation.level": "read_committed"})
-        move = TransactionalMove(session, consumer, producer, "copy of this topic", "copy records")
-        try:
-            consumer.assign(
-                [kafka().TopicPartition(source, p.number, starts[p]) for p in bounds
-                 if p.number in ends]
-            )  # fmt: skip
-            throttle = Throttle(options["rate"])
-            is_kept = options["keep_partitions"]
+        return move.left, bool(committed)
+    is_kept = options["keep_partitions"]
 
-            def send(message: Message) -> None:
-                number = message.partition() if is_kept else -1
-                produce_copy(producer, target, message, number, list(message.headers() or []))
+    def send(message: Message) -> None:
+        number = message.partition() if is_kept else -1
+        produce_copy(producer, target, message, number, list(message.headers() or []))
 
-            with counting(f"copy {source}", total) as show_done:
-                for bundle in messages_until(consumer, ends):
-                    move.send(bundle, send)
-                    count += len(bundle)
-                    show_done(len(bundle))
-                    throttle.wait(len(bundle))
-        finally:
-            consumer.close()
+    no_reset = {"auto.offset.reset": "error"}
+    count = move.run(session, producer, send, rate_per_s=options["rate"], consumer_config=no_reset)
     _forget(session, group)
     return count, bool(committed)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import CONFLICT, CommandFailed, from_kafka
+from headrace.cli.progress import counting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace.cli.client import Client, Message
     from headrace.cli.session import CliSession
@@ -160,3 +162,59 @@ class Throttle:
         if self._rate_per_s is not None:
             due_s = self._begun_s + self._count / self._rate_per_s
             time.sleep(max(due_s - time.monotonic(), 0.0))
+
+
+class SpanMove(NamedTuple):
+    """Ranges of a topic's records that are sent elsewhere, with a progress bar.
+
+    Each bundle is one transaction with the offsets of `group`, which so holds the progress.
+    """
+
+    group: str
+    topic: str
+    starts: Mapping[int, int]
+    """By partition; of those with an end at least."""
+    ends: Mapping[int, int]
+    """Exclusive; only of partitions with something to send."""
+    label: str
+    """Of the progress bar."""
+    name: str
+    doing: str
+    """See TransactionalMove."""
+
+    @property
+    def left(self) -> int:
+        """The number of offsets to go."""
+        return sum(end - self.starts[number] for number, end in self.ends.items())
+
+    def run(
+        self,
+        session: CliSession,
+        producer: Client,
+        copy: Callable[[Message], None],
+        *,
+        rate_per_s: float | None,
+        consumer_config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> int:
+        """Pass each record to `copy`, which sends it; returns their number. `producer`: after
+        `begin_transactions`. Raises CommandFailed."""
+        if not self.ends:
+            return 0
+        config = {"group.id": self.group, "enable.auto.commit": False,
+                  "isolation.level": "read_committed"}  # fmt: skip
+        consumer = session.consumer({**config, **consumer_config})
+        move = TransactionalMove(session, consumer, producer, self.name, self.doing)
+        count, throttle = 0, Throttle(rate_per_s)
+        try:
+            consumer.assign(
+                [kafka().TopicPartition(self.topic, n, self.starts[n]) for n in self.ends]
+            )
+            with counting(self.label, self.left) as show_done:
+                for bundle in messages_until(consumer, dict(self.ends)):
+                    move.send(bundle, copy)
+                    count += len(bundle)
+                    show_done(len(bundle))
+                    throttle.wait(len(bundle))
+        finally:
+            consumer.close()
+        return count

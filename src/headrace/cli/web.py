@@ -190,12 +190,10 @@ class Web:
                 )
             raise
 
-    def _connection(self, address: str, timeout_s: float) -> http.client.HTTPConnection:
-        """All brokers of a cluster serve the same: the first address says whether https. Raises
-        CommandFailed."""
-        is_encrypted = any(one.startswith(HTTPS) for one in (address, self._session.http or ""))
-        host, port = host_and_port(address.removeprefix(HTTPS).removeprefix("http://"))
-        if not is_encrypted:
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        """Raises CommandFailed."""
+        host, port = self._place()
+        if not self._is_encrypted():
             return http.client.HTTPConnection(host, port, timeout=timeout_s)
         try:
             context = tls_context(self._session.client_config)
@@ -203,15 +201,20 @@ class Web:
             raise CommandFailed(f"{error}; nothing was sent", "", USAGE) from error
         return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
-    def _credentials(self, address: str) -> dict[str, str]:
+    def _place(self) -> tuple[str, int]:
+        """Raises CommandFailed (usage)."""
+        return host_and_port(self._address.removeprefix(HTTPS).removeprefix("http://"))
+
+    def _is_encrypted(self) -> bool:
+        return self._address.startswith(HTTPS)
+
+    def _credentials(self) -> dict[str, str]:
         """The header that authenticates the user of the client's settings. A password is sent over
         https, or on this machine."""
         access = self._session.access
         if access.mechanism.upper() not in {PLAIN, *HASHES} or not access.user:
             return {}
-        is_encrypted = any(one.startswith(HTTPS) for one in (address, self._session.http or ""))
-        host, _ = host_and_port(address.removeprefix(HTTPS).removeprefix("http://"))
-        if not is_encrypted and not is_loopback(host):
+        if not self._is_encrypted() and not is_loopback(self._place()[0]):
             return {}
         pair = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
         return {"Authorization": f"Basic {pair}"}
@@ -227,9 +230,9 @@ class Web:
 
     def _fetch(self, method: str, path: str, body: Any, wait_s: float) -> tuple[int, bytes]:
         address = self._address
-        connection = self._connection(address, self._timeout_s + wait_s)
+        connection = self._connection(self._timeout_s + wait_s)
         data = None if body is None else json.dumps(body)
-        headers = self._credentials(address)
+        headers = self._credentials()
         if data is not None:
             headers["Content-Type"] = "application/json"
         try:
