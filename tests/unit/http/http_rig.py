@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
-from tests.unit.kafka.face_rig import Rig, broker
+from tests.unit.kafka.face_rig import Rig, on_a_broker
 
 from headrace.http.cluster import ClusterOperations
 from headrace.http.dead_letters import DeadLetterOperations
@@ -140,16 +139,5 @@ def scope(method: str, target: str, content_type: str = "application/json") -> d
     return found | {"query_string": query.encode(), "http_version": "1.1", "root_path": ""}
 
 
-def on_the_web(test: Callable[[Web], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test on a broker of its own."""
-
-    def run() -> None:
-        async def scenario() -> None:
-            async with broker() as rig:
-                await test(Web(rig))
-
-        asyncio.run(scenario())
-
-    functools.update_wrapper(run, test)
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for its parameters
-    return run
+on_the_web = on_a_broker(Web)
+"""Run a test on a broker of its own."""

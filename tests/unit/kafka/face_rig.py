@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
@@ -27,6 +29,9 @@ from headrace_verify.kafka_wire import build_entity, is_in_kio
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+T = TypeVar("T")
+Test = Callable[[T], Awaitable[None]]
 
 _HEAD = Struct(">hhi")
 ADDRESS = ("127.0.0.1", 9092)
@@ -169,6 +174,24 @@ async def broker(config: BrokerConfig | None = None) -> AsyncIterator[Rig]:
     finally:
         await rig.face.close()
         await rig.node.close()
+
+
+def on_a_broker(make: Callable[[Rig], T]) -> Callable[[Test[T]], Callable[[], None]]:
+    """Decorates a test that gets what `make` makes of a broker of its own."""
+
+    def decorate(test: Test[T]) -> Callable[[], None]:
+        def run() -> None:
+            async def scenario() -> None:
+                async with broker() as rig:
+                    await test(make(rig))
+
+            asyncio.run(scenario())
+
+        functools.update_wrapper(run, test)
+        del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for its parameters
+        return run
+
+    return decorate
 
 
 def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **options: Any) -> bytes:

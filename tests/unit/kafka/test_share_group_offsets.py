@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from face_rig import Rig, batch, broker
+from face_rig import Rig, batch, on_a_broker
 
 from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, Settlement
@@ -19,23 +18,10 @@ from headrace.kafka.error_codes import (
 )
 from headrace.records.batch import read_header
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
 GROUP = "workers"
 
 
-def on_a_broker(test: Callable[[Rig], Awaitable[None]]) -> Callable[[], None]:
-    @functools.wraps(test)
-    def run() -> None:
-        async def scenario() -> None:
-            async with broker() as rig:
-                await test(rig)
-
-        asyncio.run(scenario())
-
-    del run.__wrapped__  # type: ignore[attr-defined]
-    return run
+on_broker = on_a_broker(lambda rig: rig)
 
 
 async def topic_with(rig: Rig, name: str, *values: bytes) -> None:
@@ -104,7 +90,7 @@ async def delete_group(rig: Rig) -> int:
     return int(answer.results[0].error_code)
 
 
-@on_a_broker
+@on_broker
 async def test_offsets_say_where_a_group_stands_and_how_much_is_left(rig: Rig) -> None:
     await topic_with(rig, "jobs", b"1", b"2", b"3")
     await topic_with(rig, "other", b"1")
@@ -117,7 +103,7 @@ async def test_offsets_say_where_a_group_stands_and_how_much_is_left(rig: Rig) -
     }
 
 
-@on_a_broker
+@on_broker
 async def test_an_empty_group_is_moved_and_reads_from_there(rig: Rig) -> None:
     await topic_with(rig, "jobs", b"1", b"2", b"3")
     await consume(rig, "jobs", 3)
@@ -128,7 +114,7 @@ async def test_an_empty_group_is_moved_and_reads_from_there(rig: Rig) -> None:
     assert await alter(rig, "jobs", 0, -2) == (0, [INVALID_REQUEST])
 
 
-@on_a_broker
+@on_broker
 async def test_a_group_is_created_by_saying_where_it_begins(rig: Rig) -> None:
     await topic_with(rig, "jobs", b"1", b"2", b"3")
     assert await alter(rig, "jobs", 0, 2) == (0, [0])
@@ -136,7 +122,7 @@ async def test_a_group_is_created_by_saying_where_it_begins(rig: Rig) -> None:
     assert await listed(rig) == [(GROUP, "Empty", "share")]
 
 
-@on_a_broker
+@on_broker
 async def test_a_group_with_members_is_neither_moved_nor_deleted(rig: Rig) -> None:
     await topic_with(rig, "jobs", b"1")
     await consume(rig, "jobs", 1)
@@ -151,7 +137,7 @@ async def test_a_group_with_members_is_neither_moved_nor_deleted(rig: Rig) -> No
     assert await delete_group(rig) == 0
 
 
-@on_a_broker
+@on_broker
 async def test_groups_are_listed_by_state_and_type_with_or_without_members(rig: Rig) -> None:
     await topic_with(rig, "jobs", b"1")
     await join(rig)
@@ -169,7 +155,7 @@ async def test_groups_are_listed_by_state_and_type_with_or_without_members(rig: 
     ]
 
 
-@on_a_broker
+@on_broker
 async def test_deleted_offsets_and_groups_are_forgotten_and_can_begin_again(rig: Rig) -> None:
     await topic_with(rig, "jobs", b"1", b"2")
     await topic_with(rig, "other", b"1")
@@ -189,7 +175,7 @@ async def test_deleted_offsets_and_groups_are_forgotten_and_can_begin_again(rig:
     assert await offsets(rig) == {("jobs", 0): (1, 1)}
 
 
-@on_a_broker
+@on_broker
 async def test_a_deleted_topic_leaves_no_share_group_that_only_read_it(rig: Rig) -> None:
     await topic_with(rig, "jobs", b"1")
     await consume(rig, "jobs", 1)
@@ -200,7 +186,7 @@ async def test_a_deleted_topic_leaves_no_share_group_that_only_read_it(rig: Rig)
     assert await listed(rig) == []
 
 
-@on_a_broker
+@on_broker
 async def test_owners_answer_coordinators_for_their_partitions(rig: Rig) -> None:
     await topic_with(rig, "jobs", b"1", b"2", b"3")
     await consume(rig, "jobs", 2)

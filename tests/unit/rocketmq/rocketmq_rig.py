@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import TYPE_CHECKING, Any
 
-from tests.unit.kafka.face_rig import broker
+from tests.unit.kafka.face_rig import on_a_broker
 
 from headrace.broker.services.configurations import SET, ConfigChange
 from headrace.broker.services.topic_service import NewTopic
@@ -15,7 +14,7 @@ from headrace.rocketmq.codes import OK
 from headrace.rocketmq.messaging import Messaging
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.unit.kafka.face_rig import Rig
 
@@ -191,16 +190,5 @@ def _receive(topic: str, group: str, **fields: Any) -> Any:
 receive_request = _receive
 
 
-def on_rocketmq(test: Callable[[Rocket], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test on a broker of its own."""
-
-    def run() -> None:
-        async def scenario() -> None:
-            async with broker() as rig:
-                await test(Rocket(rig))
-
-        asyncio.run(scenario())
-
-    functools.update_wrapper(run, test)
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for its parameters
-    return run
+on_rocketmq = on_a_broker(Rocket)
+"""Run a test on a broker of its own."""
