@@ -51,12 +51,18 @@ def run(command: list[str], folder: Path, **environment: str) -> None:
 
 def go_program() -> tuple[list[str], dict[str, str]]:
     """(command, environment) of the program in Go."""
+    names = ("main.go", "franz.go", "sarama.go", "share.go", "go.mod", "go.sum")
+    return built_in_go("go", HERE / "go_clients", names)
+
+
+def built_in_go(
+    kind: str, source: Path, names: tuple[str, ...]
+) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of the program in a folder; `names`: its files."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no Go compiler on the PATH (package golang-go)")
-    source = HERE / "go_clients"
-    names = ("main.go", "franz.go", "sarama.go", "share.go", "go.mod", "go.sum")
-    with built_once("go", [go, "version"], [source / name for name in names]) as program:
+    with built_once(kind, [go, "version"], [source / name for name in names]) as program:
         if not program.exists():
             partial = program.with_suffix(".partial")
             run(
@@ -92,12 +98,16 @@ def go_family_program(library: str, age: str) -> str:
 
 def node_program() -> tuple[list[str], dict[str, str]]:
     """(command, environment) of the copying program in JavaScript."""
+    return installed_for_node("node", HERE / "node_clients", "copy.mjs")
+
+
+def installed_for_node(kind: str, source: Path, script: str) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of a script, with the packages of its folder's lock file."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("no Node.js with npm on the PATH (packages nodejs, npm)")
-    source = HERE / "node_clients"
     pinned = [source / "package.json", source / "package-lock.json"]
-    with built_once("node", [node, "--version"], pinned) as folder:
+    with built_once(kind, [node, "--version"], pinned) as folder:
         if not folder.exists():
             partial = folder.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
@@ -106,7 +116,7 @@ def node_program() -> tuple[list[str], dict[str, str]]:
                 shutil.copy(path, partial)
             run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], partial)
             partial.replace(folder)
-    return [node, str(source / "copy.mjs")], {"NODE_CLIENTS": str(folder)}
+    return [node, str(source / script)], {"NODE_CLIENTS": str(folder)}
 
 
 def rust_program() -> list[str]:

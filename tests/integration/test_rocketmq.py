@@ -17,7 +17,15 @@ from itertools import count
 import pytest
 from confluent_kafka import Consumer, Producer
 from google.protobuf import descriptor_pb2
-from tests.integration.foreign import HERE, built_once, pinned_jars, require_javac, run
+from tests.integration.foreign import (
+    HERE,
+    built_in_go,
+    built_once,
+    installed_for_node,
+    pinned_jars,
+    require_javac,
+    run,
+)
 
 from headrace.rocketmq import wire
 
@@ -59,36 +67,11 @@ def python_program() -> tuple[list[str], dict[str, str]]:
 
 
 def go_program() -> tuple[list[str], dict[str, str]]:
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("no Go compiler on the PATH (package golang-go)")
-    source = SOURCES / "go"
-    pinned = [source / name for name in ("main.go", "go.mod", "go.sum")]
-    with built_once("rocketmq-go", [go, "version"], pinned) as program:
-        if not program.exists():
-            partial = program.with_suffix(".partial")
-            build = [go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), "."]
-            run(build, source, GOFLAGS="-mod=readonly", GOWORK="off")
-            partial.replace(program)
-    return [str(program)], {}
+    return built_in_go("rocketmq-go", SOURCES / "go", ("main.go", "go.mod", "go.sum"))
 
 
 def node_program() -> tuple[list[str], dict[str, str]]:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("no Node.js with npm on the PATH (packages nodejs, npm)")
-    source = SOURCES / "node"
-    pinned = [source / "package.json", source / "package-lock.json"]
-    with built_once("rocketmq-node", [node, "--version"], pinned) as folder:
-        if not folder.exists():
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            for path in pinned:
-                shutil.copy(path, partial)
-            run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], partial)
-            partial.replace(folder)
-    return [node, str(source / "client.mjs")], {"NODE_CLIENTS": str(folder)}
+    return installed_for_node("rocketmq-node", SOURCES / "node", "client.mjs")
 
 
 def java_program() -> tuple[list[str], dict[str, str]]:
