@@ -278,7 +278,6 @@ def _encode_length(length: int) -> bytes:
 # --- Huffman code ----------------------------------------------------------------------------
 
 _END_OF_STRING: Final = 256
-_FAILED: Final = -1
 
 
 def _build_tree() -> tuple[list[int], list[bool]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
 from headrace.broker.services.reads import AT_OFFSET, AT_START, Start
 from headrace.broker.shares.dead_letters import H_DELIVERIES, H_GROUP, H_MESSAGE, H_TOPIC
 from headrace.errors import GroupUnknown, OffsetOutOfRange
@@ -27,7 +28,6 @@ READ_RECORDS: Final = 1_000
 CAUSES_MAX: Final = 500
 SAMPLES_MAX: Final = 3
 TEXT_LENGTH_MAX: Final = 500
-SETTING: Final = "errors.deadletterqueue.topic.name"
 
 
 class _Format(NamedTuple):
@@ -89,7 +89,7 @@ class DeadLetterOperations:
 
     async def _list(self, call: Call) -> Json:
         topics = self._services.topics
-        names = sorted(self._services.configurations.group_values(SETTING))
+        names = sorted(self._services.configurations.group_values(DEAD_LETTER_TOPIC))
         found: list[Json] = []
         for name in names:
             topic = topics.find(name)

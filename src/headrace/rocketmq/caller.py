@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from headrace.grpc.service import Call
 
 CLIENT_ID: Final = b"x-mq-client-id"
-LANGUAGE: Final = b"x-mq-language"
 CLIENT_ID_LENGTH_MAX: Final = 255
 LISTENER: Final = "ROCKETMQ"
 

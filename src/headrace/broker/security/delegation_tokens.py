@@ -44,7 +44,6 @@ TOKENS_MAX: Final = 10_000
 TOKENS_OF_OWNER_MAX: Final = 1_000
 RENEWERS_MAX: Final = 100
 _REMEMBERED_MAX: Final = 1_000
-_Name = tuple[str, str]
 
 
 class DelegationToken(NamedTuple):
