@@ -246,7 +246,8 @@ class Node:
             self.brokers,
         )
         self.queue_owners = QueueOwners(
-            self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
+            *(self.ownership, self.config.broker_id, self.shares),
+            *(self.group_configs, self.brokers, self.tasks),
         )
 
     def _make_ownership(self, incarnation: str) -> Ownership:

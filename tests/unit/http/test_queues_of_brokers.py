@@ -251,6 +251,48 @@ async def test_an_owner_that_hears_late_of_a_new_topic_is_waited_for(cluster):
 
 
 @with_brokers(2)
+async def test_a_topic_is_received_from_at_once_though_its_owners_begin_late(cluster):
+    """Each broker knows the owners, which are in the metadata, before the owners serve."""
+    loop = asyncio.get_running_loop()
+
+    def late(apply):
+        return lambda *asked: loop.call_later(0.3, apply, *asked)
+
+    for turn, (hears_late, asked) in enumerate([(1, 1), (2, 1), (1, 2), (2, 2)]):
+        with cluster.patch.context() as patch:
+            ownership = cluster.brokers[hears_late].node.ownership
+            patch.setattr(ownership, "_reconcile", late(ownership._reconcile))
+            name = f"new-{turn}"
+            await cluster.brokers[1].node.topics.create(name, PARTITIONS, 1, {})
+            path = f"/v1/queues/{name}/{GROUP}/receive"
+            status, answer = await cluster.brokers[asked].ask("POST", path, {"max": 10})
+            assert (status, answer.get("failed")) == (200, None), (turn, answer)
+            status, answer = await cluster.brokers[asked].ask("GET", f"/v1/queues/{name}/{GROUP}")
+            assert len(answer["partitions"]) == PARTITIONS, "it has begun on all of them"
+
+
+@with_brokers(2)
+async def test_a_receive_follows_a_partition_that_has_just_moved(cluster):
+    await cluster.make_queue()
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"%d" % number)
+    calls = cluster.brokers[1].node.queue_owners.peers
+    theirs = [number for number, owner in enumerate(cluster.owners()) if owner == 2]
+    refusals = 3
+
+    async def moving(broker, topic_id, asked, ends):
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            return dict.fromkeys(ends, NotOwner("it has moved"))
+        return await type(calls).receive(calls, broker, topic_id, asked, ends)
+
+    cluster.patch.setattr(calls, "receive", moving)
+    await cluster.brokers[1].receive(max=100)  # what this broker has
+    assert values(await cluster.brokers[1].receive(max=100)) == [str(one) for one in theirs]
+
+
+@with_brokers(2)
 async def test_each_kind_of_settlement_reaches_the_owner(cluster):
     await cluster.make_queue()
     asked = cluster.brokers[1]

@@ -11,10 +11,11 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Container
 
     from headrace.broker.ownership.cluster_view import ClusterView, Owner
     from headrace.broker.topics.topic import Topic
+    from headrace.metadata.facts import PartitionKey
 
 log = logging.getLogger(__name__)
 
@@ -24,21 +25,31 @@ SERVED_WAIT_S = 5.0
 class OwnershipWaiter:
     """The conditions that callers wait for."""
 
-    def __init__(self, view: ClusterView, me: int) -> None:
+    def __init__(self, view: ClusterView, me: int, mine: Container[PartitionKey]) -> None:
+        """`mine`: the partitions that this broker serves."""
         self._view = view
         self._me = me
+        self._mine = mine
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
         """A round of changes has been applied."""
         self._changed.set()
 
-    async def wait_served(self, topic: Topic) -> None:
+    async def wait_served(self, topic: Topic, numbers: Collection[int] | None = None) -> None:
         """See Ownership."""
+        wanted = range(topic.fact.partition_count) if numbers is None else numbers
         if not await self._until(
-            lambda: all(owner is not None for owner in self._owners(topic)), SERVED_WAIT_S
+            lambda: all(self._is_served(topic, number) for number in wanted), SERVED_WAIT_S
         ):
             log.warning("topic %s still has partitions without an owner", topic.name)
+
+    def _is_served(self, topic: Topic, number: int) -> bool:
+        key = topic.id, number
+        owner = self._view.owners.get(key)
+        if owner is None or not self._view.is_alive(owner.fact):
+            return False
+        return owner.fact.broker != self._me or key in self._mine
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
         """See Ownership."""

@@ -41,7 +41,7 @@ from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Collection, Coroutine, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics.ownership import OpenLine
@@ -97,7 +97,6 @@ class SharedOwnership:
         self._slots = slots
         self._wake = asyncio.Event()
         self.view = ClusterView(metadata, tasks, self._wake.set)
-        self._waiter = OwnershipWaiter(self.view, self._me)
         self._facts = OwnerFacts(self.view, metadata, tasks)
         self._next = NextOwner(self._me, self.view, topics, self._facts, tasks, events)
         self._orphaned = OrphanedOwnerships(self.view, metadata, incarnation, tasks)
@@ -106,6 +105,7 @@ class SharedOwnership:
         self._peers = Peers(self._me, incarnation, tasks, self.view.departures)
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
+        self._waiter = OwnershipWaiter(self.view, self._me, self._mine)
         self._suspended = SuspendedLogs(topics, self.view, incarnation)
         known = ChainMap(self._mine, self._suspended.by_key, topics.companions)
         self._chains = ChainWatch(metadata, known, self._mark)
@@ -190,9 +190,9 @@ class SharedOwnership:
         if isinstance(served.failure, ChainMissing):
             self._tasks.spawn(self._chains.recheck(key), f"chain of {served.name}")
 
-    async def wait_served(self, topic: Topic) -> None:
+    async def wait_served(self, topic: Topic, numbers: Collection[int] | None = None) -> None:
         """See Ownership."""
-        await self._waiter.wait_served(topic)
+        await self._waiter.wait_served(topic, numbers)
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
         """See Ownership."""

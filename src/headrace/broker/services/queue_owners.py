@@ -76,6 +76,7 @@ class QueueOwners:
     def __init__(
         self,
         ownership: Ownership,
+        broker_id: int,
         shares: SharePartitions,
         known: ConfiguredGroups,
         brokers: Callable[[], Sequence[BrokerFact]],
@@ -84,6 +85,7 @@ class QueueOwners:
         self.peers: QueuePeerCalls | None = None
         """None: this broker owns every partition."""
         self._ownership = ownership
+        self._broker_id = broker_id
         self._shares = shares
         self._known = known
         self._brokers = brokers
@@ -103,6 +105,7 @@ class QueueOwners:
                 continue
             if alive is None:
                 alive = {broker.id for broker in self._brokers()} if self.peers else set()
+                alive.discard(self._broker_id)  # it may own what it does not serve yet
             broker = self._ownership.leader(topic, number).broker
             if broker in alive:
                 found.others.setdefault(broker, []).append(number)
@@ -111,13 +114,21 @@ class QueueOwners:
         return found
 
     async def found(self, topic: Topic) -> Owners:
-        """As `of`; waits, up to a limit, for the first owners of partitions that another broker has
-        just created."""
+        """As `of`; waits, up to a limit, until partitions that were just created have owners, and
+        until this broker serves those of which it has just become the owner."""
         owners = self.of(topic)
-        if any(self._ownership.leader(topic, number).leader_epoch < 0 for number in owners.away):
-            await self._ownership.wait_served(topic)
+        if new := [number for number in owners.away if self.is_beginning(topic, number)]:
+            await self._ownership.wait_served(topic, new)
             owners = self.of(topic)
         return owners
+
+    def is_beginning(self, topic: Topic, number: int) -> bool:
+        """Whether the partition has no owner that is known here, or this broker owns it and does
+        not serve it yet."""
+        if self._ownership.is_mine(topic, number):
+            return False
+        leader = self._ownership.leader(topic, number)
+        return leader.leader_epoch < 0 or leader.broker == self._broker_id
 
     # --- receive -----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.services.queue_deliveries import PartitionDeliveries
-from headrace.broker.services.queue_owners import away
+from headrace.broker.services.queue_owners import MOVING_ROUNDS, MOVING_S, away
 from headrace.broker.shares.queue_peers import MemberSettlements, SeenPause
 from headrace.broker.shares.share_receive import OFFSET_MAX, REPETITION_ONLY
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
@@ -103,6 +103,9 @@ class QueueReceive(Generic[M]):
         self._held: list[tuple[int, Sequence[Acquired]]] = []
         self._has_settled = False
         """Whether offsets without a message were acquired and finished in the last round."""
+        self._has_moved = False
+        """Whether a broker that was asked in the last round no longer serves a partition, or not
+        yet."""
         self._waiting: list[tuple[Topic, int, Pause]] = []
         self._waiting_there: dict[int, tuple[Topic, dict[int, SeenPause]]] = {}
 
@@ -144,13 +147,16 @@ class QueueReceive(Generic[M]):
         """Go on from what the first round found."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
-        settled_rounds = 0
+        settled_rounds = moving_rounds = 0
         while not gone.done():
             left_s = deadline - loop.time()
             if self.messages:
                 return
             if self._has_settled and (left_s > 0 or settled_rounds < SETTLED_ROUNDS_MAX):
                 settled_rounds += 1  # all that was delivered is finished: there may be more
+            elif self._has_moved and moving_rounds < MOVING_ROUNDS:
+                moving_rounds += 1
+                await self._wait(MOVING_S, gone)
             elif left_s <= 0 or (not self._has_anyone and not self._is_moving):
                 self._raise_failure()
                 return
@@ -205,7 +211,7 @@ class QueueReceive(Generic[M]):
         self.failed.clear()
         self._waiting.clear()
         self._waiting_there.clear()
-        self._has_settled = False
+        self._has_settled = self._has_moved = False
         brokers: list[int | None] = [*owners.others]
         if owners.here:
             brokers.append(None)
@@ -282,7 +288,10 @@ class QueueReceive(Generic[M]):
 
     def _note_failure(self, number: int, error: HeadraceError) -> None:
         log.info("%s-%d: nothing can be received: %s", self._topic.name, number, error)
-        self.failed[number] = away(self._topic, [number]) if isinstance(error, NotOwner) else error
+        if isinstance(error, NotOwner):
+            self._has_moved = True
+            error = away(self._topic, [number])
+        self.failed[number] = error
 
     async def _take(self, number: int, received: Received, *, is_held: bool = False) -> None:
         """Make messages of what was acquired, and settle the rest of it."""

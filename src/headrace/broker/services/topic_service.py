@@ -6,6 +6,7 @@ Invariants: knows no protocol. A dry run makes every check of the real change an
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,6 +40,11 @@ log = logging.getLogger(__name__)
 
 BROKER_DEFAULT = -1
 """The broker's settings decide the partition count or replication factor."""
+
+NEW_TOPIC_WAIT_S = 1.0
+NEW_TOPIC_LOOK_S = 0.01
+FIRST_OWNER_WAIT_S = 2.0
+"""With the time for a new topic, less than another broker waits for an answer."""
 
 Assignment = tuple[int, tuple[int, ...]]
 """(partition, the brokers assigned to it)"""
@@ -107,6 +113,24 @@ class TopicService:
             topic = self.find(name)
             if topic is not None:
                 await self._ownership.wait_served(topic)
+
+    async def of_another(self, topic_id: UUID, numbers: Sequence[int]) -> Topic:
+        """The topic that another broker's request is about. That broker may have heard of it, and
+        that these partitions are this broker's, before this one has: this is waited for.
+
+        Raises TopicIdUnknown, TopicUnknown.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + NEW_TOPIC_WAIT_S
+        while self.find_by_id(topic_id) is None and loop.time() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(NEW_TOPIC_LOOK_S)
+        topic = self.get_by_id(topic_id)
+        for number in numbers:
+            topic.check_partition(number)
+        with suppress(TimeoutError):  # then the caller is told that they are not served here
+            async with asyncio.timeout(FIRST_OWNER_WAIT_S):
+                await self._ownership.wait_served(topic, numbers)
+        return topic
 
     async def get_or_create(self, name: str, *, may_create: bool) -> Topic:
         """The topic; created with the broker's defaults if it may be, or if it is internal.

@@ -15,7 +15,7 @@ from headrace.metadata.store import ANY
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from headrace.broker.session_guard import SessionGuard
     from headrace.broker.topics.topic import Topic
@@ -120,8 +120,9 @@ class Ownership(Protocol):
         the start: those `assigned` (partition -> broker), and others by placement."""
         ...
 
-    async def wait_served(self, topic: Topic) -> None:
-        """Wait, up to a limit, until each partition of a new topic has an owner."""
+    async def wait_served(self, topic: Topic, numbers: Collection[int] | None = None) -> None:
+        """Wait, up to a limit, until these partitions of a new topic (None: all) have owners, and
+        those that this broker owns are served here."""
         ...
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
@@ -185,7 +186,7 @@ class SoleOwnership:
         """See Ownership."""
         return ()
 
-    async def wait_served(self, topic: Topic) -> None:
+    async def wait_served(self, topic: Topic, numbers: Collection[int] | None = None) -> None:
         """See Ownership."""
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:

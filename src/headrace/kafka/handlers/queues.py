@@ -31,7 +31,7 @@ from headrace.kafka.error_codes import message_of
 from headrace.kafka.queue_peers import IS_ATTEMPT, LEAVES_OTHERS, REPETITION, TAKES_FOLLOWERS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from headrace.broker.node import Node
     from headrace.broker.shares.share_receive import Received
@@ -43,8 +43,6 @@ RECORDS_MAX: Final = 1_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 OWNER_LENGTH_MAX: Final = 1_000
-NEW_TOPIC_WAIT_S: Final = 0.3
-NEW_TOPIC_LOOK_S: Final = 0.01
 LISTED_BYTES_MAX: Final = 16 * 1024 * 1024
 """For the parked keys in one response, excluding those of the last partition."""
 
@@ -68,21 +66,6 @@ def _check_names(request: Any) -> None:
         raise RequestInvalid(f"a member id must have 1 to {MEMBER_ID_LENGTH_MAX} characters")
 
 
-async def _checked_topic(node: Node, request: Any, numbers: Sequence[int]) -> Topic:
-    """Raises TopicIdUnknown, TopicUnknown.
-
-    The broker that asks may have heard of a new topic before this one.
-    """
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + NEW_TOPIC_WAIT_S
-    while node.services.topics.find_by_id(request.topic_id) is None and loop.time() < until_s:  # noqa: ASYNC110
-        await asyncio.sleep(NEW_TOPIC_LOOK_S)
-    topic: Topic = node.services.topics.get_by_id(request.topic_id)
-    for number in numbers:
-        topic.check_partition(number)
-    return topic
-
-
 # --- receive ---------------------------------------------------------------------------------
 
 
@@ -93,9 +76,8 @@ async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
         if len(request.owner) > OWNER_LENGTH_MAX:
             raise RequestInvalid(f"a consumer name can have at most {OWNER_LENGTH_MAX} characters")
         filters_of(_selection(request))
-        topic = await _checked_topic(
-            node, request, [one.partition_index for one in request.partitions]
-        )
+        numbers = [one.partition_index for one in request.partitions]
+        topic = await node.services.topics.of_another(request.topic_id, numbers)
     except HeadraceError as error:
         return {**_error(error), "partitions": []}
     received: dict[int, Received] = {}
@@ -182,9 +164,8 @@ async def _give_back(node: Node, topic: Topic, request: Any, received: dict[int,
 async def queue_wait(node: Node, request: Any, _context: Context) -> Answer:
     """QueueWait: wait until there may be more than an earlier receive saw."""
     try:
-        topic = await _checked_topic(
-            node, request, [one.partition_index for one in request.partitions]
-        )
+        numbers = [one.partition_index for one in request.partitions]
+        topic = await node.services.topics.of_another(request.topic_id, numbers)
         waiting = []
         for one in request.partitions:
             if topic.require_log(one.partition_index).leader_epoch != one.leader_epoch:
@@ -205,7 +186,7 @@ async def queue_settle(node: Node, request: Any, _context: Context) -> Answer:
     """QueueSettle: members' settlements; each one is independent."""
     try:
         _check_group(request)
-        topic = await _checked_topic(node, request, ())
+        topic = await node.services.topics.of_another(request.topic_id, ())
     except HeadraceError as error:
         return {**_error(error), "deliveries": []}
 
@@ -238,7 +219,7 @@ async def queue_release(node: Node, request: Any, _context: Context) -> Answer:
     failed: HeadraceError | None = None
     try:
         _check_names(request)
-        topic = await _checked_topic(node, request, request.partitions)
+        topic = await node.services.topics.of_another(request.topic_id, request.partitions)
         for number in request.partitions:
             try:
                 await node.services.shares.release(
@@ -265,7 +246,7 @@ async def _each(
     """The result for each partition, in order; `empty`: the fields besides its error."""
     try:
         _check_group(request)
-        topic = await _checked_topic(node, request, request.partitions)
+        topic = await node.services.topics.of_another(request.topic_id, request.partitions)
     except HeadraceError as error:
         return {**_error(error), "partitions": []}
     parts: list[dict[str, Any]] = []
@@ -349,10 +330,10 @@ async def queue_unpark(node: Node, request: Any, _context: Context) -> Answer:
 async def queue_append_copies(node: Node, request: Any, _context: Context) -> Answer:
     """QueueAppendCopies: append dead letters of another broker's partitions."""
     try:
-        topic = node.services.topics.get_by_id(request.topic_id)
-        topic.check_partition(request.partition_index)
+        number = request.partition_index
+        topic = await node.services.topics.of_another(request.topic_id, [number])
         batch, sends = bytes(request.batch or b""), node.services.sends
-        await sends.append_here(topic, request.partition_index, batch, are_copies=True)
+        await sends.append_here(topic, number, batch, are_copies=True)
     except HeadraceError as error:
         return _error(error)
     return {}
@@ -368,7 +349,7 @@ async def queue_append(node: Node, request: Any, _context: Context) -> Answer:
         "records": None,
     }  # fmt: skip
     try:
-        topic = await _checked_topic(node, request, [request.partition_index])
+        topic = await node.services.topics.of_another(request.topic_id, [request.partition_index])
         batch = bytes(request.batch or b"")
         placed = await node.services.sends.append_here(topic, request.partition_index, batch)
     except HeadraceError as error:
@@ -388,7 +369,7 @@ async def queue_ask(node: Node, request: Any, _context: Context) -> Answer:
     numbers = list(dict.fromkeys(request.partitions))
     try:
         if request.topic_id is not None:  # how zeros are read
-            topic = await _checked_topic(node, request, numbers)
+            topic = await node.services.topics.of_another(request.topic_id, numbers)
         else:
             numbers = [-1]
     except HeadraceError as error:
