@@ -35,13 +35,13 @@ from headrace.broker.ownership.hand_over import Events
 from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.security.authentication import without_listeners
-from headrace.broker.security.authorizer import AllowAll
 from headrace.broker.security.connection_limits import ConnectionLimits
 from headrace.broker.security.issuers import Issuers
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.audit import Audit
 from headrace.broker.services.audit_topic import AuditTopic
+from headrace.broker.services.authorizer import AllowAll
 from headrace.broker.services.background_tasks import BackgroundTasks
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
-    from headrace.broker.security.authorizer import Authorizer
+    from headrace.broker.services.authorizer import Authorizer
     from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import PartitionFact
     from headrace.metadata.store import MetadataEntry, MetadataStore
@@ -152,7 +152,7 @@ class Node:
         )
         """None if only this broker sees its ledgers."""
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
-        environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs(), {})
+        environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs())
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
@@ -227,7 +227,7 @@ class Node:
         )
         self.shares = SharePartitions(
             environment,
-            self.ownership,
+            self.topics,
             partial(share_terms, self.group_configs),
             self.dead_letters,
             self.group_configs.begin,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from headrace.log.ledger_chain import ChainEvidence
     from headrace.log.loaded_indexes import LoadedIndexes
-    from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.facts import PartitionKey
+    from headrace.log.log_state import LogState
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
@@ -22,19 +21,19 @@ class CompanionedLogs:
     seen them."""
 
     def __init__(self) -> None:
-        self._unseen: dict[PartitionLog, None] = {}
+        self._unseen: dict[LogState, None] = {}
         self._is_loaded = asyncio.Event()
 
-    def add(self, log: PartitionLog) -> None:
+    def add(self, log: LogState) -> None:
         """The log is loaded, and has companion logs."""
         self._unseen[log] = None
         self._is_loaded.set()
 
-    def discard(self, log: PartitionLog) -> None:
+    def discard(self, log: LogState) -> None:
         """The log is not loaded any more, or had no companion logs."""
         self._unseen.pop(log, None)
 
-    async def wait_loaded(self) -> list[PartitionLog]:
+    async def wait_loaded(self) -> list[LogState]:
         """The logs that were loaded since the last call; waits for the first."""
         await self._is_loaded.wait()
         self._is_loaded.clear()
@@ -60,5 +59,3 @@ class Environment(NamedTuple):
     """Evidence of chains in the ledgers' labels, if brokers share a store."""
     companioned: CompanionedLogs | None = None
     """For hosts of companions."""
-    companions: dict[PartitionKey, PartitionLog] | None = None
-    """The companion logs opened last, by topic and number, for those who watch over logs."""

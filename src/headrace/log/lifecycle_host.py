@@ -29,10 +29,10 @@ from headrace.errors import (
 from headrace.log.handover_preparation import HandoverPreparation
 from headrace.log.lifecycle import Effect, Event, Lifecycle, NextLedger, State
 from headrace.log.loading import appendable, load_segments
+from headrace.log.remote_copies import attach, discard
 from headrace.log.sealing import release_open, seal
 from headrace.log.segment import Segment
 from headrace.log.step_queue import StepQueue
-from headrace.log.tiering import attach, discard
 from headrace.runtime.completion import Completion
 from headrace.storage.ledger import LedgerId, StoresInlineCheckpoints
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.log.environment import Environment
     from headrace.log.ledger_chain import LedgerChain
-    from headrace.log.partition_log import PartitionLog
+    from headrace.log.log_state import LogState
     from headrace.metadata.store import MultiOperation
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class LifecycleHost:
     )
 
     def __init__(
-        self, log: PartitionLog, chain: LedgerChain, environment: Environment, *, is_claimed: bool
+        self, log: LogState, chain: LedgerChain, environment: Environment, *, is_claimed: bool
     ) -> None:
         self._log = log
         self._steps = StepQueue(log.name, environment.tasks, self._fail)
@@ -143,7 +143,7 @@ class LifecycleHost:
                     target.ready = Completion()
             case Effect.RELEASE_APPENDS:
                 if target.failure is None:  # otherwise it is suspended
-                    target.reopened()
+                    target.retries.reopened(self._environment.clock.now_ms())
                     ready, target.ready = target.ready, None
                     if ready is not None:
                         ready.succeed()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.log.remote_copies import attach
 from headrace.log.segment import Segment, producers_after, sealed_segment
-from headrace.log.tiering import attach
 from headrace.metadata.lost_offsets import is_given_up
 from headrace.storage.ledger import LedgerId
 

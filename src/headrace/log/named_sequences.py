@@ -19,10 +19,8 @@ from headrace.records.attributes import NamedSequence, named_sequences_of
 from headrace.records.codec import payload_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from headrace.log.appended import Appended
-    from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import BatchHeader, Buffer
 
 NAMES_MAX: Final = 10_000
@@ -130,20 +128,6 @@ class NamedSequences:
         except Exception as error:
             raise DataCorrupt(f"a footer's named sequences are corrupt: {error}") from error
         return found
-
-
-def append_named(
-    target: PartitionLog, batch: Buffer, header: BatchHeader, named: Sequence[NamedSequence]
-) -> Appended | None:
-    """`PartitionLog.append` of a batch with the flag NAMED, whose records are not duplicates."""
-    sequences, base_offset = target.producers.named, target.end_offset
-    # Before the append: once the batch is appended, a footer may be written at any time.
-    sequences.apply(named, base_offset, target.high_watermark)
-    try:
-        return target.append(batch, header)
-    finally:
-        if target.end_offset == base_offset:  # not ready, rejected, or an idempotent retry
-            sequences.truncate(base_offset)
 
 
 def named_sequences_in(data: Buffer, at: int, header: BatchHeader) -> list[NamedSequence]:

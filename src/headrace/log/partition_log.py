@@ -13,7 +13,6 @@ an idempotent producer get a retriable error until the failed one is retried (`R
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import (
@@ -28,11 +27,9 @@ from headrace.errors import (
 from headrace.log.appended import Appended, Pending
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.lifecycle_host import LifecycleHost
-from headrace.log.producer_state import ProducerState, RetryGate
+from headrace.log.log_state import LogState
 from headrace.log.reading import LogReader
 from headrace.log.traffic import Traffic
-from headrace.log.visibility import Visibility
-from headrace.log.waiters import Waiters
 from headrace.records.batch import (
     CONTROL,
     LOG_OVERHEAD,
@@ -49,13 +46,14 @@ from headrace.records.marker import Marker, encode_marker
 from headrace.runtime.completion import Completion, completed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from uuid import UUID
 
     from headrace.log.environment import Environment
     from headrace.log.log_config import LogConfig
     from headrace.log.segment import Segment
     from headrace.metadata.facts import CompanionKind
+    from headrace.records.attributes import NamedSequence
 
 log = logging.getLogger(__name__)
 
@@ -63,36 +61,17 @@ PREPARE_FRACTION: Final = 0.9
 """The fill level of a ledger at which the next one is created."""
 
 
-class PartitionLog:
-    """The log of one partition; `ready` is None while appends and reads are accepted."""
+class PartitionLog(LogState):
+    """The log of one partition: its state, and appends to it."""
 
     __slots__ = (
         "_clock",
         "_flush_ms",
-        "_last_completion",
-        "_pending",
         "_store",
         "_verifying",
-        "active",
-        "config",
-        "end_offset",
-        "failure",
-        "indexes",
-        "is_deleted",
-        "is_loaded",
-        "leader_epoch",
         "lifecycle_host",
-        "log_start_offset",
-        "name",
-        "on_lost",
-        "producers",
         "reader",
-        "ready",
-        "retries",
-        "segments",
         "traffic",
-        "visibility",
-        "waiters",
     )
 
     def __init__(
@@ -105,34 +84,11 @@ class PartitionLog:
         leader_epoch: int | None = None,
     ) -> None:
         """`leader_epoch`: of this broker's ownership; None: there are no other owners."""
-        self.name = name
-        self.config = config
-        self.segments: list[Segment] = []
-        self.producers = ProducerState()
-        self.retries = RetryGate(
-            has_failures=bool(leader_epoch)
-        )  # there may have been another owner
-        self.waiters = Waiters()
-        self.log_start_offset = 0
-        self.end_offset = 0
-        self.visibility = Visibility()
-        self.leader_epoch = leader_epoch or 0
-        self.is_loaded = False
-        self.is_deleted = False
-        self.on_lost: Callable[[], None] | None = None
-        """Called when the chain shows that another broker owns the partition."""
-        self.failure: HeadraceError | None = None
-        """Why this partition cannot be served; None if it can."""
+        super().__init__(name, topic_id, config, environment.indexes, leader_epoch)
         self.traffic = Traffic()
-        self.ready: Completion | None = Completion()
-        self.indexes = environment.indexes
         self._store = environment.store
         self.reader = LogReader(self, environment.store)
         self._clock = environment.clock
-        self.active: Segment | None = None
-        """The ledger open for appends; None if there is none."""
-        self._pending: deque[Pending] = deque()
-        self._last_completion: Completion | None = None
         self._flush_ms = config.flush_ms
         self._verifying: set[int] | None = None
         self.lifecycle_host = LifecycleHost(
@@ -179,6 +135,19 @@ class PartitionLog:
                     duplicate.base_offset, self.durable_completion(duplicate.base_offset)
                 )
         return self._append(batch, header, active, now_ms)
+
+    def append_named(
+        self, batch: Buffer, header: BatchHeader, named: Sequence[NamedSequence]
+    ) -> Appended | None:
+        """`append` of a batch with the flag NAMED, whose records are not duplicates."""
+        sequences, base_offset = self.producers.named, self.end_offset
+        # Before the append: once the batch is appended, a footer may be written at any time.
+        sequences.apply(named, base_offset, self.high_watermark)
+        try:
+            return self.append(batch, header)
+        finally:
+            if self.end_offset == base_offset:  # not ready, rejected, or an idempotent retry
+                sequences.truncate(base_offset)
 
     def append_accepted(self, batch: Buffer, header: BatchHeader) -> Appended | None:
         """Append records that were accepted before, such as delayed ones; None as for `append`.
@@ -263,7 +232,7 @@ class PartitionLog:
         size = length + LOG_OVERHEAD
         base_offset = self.end_offset
         parts = (PLACEMENT.pack(base_offset, length, self.leader_epoch), memoryview(batch)[16:])
-        if not self._pending:
+        if not self.pending:
             # Changed only here: synced and unsynced appends must not overtake each other.
             self._flush_ms = config.flush_ms
         try:
@@ -288,14 +257,14 @@ class PartitionLog:
         elif producer_id != NO_PRODUCER_ID:
             safe_offset = self.visibility.acknowledged.offset
             self.producers.apply(header_of(header), base_offset, now_ms, safe_offset)
-        if completion is self._last_completion:
-            pending = self._pending[-1]
+        if completion is self.last_completion:
+            pending = self.pending[-1]
             pending.end_offset, pending.end_position = end_offset, end_position
             pending.max_timestamp_ms = active.max_timestamp_ms
         else:
-            self._last_completion = completion
+            self.last_completion = completion
             pending = Pending(end_offset, end_position, active.max_timestamp_ms)
-            self._pending.append(pending)
+            self.pending.append(pending)
             completion.then(self._stored, pending)
         self.traffic.came(last_delta + 1, size)
         if end_position >= active.checkpoint_at:
@@ -335,9 +304,9 @@ class PartitionLog:
 
     def durable_completion(self, offset: int) -> Completion:
         """Completes when all appends up to `offset` are durable or have failed."""
-        if offset < self.visibility.acknowledged.offset or self._last_completion is None:
+        if offset < self.visibility.acknowledged.offset or self.last_completion is None:
             return completed()
-        return self._last_completion
+        return self.last_completion
 
     def _stored(self, error: BaseException | None, pending: Pending) -> None:
         if pending.is_void:
@@ -345,10 +314,10 @@ class PartitionLog:
         if error is not None:
             self._forget_from(pending)
             return
-        first = self._pending.popleft()
+        first = self.pending.popleft()
         assert first is pending, "appends of one ledger complete in order"
-        if not self._pending:
-            self._last_completion = None
+        if not self.pending:
+            self.last_completion = None
         visibility = self.visibility
         stable_offset = visibility.committed.offset
         visibility.advance(pending.end_offset, pending.end_position)
@@ -366,16 +335,16 @@ class PartitionLog:
         segment = self.segments[-1]
         pending: Pending | None = None
         while pending is not failed:
-            pending = self._pending.pop()
+            pending = self.pending.pop()
             pending.is_void = True
-        self._last_completion = None
+        self.last_completion = None
         acknowledged = self.visibility.acknowledged
         end_offset, end_position = acknowledged.offset, acknowledged.position
         max_timestamp_ms = segment.safe_max_timestamp_ms
-        if self._pending:
-            end_offset = self._pending[-1].end_offset
-            end_position = self._pending[-1].end_position
-            max_timestamp_ms = self._pending[-1].max_timestamp_ms
+        if self.pending:
+            end_offset = self.pending[-1].end_offset
+            end_position = self.pending[-1].end_position
+            max_timestamp_ms = self.pending[-1].max_timestamp_ms
         self.end_offset = segment.end_offset = end_offset
         # At once, for readers: a boundary after the actual end would mislead the next one.
         segment.end_position = end_position
@@ -390,23 +359,6 @@ class PartitionLog:
         """Refuse appends until the end of `segment` is known."""
         self.active, self.retries.has_failures = None, True
         self.lifecycle_host.resume(segment)
-
-    def reopened(self) -> None:
-        """Appends are accepted again: those that failed can be retried."""
-        self.retries.reopened(self._clock.now_ms())
-
-    async def settled(self) -> None:
-        """Wait until no append is pending."""
-        while self._last_completion is not None:
-            try:
-                await self._last_completion.wait()
-            except HeadraceError:
-                pass
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether there are appends that are not durable yet."""
-        return bool(self._pending)
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Raises LeaderEpochFenced or LeaderEpochUnknown unless the client's epoch is current.
@@ -446,11 +398,6 @@ class PartitionLog:
 
     # --- ownership ---------------------------------------------------------------------------
 
-    @property
-    def topic_id(self) -> UUID:
-        """The id of its topic."""
-        return self.lifecycle_host.chain.topic_id
-
     def expect_chain(self, *, is_expected: bool) -> None:
         """State whether the chain must exist: if so, a missing one was lost."""
         self.lifecycle_host.chain.is_expected = is_expected
@@ -476,26 +423,3 @@ class PartitionLog:
         """Record in the chain that a companion log exists. Raises as changes of a chain do."""
         host = self.lifecycle_host
         await host.do(host.chain.add_companion(kind), f"note its {kind.name.lower()}")
-
-    def check_failure(self) -> None:
-        """Raises why this partition cannot be served, if it cannot."""
-        if (failure := self.failure) is not None:  # raised as a copy: tracebacks accumulate
-            raise type(failure)(str(failure), **failure.fields)
-
-    # --- reading -----------------------------------------------------------------------------
-
-    @property
-    def high_watermark(self) -> int:
-        """The offset after the last acknowledged record."""
-        return self.visibility.acknowledged.offset
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all ledgers."""
-        return sum(segment.end_position for segment in self.segments)
-
-    @property
-    def closed(self) -> list[Segment]:
-        """The ledgers closed for appends, sealed or about to be."""
-        last = self.segments[-1:]
-        return self.segments[:-1] + [segment for segment in last if segment.is_sealed]

@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.errors import LedgerUnknown, OffsetOutOfRange, StorageUnavailable
+from headrace.log.remote_copies import unreachable
 from headrace.log.segment import load_index_of
-from headrace.log.tiering import unreachable
 from headrace.log.visibility import NOT_LOCATED, READ_UNCOMMITTED, Bound
 from headrace.records.batch import (
     HEADER_SIZE,
@@ -29,7 +29,7 @@ from headrace.runtime.file_bytes import FILE_BYTES_MIN
 from headrace.storage.ledger import LocatesBytes
 
 if TYPE_CHECKING:
-    from headrace.log.partition_log import PartitionLog
+    from headrace.log.log_state import LogState
     from headrace.log.segment import Segment
     from headrace.runtime.file_bytes import Sendable
     from headrace.storage.ledger import LedgerId, LedgerStore
@@ -69,7 +69,7 @@ class _Missing(Exception):
         self.miss = miss
 
 
-def segment_index(log: PartitionLog, offset: int) -> int:
+def segment_index(log: LogState, offset: int) -> int:
     """The index of the segment that contains `offset`; the number of segments if none does."""
     segments = log.segments
     last = len(segments) - 1
@@ -79,13 +79,13 @@ def segment_index(log: PartitionLog, offset: int) -> int:
     return bisect_right(segments, offset, key=_END_OFFSET)
 
 
-def segment_of(log: PartitionLog, offset: int) -> Segment | None:
+def segment_of(log: LogState, offset: int) -> Segment | None:
     """The segment that contains `offset`; None at the end of the log or in a hole."""
     at = segment_index(log, offset)
     return log.segments[at] if at < len(log.segments) else None
 
 
-def check_offset(log: PartitionLog, offset: int) -> None:
+def check_offset(log: LogState, offset: int) -> None:
     """Raises OffsetOutOfRange unless log start offset <= offset <= high watermark."""
     if not log.log_start_offset <= offset <= log.visibility.acknowledged.offset:
         raise OffsetOutOfRange(
@@ -119,7 +119,7 @@ def _whole_at(store: CachedReads, segment: Segment, position: int, size: int) ->
     return data
 
 
-def _visible_end(log: PartitionLog, segment: Segment, bound: Bound) -> int:
+def _visible_end(log: LogState, segment: Segment, bound: Bound) -> int:
     """The position after the last readable batch of `segment`; NOT_LOCATED if unknown."""
     if segment.end_offset <= bound.offset:
         return segment.end_position
@@ -154,7 +154,7 @@ def _batch_at_position(
     return size, header.last_offset + 1
 
 
-def aborted_now(log: PartitionLog, offset: int, end_offset: int) -> list[tuple[int, int]] | Miss:
+def aborted_now(log: LogState, offset: int, end_offset: int) -> list[tuple[int, int]] | Miss:
     """(first offset, producer id) of aborted transactions with records in a range, sorted.
 
     The range is below the last stable offset and in one ledger. The markers may be in later
@@ -223,7 +223,7 @@ class LogReader:
 
     __slots__ = ("_boundaries", "_files", "_is_files_known", "_log", "_store")
 
-    def __init__(self, log: PartitionLog, store: LedgerStore) -> None:
+    def __init__(self, log: LogState, store: LedgerStore) -> None:
         self._log = log
         self._store = store
         self._files: LocatesBytes | None = None
@@ -464,7 +464,7 @@ class LogReader:
 # --- by leader epoch -------------------------------------------------------------------------
 
 
-def epoch_of_offset(log: PartitionLog, offset: int) -> int:
+def epoch_of_offset(log: LogState, offset: int) -> int:
     """The leader epoch of the record at `offset`; at the end of the log, that of the next record.
 
     ListOffsets returns it with an offset. The current leader epoch instead would change with each
@@ -474,7 +474,7 @@ def epoch_of_offset(log: PartitionLog, offset: int) -> int:
     return log.leader_epoch if segment is None else segment.leader_epoch
 
 
-def end_offset_of_epoch(log: PartitionLog, leader_epoch: int) -> tuple[int, int]:
+def end_offset_of_epoch(log: LogState, leader_epoch: int) -> tuple[int, int]:
     """(the largest epoch <= `leader_epoch`, the offset after its last record).
 
     For OffsetForLeaderEpoch (KIP-101, KIP-320). (-1, -1): the epoch is unknown. For an epoch before

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from headrace.log.remote_copies import attach
 from headrace.log.segment import sealed_segment
-from headrace.log.tiering import attach
 
 if TYPE_CHECKING:
     from headrace.log.environment import Environment

@@ -72,6 +72,7 @@ CORE = (
     "log/visibility",
     "log/waiters",
     "log/segment",
+    "log/log_state",
     "log/reading",
     "log/partition_log",
     "broker/services/appends",

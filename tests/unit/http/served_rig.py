@@ -9,8 +9,8 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from headrace.broker.security.authorizer import AllowAll
 from headrace.broker.security.listener import OPEN
+from headrace.broker.services.authorizer import AllowAll
 from headrace.broker.services.health import Health
 from headrace.broker.services.services import Services
 from headrace.http import app

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from headrace.broker.companions.companion_log import open_companion
 from headrace.errors import HeadraceError, NotOwner, TopicUnknown
+from headrace.metadata.facts import companion_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from uuid import UUID
 
-    from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import CompanionKind
@@ -54,7 +55,7 @@ class CompanionHost(Generic[Hosted]):
     def __init__(
         self,
         environment: Environment,
-        ownership: Callable[[], Ownership],
+        topics: Topics,
         kind: CompanionKind,
         make: Callable[[Topic, int, PartitionLog], Hosted],
         begin: Callable[[Hosted], Awaitable[None]] | None = None,
@@ -64,7 +65,7 @@ class CompanionHost(Generic[Hosted]):
         """`make(topic, number, companion)` creates a tenure; `begin` finishes opening it, again
         after each failure."""
         self._environment = environment
-        self._ownership = ownership
+        self._topics = topics
         self._kind = kind
         self._make = make
         self._begin = begin
@@ -103,6 +104,7 @@ class CompanionHost(Generic[Hosted]):
                 companion = await open_companion(
                     self._environment, topic, number, self._kind, is_owned=not self._is_standalone
                 )
+                self._topics.companions[topic.id, companion_number(number, self._kind)] = companion
                 if topic.log(number) is not data:
                     raise NotOwner(f"{data.name} has a new owner: refresh the metadata")
                 hosted = self._hosted[key] = self._make(topic, number, companion)
@@ -119,7 +121,7 @@ class CompanionHost(Generic[Hosted]):
 
     def check_owned(self, topic: Topic, number: int) -> None:
         """Raise NotOwner if this broker does not serve the partition."""
-        if not self._ownership().is_mine(topic, number):
+        if not self._topics.ownership.is_mine(topic, number):
             name = topic.require_log(number).name
             raise NotOwner(f"{name} is not served by this broker: refresh the metadata")
 

@@ -46,6 +46,4 @@ async def open_companion(
         data.leader_epoch if is_owned else None,
     )
     companion.expect_chain(is_expected=True)
-    if environment.companions is not None:
-        environment.companions[topic.id, companion_number(number, kind)] = companion
     return companion

@@ -27,7 +27,6 @@ from headrace.errors import (
     TransactionUnverified,
 )
 from headrace.log.appended import NO_OFFSET, Placed
-from headrace.log.named_sequences import append_named
 from headrace.records.batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
@@ -379,7 +378,7 @@ class Appends:
         if header.attributes & TRANSACTIONAL:
             self._check_transactional(write, header)
         if named:
-            appended = append_named(partition, batch, header, named)
+            appended = partition.append_named(batch, header, named)
         else:
             appended = partition.append(batch, header)
         if appended is None:

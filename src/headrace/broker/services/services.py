@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
     from headrace.broker.housekeeping.replication import Replication
     from headrace.broker.security.authentication import Authentication
-    from headrace.broker.security.authorizer import Authorizer
     from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.issuers import Issuers
     from headrace.broker.services.access_control import AccessControl
     from headrace.broker.services.appends import Appends
     from headrace.broker.services.audit import Audit
+    from headrace.broker.services.authorizer import Authorizer
     from headrace.broker.services.background_tasks import BackgroundTasks
     from headrace.broker.services.broker_settings import BrokerSettings
     from headrace.broker.services.client_quotas import ClientQuotas

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from headrace.broker.shares.hosted_shares import ShareShard
     from headrace.broker.shares.share_group_settings import ShareGroupSettings
-    from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
     from headrace.coordination.machine import Answer, Command
     from headrace.coordination.shares.commands import (
         DeadLetter,
@@ -66,7 +66,7 @@ class SharePartitions:
     def __init__(
         self,
         environment: Environment,
-        ownership: Ownership,
+        topics: Topics,
         terms: Callable[[str], ShareGroupSettings],
         dead_letters: DeadLetters,
         begin: Callable[[str, UUID, int], Awaitable[int | None]],
@@ -80,11 +80,11 @@ class SharePartitions:
         self._begin = begin
         self._dead_letters = dead_letters
         self._environment = environment
-        self._ownership = ownership
+        self._topics = topics
         self._terms = terms
         self._host = CompanionHost(
             environment,
-            lambda: ownership,
+            topics,
             CompanionKind.SHARES,
             self._make,
             is_standalone=is_standalone,
@@ -237,7 +237,7 @@ class SharePartitions:
     async def _hosted_or_none(self, topic: Topic, number: int) -> Hosted | None:
         """None if no share group has ever begun on the partition."""
         is_new = self._host.get(topic, number) is None
-        if is_new and self._ownership.is_mine(topic, number):
+        if is_new and self._topics.ownership.is_mine(topic, number):
             return await self._host.open_or_none(topic, number)
         return await self._host.open(topic, number)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.log.environment import Environment
+    from headrace.log.log_state import LogState
     from headrace.log.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ SPACE_LOOKS: Final = 10
 """Checks between two evaluations of disk space."""
 
 
-def number_of(log: PartitionLog) -> int:
+def number_of(log: LogState) -> int:
     """The number of a partition in its topic."""
     return int(log.name.rpartition("-")[2])
 
@@ -75,7 +76,7 @@ class TimerHost:
         """Partitions whose timers are being opened."""
         self.hosted = CompanionHost(
             environment,
-            lambda: topics.ownership,
+            topics,
             CompanionKind.TIMERS,
             self._make,
             self._begin,
@@ -137,10 +138,13 @@ class TimerHost:
             ):
                 data.load()
 
-    def _begin_opening(self, data: PartitionLog) -> None:
+    def _begin_opening(self, loaded: LogState) -> None:
         """Host a partition that is loaded, if it has timers and they do not run."""
-        topic = self.topics.by_id.get(data.topic_id)
-        if topic is not None and data not in self._opening:
+        topic = self.topics.by_id.get(loaded.topic_id)
+        data = None if topic is None else topic.log(number_of(loaded))
+        if topic is None or data is None or data is not loaded:
+            return
+        if data not in self._opening:
             self._opening[data] = None
             opening = self._open(topic, number_of(data), data)
             self.environment.tasks.spawn(opening, f"timers {data.name}")

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.log_config import LogConfig
     from headrace.log.traffic import Traffic
+    from headrace.metadata.facts import PartitionKey
     from headrace.metadata.store import MetadataEntry
     from headrace.runtime.randomness import Randomness
 
@@ -82,7 +83,7 @@ class Topics:
         """`is_standalone`: this broker serves every partition, so each has its log from the
         start."""
         self._environment = environment
-        self.companions = {} if environment.companions is None else environment.companions
+        self.companions: dict[PartitionKey, PartitionLog] = {}  # as opened last
         self._config = config
         self._is_standalone = is_standalone
         self._checks = TopicChecks(environment, config, is_standalone=is_standalone)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.typed.values import Undecodable
+from headrace.pipeline.typed.undecodable import Undecodable
 
 if TYPE_CHECKING:
     from headrace.pipeline.typed.registry import RegisteredSchema

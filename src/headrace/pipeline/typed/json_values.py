@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.typed.values import Undecodable
+from headrace.pipeline.typed.undecodable import Undecodable
 
 if TYPE_CHECKING:
     from headrace.pipeline.typed.registry import RegisteredSchema

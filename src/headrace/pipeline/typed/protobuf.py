@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchCorrupt
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.typed.values import Undecodable
+from headrace.pipeline.typed.undecodable import Undecodable
 from headrace.records.varints import read_varint, write_varint
 
 if TYPE_CHECKING:

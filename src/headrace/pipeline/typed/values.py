@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.pipeline.errors import OptionInvalid, RowInvalid, ValueUndecodable
 from headrace.pipeline.typed import registry as registries
+from headrace.pipeline.typed.undecodable import Undecodable
 
 if TYPE_CHECKING:
     from headrace.pipeline.typed.options import TypedOptions
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 
 UNDECODABLE = "undecodable"
 _SCHEMA_TYPES = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
-
-
-class Undecodable(Exception):
-    """A value is not what its schema says; the message says where."""
 
 
 _OF_A_VALUE = (Undecodable, TypeError, ValueError, ArithmeticError)
