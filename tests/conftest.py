@@ -23,6 +23,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 if os.environ.get(compiled.SWITCH, "0") != "0":
     compiled.use()  # before anything imports the plain modules: all tests run on the compiled core
 
+from tests import open_transports
 from tests.cluster.fixtures import (  # noqa: F401 - fixtures are found by their names
     cluster_parts,
     make_cluster,
@@ -66,6 +67,13 @@ def own_log_level():
     level = logger.level
     yield
     logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def no_open_transports():
+    """Whoever leaves a connection open when its loop ends is told, at once and by name."""
+    yield
+    assert not open_transports.taken()
 
 
 def pytest_collect_file(file_path, parent):
@@ -191,5 +199,6 @@ def pytest_terminal_summary(terminalreporter):
 def pytest_configure(config):
     # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    open_transports.watch()
     for line in OTHERS_WARNINGS:
         config.addinivalue_line("filterwarnings", line)

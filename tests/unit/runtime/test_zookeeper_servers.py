@@ -34,7 +34,8 @@ def found(*answers: bytes | None):
             servers.append(await asyncio.start_server(answering(answer), "127.0.0.1", 0))
         ports = [server.sockets[0].getsockname()[1] for server in servers]
         result = await ask_servers(",".join(f"127.0.0.1:{port}" for port in ports))
-        assert asked == [b"srvr"] * len(answers)
+        # Some other test's client may look for a server that had the same port before.
+        assert asked.count(b"srvr") == len(answers)
         for server in servers:
             server.close()
         return [(ports.index(int(one.address[10:])), one) for one in result]
