@@ -323,11 +323,11 @@ def _print_outcome(outcome: Outcome, *, is_dry_run: bool) -> None:
 
 @dead.command()
 @TOPIC
-@click.argument("results", type=click.File("r"))
+@click.argument("results", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @HTTP
 @AS_JSON
 @click.pass_obj
-def undo(session: CliSession, /, topic: str, results: Any, as_json: bool) -> None:
+def undo(session: CliSession, /, topic: str, results: str, as_json: bool) -> None:
     """Take back what a redrive has sent and no consumer has seen.
 
     RESULTS is what `redrive --results` has written (- for standard input). A message is taken back
@@ -339,8 +339,9 @@ def undo(session: CliSession, /, topic: str, results: Any, as_json: bool) -> Non
       headrace dead redrive orders.dead --results sent.jsonl
       headrace dead undo orders.dead sent.jsonl
     """
-    sent = [_sent_row(line) for line in results if line.strip()]
-    sent = [one for one in sent if one is not None]
+    with click.open_file(results) as file:
+        rows_in = [_sent_row(line) for line in file if line.strip()]
+    sent = [one for one in rows_in if one is not None]
     web, found = Web(session), list[dict[str, Any]]()
     path = path_of("dead-letters", topic, "take-back")
     for at in range(0, len(sent), TAKEN_AT_ONCE):
