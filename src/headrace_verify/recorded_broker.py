@@ -25,7 +25,7 @@ from headrace_verify.broker_scenario import (
     small_settings,
 )
 from headrace_verify.scenario import CHECKPOINT_BYTES, WAL_FILE_BYTES
-from headrace_verify.task import patched
+from headrace_verify.task import patched, replace_existing
 
 _SETTLE_S = 0.2
 
@@ -60,7 +60,7 @@ async def _live(root: Path, seed: int, life: int, turns: int) -> None:
 def _plant(name: str) -> None:
     from headrace_verify.planted import PLANTED
 
-    next(bug for bug in PLANTED if bug.name == name).plant(setattr)
+    next(bug for bug in PLANTED if bug.name == name).plant(replace_existing)
 
 
 def main() -> None:

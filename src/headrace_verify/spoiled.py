@@ -10,9 +10,10 @@ import runpy
 import sys
 
 from headrace_verify.self_proof import choose
+from headrace_verify.task import replace_existing
 
 if __name__ == "__main__":
     bugs = importlib.import_module(f"headrace_verify.{sys.argv.pop(1)}.bugs")
     (bug,) = choose(bugs.BUGS, sys.argv.pop(1))
-    bug.plant(setattr)
+    bug.plant(replace_existing)
     runpy.run_module("headrace.cli.main", run_name="__main__")

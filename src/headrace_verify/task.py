@@ -146,11 +146,18 @@ class Task:
         self.skip(why)
 
 
+def replace_existing(target: Any, name: str, value: Any) -> None:
+    """Replace an attribute for good. A bug that patches a name which is no longer there would plant
+    nothing. Raises AttributeError."""
+    getattr(target, name)
+    setattr(target, name, value)
+
+
 @contextmanager
 def patched(target: Any, name: str, value: Any) -> Iterator[None]:
     """Replace an attribute of `target` within the context."""
     before = getattr(target, name)
-    setattr(target, name, value)
+    replace_existing(target, name, value)
     try:
         yield
     finally:

@@ -57,7 +57,7 @@ def keep_topics_in_folders_of_their_names(patch: Patch) -> None:
 
 
 def show_tracebacks_to_who_asks_oddly(patch: Patch) -> None:
-    from starlette.applications import Starlette
+    from starlette.middleware.errors import ServerErrorMiddleware
     from starlette.responses import PlainTextResponse
 
     from headrace.http import app, monitoring
@@ -67,7 +67,12 @@ def show_tracebacks_to_who_asks_oddly(patch: Patch) -> None:
         return PlainTextResponse("ok\n")
 
     patch(monitoring.Monitoring, "_healthz", limited)
-    patch(app, "Starlette", lambda routes: Starlette(routes=routes, debug=True))
+    router = app.Router
+
+    def telling(*arguments: Any, **settings: Any) -> Any:
+        return ServerErrorMiddleware(router(*arguments, **settings), debug=True)
+
+    patch(app, "Router", telling)
 
 
 def log_the_environment_at_debug(patch: Patch) -> None:
