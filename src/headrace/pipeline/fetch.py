@@ -33,6 +33,7 @@ CONSUMER_DEFAULTS = {
     "group.id": "headrace-pipeline",  # never joined: partitions are assigned manually
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
+    "check.crcs": "true",  # as `direct` does; a flipped bit may hide records without an error
     "fetch.message.max.bytes": str(4 << 20),
     "fetch.queue.backoff.ms": "1",
     # librdkafka's limit in bytes counts values alone, so 400 keys of 1 MiB, or large headers, would
