@@ -117,6 +117,33 @@ def test_of_two_redrives_at_once_one_stops_and_each_dead_letter_comes_back_once(
     assert sorted(back) == ["1", "2", "3", "4"]
 
 
+def test_a_redrive_waits_for_one_by_sql_that_is_unfinished(letters, headrace, broker):
+    """Its state is in the metadata of the group's offsets, which this one would overwrite."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    from headrace.pipeline.jobs.transfer import _MARK
+
+    _queue, topic = letters
+    assert redrive.JOB_MARK == _MARK
+
+    def note(offset: int, end: int) -> None:
+        mark = json.dumps({_MARK: {"end": end, "chunk": end, "spec": "s", "id": "", "note": {}}})
+        consumer = Consumer(
+            {"bootstrap.servers": broker.kafka, "group.id": f"headrace-redrive.{topic}"}
+        )
+        consumer.commit(
+            offsets=[TopicPartition(topic, 0, offset, metadata=mark)], asynchronous=False
+        )
+        consumer.close()
+
+    note(0, 1)
+    ran = User(broker.kafka).types("dead", "redrive", topic, "--json")
+    assert ran.code != 0
+    assert "is unfinished: 1 records are left, and nothing was sent" in ran.err
+    note(0, 0)
+    assert sum(json.loads(headrace("dead", "redrive", topic, "--json"))["sent"].values())
+
+
 def test_a_redrive_by_reason_keeps_the_others(letters, headrace, broker):
     queue, topic = letters
     done = json.loads(headrace("dead", "redrive", topic, "--reason", "refused", "--json"))

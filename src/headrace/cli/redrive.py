@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
     from headrace.cli.session import CliSession
 
+JOB_MARK: Final = "headrace-job-1"
+"""As in `pipeline.jobs.transfer`, which commands cannot import."""
 FAILED_SHOWN_MAX: Final = 100
 LOOP_MAX: Final = 3
 EDITS_MAX: Final = 10_000
@@ -318,6 +320,37 @@ def _learned(
     return plan
 
 
+def _refuse_unfinished_job(session: CliSession, topic: str) -> None:
+    """Raises CommandFailed while a redrive by SQL is unfinished: its next run would repeat what
+    this one sends, because its state, which stands beside the offsets, would be overwritten."""
+    library = kafka()
+    numbers = session.partitions_of(topic)
+    consumer = session.consumer({"group.id": group_of(topic), "enable.auto.commit": False})
+    try:
+        parts = [library.TopicPartition(topic, number) for number in numbers]
+        found = consumer.committed(parts, timeout=session.timeout_s)
+    except library.KafkaException as error:
+        raise from_kafka(error.args[0], f"read {topic!r}") from None
+    finally:
+        consumer.close()
+    # A partition without a committed offset has a negative one.
+    left = sum(max(_job_end(part.metadata) - max(part.offset, 0), 0) for part in found)
+    if left:
+        raise CommandFailed(
+            f"a redrive of {topic} by `headrace pipeline dead redrive` is unfinished: {left:,} "
+            "records are left, and nothing was sent",
+            "Repeat that command with its options until it is done, then this one",
+        )
+
+
+def _job_end(metadata: str | None) -> int:
+    """Where the job ends whose state is stored with an offset; -1: there is none."""
+    try:
+        return int(json.loads(metadata or "")[JOB_MARK]["end"])
+    except (ValueError, TypeError, KeyError):
+        return -1
+
+
 def redrive_letters(
     session: CliSession,
     topic: str,
@@ -334,6 +367,7 @@ def redrive_letters(
             "partitioner": "murmur2_random",
         }
     )
+    _refuse_unfinished_job(session, topic)
     begin_transactions(session, producer)  # a running redrive can commit no more from here on
     consumer, ends = assigned(session, topic, group_of(topic))
     move = TransactionalMove(

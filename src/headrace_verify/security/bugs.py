@@ -59,6 +59,7 @@ def keep_topics_in_folders_of_their_names(patch: Patch) -> None:
 def show_tracebacks_to_who_asks_oddly(patch: Patch) -> None:
     from starlette.middleware.errors import ServerErrorMiddleware
     from starlette.responses import PlainTextResponse
+    from starlette.routing import Router
 
     from headrace.http import app, monitoring
 
@@ -67,10 +68,9 @@ def show_tracebacks_to_who_asks_oddly(patch: Patch) -> None:
         return PlainTextResponse("ok\n")
 
     patch(monitoring.Monitoring, "_healthz", limited)
-    router = app.Router
 
     def telling(*arguments: Any, **settings: Any) -> Any:
-        return ServerErrorMiddleware(router(*arguments, **settings), debug=True)
+        return ServerErrorMiddleware(Router(*arguments, **settings), debug=True)
 
     patch(app, "Router", telling)
 
