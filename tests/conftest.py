@@ -69,13 +69,6 @@ def own_log_level():
     logger.setLevel(level)
 
 
-@pytest.fixture(autouse=True)
-def no_open_transports():
-    """Whoever leaves a connection open when its loop ends is told, at once and by name."""
-    yield
-    assert not open_transports.taken()
-
-
 def pytest_collect_file(file_path, parent):
     """Load the profile before the first module that uses Hypothesis, whose import takes long."""
     if file_path.match("test_*.py") and (
@@ -156,11 +149,16 @@ FAILED = pytest.StashKey[bool]()
 """Set from a failure until what it left open has been collected."""
 
 
+LEFT_OPEN = "connections left open"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     if report.failed:
         item.config.stash[FAILED] = True
+    if left := open_transports.taken():
+        report.sections.append((LEFT_OPEN, "\n".join(left)))
     return report
 
 
@@ -187,7 +185,12 @@ def collect_what_failed(config):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Each first failure, whole: it is a fault of the test, or of ours."""
+    """Who left connections open; and each first failure, whole: a fault of the test, or ours."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for title, text in getattr(report, "sections", ()):
+                if title == LEFT_OPEN:
+                    terminalreporter.write_line(f"{LEFT_OPEN} by {report.nodeid}: {text}")
     unsteady = terminalreporter.stats.get("rerun", ())
     if unsteady:
         terminalreporter.section("failed, and run once more")

@@ -1,4 +1,4 @@
-"""A connection that a test leaves open when its event loop ends fails that test, and no other.
+"""A connection that a test leaves open when its event loop ends is told with that test's name.
 
 asyncio warns of it when the garbage collector finds it, which is in some later test: that one
 would fail (warnings are errors), and nobody could say which test had left it.

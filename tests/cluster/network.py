@@ -86,6 +86,14 @@ class Proxy:
         writer.transport.abort()
 
 
+async def _end_tasks() -> None:
+    """A connection to the target that is still being made ends, too."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 @contextlib.contextmanager
 def proxy_in_a_thread(target: str) -> Iterator[tuple[Proxy, Callable[..., Any]]]:
     """A proxy for tests that are not asynchronous, and what runs a coroutine function or a
@@ -107,6 +115,7 @@ def proxy_in_a_thread(target: str) -> Iterator[tuple[Proxy, Callable[..., Any]]]
         yield proxy, run
     finally:
         run(proxy.__aexit__)
+        run(_end_tasks)
         run(asyncio.sleep, 0.1)  # until what was aborted is closed
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
