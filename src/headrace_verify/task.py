@@ -157,7 +157,7 @@ def replace_existing(target: Any, name: str, value: Any) -> None:
 def patched(target: Any, name: str, value: Any) -> Iterator[None]:
     """Replace an attribute of `target` within the context."""
     before = getattr(target, name)
-    replace_existing(target, name, value)
+    setattr(target, name, value)
     try:
         yield
     finally:

@@ -45,31 +45,34 @@ class OwnershipWaiter:
             log.warning("topic %s still has partitions without an owner", topic.name)
 
     def _is_served(self, topic: Topic, number: int) -> bool:
-        key = topic.id, number
-        owner = self._view.owners.get(key)
-        if owner is None or not self._view.is_alive(owner.fact):
+        owner = self._owner(topic, number)
+        if owner is None:
             return False
-        return owner.fact.broker != self._me or key in self._mine
+        return owner.fact.broker != self._me or (topic.id, number) in self._mine
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
         """See Ownership."""
+
+        def is_free(number: int) -> bool:
+            owner = self._owner(topic, number)
+            return owner is None or owner.fact.broker == self._me
+
         return await self._until(
-            lambda: all(
-                owner is None or owner.fact.broker == self._me for owner in self._owners(topic)
-            ),
-            timeout_s,
+            lambda: all(map(is_free, range(topic.fact.partition_count))), timeout_s
         )
 
-    def _owners(self, topic: Topic) -> list[Owner | None]:
-        """The owner of each partition, if it is live."""
-        owners = [self._view.owners.get((topic.id, n)) for n in range(topic.fact.partition_count)]
-        return [owner if owner and self._view.is_alive(owner.fact) else None for owner in owners]
+    def _owner(self, topic: Topic, number: int) -> Owner | None:
+        """The owner of a partition, if it is live."""
+        owner = self._view.owners.get((topic.id, number))
+        return owner if owner and self._view.is_alive(owner.fact) else None
 
     async def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `condition` holds in the view; whether it did in time."""
         return await self._until(condition, timeout_s)
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        if condition():  # without a timer: every queue request of another broker asks
+            return True
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():

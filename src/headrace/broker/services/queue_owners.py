@@ -117,16 +117,14 @@ class QueueOwners:
         """As `of`; waits, up to a limit, until partitions that were just created have owners, and
         until this broker serves those of which it has just become the owner."""
         owners = self.of(topic)
-        if new := [number for number in owners.away if self.is_beginning(topic, number)]:
+        if new := [number for number in owners.away if self._is_beginning(topic, number)]:
             await self._ownership.wait_served(topic, new)
             owners = self.of(topic)
         return owners
 
-    def is_beginning(self, topic: Topic, number: int) -> bool:
-        """Whether the partition has no owner that is known here, or this broker owns it and does
-        not serve it yet."""
-        if self._ownership.is_mine(topic, number):
-            return False
+    def _is_beginning(self, topic: Topic, number: int) -> bool:
+        """Whether a partition that this broker does not serve has no owner that is known here, or
+        is this broker's."""
         leader = self._ownership.leader(topic, number)
         return leader.leader_epoch < 0 or leader.broker == self._broker_id
 

@@ -140,13 +140,13 @@ class TimerHost:
 
     def _begin_opening(self, loaded: LogState) -> None:
         """Host a partition that is loaded, if it has timers and they do not run."""
-        topic = self.topics.by_id.get(loaded.topic_id)
-        data = None if topic is None else topic.log(number_of(loaded))
+        topic, number = self.topics.by_id.get(loaded.topic_id), number_of(loaded)
+        data = None if topic is None else topic.log(number)
         if topic is None or data is None or data is not loaded:
             return
         if data not in self._opening:
             self._opening[data] = None
-            opening = self._open(topic, number_of(data), data)
+            opening = self._open(topic, number, data)
             self.environment.tasks.spawn(opening, f"timers {data.name}")
 
     async def _open(self, topic: Topic, number: int, data: PartitionLog) -> None:
