@@ -1,7 +1,7 @@
-"""A connection that a test leaves open when its event loop ends is told with that test's name.
+"""Reports a connection that is open when an event loop ends, with the name of the test.
 
-asyncio warns of it when the garbage collector finds it, which is in some later test: that one
-would fail (warnings are errors), and nobody could say which test had left it.
+asyncio warns of it when the garbage collector finds it, possibly in a later test. That test would
+fail, since warnings are errors, and its failure would not say which test left the connection open.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from asyncio.selector_events import BaseSelectorEventLoop
 
 LEFT: list[str] = []
-"""What the loops that ended since the last test have left."""
+"""Connections left open by loops that ended since the last report."""
 
 _close = BaseSelectorEventLoop.close
 
 
 def close(loop: BaseSelectorEventLoop) -> None:
-    """Close the loop's connections with it, and remember those that nobody had closed.
+    """Close the loop and its connections; remember those that the test did not close.
 
-    One that was closed while bytes were waiting is not remembered: nobody waits for these.
+    A connection that was closed with unsent data is not one of them.
     """
     for transport in list(loop._transports.values()):
         connection = transport._sock
@@ -25,18 +25,18 @@ def close(loop: BaseSelectorEventLoop) -> None:
             continue
         if not transport.is_closing():
             LEFT.append(repr(transport))
-        transport._closing, transport._sock = True, None  # whoever closes it later finds it closed
+        transport._closing, transport._sock = True, None  # a later close() does nothing
         connection.close()
     _close(loop)
 
 
 def watch() -> None:
-    """From now on all loops of this process do so."""
+    """Use this `close` for all event loops of the process."""
     BaseSelectorEventLoop.close = close
 
 
 def taken() -> list[str]:
-    """What was left since the last call."""
-    taken = LEFT.copy()
+    """The connections left open since the last call."""
+    left = LEFT.copy()
     LEFT.clear()
-    return taken
+    return left

@@ -239,9 +239,10 @@ broker's has more than three."""
 
 def imported_modules(path: Path, known: set[str]) -> set[str]:
     """The modules of the project that a module imports, for typing alone and in functions, too."""
-    names = {f"{module}.{name}" if name else module for module, name in imports_of(path)}
-    modules = {module for module, _ in imports_of(path)}
-    return (names | modules) & known
+    pairs = imports_of(path)
+    return (
+        {f"{module}.{name}" for module, name in pairs} | {module for module, _ in pairs}
+    ) & known
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:

@@ -28,7 +28,7 @@ class Proxy:
 
     async def listen(self, port: int) -> None:
         """Accept connections; again after `refuse`, on the same port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
 
@@ -58,12 +58,17 @@ class Proxy:
         self._server.close()
         self.break_connections()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Known from here on, also before its task runs: whoever ends the proxy ends it, too."""
+        if not self._server.is_serving():  # it came while the server was being closed
+            writer.transport.abort()
+            return
+        self._writers.add(writer)
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._writers.add(writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._flows.wait()
             there, back = await asyncio.open_connection(*self._target)
@@ -84,14 +89,6 @@ class Proxy:
                 await writer.drain()
         await self._flows.wait()  # an end does not get through either
         writer.transport.abort()
-
-
-async def _end_tasks() -> None:
-    """A connection to the target that is still being made ends, too."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 @contextlib.contextmanager
@@ -115,7 +112,6 @@ def proxy_in_a_thread(target: str) -> Iterator[tuple[Proxy, Callable[..., Any]]]
         yield proxy, run
     finally:
         run(proxy.__aexit__)
-        run(_end_tasks)
         run(asyncio.sleep, 0.1)  # until what was aborted is closed
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 import types
 from typing import NamedTuple
 
@@ -327,6 +328,22 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     client = admin(bootstrap)
     (future,) = client.delete_topics([topic]).values()
     future.result(TIMEOUT_S)
+
+
+def end_of(client, topic: str, number: int) -> int:
+    """A partition's end; librdkafka knows no partition whose worker is just coming back, and
+    asks nobody anew by itself: the answer without a leader stays in its cache for minutes."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return client.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)[1]
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+            client.list_topics(topic, TIMEOUT_S)
 
 
 def watermarks(bootstrap: str, topic: str, partition: int = 0) -> tuple[int, int]:

@@ -7,12 +7,10 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from tests.integration.broker import Broker
-from tests.integration.clients import Confluent, Rec, create_topic
+from tests.integration.clients import Confluent, Rec, create_topic, end_of
 
 TIMEOUT_S = 120
 RECORDS_BEFORE = 300
@@ -31,27 +29,13 @@ def back_up(broker: Broker, folder) -> dict:
     return json.loads(shown)
 
 
-def _watermarks(consumer, partition):
-    """librdkafka gives up at once where its newest metadata lack the topic, which a worker that
-    has just started may not know yet."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return consumer.get_watermark_offsets(partition, timeout=60)
-        except KafkaException as error:
-            is_unknown = error.args[0].code() == KafkaError._UNKNOWN_PARTITION
-            if not is_unknown or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-
-
 def read_all(broker: Broker, topic: str) -> list[bytes]:
     """All values of a topic with one partition."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "reader"})
     try:
-        _, end = _watermarks(consumer, TopicPartition(topic, 0))
+        end = end_of(consumer, topic, 0)
         consumer.assign([TopicPartition(topic, 0, 0)])
         found: list[bytes] = []
         while len(found) < end:

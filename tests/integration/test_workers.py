@@ -12,7 +12,7 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.integration.broker import Broker, wait_until
-from tests.integration.clients import TIMEOUT_S, admin, create_topic
+from tests.integration.clients import TIMEOUT_S, admin, create_topic, end_of
 from tests.integration.raw import Raw, error_codes
 from tests.integration.streams import Thread, counting
 
@@ -90,22 +90,6 @@ def produce(at: str, topic: str, values: list[bytes]) -> list[tuple[int, int, by
     assert not errors
     assert len(acknowledged) == len(values)
     return acknowledged
-
-
-def end_of(client, topic: str, number: int) -> int:
-    """A partition's end; librdkafka knows no partition whose worker is just coming back, and
-    asks nobody anew by itself: the answer without a leader stays in its cache for minutes."""
-    from confluent_kafka import KafkaException, TopicPartition
-
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        try:
-            return client.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)[1]
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-            client.list_topics(topic, TIMEOUT_S)
 
 
 def read_all(at: str, topic: str) -> list[tuple[int, int, bytes]]:
