@@ -11,7 +11,7 @@ from tests.integration.broker import wait_until
 from tests.integration.test_cli import User
 from tests.integration.test_http_queues import Queue
 
-from headrace.cli import dead
+from headrace.cli import redrive
 from headrace.cli.failures import CommandFailed
 from headrace.cli.session import CliSession
 
@@ -101,19 +101,47 @@ def test_of_two_redrives_at_once_one_stops_and_each_dead_letter_comes_back_once(
     letters, headrace, broker, monkeypatch
 ):
     queue, topic = letters
-    read_progress = dead._assigned
+    read_progress = redrive.assigned
 
     def overtaken(*arguments):
         found = read_progress(*arguments)
         headrace("dead", "redrive", topic)  # from its beginning to its end
         return found
 
-    monkeypatch.setattr(dead, "_assigned", overtaken)
-    options = dict.fromkeys(("target", "group", "reason", "rate", "lines"))
+    monkeypatch.setattr(redrive, "assigned", overtaken)
     with pytest.raises(CommandFailed, match="another redrive of this topic has taken over"):
-        dead._redrive(CliSession(broker.kafka), topic, options, dead._Outcome())
+        redrive.redrive_letters(
+            CliSession(broker.kafka), topic, redrive.RedriveOptions(), redrive.Outcome()
+        )
     back = [value for value, headers in values(broker, queue.topic) if headers]
     assert sorted(back) == ["1", "2", "3", "4"]
+
+
+def test_a_redrive_waits_for_one_by_sql_that_is_unfinished(letters, headrace, broker):
+    """Its state is in the metadata of the group's offsets, which this one would overwrite."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    from headrace.pipeline.jobs.transfer import _MARK
+
+    _queue, topic = letters
+    assert redrive.JOB_MARK == _MARK
+
+    def note(offset: int, end: int) -> None:
+        mark = json.dumps({_MARK: {"end": end, "chunk": end, "spec": "s", "id": "", "note": {}}})
+        consumer = Consumer(
+            {"bootstrap.servers": broker.kafka, "group.id": f"headrace-redrive.{topic}"}
+        )
+        consumer.commit(
+            offsets=[TopicPartition(topic, 0, offset, metadata=mark)], asynchronous=False
+        )
+        consumer.close()
+
+    note(0, 1)
+    ran = User(broker.kafka).types("dead", "redrive", topic, "--json")
+    assert ran.code != 0
+    assert "is unfinished: 1 records are left, and nothing was sent" in ran.err
+    note(0, 0)
+    assert sum(json.loads(headrace("dead", "redrive", topic, "--json"))["sent"].values())
 
 
 def test_a_redrive_by_reason_keeps_the_others(letters, headrace, broker):
@@ -189,3 +217,89 @@ def test_a_dead_letter_without_an_origin_is_named_and_the_others_are_sent(letter
     assert sum(value == "stray" for value, _ in values(broker, topic)) == 2, "it is kept at the end"
     ran = User(broker.kafka).types("dead", "redrive", topic, "--to", queue.topic, "--json")
     assert (ran.code, json.loads(ran.out)["sent"]) == (0, {queue.topic: 1})
+
+
+def origin_of(broker, topic: str) -> dict:
+    found = ask(broker, "GET", f"/v1/dead-letters/{topic}/letters")[2]
+    return {one["record"]["value"]: one for one in found["letters"]}
+
+
+def test_an_edited_letter_is_sent_in_its_place_and_says_who_changed_it(letters, headrace, broker):
+    queue, topic = letters
+    one = origin_of(broker, topic)["3"]
+    place = f"{one['partition']}:{one['letter_offset']}"
+    headrace("dead", "edit", topic, place, "--value", "mended", "--header", "h=1")
+    assert {"mended", "1", "2", "4"} == {*origin_of(broker, topic)}
+    done = json.loads(headrace("dead", "redrive", topic, "--json"))
+    assert (done["sent"], done["edited"], done["kept"]) == ({queue.topic: 4}, 1, 0)
+    back = {value: headers for value, headers in values(broker, queue.topic)
+            if "headrace-redriven-from" in headers}  # fmt: skip
+    assert {*back} == {"mended", "1", "2", "4"}
+    assert back["mended"]["h"] == b"1"
+    assert back["mended"]["headrace-edited"].endswith(b" value,headers")
+    assert back["mended"]["headrace-redriven-from"] == f"{topic}-{place}".encode()
+    assert json.loads(headrace("dead", "list", topic, "--json")) == []
+
+
+def test_one_letter_is_sent_and_the_others_are_kept_with_their_edits(letters, headrace, broker):
+    queue, topic = letters
+    found = origin_of(broker, topic)
+    places = {v: f"{one['partition']}:{one['letter_offset']}" for v, one in found.items()}
+    headrace("dead", "edit", topic, places["2"], "--value", "mended")
+    done = json.loads(headrace("dead", "redrive", topic, "--letter", places["1"], "--json"))
+    assert (done["sent"], done["kept"]) == ({queue.topic: 1}, 3)
+    assert {*origin_of(broker, topic)} == {"mended", "3", "4"}
+
+
+def test_what_came_back_too_often_is_kept_and_named(letters, broker):
+    queue, topic = letters
+    headers = [("__dlq.errors.topic", queue.topic.encode()), ("headrace-redrives", b"3")]
+    producer = Producer({"bootstrap.servers": broker.kafka})
+    producer.produce(topic, b"loops", partition=0, headers=headers)
+    assert producer.flush(20) == 0
+    ran = User(broker.kafka).types("dead", "redrive", topic, "--json")
+    done = json.loads(ran.out)
+    assert (ran.code, done["sent"], done["kept"]) == (1, {queue.topic: 4}, 1)
+    assert "sent back 3 times" in done["failed"][0]["error"]
+    ran = User(broker.kafka).types("dead", "redrive", topic, "--loop-max", "9", "--json")
+    assert (ran.code, json.loads(ran.out)["sent"]) == (0, {queue.topic: 1})
+
+
+def test_letters_of_spring_are_sent_back_to_their_partition(name, headrace, broker):
+    topic = f"{name}.DLT"
+    Queue(broker, name, name)
+    spring = [
+        ("kafka_dlt-original-topic", name.encode()),
+        ("kafka_dlt-original-partition", (2).to_bytes(4, "big")),
+        ("kafka_dlt-exception-message", b"timeout"),
+        ("own", b"1"),
+    ]
+    producer = Producer({"bootstrap.servers": broker.kafka})
+    producer.produce(topic, b"x", headers=spring)
+    assert producer.flush(20) == 0
+    (row,) = json.loads(headrace("dead", "list", topic, "--json"))
+    assert (row["origin"], row["reason"], row["format"]) == (name, "timeout", "Spring")
+    headrace("dead", "redrive", topic)
+    answer = ask(broker, "GET", f"/v1/topics/{name}/records?partition=2")[2]
+    names = [one for one, *_ in answer["records"][0]["headers"]]
+    assert names == ["own", "headrace-redrives", "headrace-redriven-from"]
+
+
+def test_a_redrive_is_undone_where_no_consumer_has_seen_it(letters, headrace, broker, tmp_path):
+    queue, topic = letters
+    results = tmp_path / "sent.jsonl"
+    headrace("dead", "redrive", topic, "--results", str(results))
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [row["outcome"] for row in rows] == ["sent"] * 4
+    (seen,) = queue.receive(max=1, wait_ms=20_000)
+    ran = User(broker.kafka).types("dead", "undo", topic, str(results), "--json")
+    found = json.loads(ran.out)
+    assert (ran.code, sum(one["taken_back"] for one in found)) == (5, 3)
+    (kept,) = [one for one in found if not one["taken_back"]]
+    assert f"was delivered to group {name_of(queue)}" in kept["reason"]
+    assert {*origin_of(broker, topic)} == {"1", "2", "3", "4"} - {seen["value"]}
+    assert queue.receive(max=10, wait_ms=500) == []
+
+
+def name_of(queue) -> str:
+    return queue.path.rpartition("/")[2]

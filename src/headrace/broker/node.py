@@ -53,6 +53,7 @@ from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.group_announcements import GroupAnnouncements
 from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
+from headrace.broker.services.letter_desk import LetterDesk
 from headrace.broker.services.message_search import MessageSearch
 from headrace.broker.services.message_timers import MessageTimers
 from headrace.broker.services.owner_calls import OwnerCalls
@@ -521,12 +522,18 @@ def _services_of(node: Node) -> Services:
         *(topics, node.shares, node.timers),
         lambda: groups.values("errors.deadletterqueue.topic.name"),
     )
+    reads, sends = Reads(calls), RecordSends(topics, owners, node.appends)
+    desk = LetterDesk(
+        *(calls, reads, sends),
+        lambda: node.services.all_groups,
+        *(node.shares, node.clock, node.randomness),
+    )
     return Services(
         topics=TopicService(topics, node.ownership, broker_id),
         cluster=node.cluster,
         appends=node.appends,
-        sends=RecordSends(topics, owners, node.appends),
-        reads=Reads(calls),
+        sends=sends,
+        reads=reads,
         queues=QueueService(
             *(owners, node.shares, groups),
             lambda: node.services.groups,
@@ -547,6 +554,7 @@ def _services_of(node: Node) -> Services:
         health=node.health,
         replication=node.replication,
         dead_letters=node.dead_letters,
+        desk=desk,
         authorizer=node.authorizer,
         access=node.access,
         audit=node.audit,

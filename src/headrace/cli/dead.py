@@ -1,87 +1,78 @@
-"""`headrace dead`: lists, redrives and deletes the dead letters of share groups.
+"""`headrace dead`: lists, shows, edits, redrives, takes back and deletes dead letters.
 
-Invariants: a redrive moves records in transactions, together with its own offsets, so each record
-is sent once, however often the command is interrupted and restarted. It stops at the dead letter
-topic's end offsets at its start, so messages that fail again meanwhile are left for the next
-redrive. Records that a filter excludes, or without an origin, are appended to the dead letter topic
-again, in the same transaction. The order of each partition and each key is preserved.
+Invariants: letters of share groups (KIP-1191), Spring and Connect are read alike; an edited letter
+is shown as it will be sent. Redrives are in `redrive`. Edits and taking back use HTTP, so that they
+are in the audit log.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
-from headrace.cli.failures import CommandFailed, from_kafka
+from headrace.cli.failures import CONFLICT, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
 from headrace.cli.positions import Partition
-from headrace.cli.progress import counting
-from headrace.cli.topic_trim import delete_before
-from headrace.cli.transfer import (
-    TransactionalMove,
-    begin_transactions,
-    messages_until,
-    produce_copy,
+from headrace.cli.redrive import (
+    LOOP_MAX,
+    Outcome,
+    Place,
+    RedriveOptions,
+    headers_of,
+    plan_redrive,
+    print_line,
+    redrive_letters,
+    scan,
 )
-from headrace.http.access import REDRIVE_PREFIX
+from headrace.cli.topic_trim import delete_before
+from headrace.cli.web import HTTP, Web, path_of
+from headrace.http.records import as_text
+from headrace.records.letters import EDIT_OF, Letter, letter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.cli.client import Client, Message
+    from headrace.cli.client import Message
     from headrace.cli.session import CliSession
 
-PREFIX: Final = "__dlq.errors."
-REDRIVES: Final = "headrace-redrives"
-PATH: Final = "headrace-dlq-path"
-"""Where the record has been: a redrive starts again."""
-"""Header that counts how often a record was sent back."""
-NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
-"""They belong to the copy; the transaction of a redrive replaces them."""
-FAILED_SHOWN_MAX: Final = 100
-NO_ORIGIN: Final = "the record does not name its origin and was kept; redrive it with --to TOPIC"
+TAKEN_AT_ONCE: Final = 500
 TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
 
 
-class Letter(NamedTuple):
-    """A dead letter's own description of its origin; empty fields if it has none."""
+class LetterPlace(click.ParamType[Place]):
+    """PARTITION:OFFSET of a letter."""
 
-    topic: str
-    partition: str
-    offset: str
-    group: str
-    deliveries: str
-    message: str
+    name = "PARTITION:OFFSET"
 
-    @classmethod
-    def of(cls, message: Message) -> Letter:
-        """Parse a record's headers."""
-        headers = {name: (value or b"").decode("utf-8", "replace") for name, value in _all(message)}
-        names = ("topic", "partition", "offset", "group", "delivery.count", "message")
-        return cls(*(headers.get(PREFIX + name, "") for name in names))
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Place:
+        """Parse it."""
+        number, colon, offset = str(value).partition(":")
+        if not (colon and number.isdecimal() and offset.isdecimal() and len(offset) < 20):
+            self.fail(f"{value!r} is not a place such as 0:17", param, ctx)
+        return int(number), int(offset)
 
 
-def _all(message: Message) -> list[tuple[str, bytes | None]]:
-    return list(message.headers() or [])
+PLACE: Final = LetterPlace()
 
 
 @click.group()
 def dead() -> None:
-    """List, show, redrive and purge dead letters.
+    """List, show, edit, redrive and purge dead letters.
 
     \b
     Examples:
       headrace dead list orders.dead
       headrace dead show orders.dead --count 5
       headrace dead redrive orders.dead --dry-run
-      headrace dead redrive orders.dead --rate 200
+      headrace dead redrive orders.dead --rate 200 --results sent.jsonl
+      headrace dead undo orders.dead sent.jsonl
     """
 
 
@@ -91,16 +82,17 @@ def dead() -> None:
 @click.pass_obj
 def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
     """Count dead letters by origin, group and reason."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for message in _scan(session, topic):
-        letter = Letter.of(message)
-        counts[letter.topic, letter.group, letter.message] += 1
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for message in scan(session, topic):
+        if not _is_edit(message):
+            letter = letter_of(headers_of(message))
+            counts[letter.topic, letter.consumer, letter.reason, letter.format] += 1
+    names = ("origin", "group", "reason", "format", "count")
     rows = [(*key, count) for key, count in counts.most_common()]
     if as_json:
-        names = ("origin", "group", "reason", "count")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    print_table(["origin", "group", "reason", "count"], rows)
+    print_table([*names], rows)
 
 
 @dead.command()
@@ -111,14 +103,16 @@ def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
 def show(session: CliSession, /, topic: str, count: int, as_json: bool) -> None:
     """Show dead letters with their origin and reason."""
     found: list[dict[str, Any]] = []
-    for message in _scan(session, topic):
+    for message in scan(session, topic):
+        if _is_edit(message):
+            continue
         found.append(
             {
                 "partition": message.partition(),
                 "offset": message.offset(),
                 "key": _text(message.key()),
                 "value": _text(message.value()),
-                "origin": Letter.of(message)._asdict(),
+                "origin": _origin(letter_of(headers_of(message))),
             }
         )
         if len(found) >= count:
@@ -128,6 +122,31 @@ def show(session: CliSession, /, topic: str, count: int, as_json: bool) -> None:
         return
     columns = ["dead letter", "origin", "group", "deliveries", "reason", "key", "value"]
     print_table(columns, [_row(one) for one in found])
+
+
+def _is_edit(message: Message) -> bool:
+    return any(name == EDIT_OF for name, _ in headers_of(message))
+
+
+def _origin(letter: Letter) -> dict[str, str]:
+    numbers = (letter.partition, letter.offset, letter.deliveries)
+    partition, offset, deliveries = ("" if one < 0 else str(one) for one in numbers)
+    return {
+        "topic": letter.topic,
+        "partition": partition,
+        "offset": offset,
+        "group": letter.consumer,
+        "deliveries": deliveries,
+        "message": letter.reason,
+        "format": letter.format,
+    }
+
+
+def as_content(data: bytes, name: str) -> dict[str, str]:
+    """A field of a record for HTTP: text where it is UTF-8, else base64."""
+    shown, is_text = as_text(data)
+    found = {name: str(shown)}
+    return found if is_text else {**found, f"{name}_encoding": "base64"}
 
 
 def _row(shown: dict[str, Any]) -> list[str | None]:
@@ -147,53 +166,63 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "backslashreplace")[:200]
 
 
-# --- reading ---------------------------------------------------------------------------------
+# --- edit ------------------------------------------------------------------------------------
 
 
-def _assigned(session: CliSession, topic: str, group: str) -> tuple[Client, dict[int, int]]:
-    """Return (a consumer of the whole topic from the group's offsets on, end offset by
-    partition)."""
-    numbers = session.partitions_of(topic)
-    consumer = session.consumer(
-        {
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": False,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    library = kafka()
-    parts = [library.TopicPartition(topic, number) for number in numbers]
-    try:
-        committed = consumer.committed(parts, timeout=session.timeout_s)
-        ends: dict[int, int] = {}
-        for part in committed:
-            low, high = consumer.get_watermark_offsets(part, timeout=session.timeout_s)
-            part.offset = max(part.offset, low)
-            if part.offset < high:
-                ends[part.partition] = high
-    except library.KafkaException as error:
-        consumer.close()
-        raise from_kafka(error.args[0], f"read {topic!r}") from None
-    consumer.assign([part for part in committed if part.partition in ends])
-    return consumer, ends
+@dead.command()
+@TOPIC
+@click.argument("place", metavar="PARTITION:OFFSET", type=PLACE)
+@click.option("--value", help="The new value.")
+@click.option("--value-file", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="The new value is this file's content.")  # fmt: skip
+@click.option("--key", help="The new key.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True,
+              help="Replace the record's own headers by these.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show the change; store nothing.")
+@HTTP
+@AS_JSON
+@click.pass_obj
+def edit(
+    session: CliSession,
+    /,
+    topic: str,
+    place: Place,
+    value: str | None,
+    value_file: Path | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Change a dead letter before it is sent back.
 
+    The letter itself stays in the log: an edited copy takes its place, which says who changed what.
+    The message that is sent back has the header headrace-edited.
 
-def _scan(session: CliSession, topic: str) -> Iterator[Message]:
-    """Yield all dead letters that were not sent back yet."""
-    consumer, ends = _assigned(session, topic, _group_of(topic))
-    try:
-        if ends:
-            for bundle in messages_until(consumer, ends):
-                yield from bundle
-    finally:
-        consumer.close()
-
-
-def _group_of(topic: str) -> str:
-    """The group with a redrive's offsets."""
-    return f"{REDRIVE_PREFIX}{topic}"
+    \b
+    Examples:
+      headrace dead edit orders.dead 0:17 --value '{"customer": 4}'
+      headrace dead edit orders.dead 0:17 --value-file mended.json --dry-run
+    """
+    body: dict[str, Any] = {"partition": place[0], "offset": place[1]}
+    if value is not None and value_file is not None:
+        raise CommandFailed("--value and --value-file exclude each other", "Give one", USAGE)
+    if value is not None:
+        body["value"] = value
+    elif value_file is not None:
+        body |= as_content(value_file.read_bytes(), "value")
+    if key is not None:
+        body["key"] = key
+    if headers:
+        body["headers"] = [list(one.partition("=")[::2]) for one in headers]
+    path = path_of("dead-letters", topic, "edits") + ("?dry_run=true" if dry_run else "")
+    answer = Web(session).ask("POST", path, body)
+    if as_json:
+        print_json(answer)
+        return
+    would = "would change" if dry_run else "changed"
+    click.echo(f"{would} {', '.join(answer['changed'])} of the letter at {place[0]}:{place[1]}")
 
 
 # --- redrive ---------------------------------------------------------------------------------
@@ -206,169 +235,150 @@ def _group_of(topic: str) -> str:
 )
 @click.option("--group", metavar="GROUP", help="Only records that this group gave up.")
 @click.option("--reason", metavar="TEXT", help="Only records whose reason contains TEXT.")
+@click.option("--letter", "places", metavar="PARTITION:OFFSET", multiple=True, type=PLACE,
+              help="Only this letter; repeatable.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.")
+@click.option("--loop-max", type=click.IntRange(min=1), default=LOOP_MAX, show_default=True,
+              help="Keep letters that were sent back so often already.")  # fmt: skip
+@click.option("--results", type=click.Path(path_type=Path, dir_okay=False, writable=True),
+              help="Write what became of each letter to this file, as JSON lines.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Count the records; change nothing.")
 @AS_JSON
-@click.option("--lines", is_flag=True, help="Print JSON lines: progress, then the result.")
+@click.option("--lines", is_flag=True, help="Print JSON lines: progress, letters, the result.")
 @click.pass_obj
-def redrive(session: CliSession, /, topic: str, **options: Any) -> None:
+def redrive(
+    session: CliSession, /, topic: str, *, dry_run: bool, as_json: bool, lines: bool, **options: Any
+) -> None:
     """Send dead letters back, each exactly once and in order.
 
-    The command can be interrupted and restarted. Records excluded by --group or --reason are
-    appended to the dead letter topic again, as are records that do not name their origin: these
-    are listed, and the command exits with a failure.
+    The command can be interrupted and restarted. Records excluded by --group, --reason or --letter
+    are appended to the dead letter topic again, as are records that cannot be sent (without an
+    origin, or sent back too often): these are listed, and the command exits with a failure.
     """
-    if options["lines"]:
+    if lines:
         refuse_inert("with --lines", "as_json")
-    if options["dry_run"]:
+    if dry_run:
         refuse_inert("with --dry-run", "rate")
-    outcome = _Outcome()
-    if options["dry_run"]:
-        for message in _scan(session, topic):
-            outcome.add([message], [_target(message, options)])
+    results = options.pop("results")
+    options["places"] = frozenset(options["places"])
+    wanted, outcome = RedriveOptions(**options), Outcome()
+    if results is not None:
+        with results.open("w") as file:
+            outcome.note = lambda row: print(json.dumps(row), file=file, flush=True)
+            _run(session, topic, wanted, outcome, dry_run=dry_run, lines=False)
     else:
-        _redrive(session, topic, options, outcome)
-    result = {"dry_run": options["dry_run"], "sent": dict(outcome.sent), "kept": outcome.kept}
-    if outcome.failed_count:
-        result |= {"failed": outcome.failed, "failed_count": outcome.failed_count}
-    would = "would be" if options["dry_run"] else "were"
-    if options["lines"]:
-        click.echo(json.dumps(result))
-    elif options["as_json"]:
+        _run(session, topic, wanted, outcome, dry_run=dry_run, lines=lines)
+    result = outcome.shown(is_dry_run=dry_run)
+    if lines:
+        print_line(result)  # which says what failed
+        return
+    if as_json:
         print_json(result)
     else:
-        if outcome.sent:
-            print_table(["topic", "records"], sorted(outcome.sent.items()))
-        if outcome.failed:
-            print_table(["dead letter", "error"], [[*one.values()] for one in outcome.failed])
-        total = sum(outcome.sent.values())
-        click.echo(f"{total:,} dead letters {would} sent back, {outcome.kept:,} kept")
+        _print_outcome(outcome, is_dry_run=dry_run)
     if outcome.failed_count:
+        would = "would be" if dry_run else "were"
         raise CommandFailed(
-            f"{outcome.failed_count:,} records of {topic} do not name their origin: they"
-            f" {would} kept, the others {would} sent",
-            "Redrive them with --to TOPIC",
+            f"{outcome.failed_count:,} records of {topic} cannot be sent"
+            f" ({outcome.failed[0]['error']}): they {would} kept, the others {would} sent",
+            "See the errors; redrive letters without an origin with --to TOPIC",
         )
 
 
-class _Outcome:
-    """The result of a redrive."""
-
-    def __init__(self) -> None:
-        self.sent: Counter[str] = Counter()
-        self.kept = 0
-        """How many of them have no origin."""
-        self.failed: list[dict[str, str]] = []
-        self.failed_count = 0
-
-    def add(self, bundle: list[Message], targets: list[str | None]) -> None:
-        """Count what was sent, by destination."""
-        for message, target in zip(bundle, targets, strict=True):
-            if target:
-                self.sent[target] += 1
-                continue
-            self.kept += 1
-            if target is not None:
-                self.failed_count += 1
-                if len(self.failed) < FAILED_SHOWN_MAX:
-                    place = f"{message.topic()}-{message.partition()}:{message.offset()}"
-                    self.failed.append({"record": place, "error": NO_ORIGIN})
-
-    def check(self, topic: str, targets: list[str | None]) -> None:
-        """Raises CommandFailed if nothing shows that `topic` holds dead letters at all."""
-        if targets and not any(target != "" for target in targets) and not self.sent:
-            raise CommandFailed(
-                f"no record at the beginning of {topic} names its origin; nothing was sent",
-                "Specify a dead letter topic, or the target topic with --to TOPIC",
-            )
-
-
-def _redrive(session: CliSession, topic: str, options: dict[str, Any], outcome: _Outcome) -> None:
-    session.partitions_of(topic)
-    producer = session.producer(
-        {
-            "transactional.id": _group_of(topic),
-            "transaction.timeout.ms": 60_000,
-            "partitioner": "murmur2_random",
-        }
-    )
-    begin_transactions(session, producer)  # a running redrive can commit no more from here on
-    consumer, ends = _assigned(session, topic, _group_of(topic))
-    sending = TransactionalMove(
-        session, consumer, producer, "redrive of this topic", "send dead letters back"
-    )
-    try:
-        if not ends:
-            return
-        starts = {p.partition: p.offset for p in consumer.assignment()}
-        done = 0
-        left = sum(ends[number] - max(start, 0) for number, start in starts.items())
-        with counting(f"redrive {topic}", left) as show_done:
-            for bundle in messages_until(consumer, ends):
-                begun_s = time.monotonic()
-                targets = [_target(message, options) for message in bundle]
-                outcome.check(topic, targets)
-                _send(sending, producer, bundle, targets)
-                outcome.add(bundle, targets)
-                show_done(len(bundle))
-                done += len(bundle)
-                if options["lines"]:
-                    click.echo(json.dumps({"done": done, "total": left, "kept": outcome.kept}))
-                if options["rate"]:
-                    rest_s = len(bundle) / options["rate"] - (time.monotonic() - begun_s)
-                    time.sleep(max(rest_s, 0.0))
-    finally:
-        consumer.close()
-
-
-def _send(
-    sending: TransactionalMove,
-    producer: Client,
-    bundle: list[Message],
-    targets: list[str | None],
+def _run(
+    session: CliSession,
+    topic: str,
+    wanted: RedriveOptions,
+    outcome: Outcome,
+    *,
+    dry_run: bool,
+    lines: bool,
 ) -> None:
-    """Send one bundle and its offsets in one transaction; `targets`: the destination of each
-    record."""
-    left = iter(targets)
+    if dry_run:
+        plan_redrive(session, topic, wanted, outcome)
+    elif not lines:
+        redrive_letters(session, topic, wanted, outcome)
+    else:
+        outcome.note = print_line
 
-    def copy(message: Message) -> None:
-        target = next(left)
-        if not target:
-            headers = [item for item in _all(message) if item[0] not in NAMED_SEQUENCE]
-            produce_copy(producer, message.topic(), message, message.partition(), headers)
-        else:
-            origin = Letter.of(message)
-            number = int(origin.partition) if _is_origin(origin, target) else -1
-            produce_copy(producer, target, message, number, _stripped(message))
+        def note_done(done: int, total: int) -> None:
+            print_line({"done": done, "total": total, "kept": outcome.kept})
 
-    sending.send(bundle, copy)
+        redrive_letters(session, topic, wanted, outcome, note_done)
 
 
-def _target(message: Message, options: dict[str, Any]) -> str | None:
-    """The destination of a dead letter; None: it is kept; empty: it has no origin."""
-    letter = Letter.of(message)
-    if options["group"] is not None and letter.group != options["group"]:
-        return None
-    if options["reason"] is not None and options["reason"] not in letter.message:
-        return None
-    target: str = options["target"] or letter.topic
-    return target
+def _print_outcome(outcome: Outcome, *, is_dry_run: bool) -> None:
+    would = "would be" if is_dry_run else "were"
+    if outcome.sent:
+        print_table(["topic", "records"], sorted(outcome.sent.items()))
+    if outcome.failed:
+        print_table(["dead letter", "error"], [[*one.values()] for one in outcome.failed])
+    total = sum(outcome.sent.values())
+    edited = f", {outcome.edited:,} of them edited" if outcome.edited else ""
+    click.echo(f"{total:,} dead letters {would} sent back{edited}, {outcome.kept:,} kept")
 
 
-def _is_origin(letter: Letter, target: str) -> bool:
-    return letter.topic == target and letter.partition.isdigit()
+# --- undo ------------------------------------------------------------------------------------
 
 
-def _stripped(message: Message) -> list[tuple[str, bytes | None]]:
-    """The record's own headers, with the updated redrive count."""
-    count = 1
-    kept: list[tuple[str, bytes | None]] = []
-    for name, value in _all(message):
-        if name == REDRIVES and value is not None and value.isdigit():
-            count = int(value) + 1
-        elif not name.startswith(PREFIX) and name not in {*NAMED_SEQUENCE, PATH}:
-            kept.append((name, value))
-    return [*kept, (REDRIVES, str(count).encode())]
+@dead.command()
+@TOPIC
+@click.argument("results", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@HTTP
+@AS_JSON
+@click.pass_obj
+def undo(session: CliSession, /, topic: str, results: str, as_json: bool) -> None:
+    """Take back what a redrive has sent and no consumer has seen.
+
+    RESULTS is what `redrive --results` has written (- for standard input). A message is taken back
+    if share groups alone consume its topic and none has received it: it is finished in each of
+    them, and is a dead letter again. Each other one is listed with the reason.
+
+    \b
+    Example:
+      headrace dead redrive orders.dead --results sent.jsonl
+      headrace dead undo orders.dead sent.jsonl
+    """
+    with click.open_file(results) as file:
+        rows_in = [_sent_row(line) for line in file if line.strip()]
+    sent = [one for one in rows_in if one is not None]
+    web, found = Web(session), list[dict[str, Any]]()
+    path = path_of("dead-letters", topic, "take-back")
+    for at in range(0, len(sent), TAKEN_AT_ONCE):
+        answer = web.ask("POST", path, {"sent": sent[at : at + TAKEN_AT_ONCE]})
+        found += answer["results"]
+    if as_json:
+        print_json(found)
+    else:
+        rows = [[one["letter"], one["to"], "yes" if one["taken_back"] else "no", _why(one)]
+                for one in found]  # fmt: skip
+        print_table(["dead letter", "sent to", "taken back", "reason"], rows)
+    missed = sum(not one["taken_back"] for one in found)
+    if missed:
+        raise CommandFailed(
+            f"{missed:,} of {len(found):,} messages were not taken back",
+            "They stay where they were sent: see the reasons",
+            CONFLICT,
+        )
+
+
+def _sent_row(line: str) -> dict[str, str] | None:
+    """The letter of one line, None if it was not sent. Raises CommandFailed."""
+    try:
+        row = json.loads(line)
+        if row.get("outcome") != "sent":
+            return None
+        return {"letter": str(row["letter"]), "to": str(row["to"])}
+    except (ValueError, KeyError, AttributeError):
+        raise CommandFailed(
+            "the file is not what `headrace dead redrive --results` writes; nothing was changed",
+            "Give the file of the redrive that is to be undone",
+            USAGE,
+        ) from None
+
+
+def _why(one: dict[str, Any]) -> str:
+    return str(one.get("reason") or one.get("error", {}).get("detail", ""))
 
 
 # --- purge -----------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ class TransactionalMove:
             for message in bundle:
                 copy(message)
                 last[message.topic(), message.partition()] = message.offset() + 1
+            self._producer.flush(timeout_s)  # serves delivery reports
             offsets = [library.TopicPartition(*place, offset) for place, offset in last.items()]
             metadata = self._consumer.consumer_group_metadata()
             self._producer.send_offsets_to_transaction(offsets, metadata, timeout_s)
@@ -128,9 +129,14 @@ def produce_copy(
     message: Message,
     number: int,
     headers: list[tuple[str, bytes | None]],
+    on_delivery: Callable[[Any, Message], None] | None = None,
 ) -> None:
-    """Pass a copy of `message` to the producer; with `number` -1, its key decides the partition."""
-    options = {"partition": number} if number >= 0 else {}
+    """Pass a copy of `message` to the producer; with `number` -1, its key decides the partition.
+
+    `on_delivery(error, stored)` is called before the transaction commits."""
+    options: dict[str, Any] = {"partition": number} if number >= 0 else {}
+    if on_delivery is not None:
+        options["on_delivery"] = on_delivery
     while True:
         try:
             producer.produce(

@@ -30,6 +30,7 @@ from headrace.broker.security.access import (
     transaction,
 )
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.records.letters import REDRIVE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +51,6 @@ def _shown(operation: Operation, kind: ResourceType, *places: str) -> tuple[Need
     return tuple(Need(operation, kind, place, How.SHOWN) for place in places)
 
 
-REDRIVE_PREFIX: Final = "headrace-redrive."
-"""Of the group and the transactional id of a topic's redrives. Do not change: stored."""
 _QUEUE = needs(_group(READ), _topic(READ))
 _SEE_QUEUE = needs(_group(DESCRIBE), _topic(DESCRIBE))
 _MESSAGES = needs(
@@ -115,6 +114,10 @@ ACCESS: Final[Mapping[str, Access]] = {
         *_shown(READ, ResourceType.TOPIC, "causes.origin"),
         *_shown(DESCRIBE, ResourceType.GROUP, "causes.group"),
     ),
+    "listDeadLetters": needs(_topic(READ)),
+    "getDeadLetter": needs(_topic(READ)),
+    "editDeadLetter": needs(_topic(READ), _topic(WRITE)),
+    "takeBackDeadLetters": needs(_topic(READ), _topic(WRITE)).by("handler"),
     "getGroupConfig": needs(_group(SEE_SETTINGS)),
     "changeGroupConfig": needs(_group(SET)),
     "queue": _SEE_QUEUE,

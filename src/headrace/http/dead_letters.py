@@ -1,53 +1,59 @@
-"""Dead letters over HTTP, by cause: what was given up, where it came from, by whom and why.
+"""Dead letters over HTTP: by cause, one by one, edited, and taken back after a redrive.
 
-Invariants: reads only, from where the topic's redrives ended; what one call reads is bounded, and
-its answer says whether that was all. Headers of Kafka's share groups (KIP-1191), Spring Kafka and
-Kafka Connect are read; a header that is no text is shown with replacement characters.
+Invariants: parses and encodes; the rules are in `broker/services/letter_desk`. What one call reads
+is bounded, and its answer says whether that was all. A change of a letter is in the audit log with
+its place.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
-from headrace.broker.services.reads import AT_OFFSET, AT_START, Start
-from headrace.broker.shares.dead_letters import H_DELIVERIES, H_GROUP, H_MESSAGE, H_TOPIC
-from headrace.errors import GroupUnknown, OffsetOutOfRange
-from headrace.http.access import REDRIVE_PREFIX
-from headrace.http.operations import PAGE, TOPIC, Call, Json, Operation, integer, page
-from headrace.log.visibility import READ_COMMITTED
+from headrace.broker.security.authorizer import Operation as Right
+from headrace.broker.security.authorizer import ResourceType
+from headrace.broker.services.letter_desk import (
+    SCAN_RECORDS_MAX,
+    LetterChange,
+    Place,
+    PlacedLetter,
+    Scan,
+    Sent,
+)
+from headrace.errors import HeadraceError
+from headrace.http.operations import (
+    DRY_RUN,
+    LIMIT_DEFAULT,
+    OFFSET,
+    PAGE,
+    PARTITION,
+    TOPIC,
+    Call,
+    Json,
+    Operation,
+    fields,
+    integer,
+    listing,
+    page,
+    text,
+)
+from headrace.http.problems import Contradiction, details
+from headrace.http.records import content_fields, parsed_content, shown
+from headrace.records.letters import EDITED, Letter, letter_of, text_of
 
 if TYPE_CHECKING:
     from headrace.broker.services.services import Services
-    from headrace.broker.topics.topic import Topic
+    from headrace.http.schemas import Schema
     from headrace.records.codec import Record
 
-RECORDS_MAX: Final = 100_000
 RECORDS: Final = 10_000
-READ_RECORDS: Final = 1_000
 CAUSES_MAX: Final = 500
 SAMPLES_MAX: Final = 3
 TEXT_LENGTH_MAX: Final = 500
-
-
-class _Format(NamedTuple):
-    """The names of headers that one system writes; empty: it has none."""
-
-    name: str
-    topic: str
-    group: str
-    reason: str
-    deliveries: str = ""
-
-
-_FORMATS: Final = (
-    _Format("share group", H_TOPIC, H_GROUP, H_MESSAGE, H_DELIVERIES),
-    _Format("Spring", "kafka_dlt-original-topic", "kafka_dlt-original-consumer-group",
-            "kafka_dlt-exception-message", "kafka_deliveryAttempt"),
-    _Format("Connect", "__connect.errors.topic", "__connect.errors.connector.name",
-            "__connect.errors.exception.message"),
-)  # fmt: skip
-_UNKNOWN: Final = _Format("", "", "", "")
+TAKEN_MAX: Final = 1_000
+_SENT_TO = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,7}):(\d{1,19})")
+_PLACE = re.compile(r"(\d{1,7}):(\d{1,19})")
 
 
 class Cause(NamedTuple):
@@ -59,17 +65,10 @@ class Cause(NamedTuple):
     format: str
 
 
-def cause_of(record: Record) -> tuple[Cause, int]:
-    """(the cause, how often the record was delivered; 0: not said)."""
-    headers = dict(record.headers)
-    kind = next((one for one in _FORMATS if one.topic in headers), _UNKNOWN)
-
-    def said(name: str) -> str:
-        return (headers.get(name) or b"").decode("utf-8", "replace")[:TEXT_LENGTH_MAX]
-
-    digits = said(kind.deliveries)
-    count = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
-    return Cause(said(kind.topic), said(kind.group), said(kind.reason), kind.name), count
+def cause_of(letter: Letter) -> Cause:
+    """The cause, its texts cut."""
+    texts = letter.topic, letter.consumer, letter.reason, letter.format
+    return Cause(*(one[:TEXT_LENGTH_MAX] for one in texts))
 
 
 class DeadLetterOperations:
@@ -77,14 +76,34 @@ class DeadLetterOperations:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._desk = services.desk
+        topic = "/v1/dead-letters/{topic}"
+        named: dict[str, Schema] = {"topic": TOPIC}
+        bound = {"records": integer(1, SCAN_RECORDS_MAX, default=RECORDS)}
+        filters = {name: text(8_000) for name in ("origin", "group", "reason")}
+        edit = fields(
+            ["partition", "offset"], partition=PARTITION, offset=OFFSET, **content_fields()
+        )
+        sent = fields(["letter", "to"], letter=text(30, 3), to=text(280, 5))
         self.operations = [
             Operation("GET", "/v1/dead-letters", "listDeadLetterTopics",
                       "List the topics that share groups name for their dead letters.",
                       self._list, {**PAGE}),
-            Operation("GET", "/v1/dead-letters/{topic}", "summarizeDeadLetters",
+            Operation("GET", topic, "summarizeDeadLetters",
                       "Count dead letters that were not sent back, by origin, consumer and reason.",
-                      self._summarize,
-                      {"topic": TOPIC, "records": integer(1, RECORDS_MAX, default=RECORDS)}),
+                      self._summarize, named | bound),
+            Operation("GET", f"{topic}/letters", "listDeadLetters",
+                      "List dead letters that were not sent back, with their edits.",
+                      self._letters, {**named, **bound, **filters, **PAGE}),
+            Operation("GET", f"{topic}/letters/{{partition}}/{{offset}}", "getDeadLetter",
+                      "Get a dead letter as it is now, and as it was given up.",
+                      self._letter, {**named, "partition": PARTITION, "offset": OFFSET}),
+            Operation("POST", f"{topic}/edits", "editDeadLetter",
+                      "Edit a dead letter: its redrive sends what it is then.", self._edit,
+                      named | {"dry_run": DRY_RUN}, edit),
+            Operation("POST", f"{topic}/take-back", "takeBackDeadLetters",
+                      "Take back records that were sent back and not delivered yet.",
+                      self._take_back, named, fields(["sent"], sent=listing(sent, TAKEN_MAX, 1))),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
@@ -101,60 +120,150 @@ class DeadLetterOperations:
 
     async def _summarize(self, call: Call) -> Json:
         topic = self._services.topics.get(call.path["topic"])
-        summary = _Summary(call.query.get("records", RECORDS))
-        starts = await self._redriven(topic)
-        is_complete = True
-        for number in range(len(topic.partitions)):
-            is_complete &= await self._read(topic, number, starts.get(number), summary)
+        scan, summary = Scan(call.query.get("records", RECORDS)), _Summary()
+        async for one in self._desk.scan(topic, scan):
+            replaced = one.replaces
+            if replaced is None:
+                summary.add(one.partition, one.record)
+            else:
+                summary.edits += 1
         return {
             "topic": topic.name,
             "records": summary.count,
-            "is_complete": is_complete and len(summary.causes) < CAUSES_MAX,
+            "edits": summary.edits,
+            "is_complete": scan.is_complete and len(summary.causes) < CAUSES_MAX,
             "causes": sorted(summary.causes.values(), key=lambda one: -one["count"]),
         }
 
-    async def _redriven(self, topic: Topic) -> dict[int, int]:
-        """Where redrives of the topic ended, by partition."""
-        try:
-            offsets = await self._services.all_groups.offsets(f"{REDRIVE_PREFIX}{topic.name}")
-        except GroupUnknown:
-            return {}
-        return {one.partition: one.offset for one in offsets if one.topic == topic.name}
+    # --- letters -----------------------------------------------------------------------------
 
-    async def _read(self, topic: Topic, number: int, first: int | None, summary: _Summary) -> bool:
-        """Add a partition's records. Returns whether these were all."""
-        start = Start(AT_START) if first is None else Start(AT_OFFSET, first)
-        while True:
-            wanted = min(READ_RECORDS, summary.left)
+    async def _letters(self, call: Call) -> Json:
+        topic = self._services.topics.get(call.path["topic"])
+        scan, query = Scan(call.query.get("records", RECORDS)), call.query
+        limit = query.get("limit", LIMIT_DEFAULT)
+        after = _place(query["page_token"]) if "page_token" in query else Place(-1, -1)
+
+        def is_wanted(letter: Letter) -> bool:
+            cause = cause_of(letter)
+            return (
+                cause.origin == query.get("origin", cause.origin)
+                and cause.group == query.get("group", cause.group)
+                and query.get("reason", "") in letter.reason
+            )
+
+        found = await self._desk.letters(topic, scan, is_wanted, after, limit + 1)
+        answer: Json = {"topic": topic.name, "letters": [_shown(one) for one in found[:limit]]}
+        if len(found) > limit:
+            answer["next_page_token"] = str(found[limit - 1].place)
+        return answer | {"is_complete": scan.is_complete}
+
+    async def _letter(self, call: Call) -> Json:
+        topic = self._services.topics.get(call.path["topic"])
+        place = Place(call.path["partition"], call.path["offset"])
+        return {"topic": topic.name, **_shown(await self._desk.letter(topic, place))}
+
+    async def _edit(self, call: Call) -> Json:
+        topic, body = self._services.topics.get(call.path["topic"]), call.body
+        place = Place(body["partition"], body["offset"])
+        change = LetterChange(*parsed_content(body))
+        who = str(call.session.principal)
+        before, after, changed = await self._desk.edit(
+            topic, place, change, who, is_dry_run=call.is_dry_run
+        )
+        if not call.is_dry_run:
+            self._note(call, "editDeadLetter", [f"{topic.name} {place}"])
+        edited = PlacedLetter(place, after, letter_of(after.headers))
+        return {
+            "topic": topic.name,
+            "changed": changed,
+            "before": _shown(before),
+            "after": _shown(edited),
+        }
+
+    def _note(self, call: Call, request: str, places: list[str], failed: int = 0) -> None:
+        self._services.audit.changed(call.session, request, places, failed)
+
+    async def _take_back(self, call: Call) -> Json:
+        topics, letters = self._services.topics, call.body["sent"]
+        topic = topics.get(call.path["topic"])
+        results: list[Json] = [{**one} for one in letters]
+        asked: dict[int, Sent] = {}
+        for number, one in enumerate(letters):
             try:
-                found = await self._services.reads.read(
-                    topic, number, start, wanted, READ_COMMITTED
-                )
-            except OffsetOutOfRange:  # what was redriven is deleted by now
-                start = Start(AT_START)
-                continue
-            for record in found.records:
-                summary.add(number, record)
-            if found.next_offset >= found.end_offset:
-                return True
-            if summary.left == 0 or found.is_empty:
-                return False
-            start = Start(AT_OFFSET, found.next_offset)
+                target, place = _sent_to(one["to"])
+                for right in (Right.READ, Right.WRITE):
+                    call.rights.require(right, ResourceType.TOPIC, target)
+                await topics.look_up(target)
+                found = topics.get(target)
+                found.check_partition(place.partition)
+                asked[number] = Sent(_place(one["letter"]), found, place)
+            except HeadraceError as error:
+                results[number] |= {"taken_back": False, "error": details(error)}
+        outcomes = await self._desk.take_back(topic, [*asked.values()])
+        for number, outcome in zip(asked, outcomes, strict=True):
+            results[number]["taken_back"] = outcome.is_taken
+            if outcome.is_taken:
+                results[number]["groups"] = [*outcome.groups]
+            else:
+                results[number]["reason"] = outcome.reason
+        taken = [f"{topic.name} {one['letter']}" for one in results if one["taken_back"]]
+        self._note(call, "takeBackDeadLetters", taken or [topic.name], len(results) - len(taken))
+        return {"topic": topic.name, "taken_back": len(taken), "results": results}
+
+
+def _place(given: str) -> Place:
+    """Raises Contradiction."""
+    found = _PLACE.fullmatch(given)
+    if found is None:
+        raise Contradiction(f"{given[:40]!r} is not a place such as 0:17 (partition:offset)")
+    return Place(int(found[1]), int(found[2]))
+
+
+def _sent_to(given: str) -> tuple[str, Place]:
+    """Raises Contradiction."""
+    found = _SENT_TO.fullmatch(given)
+    if found is None:
+        raise Contradiction(f"{given[:60]!r} is not a place such as orders-0:17")
+    return found[1], Place(int(found[2]), int(found[3]))
+
+
+def _shown(one: PlacedLetter) -> Json:
+    record, letter = one.record, one.letter
+    found: Json = {
+        "partition": one.place.partition,
+        "letter_offset": one.place.offset,
+        "origin": letter.topic or None,
+        "origin_partition": _known(letter.partition),
+        "origin_offset": _known(letter.offset),
+        "group": letter.consumer or None,
+        "reason": letter.reason[:TEXT_LENGTH_MAX],
+        "cause": letter.cause[:TEXT_LENGTH_MAX] or None,
+        "stage": letter.stage[:TEXT_LENGTH_MAX] or None,
+        "format": letter.format or None,
+        "deliveries": _known(letter.deliveries),
+        "redrives": letter.redrives,
+        "edits": [text_of(value) for name, value in record.headers if name == EDITED],
+    }
+    return found | {"record": shown(record)}
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
 
 
 class _Summary:
     """The causes so far."""
 
-    def __init__(self, records_max: int) -> None:
-        self.left = records_max
+    def __init__(self) -> None:
         self.count = 0
+        self.edits = 0
         self.causes: dict[Cause, Json] = {}
 
     def add(self, partition: int, record: Record) -> None:
         """Count one dead letter."""
-        self.left -= 1
         self.count += 1
-        cause, deliveries = cause_of(record)
+        letter = letter_of(record.headers)
+        cause = cause_of(letter)
         known: Any = self.causes.get(cause)
         if known is None:
             if len(self.causes) >= CAUSES_MAX:
@@ -168,11 +277,13 @@ class _Summary:
                 "first_ms": record.timestamp_ms,
                 "last_ms": record.timestamp_ms,
                 "deliveries_max": 0,
+                "redrives_max": 0,
                 "samples": [],
             }
         known["count"] += 1
         known["first_ms"] = min(known["first_ms"], record.timestamp_ms)
         known["last_ms"] = max(known["last_ms"], record.timestamp_ms)
-        known["deliveries_max"] = max(known["deliveries_max"], deliveries)
+        known["deliveries_max"] = max(known["deliveries_max"], letter.deliveries)
+        known["redrives_max"] = max(known["redrives_max"], letter.redrives)
         if len(known["samples"]) < SAMPLES_MAX:
             known["samples"].append({"partition": partition, "offset": record.offset})

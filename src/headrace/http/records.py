@@ -320,3 +320,25 @@ def as_text(data: bytes | None) -> tuple[str | None, bool]:
         return data.decode(), True
     except UnicodeDecodeError:
         return base64.b64encode(data).decode(), False
+
+
+def content_fields() -> dict[str, Schema]:
+    """The schema of what may change in a record: each that is given, replaces what there is."""
+    schema: dict[str, Schema] = dict(_record_schema()["properties"])
+    names = ("key_encoding", "value", "value_encoding", "headers")
+    key: Schema = {"oneOf": [text(TEXT_LENGTH_MAX), {"type": "null"}]}
+    return {"key": key} | {name: schema[name] for name in names}
+
+
+def parsed_content(
+    body: Json,
+) -> tuple[dict[str, bytes | None], list[tuple[str, bytes | None]] | None]:
+    """(the key and value that are given, the headers; None: they stay). A value of null is none
+    unless it is sent as JSON. Raises RequestInvalid."""
+    given: dict[str, bytes | None] = {}
+    for name in ("key", "value"):
+        if name in body:
+            data, encoding = body[name], body.get(f"{name}_encoding", "text")
+            is_none = data is None and encoding != "json"
+            given[name] = None if is_none else _bytes(data, encoding, name)
+    return given, [_header(one) for one in body["headers"]] if "headers" in body else None

@@ -18,7 +18,7 @@ from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.background_tasks import RUNNING, TooManyTasks
 from headrace.errors import HeadraceError
 from headrace.http.background import TaskOperations
-from headrace.http.operations import TOPIC, Call, Json, fields, integer, text
+from headrace.http.operations import TOPIC, Call, Json, fields, integer, listing, text
 from headrace.http.problems import Contradiction
 from headrace.runtime.child_process import HELPER_VARIABLE, run_python
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from headrace.broker.services.services import Services
 
 RATE_MAX: Final = 1_000_000
+LETTERS_MAX: Final = 500
+"""That one redrive names."""
 RUNNING_MAX: Final = 4
 """Processes at a time."""
 RIGHTS_S: Final = 1.0
@@ -52,6 +54,8 @@ class RedriveOperations:
             group=text(255, 1),
             reason=text(1_000, 1),
             rate=integer(1, RATE_MAX),
+            loop_max=integer(1, 1_000),
+            letters=listing(text(30, 3, pattern="^[0-9]{1,7}:[0-9]{1,19}$"), LETTERS_MAX, 1),
             dry_run={"type": "boolean"},
         )
         summary = "Redrive the records of a dead letter topic in a task, each once."
@@ -76,6 +80,8 @@ class RedriveOperations:
             for option in ("to", "group", "reason", "rate")
             if option in body
         ]
+        arguments += [f"--loop-max={body['loop_max']}"] if "loop_max" in body else []
+        arguments += [f"--letter={one}" for one in body.get("letters", ())]
         arguments += ["--dry-run"] if body.get("dry_run") else []
         arguments += ["--lines", "--", name]
         access = self._services.cluster.helper_access(call.session)
@@ -118,12 +124,18 @@ async def _while_allowed(call: Call, work: Coroutine[Any, Any, None]) -> None:
 async def _follow(
     task: BackgroundTask, arguments: list[str], environment: Mapping[str, str]
 ) -> None:
-    """Run the command; its lines are the task's progress, and the last one its result."""
+    """Run the command. Its lines are the task's progress and what became of each letter, as many as
+    fit; the last one is its result, which is in the progress, too."""
 
     def take(line: str) -> None:
         told: Json = json.loads(line)
         if "done" in told:
             task.progress = told
+        elif "letter" not in told:
+            task.progress = {**task.progress, "result": told}
+            task.add(told, len(line))
+        elif task.is_full:
+            task.progress["left_out"] = task.progress.get("left_out", 0) + 1
         else:
             task.add(told, len(line))
 

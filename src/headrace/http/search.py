@@ -27,6 +27,7 @@ from headrace.http.operations import (
 )
 from headrace.http.problems import Contradiction, details
 from headrace.http.records import shown
+from headrace.records.letters import SHARE
 from headrace.records.matching import TIME_MAX, Condition
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ TASK_STEP: Final = SearchBounds(100, 500)
 """Of a task before it notes its progress."""
 RESULTS_MAX: Final = 10_000
 HEADERS_MAX: Final = 16
-PREFIX: Final = "__dlq.errors."
 _WORD: Final = text(4_096, 1)
 _MEASURES: Final = ("message_id", "key", "tag")
 
@@ -202,9 +202,9 @@ def shown_message(found: FoundMessage) -> Json:
         message["groups"] = [_group(one) for one in found.groups]
     if found.state == DEAD:
         message["origin"] = {
-            name.removeprefix(PREFIX): value
+            name.removeprefix(SHARE): value
             for name, value, *_ in record["headers"]
-            if name.startswith(PREFIX)
+            if name.startswith(SHARE)
         }
     return message
 

@@ -93,3 +93,174 @@ async def test_a_lag_is_also_the_age_of_the_next_record(web):
     assert (second, third) == (0, 0)
     _, answer = await web.ask("GET", "/v1/groups/g/offsets")
     assert all("lag_ms" not in one for one in answer["offsets"])
+
+
+# --- one letter ------------------------------------------------------------------------------
+
+
+def letters_of(number: int) -> list[list[str]]:
+    return [*OURS, ["__dlq.errors.partition", "0"], ["__dlq.errors.offset", str(number)]]
+
+
+async def with_letters(web, count: int = 3) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "orders.dead"})
+    records = [
+        {"key": "k", "value": f"v{n}", "headers": [["h", "1"], *letters_of(n)]}
+        for n in range(count)
+    ]
+    await web.ask("POST", "/v1/topics/orders.dead/records", {"records": records})
+
+
+@on_the_web
+async def test_letters_are_listed_with_their_origin_and_by_pages(web):
+    await with_letters(web)
+    path = "/v1/dead-letters/orders.dead/letters"
+    status, answer = await web.ask("GET", f"{path}?limit=2&origin=orders&group=billing")
+    assert (status, len(answer["letters"]), answer["is_complete"]) == (200, 2, True)
+    first = answer["letters"][0]
+    assert (first["origin"], first["origin_offset"], first["deliveries"]) == ("orders", 0, 5)
+    assert first["record"]["value"] == "v0"
+    token = answer["next_page_token"]
+    _, rest = await web.ask("GET", f"{path}?limit=2&page_token={token}")
+    assert [one["letter_offset"] for one in rest["letters"]] == [2]
+    assert "next_page_token" not in rest
+    _, none = await web.ask("GET", f"{path}?reason=other")
+    assert none["letters"] == []
+    assert (await web.ask("GET", f"{path}?page_token=x"))[0] == 409
+
+
+@on_the_web
+async def test_an_edit_replaces_its_letter_says_so_and_is_audited(web):
+    await with_letters(web)
+    path = "/v1/dead-letters/orders.dead"
+    edit = {"partition": 0, "offset": 1, "value": "mended", "headers": [["h", "2"]]}
+    status, dry = await web.ask("POST", f"{path}/edits?dry_run=true", edit)
+    assert (status, dry["changed"]) == (200, ["value", "headers"])
+    _, same = await web.ask("GET", f"{path}/letters/0/1")
+    assert (same["record"]["value"], same["edits"]) == ("v1", [])
+    before = web.node.audit.changed_total
+    status, done = await web.ask("POST", f"{path}/edits", edit)
+    assert (status, done["before"]["record"]["value"]) == (200, "v1")
+    assert web.node.audit.changed_total == before + 1
+    _, edited = await web.ask("GET", f"{path}/letters/0/1")
+    assert (edited["record"]["value"], edited["record"]["key"]) == ("mended", "k")
+    assert edited["record"]["headers"][0] == ["h", "2"]
+    assert edited["edits"][0].endswith(" value,headers")
+    assert (edited["origin"], edited["origin_offset"]) == ("orders", 1)
+    # a second edit changes what the first one left
+    more = {"partition": 0, "offset": 1, "key": None}
+    status, again = await web.ask("POST", f"{path}/edits", more)
+    assert (status, again["changed"]) == (200, ["key"])
+    _, listed = await web.ask("GET", f"{path}/letters")
+    shown = [(one["letter_offset"], one["record"]["value"]) for one in listed["letters"]]
+    assert shown == [(0, "v0"), (1, "mended"), (2, "v2")]
+    assert listed["letters"][1]["record"]["key"] is None
+    assert len(listed["letters"][1]["edits"]) == 2
+    _, summary = await web.ask("GET", path)
+    assert (summary["records"], summary["edits"]) == (3, 2)
+
+
+@on_the_web
+async def test_what_cannot_be_edited_is_refused(web):
+    await with_letters(web)
+    path = "/v1/dead-letters/orders.dead/edits"
+    place = {"partition": 0, "offset": 1}
+    assert (await web.ask("POST", path, {**place, "value": "v1"}))[0] == 400
+    for name in ("__dlq.errors.topic", "headrace-redrives", "headrace-edited", "headrace-producer"):
+        refused = await web.ask("POST", path, {**place, "headers": [[name, "x"]]})
+        assert refused[0] == 400, name
+    assert (await web.ask("POST", path, {**place, "offset": 99, "value": "x"}))[0] == 409
+    await web.ask("POST", path, {**place, "value": "x"})
+    status, answer = await web.ask("POST", path, {"partition": 0, "offset": 3, "value": "y"})
+    assert status == 400
+    assert "is an edit of 0:1" in answer["detail"]
+    group = "headrace-redrive.orders.dead"
+    await web.node.services.all_groups.commit(group, "orders.dead", 0, 2)
+    status, answer = await web.ask("POST", path, {**place, "value": "z"})
+    assert status == 409
+    assert "was sent back already" in answer["detail"]
+
+
+# --- taking back -----------------------------------------------------------------------------
+
+
+async def with_redriven(web, **config: str) -> None:
+    """Two letters that were sent back to `orders`, which the queue `billing` consumes."""
+    await with_letters(web, 2)
+    await web.ask("POST", "/v1/topics", {"name": "orders"})
+    change = {"set": {"share.auto.offset.reset": "earliest", **config}}
+    await web.ask("PATCH", "/v1/groups/billing/config", change)
+    await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 1})
+    records = [
+        {
+            "key": "k",
+            "value": f"v{n}",
+            "headers": [
+                ["h", "1"],
+                ["headrace-redrives", "1"],
+                ["headrace-redriven-from", f"orders.dead-0:{n}"],
+            ],
+        }
+        for n in range(2)
+    ]
+    await web.ask("POST", "/v1/topics/orders/records", {"records": records})
+    await web.node.services.all_groups.commit("headrace-redrive.orders.dead", "orders.dead", 0, 2)
+
+
+def sent(number: int) -> dict[str, str]:
+    return {"letter": f"0:{number}", "to": f"orders-0:{number}"}
+
+
+async def take_back(web, *numbers: int):
+    body = {"sent": [sent(one) for one in numbers]}
+    return (await web.ask("POST", "/v1/dead-letters/orders.dead/take-back", body))[1]
+
+
+@on_the_web
+async def test_what_was_not_delivered_is_taken_back_once(web):
+    await with_redriven(web)
+    answer = await take_back(web, 1)
+    assert answer["results"] == [{**sent(1), "taken_back": True, "groups": ["billing"]}]
+    assert (await take_back(web, 1))["taken_back"] == 1
+    _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 10})
+    assert [one["value"] for one in got["messages"]] == ["v0"]
+    _, listed = await web.ask("GET", "/v1/dead-letters/orders.dead/letters")
+    (letter,) = listed["letters"]
+    assert (letter["record"]["value"], letter["origin"], letter["group"]) == (
+        "v1",
+        "orders",
+        "billing",
+    )
+    names = [name for name, *_ in letter["record"]["headers"]]
+    assert "headrace-redriven-from" not in names
+
+
+@on_the_web
+async def test_what_was_not_delivered_is_taken_back_in_order_of_keys_too(web):
+    await with_redriven(web, **{"headrace.share.key.order": "true"})
+    assert (await take_back(web, 1))["taken_back"] == 1
+    _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 10})
+    assert [one["value"] for one in got["messages"]] == ["v0"]
+    receipts = [one["receipt"] for one in got["messages"]]
+    await web.ask("POST", "/v1/queues/orders/billing/settle", {"ack": receipts})
+    await web.ask("POST", "/v1/topics/orders/records", {"records": [{"key": "k", "value": "v2"}]})
+    _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 10})
+    assert [one["value"] for one in got["messages"]] == ["v2"]
+
+
+@on_the_web
+async def test_what_somebody_has_or_will_read_is_not_taken_back_and_says_why(web):
+    await with_redriven(web)
+    await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 1})
+    answer = await take_back(web, 0)
+    assert answer["taken_back"] == 0
+    assert "was delivered to group billing" in answer["results"][0]["reason"]
+    await web.node.services.all_groups.commit("readers", "orders", 0, 0)
+    answer = await take_back(web, 1)
+    assert "consumer group readers will read it" in answer["results"][0]["reason"]
+    wrong = {"sent": [{"letter": one, "to": "orders-0:1"} for one in ("0:0", "abc")]}
+    _, answer = await web.ask("POST", "/v1/dead-letters/orders.dead/take-back", wrong)
+    assert "is not the letter at 0:0" in answer["results"][0]["reason"]
+    assert "not a place such as" in answer["results"][1]["error"]["detail"]
+    _, summary = await web.ask("GET", "/v1/dead-letters/orders.dead")
+    assert summary["records"] == 0

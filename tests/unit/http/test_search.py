@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.kafka.face_rig import broker
 
-from headrace.broker.shares.dead_letters import H_TOPIC
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
+from headrace.records.letters import SHARE_FORMAT
 
 ATTRIBUTES = {"headrace.message.attributes": "true"}
 HOUR_MS = 3_600_000
@@ -175,7 +175,7 @@ async def test_dead_letters_of_groups_that_this_broker_does_not_serve_are_found(
     assert (await web.ask("PATCH", "/v1/groups/workers/config", dead_letters))[0] == 200
     for number, origin in enumerate(["orders", "others"]):
         copy = message(number)
-        copy["headers"].append([H_TOPIC, origin])
+        copy["headers"].append([SHARE_FORMAT.topic, origin])
         await send(web, copy, topic="orders.dead")
     found = await find(web)
     assert [(one["state"], one["value"]) for one in found["messages"]] == [("dead", "value 0")]

@@ -8,10 +8,10 @@ from urllib.parse import quote, urlencode
 from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.http.test_queues_of_brokers import TOPIC, until, with_brokers
 
-from headrace.broker.shares.dead_letters import H_TOPIC
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.errors import CoordinatorUnavailable
 from headrace.http.app import path_of_parts
+from headrace.records.letters import SHARE_FORMAT
 from headrace.records.partitioner import partition_of_key
 
 READ = {"headrace.message.attributes": "true"}
@@ -187,7 +187,8 @@ async def test_any_broker_finds_and_traces_the_messages_of_all(cluster):
     for number in range(COUNT):
         record = {"value": "v", "partition": number}
         await webs[0].send(record | {"headers": headers})
-        await webs[1].send(record | {"headers": [*headers, [H_TOPIC, TOPIC]]}, topic="dead")
+        copied = [*headers, [SHARE_FORMAT.topic, TOPIC]]
+        await webs[1].send(record | {"headers": copied}, topic="dead")
     places = [(name, number) for name in (TOPIC, "dead") for number in range(COUNT)]
     for web in webs:
         whole = await web.ok("GET", f"{PATH}/messages?message_id=id")

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
-from headrace.broker.shares.dead_letters import H_TOPIC
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.errors import (
@@ -31,6 +30,7 @@ from headrace.log.visibility import READ_COMMITTED
 from headrace.records.batch import read_header
 from headrace.records.bodies import decode_body
 from headrace.records.codec import Record
+from headrace.records.letters import SHARE_FORMAT
 from headrace.records.matching import TIME_MAX, Condition
 
 if TYPE_CHECKING:
@@ -425,7 +425,7 @@ class _Run:
         page.records += header.record_count
         # Not skipped by the header's times: batches stored before validation may misstate them.
         page.up_to_ms = header.newest_ms
-        origin = (H_TOPIC, within.origin.encode())
+        origin = (SHARE_FORMAT.topic, within.origin.encode())
 
         def matches(record: Record) -> bool:
             return (

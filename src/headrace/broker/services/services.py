@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.group_administration import GroupAdministration
     from headrace.broker.services.group_service import GroupService
     from headrace.broker.services.health import Health
+    from headrace.broker.services.letter_desk import LetterDesk
     from headrace.broker.services.message_search import MessageSearch
     from headrace.broker.services.message_timers import MessageTimers
     from headrace.broker.services.owner_calls import OwnerCalls
@@ -73,6 +74,8 @@ class Services:
     """None if ledgers are not replicated."""
     dead_letters: DeadLetters
     """The copies of what share groups gave up on this broker."""
+    desk: LetterDesk
+    """Of dead letters: read, edited, taken back."""
     authorizer: Authorizer
     access: AccessControl | None
     """None: there are no access control lists."""

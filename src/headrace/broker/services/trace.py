@@ -35,6 +35,7 @@ from headrace.records.attributes import (
     find_header,
 )
 from headrace.records.codec import decodable_records
+from headrace.records.letters import REDRIVES
 from headrace.records.matching import Condition
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 MESSAGES_MAX: Final = 100
 """For one id: the message, its dead letter copies and redriven copies."""
 STEP_MS: Final = 500
-REDRIVES: Final = "headrace-redrives"
 UNKNOWN: Final = (
     "the member and start time of a delivery that has ended: a journal stores outcomes only",
 )

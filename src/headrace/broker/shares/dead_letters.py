@@ -47,6 +47,7 @@ from headrace.records.attributes import (
 )
 from headrace.records.batch import CONTROL, iterate_headers
 from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.letters import EDIT_OF, PATH, REDRIVEN_FROM, SHARE_FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -71,20 +72,21 @@ READ_BYTES: Final = 1024 * 1024
 AT_ONCE: Final = 16
 """Concurrent copies, so that a wave of failures does not exhaust the broker's memory."""
 
-H_TOPIC: Final = "__dlq.errors.topic"
-H_PARTITION: Final = "__dlq.errors.partition"
-H_OFFSET: Final = "__dlq.errors.offset"
-H_GROUP: Final = "__dlq.errors.group"
-H_DELIVERIES: Final = "__dlq.errors.delivery.count"
-H_MESSAGE: Final = "__dlq.errors.message"
-"""Kafka's names (KIP-1191), values in text. Do not change: stored."""
-ORIGIN_HEADERS: Final = (H_TOPIC, H_PARTITION, H_OFFSET, H_GROUP, H_DELIVERIES, H_MESSAGE)
+ORIGIN_HEADERS: Final = (
+    SHARE_FORMAT.topic,
+    SHARE_FORMAT.partition,
+    SHARE_FORMAT.offset,
+    SHARE_FORMAT.consumer,
+    SHARE_FORMAT.deliveries,
+    SHARE_FORMAT.message,
+)
+"""Kafka's (KIP-1191), values in text."""
 H_VALUE_OMITTED: Final = "headrace-dlq-value-omitted-bytes"
 """The size of a value that was omitted because the copy was too large. Do not change: stored."""
-H_PATH: Final = "headrace-dlq-path"
-"""The topics that gave the record up, comma-separated, first one first. Do not change: stored."""
 PATH_MAX: Final = 16
-DROPPED_HEADERS: Final = frozenset({*ORIGIN_HEADERS, H_PATH, PRODUCER, SEQUENCE})
+DROPPED_HEADERS: Final = frozenset(
+    {*ORIGIN_HEADERS, PATH, PRODUCER, SEQUENCE, REDRIVEN_FROM, EDIT_OF}
+)
 RENAMED: Final = {
     DELIVER_AT: "headrace-dlq-deliver-at",
     DELAY: "headrace-dlq-delay",
@@ -432,7 +434,7 @@ class DeadLetters:
 
 def path_of(record: Record) -> list[str]:
     """The topics that have given the record up before it came to its own."""
-    for name in (H_PATH, H_TOPIC):  # only the last one, in a copy by another system
+    for name in (PATH, SHARE_FORMAT.topic):  # only the last one, in a copy by another system
         value = find_header(record.headers, name)
         if value:
             return value.decode(errors="replace").split(",")
@@ -461,6 +463,6 @@ def copy_of(record: Record, origin: LetterOrigin, letter: DeadLetter) -> Record:
     place = f"{origin.topic.id.hex}-{origin.partition}-{record.offset}"
     named = f"dead-letter/{place}/{group}/{letter.given_up_ms}"
     path = ",".join([*path_of(record), origin.topic.name])
-    headers += [(H_PATH, path.encode())]
+    headers += [(PATH, path.encode())]
     headers += [(PRODUCER, named.encode()), (SEQUENCE, b"0")]
     return Record(record.offset, record.timestamp_ms, record.key, record.value, [*kept, *headers])

@@ -1,8 +1,6 @@
 """Dead letters of Headrace and Kafka (KIP-1191), Spring and Connect as one table.
 
-Invariants: reads only. What a letter does not say is null. Header names are those of the writers:
-`__dlq.errors.*` (Kafka 4.4 and Headrace), `kafka_dlt-*` (Spring, KafkaHeaders), and
-`__connect.errors.*` (Connect, KIP-298).
+Invariants: reads only. What a letter does not say is null. Header names are in `records/letters`.
 """
 
 from __future__ import annotations
@@ -24,50 +22,47 @@ from headrace.pipeline.jobs.windows import (
     read_window,
     resolve_window,
 )
+from headrace.records.letters import (
+    EDIT_OF,
+    FORMATS,
+    PATH,
+    PREFIXES,
+    REDRIVEN_FROM,
+    REDRIVES,
+    LetterFormat,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SHARE, SPRING, CONNECT = "__dlq.errors.", "kafka_dlt-", "__connect.errors."
-REDRIVES: Final = "headrace-redrives"
-"""Header that counts how often a record was sent back; `headrace dead` uses it, too."""
-PATH: Final = "headrace-dlq-path"
-_SPRING_CONSUMER = "kafka_dlt-original-consumer-group"
+_SHARE, _SPRING, _CONNECT = FORMATS
+
+
+def _writer(one: LetterFormat) -> str:
+    return f"WHEN {last_header(one.topic, *one.also)} IS NOT NULL THEN '{one.kind}'"
+
 
 LETTER_COLUMNS: Final = {
-    "kind": f"""CASE
-        WHEN {last_header(SHARE + "topic", SHARE + "group")} IS NOT NULL THEN 'share'
-        WHEN {last_header(SPRING + "original-topic", SPRING + "exception-fqcn")} IS NOT NULL
-            THEN 'spring'
-        WHEN {last_header(CONNECT + "topic", CONNECT + "connector.name")} IS NOT NULL
-            THEN 'connect'
-        END""",
-    "origin_topic": text_header(SHARE + "topic", SPRING + "original-topic", CONNECT + "topic"),
-    "origin_partition": f"""cast(coalesce({number_header(SHARE + "partition")},
-        {binary_number(SPRING + "original-partition")},
-        {number_header(CONNECT + "partition")}) AS int)""",
-    "origin_offset": f"""coalesce({number_header(SHARE + "offset")},
-        {binary_number(SPRING + "original-offset")}, {number_header(CONNECT + "offset")})""",
-    "consumer": text_header(SHARE + "group", _SPRING_CONSUMER, CONNECT + "connector.name"),
-    "cause": text_header(
-        SPRING + "exception-cause-fqcn",
-        SPRING + "exception-fqcn",
-        CONNECT + "exception.class.name",
-        SHARE + "message",
-    ),
-    "message": text_header(
-        SHARE + "message", SPRING + "exception-message", CONNECT + "exception.message"
-    ),
-    "stage": text_header(CONNECT + "stage"),
-    "deliveries": number_header(SHARE + "delivery.count"),
+    "kind": f"CASE {' '.join(map(_writer, FORMATS))} END",
+    "origin_topic": text_header(*(one.topic for one in FORMATS)),
+    "origin_partition": f"""cast(coalesce({number_header(_SHARE.partition)},
+        {binary_number(_SPRING.partition)}, {number_header(_CONNECT.partition)}) AS int)""",
+    "origin_offset": f"""coalesce({number_header(_SHARE.offset)},
+        {binary_number(_SPRING.offset)}, {number_header(_CONNECT.offset)})""",
+    "consumer": text_header(*(one.consumer for one in FORMATS)),
+    "cause": text_header(*_SPRING.causes, *_CONNECT.causes, _SHARE.message),
+    "message": text_header(*(one.message for one in FORMATS)),
+    "stage": text_header(_CONNECT.stage),
+    "deliveries": number_header(_SHARE.deliveries),
     "redrives": f"coalesce({number_header(REDRIVES)}, 0)",
 }
 """The columns that are added to a record, with their SQL."""
 
 
 def letters_of(records: Any) -> Any:
-    """The records of a dead letter topic with `LETTER_COLUMNS`."""
-    return records.selectExpr("*", *(f"{sql} AS {name}" for name, sql in LETTER_COLUMNS.items()))
+    """The records of a dead letter topic with `LETTER_COLUMNS`, without edits of letters."""
+    letters = records.where(f"{last_header(EDIT_OF)} IS NULL")
+    return letters.selectExpr("*", *(f"{sql} AS {name}" for name, sql in LETTER_COLUMNS.items()))
 
 
 def read_letters(
@@ -84,7 +79,7 @@ def read_letters(
 
 def own_headers() -> str:
     """A record's headers without what made it a letter."""
-    return without({*NAMED_SEQUENCE, PATH, REDRIVES}, (SHARE, SPRING, CONNECT))
+    return without({*NAMED_SEQUENCE, PATH, REDRIVES, REDRIVEN_FROM, EDIT_OF}, PREFIXES)
 
 
 def causes(letters: Any, samples: int = 3) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.jobs.headers import NAMED_SEQUENCE, with_header, without
-from headrace.pipeline.jobs.letters import REDRIVES, own_headers, read_letters
+from headrace.pipeline.jobs.headers import NAMED_SEQUENCE, last_header, with_header, without
+from headrace.pipeline.jobs.letters import own_headers, read_letters
 from headrace.pipeline.jobs.transfer import (
     CHUNK_RECORDS,
     Copy,
@@ -25,10 +25,18 @@ from headrace.pipeline.jobs.transfer import (
     run_copy,
     stored_or_new,
 )
-from headrace.pipeline.jobs.windows import WHOLE_LOG, Connection, Window, quoted, resolve_window
+from headrace.pipeline.jobs.windows import (
+    WHOLE_LOG,
+    Connection,
+    Window,
+    quoted,
+    read_window,
+    resolve_window,
+)
 from headrace.pipeline.options import parse_sink
 from headrace.pipeline.planning import build, offset_of, walk
 from headrace.pipeline.target import KafkaTopics
+from headrace.records.letters import EDIT_OF, REDRIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -145,6 +153,7 @@ def _destinations(config: RedriveConfig, spark: Any) -> dict[str, int]:
 
 def _decided(config: RedriveConfig, spark: Any, window: Window, note: dict[str, Any]) -> Any:
     """The letters with `destination` and `outcome`. Raises OptionInvalid for other than filters."""
+    _refuse_edits(config, spark, window)
     letters = read_letters(spark, config.connection, (config.topic,), window)
     topics = ", ".join(quoted(name) for name in note["topics"]) or "''"
     destination = "origin_topic" if config.target is None else quoted(config.target)
@@ -161,6 +170,16 @@ def _decided(config: RedriveConfig, spark: Any, window: Window, note: dict[str, 
     )
     check_keeps_order(decided)
     return decided.withColumn("counts", _counts(note["topics"]))
+
+
+def _refuse_edits(config: RedriveConfig, spark: Any, window: Window) -> None:
+    """Raise OptionInvalid if letters were edited one by one: this job would send the originals."""
+    records = read_window(spark, config.connection, window)
+    if not records.where(f"{last_header(EDIT_OF)} IS NOT NULL").isEmpty():
+        raise OptionInvalid(
+            f"Letters in {config.topic} were edited one by one. Nothing was written. Redrive them"
+            " with `headrace dead redrive`, which sends the edited ones."
+        )
 
 
 def _counts(topics: Mapping[str, int]) -> Any:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.jobs.headers import number_header, text_header
-from headrace.pipeline.jobs.letters import REDRIVES
 from headrace.pipeline.jobs.search import MESSAGE_ID
 from headrace.pipeline.jobs.transfer import digest_of
 from headrace.pipeline.jobs.windows import Window, quoted
+from headrace.records.letters import FORMATS, REDRIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ class TraceConfig:
 
 def stored_events(records: Any, config: TraceConfig) -> Any:
     """One event for each record of any topic: stored, redriven, or in a dead letter topic."""
-    dead = f"{text_header('__dlq.errors.topic', 'kafka_dlt-original-topic')} IS NOT NULL"
+    dead = f"{text_header(*(one.topic for one in FORMATS))} IS NOT NULL"
     return records.where("timestamp IS NOT NULL").selectExpr(
         f"coalesce(cast({config.message} AS string),"
         " concat(topic, '-', partition, ':', offset)) AS message",

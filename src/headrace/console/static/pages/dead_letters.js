@@ -79,5 +79,5 @@ function Samples({ topic, places }) {
 function Outcome({ task }) {
   const shown = Object.entries(task?.progress ?? {}).filter(([, value]) => typeof value !== "object");
   return html`<ul>${shown.map(([key, value]) => html`<li>${key.replaceAll("_", " ")}: ${count(value) === "NaN" ? String(value) : line(String(value))}</li>`)}</ul>
-    ${(task?.results ?? []).slice(0, 1).map((one) => html`<ul>${Object.entries(one).map(([key, value]) => html`<li>${key.replaceAll("_", " ")}: ${visible(JSON.stringify(value), 300)}</li>`)}</ul>`)}`;
+    ${[task?.progress?.result].filter(Boolean).map((one) => html`<ul>${Object.entries(one).map(([key, value]) => html`<li>${key.replaceAll("_", " ")}: ${visible(JSON.stringify(value), 300)}</li>`)}</ul>`)}`;
 }

@@ -1,0 +1,415 @@
+"""The desk of dead letters: read them with their edits, edit one, take back what was sent back.
+
+Invariants: a letter is never changed: an edit is a copy of it in the same partition, which names it
+(`EDIT_OF`), and the newest one counts wherever letters are shown or sent back. What was taken back
+is finished in every group without a delivery, and its letter is appended again, once, however often
+the call is repeated. Nothing is taken back that a consumer has seen or will see: a consumer group
+reads the log by offset, and a log keeps its records. Reads are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.broker.services.owner_calls import checked
+from headrace.broker.services.reads import AT_OFFSET, AT_START, Start
+from headrace.broker.services.share_group_administration import SHARE
+from headrace.coordination.shares.commands import SkipCommand
+from headrace.errors import (
+    GroupUnknown,
+    HeadraceError,
+    OffsetOutOfRange,
+    Rejected,
+    RequestInvalid,
+    StorageUnavailable,
+)
+from headrace.log.visibility import READ_COMMITTED
+from headrace.records.attributes import PRODUCER, SEQUENCE, find_header
+from headrace.records.codec import Record, encode_batch
+from headrace.records.letters import (
+    EDIT_OF,
+    EDITED,
+    NAMED_SEQUENCE,
+    PATH,
+    PREFIXES,
+    REDRIVE_PREFIX,
+    REDRIVEN_FROM,
+    REDRIVES,
+    Letter,
+    edit_of,
+    letter_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from headrace.broker.services.group_service import GroupService
+    from headrace.broker.services.owner_calls import OwnerCalls
+    from headrace.broker.services.reads import Reads
+    from headrace.broker.services.record_sends import RecordSends
+    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.topics.topic import Topic
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+
+READ_RECORDS: Final = 1_000
+SCAN_RECORDS_MAX: Final = 100_000
+"""Read by one call."""
+GROUPS_MAX: Final = 2_000
+"""Consumer groups whose offsets one call looks at."""
+_RESERVED: Final = frozenset({*NAMED_SEQUENCE, PATH, REDRIVES, REDRIVEN_FROM, EDIT_OF, EDITED})
+_UNSEEN: Final = frozenset({"waiting", "available"})
+
+
+class LetterSent(Rejected):
+    """The letter was sent back already."""
+
+
+class Place(NamedTuple):
+    """Where a record is in a topic."""
+
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.offset}"
+
+
+class PlacedLetter(NamedTuple):
+    """A dead letter as it counts now."""
+
+    place: Place
+    record: Record
+    """With its newest edit; its offset is that edit's."""
+    letter: Letter
+
+
+class Scanned(NamedTuple):
+    """One record of a dead letter topic."""
+
+    partition: int
+    record: Record
+    start: int
+    """Where the scan of the partition began."""
+
+    @property
+    def replaces(self) -> Place | None:
+        """The letter that it is an edit of, if that is in the scan; else None."""
+        found = edit_of(self.record.headers)
+        if found is None or found[0] != self.partition or found[1] < self.start:
+            return None
+        return Place(*found)
+
+
+@dataclass(slots=True)
+class Scan:
+    """The records of a dead letter topic that were not sent back yet, up to a bound."""
+
+    left: int
+    is_complete: bool = True
+
+
+@dataclass(slots=True)
+class LetterChange:
+    """What an edit changes; `headers`: all of the record's own, None: they stay."""
+
+    fields: dict[str, bytes | None] = field(default_factory=dict)
+    """`key` and `value`, those that change."""
+    headers: list[tuple[str, bytes | None]] | None = None
+
+
+class TakenBack(NamedTuple):
+    """What became of one request to take a record back."""
+
+    is_taken: bool
+    reason: str = ""
+    groups: Sequence[str] = ()
+    """In which it was finished."""
+
+
+class Sent(NamedTuple):
+    """A letter that was sent back, and where its record is now."""
+
+    letter: Place
+    topic: Topic
+    place: Place
+
+
+class LetterDesk:
+    """See the module."""
+
+    def __init__(
+        self,
+        calls: OwnerCalls,
+        reads: Reads,
+        sends: RecordSends,
+        groups: Callable[[], GroupService],
+        shares: SharePartitions,
+        clock: Clock,
+        randomness: Randomness,
+    ) -> None:
+        """`groups()`: that service is there once the broker has opened."""
+        self._calls = calls
+        self._reads = reads
+        self._sends = sends
+        self._groups = groups
+        self._shares = shares
+        self._clock = clock
+        self._randomness = randomness
+        calls.offer("letters.take_back", self._take_back_here)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def redriven(self, topic: Topic) -> dict[int, int]:
+        """Where redrives of the topic ended, by partition."""
+        try:
+            offsets = await self._groups().offsets(f"{REDRIVE_PREFIX}{topic.name}")
+        except GroupUnknown:
+            return {}
+        return {one.partition: one.offset for one in offsets if one.topic == topic.name}
+
+    async def scan(self, topic: Topic, scan: Scan) -> AsyncIterator[Scanned]:
+        """The records that were not sent back, partition by partition, letters and edits."""
+        starts = await self.redriven(topic)
+        for number in range(len(topic.partitions)):
+            async for one in self._scan_partition(topic, number, starts.get(number), scan):
+                yield one
+
+    async def _scan_partition(
+        self, topic: Topic, number: int, first: int | None, scan: Scan
+    ) -> AsyncIterator[Scanned]:
+        start, begun = Start(AT_START) if first is None else Start(AT_OFFSET, first), -1
+        while True:
+            wanted = min(READ_RECORDS, scan.left)
+            try:
+                found = await self._reads.read(topic, number, start, wanted, READ_COMMITTED)
+            except OffsetOutOfRange:  # what was sent back is deleted by now
+                start = Start(AT_START)
+                continue
+            if begun < 0:
+                begun = max(first or 0, found.start_offset)
+            for record in found.records:
+                scan.left -= 1
+                yield Scanned(number, record, begun)
+            if found.next_offset >= found.end_offset:
+                return
+            if scan.left == 0 or found.is_empty:
+                scan.is_complete = False
+                return
+            start = Start(AT_OFFSET, found.next_offset)
+
+    async def letters(
+        self,
+        topic: Topic,
+        scan: Scan,
+        wanted: Callable[[Letter], bool],
+        after: Place,
+        count_max: int,
+    ) -> list[PlacedLetter]:
+        """The first letters after a place that are `wanted`, with their newest edits."""
+        found: dict[Place, Record] = {}
+        edits: dict[Place, int] = {}
+        async for one in self.scan(topic, scan):
+            replaced = one.replaces
+            place = Place(one.partition, one.record.offset)
+            if replaced is not None:
+                edits[replaced] = one.record.offset
+            elif len(found) < count_max and place > after and wanted(letter_of(one.record.headers)):
+                found[place] = one.record
+        letters = []
+        for place, original in found.items():
+            edit, record = edits.get(place), original
+            if edit is not None:
+                record = await self._record(topic, Place(place.partition, edit))
+            letters.append(PlacedLetter(place, record, letter_of(record.headers)))
+        return letters
+
+    async def _record(self, topic: Topic, place: Place) -> Record:
+        """Raises OffsetOutOfRange if there is none."""
+        start = Start(AT_OFFSET, place.offset)
+        found = await self._reads.read(topic, place.partition, start, 1, READ_COMMITTED)
+        if not found.records or found.records[0].offset != place.offset:
+            raise OffsetOutOfRange(f"{topic.name} has no record at {place}: list its dead letters")
+        return found.records[0]
+
+    async def letter(self, topic: Topic, place: Place) -> PlacedLetter:
+        """The letter at a place with its newest edit. Raises OffsetOutOfRange, LetterSent,
+        RequestInvalid for an edit, StorageUnavailable if the edits are too many to be read."""
+        topic.check_partition(place.partition)
+        start = (await self.redriven(topic)).get(place.partition, 0)
+        if place.offset < start:
+            raise LetterSent(
+                f"the letter at {place} of {topic.name} was sent back already, as all before"
+                f" {place.partition}:{start}"
+            )
+        record = await self._record(topic, place)
+        original = edit_of(record.headers)
+        if original is not None and original[1] >= start:
+            raise RequestInvalid(
+                f"the record at {place} of {topic.name} is an edit of {Place(*original)}: name that"
+            )
+        scan = Scan(SCAN_RECORDS_MAX)
+        async for one in self._scan_partition(topic, place.partition, place.offset, scan):
+            if one.replaces == place:
+                record = one.record
+        if not scan.is_complete:
+            raise StorageUnavailable(
+                f"there are more than {SCAN_RECORDS_MAX} records after {place} of {topic.name}, any"
+                " of which may be an edit of it: send back or purge some letters first"
+            )
+        return PlacedLetter(place, record, letter_of(record.headers))
+
+    # --- editing -----------------------------------------------------------------------------
+
+    async def edit(
+        self, topic: Topic, place: Place, change: LetterChange, who: str, *, is_dry_run: bool
+    ) -> tuple[PlacedLetter, Record, list[str]]:
+        """Edit a letter; returns it as it was, as it is, and what changed.
+
+        Raises what `letter` raises, RequestInvalid if nothing would change.
+        """
+        before = await self.letter(topic, place)
+        after, changed = _edited(before, change, who, self._clock.now_ms())
+        if not is_dry_run:
+            name = f"letter-edit/{topic.id.hex}-{place}/{self._randomness.uuid().hex}"
+            await self._append(topic, place.partition, after, name)
+        return before, after, changed
+
+    async def _append(self, topic: Topic, number: int, record: Record, name: str) -> None:
+        """Append a copy once, however often it is called with this name."""
+        headers = [one for one in record.headers if one[0] not in NAMED_SEQUENCE]
+        headers += [(PRODUCER, name.encode()), (SEQUENCE, b"0")]
+        copy = replace(record, offset=0, headers=headers)
+        await self._sends.append_copies(topic, number, encode_batch([copy]))
+
+    # --- taking back -------------------------------------------------------------------------
+
+    async def take_back(self, letters: Topic, sent: Sequence[Sent]) -> list[TakenBack]:
+        """Take back records that were sent back and not delivered yet; their letters are letters
+        again. One outcome for each."""
+        readers: dict[str, dict[int, list[tuple[str, int]]]] = {}
+        outcomes = []
+        for one in sent:
+            try:
+                if one.topic.name not in readers:
+                    readers[one.topic.name] = await self._readers(one.topic.name)
+                by_offset = readers[one.topic.name].get(one.place.partition, [])
+                outcomes.append(await self._take_one_back(letters, one, by_offset))
+            except HeadraceError as error:
+                outcomes.append(TakenBack(is_taken=False, reason=str(error)))
+        return outcomes
+
+    async def _readers(self, name: str) -> dict[int, list[tuple[str, int]]]:
+        """The consumer groups with offsets in a topic, by partition. Raises HeadraceError."""
+        listed = await self._groups().list([], [])
+        if listed.failed:
+            raise next(iter(listed.failed.values()))
+        others = [one.group_id for one in listed.groups if one.group_type != SHARE]
+        if len(others) > GROUPS_MAX:
+            raise StorageUnavailable(
+                f"there are more than {GROUPS_MAX} consumer groups, and who has read {name} cannot"
+                " be looked up: nothing was taken back"
+            )
+        found: dict[int, list[tuple[str, int]]] = {}
+        for group in others:
+            try:
+                offsets = await self._groups().offsets(group)
+            except GroupUnknown:
+                continue
+            for one in offsets:
+                if one.topic == name:
+                    found.setdefault(one.partition, []).append((group, one.offset))
+        return found
+
+    async def _take_one_back(
+        self, letters: Topic, one: Sent, readers: Sequence[tuple[str, int]]
+    ) -> TakenBack:
+        record = await self._record(one.topic, one.place)
+        origin = find_header(record.headers, REDRIVEN_FROM)
+        if origin != f"{letters.name}-{one.letter}".encode():
+            return TakenBack(
+                is_taken=False,
+                reason=f"the record at {one.place} of {one.topic.name} is not the letter at"
+                f" {one.letter} of {letters.name}",
+            )
+        for group, offset in readers:
+            seen = "has read it" if offset > one.place.offset else "will read it"
+            return TakenBack(
+                is_taken=False,
+                reason=f"consumer group {group} {seen}: it reads the log by offset, and a log keeps"
+                " its records",
+            )
+        letter = await self._record(letters, one.letter)  # before anything is changed
+        groups, reason = checked(
+            await self._calls.ask_partition(
+                "letters.take_back", one.topic, one.place.partition, [one.place.offset]
+            ),
+            list | tuple,
+            str,
+        )
+        if reason:
+            return TakenBack(is_taken=False, reason=reason)
+        again = replace(record, headers=_as_letter(record, letter))
+        name = f"take-back/{letters.id.hex}-{one.letter}/{one.topic.id.hex}-{one.place}"
+        await self._append(letters, one.letter.partition, again, name)
+        return TakenBack(is_taken=True, groups=groups)
+
+    async def _take_back_here(self, topic: Topic, number: int, asked: Any) -> tuple[Any, str]:
+        """(the groups in which the record is finished now, why it is not)."""
+        (offset,) = checked(asked, int)
+        (states,) = await self._shares.states(topic, number, [offset])
+        if not states:
+            return [], f"no share group has begun on {topic.name}-{number}: it stays in the log"
+        for one in states:
+            is_taken = one.state == "archived" and one.deliveries == 0
+            if not is_taken and (one.state not in _UNSEEN or one.deliveries):
+                return [], f"it was delivered to group {one.group_id} ({one.state})"
+        for one in states:
+            if one.state in _UNSEEN:
+                command = SkipCommand(one.group_id, [(offset, offset)])
+                await self._shares.ask_of_keys(topic, number, command)
+        await asyncio.sleep(0)
+        (states,) = await self._shares.states(topic, number, [offset])
+        for one in states:
+            if one.deliveries:
+                return [], f"it was delivered to group {one.group_id} meanwhile ({one.state})"
+        return [one.group_id for one in states], ""
+
+
+def _edited(
+    before: PlacedLetter, change: LetterChange, who: str, now_ms: int
+) -> tuple[Record, list[str]]:
+    """(the edit, what it changes). Raises RequestInvalid."""
+    record = before.record
+    parts = {"key": record.key, "value": record.value}
+    changed = [name for name, data in change.fields.items() if data != parts[name]]
+    kept = [one for one in record.headers if _is_kept(one[0])]
+    own = [one for one in record.headers if not _is_kept(one[0]) and one[0] not in _RESERVED]
+    if change.headers is not None:
+        for name, _ in change.headers:
+            if _is_kept(name) or name in _RESERVED:
+                raise RequestInvalid(f"the header {name[:100]} says where the letter came from")
+        if change.headers != own:
+            changed.append("headers")
+            own = change.headers
+    if not changed:
+        raise RequestInvalid("the letter is as wanted already: nothing would change")
+    parts |= change.fields
+    noted = f"{who} {now_ms} {','.join(changed)}".encode()
+    headers = [*own, *kept, (EDIT_OF, str(before.place).encode()), (EDITED, noted)]
+    return replace(record, key=parts["key"], value=parts["value"], headers=headers), changed
+
+
+def _is_kept(name: str) -> bool:
+    """Whether a header says what a letter is, and stays when it is edited."""
+    return name.startswith(PREFIXES) or name in {PATH, REDRIVES, EDITED}
+
+
+def _as_letter(record: Record, letter: Record) -> list[tuple[str, bytes | None]]:
+    """The headers of a record that was sent back and is a letter again."""
+    kept = [one for one in letter.headers if one[0].startswith(PREFIXES)]
+    kept += [one for one in letter.headers if one[0] in {PATH, REDRIVES}]
+    own = [one for one in record.headers if one[0] not in {REDRIVES, REDRIVEN_FROM}]
+    return [*own, *kept]

@@ -1,0 +1,147 @@
+"""What a dead letter says about itself: the headers of those who write dead letters.
+
+Invariants: pure, and the one place of these names. Three writers are known: share groups of Kafka
+4.4 and Headrace (KIP-1191, text), Spring's `DeadLetterPublishingRecoverer` (`KafkaHeaders`, numbers
+in big-endian bytes), and Kafka Connect (KIP-298, text). Text that is not UTF-8 is read with
+replacement characters; what a letter does not say is empty or -1. Do not change the names: stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from headrace.records.attributes import Headers
+
+SHARE: Final = "__dlq.errors."
+SPRING: Final = "kafka_dlt-"
+CONNECT: Final = "__connect.errors."
+PREFIXES: Final = (SHARE, SPRING, CONNECT)
+REDRIVES: Final = "headrace-redrives"
+"""How often the record was sent back."""
+PATH: Final = "headrace-dlq-path"
+"""The topics that gave the record up, comma-separated, first one first."""
+REDRIVEN_FROM: Final = "headrace-redriven-from"
+"""On a record that was sent back: the dead letter that it was, as TOPIC-PARTITION:OFFSET."""
+REDRIVE_PREFIX: Final = "headrace-redrive."
+"""Of the group and the transactional id of a topic's redrives."""
+EDIT_OF: Final = "headrace-dlq-edit-of"
+"""On an edited copy in a dead letter topic: PARTITION:OFFSET of the letter that it replaces."""
+EDITED: Final = "headrace-edited"
+"""Who changed what and when, for each edit: `PRINCIPAL MS PART,PART`; kept when it is sent back."""
+NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
+"""They belong to the copy in the dead letter topic."""
+DIGITS_MAX: Final = 19
+
+
+class LetterFormat(NamedTuple):
+    """The names of one writer's headers; empty: it has none."""
+
+    kind: str
+    title: str
+    topic: str
+    partition: str
+    offset: str
+    consumer: str
+    message: str
+    causes: tuple[str, ...] = ()
+    """Classes of the exception, the innermost first."""
+    deliveries: str = ""
+    stage: str = ""
+    also: tuple[str, ...] = ()
+    """Further headers that show this writer."""
+
+
+FORMATS: Final = (
+    LetterFormat("share", "share group", f"{SHARE}topic", f"{SHARE}partition", f"{SHARE}offset",
+                 f"{SHARE}group", f"{SHARE}message", deliveries=f"{SHARE}delivery.count",
+                 also=(f"{SHARE}group",)),
+    LetterFormat("spring", "Spring", f"{SPRING}original-topic", f"{SPRING}original-partition",
+                 f"{SPRING}original-offset", f"{SPRING}original-consumer-group",
+                 f"{SPRING}exception-message",
+                 (f"{SPRING}exception-cause-fqcn", f"{SPRING}exception-fqcn"),
+                 "kafka_deliveryAttempt", also=(f"{SPRING}exception-fqcn",)),
+    LetterFormat("connect", "Connect", f"{CONNECT}topic", f"{CONNECT}partition",
+                 f"{CONNECT}offset", f"{CONNECT}connector.name", f"{CONNECT}exception.message",
+                 (f"{CONNECT}exception.class.name",), stage=f"{CONNECT}stage",
+                 also=(f"{CONNECT}connector.name",)),
+)  # fmt: skip
+SHARE_FORMAT, SPRING_FORMAT, CONNECT_FORMAT = FORMATS
+
+
+class Letter(NamedTuple):
+    """What a dead letter says about its origin; see the module for what it does not say."""
+
+    format: str = ""
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    consumer: str = ""
+    """The group or connector that gave it up."""
+    cause: str = ""
+    """The class of the exception."""
+    message: str = ""
+    stage: str = ""
+    deliveries: int = -1
+    redrives: int = 0
+
+    @property
+    def reason(self) -> str:
+        """The message; where there is none, the class of the exception."""
+        return self.message or self.cause
+
+
+def letter_of(headers: Headers) -> Letter:
+    """Parse a record's headers; of a repeated header the last one counts."""
+    said = dict(headers)
+    redrives = max(number_of(said.get(REDRIVES)), 0)
+    for one in FORMATS:
+        if any(name in said for name in (one.topic, *one.also)):
+            causes = (text_of(said.get(name)) for name in one.causes)
+            return Letter(
+                one.title,
+                text_of(said.get(one.topic)),
+                number_of(said.get(one.partition)),
+                number_of(said.get(one.offset)),
+                text_of(said.get(one.consumer)),
+                next(filter(None, causes), ""),
+                text_of(said.get(one.message)),
+                text_of(said.get(one.stage)),
+                number_of(said.get(one.deliveries)),
+                redrives,
+            )
+    return Letter(redrives=redrives)
+
+
+def edit_of(headers: Headers) -> tuple[int, int] | None:
+    """(partition, offset) of the letter that a record is an edit of; None: it is none."""
+    value = dict(headers).get(EDIT_OF)
+    number, colon, offset = (value or b"").partition(b":")
+    is_place = bool(colon) and number.isdigit() and offset.isdigit()
+    return (int(number[:10]), int(offset[:DIGITS_MAX])) if is_place else None
+
+
+def own_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+    """A record's headers without what made it a letter."""
+    dropped = {*NAMED_SEQUENCE, PATH, REDRIVES, REDRIVEN_FROM, EDIT_OF}
+    return [
+        (name, value)
+        for name, value in headers
+        if name not in dropped and not name.startswith(PREFIXES)
+    ]
+
+
+def text_of(value: bytes | None) -> str:
+    """A header's text."""
+    return (value or b"").decode("utf-8", "replace")
+
+
+def number_of(value: bytes | None) -> int:
+    """A header's number, in decimal digits or as 4 or 8 big-endian bytes; -1: it is none."""
+    if value is None:
+        return -1
+    if value.isdigit() and len(value) <= DIGITS_MAX:
+        return int(value)
+    if len(value) in {4, 8}:
+        return max(int.from_bytes(value, "big", signed=True), -1)
+    return -1

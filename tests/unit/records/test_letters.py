@@ -1,0 +1,85 @@
+"""What dead letters of each writer say about themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.records.letters import Letter, letter_of, number_of, own_headers
+
+
+def test_a_letter_of_a_share_group_is_read():
+    headers = [
+        ("__dlq.errors.topic", b"orders"),
+        ("__dlq.errors.partition", b"2"),
+        ("__dlq.errors.offset", b"17"),
+        ("__dlq.errors.group", b"billing"),
+        ("__dlq.errors.delivery.count", b"5"),
+        ("__dlq.errors.message", b"no such customer"),
+        ("headrace-redrives", b"1"),
+    ]
+    letter = letter_of(headers)
+    assert letter == Letter(
+        "share group", "orders", 2, 17, "billing", "", "no such customer", "", 5, 1
+    )
+
+
+def test_a_letter_of_spring_has_numbers_in_bytes():
+    headers = [
+        ("kafka_dlt-original-topic", b"orders"),
+        ("kafka_dlt-original-partition", (3).to_bytes(4, "big")),
+        ("kafka_dlt-original-offset", (1 << 33).to_bytes(8, "big")),
+        ("kafka_dlt-original-consumer-group", b"shipping"),
+        ("kafka_dlt-exception-fqcn", b"org.springframework.ListenerFailed"),
+        ("kafka_dlt-exception-cause-fqcn", b"java.io.IOException"),
+        ("kafka_deliveryAttempt", (4).to_bytes(4, "big")),
+    ]
+    letter = letter_of(headers)
+    assert (letter.format, letter.partition, letter.offset) == ("Spring", 3, 1 << 33)
+    assert (letter.cause, letter.reason, letter.deliveries) == (
+        "java.io.IOException",
+        "java.io.IOException",
+        4,
+    )
+
+
+def test_a_letter_of_connect_is_read():
+    headers = [
+        ("__connect.errors.topic", b"orders"),
+        ("__connect.errors.partition", b"1"),
+        ("__connect.errors.connector.name", b"sink"),
+        ("__connect.errors.stage", b"VALUE_CONVERTER"),
+        ("__connect.errors.exception.class.name", b"DataException"),
+        ("__connect.errors.exception.message", b"bad schema"),
+    ]
+    letter = letter_of(headers)
+    assert (letter.format, letter.consumer, letter.stage) == ("Connect", "sink", "VALUE_CONVERTER")
+    assert (letter.reason, letter.cause, letter.offset) == ("bad schema", "DataException", -1)
+
+
+def test_a_record_of_nobody_says_nothing_and_the_last_of_repeated_headers_counts():
+    assert letter_of([]) == Letter()
+    twice = [("__dlq.errors.topic", b"a"), ("__dlq.errors.topic", b"b\xff")]
+    assert letter_of(twice).topic == "b\ufffd"
+
+
+def test_its_own_headers_are_what_it_had_before():
+    own = [("h", b"v"), ("traceparent", None)]
+    added = [
+        ("__dlq.errors.topic", b"t"),
+        ("kafka_dlt-original-topic", b"t"),
+        ("__connect.errors.topic", b"t"),
+        ("headrace-redrives", b"1"),
+        ("headrace-dlq-path", b"t"),
+        ("headrace-producer", b"p"),
+        ("headrace-sequence", b"0"),
+        ("headrace-dlq-edit-of", b"0:1"),
+    ]
+    assert own_headers([*own, *added]) == own
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(None, -1), (b"", -1), (b"7", 7), (b"9" * 20, -1), (b"\xff" * 4, -1), (b"x1", -1)],
+)
+def test_a_number_that_is_none_is_not_guessed(value, number):
+    assert number_of(value) == number
