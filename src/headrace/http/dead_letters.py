@@ -7,7 +7,6 @@ its place.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
@@ -21,7 +20,7 @@ from headrace.broker.services.letter_desk import (
     Scan,
     Sent,
 )
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, RequestInvalid
 from headrace.http.operations import (
     DRY_RUN,
     LIMIT_DEFAULT,
@@ -35,6 +34,7 @@ from headrace.http.operations import (
     fields,
     integer,
     listing,
+    needing,
     page,
     text,
 )
@@ -52,8 +52,10 @@ CAUSES_MAX: Final = 500
 SAMPLES_MAX: Final = 3
 TEXT_LENGTH_MAX: Final = 500
 TAKEN_MAX: Final = 1_000
-_SENT_TO = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,7}):(\d{1,19})")
-_PLACE = re.compile(r"(\d{1,7}):(\d{1,19})")
+_PLACE: Final = "([0-9]{1,7}):([0-9]{1,18})"
+_SENT_TO: Final = f"([a-zA-Z0-9._-]{{1,249}})-{_PLACE}"
+LETTER: Final = text(26, 3, pattern=f"^{_PLACE}$")
+"""A letter's partition and offset."""
 
 
 class Cause(NamedTuple):
@@ -84,7 +86,8 @@ class DeadLetterOperations:
         edit = fields(
             ["partition", "offset"], partition=PARTITION, offset=OFFSET, **content_fields()
         )
-        sent = fields(["letter", "to"], letter=text(30, 3), to=text(280, 5))
+        edit["anyOf"] = [needing(name) for name in ("key", "value", "headers")]
+        sent = fields(["letter", "to"], letter=LETTER, to=text(280, 5, pattern=f"^{_SENT_TO}$"))
         self.operations = [
             Operation("GET", "/v1/dead-letters", "listDeadLetterTopics",
                       "List the topics that share groups name for their dead letters.",
@@ -94,7 +97,8 @@ class DeadLetterOperations:
                       self._summarize, named | bound),
             Operation("GET", f"{topic}/letters", "listDeadLetters",
                       "List dead letters that were not sent back, with their edits.",
-                      self._letters, {**named, **bound, **filters, **PAGE}),
+                      self._letters,
+                      {**named, **bound, **filters, **PAGE, "page_token": LETTER}),
             Operation("GET", f"{topic}/letters/{{partition}}/{{offset}}", "getDeadLetter",
                       "Get a dead letter as it is now, and as it was given up.",
                       self._letter, {**named, "partition": PARTITION, "offset": OFFSET}),
@@ -165,7 +169,10 @@ class DeadLetterOperations:
     async def _edit(self, call: Call) -> Json:
         topic, body = self._services.topics.get(call.path["topic"]), call.body
         place = Place(body["partition"], body["offset"])
-        change = LetterChange(*parsed_content(body))
+        try:
+            change = LetterChange(*parsed_content(body))
+        except RequestInvalid as error:  # each field was right: they do not go together
+            raise Contradiction(str(error)) from error
         who = str(call.session.principal)
         before, after, changed = await self._desk.edit(
             topic, place, change, who, is_dry_run=call.is_dry_run
@@ -212,19 +219,15 @@ class DeadLetterOperations:
 
 
 def _place(given: str) -> Place:
-    """Raises Contradiction."""
-    found = _PLACE.fullmatch(given)
-    if found is None:
-        raise Contradiction(f"{given[:40]!r} is not a place such as 0:17 (partition:offset)")
-    return Place(int(found[1]), int(found[2]))
+    """A place that its schema allows."""
+    partition, offset = given.split(":")
+    return Place(int(partition), int(offset))
 
 
 def _sent_to(given: str) -> tuple[str, Place]:
-    """Raises Contradiction."""
-    found = _SENT_TO.fullmatch(given)
-    if found is None:
-        raise Contradiction(f"{given[:60]!r} is not a place such as orders-0:17")
-    return found[1], Place(int(found[2]), int(found[3]))
+    """A topic and a place that their schema allows."""
+    name, place = given.rsplit("-", 1)
+    return name, _place(place)
 
 
 def _shown(one: PlacedLetter) -> Json:

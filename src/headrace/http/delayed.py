@@ -68,10 +68,10 @@ class DelayedOperations:
         states: Schema = {"type": "string", "enum": ["pending", "settled"]}
         cancel = fields(
             receipts=listing(_RECEIPT, ITEMS_MAX), message_ids=listing(_MESSAGE_ID, ITEMS_MAX)
-        )
+        ) | {"minProperties": 1}
         settle = fields(
             commit=listing(_REFERENCE, ITEMS_MAX), rollback=listing(_REFERENCE, ITEMS_MAX)
-        )
+        ) | {"minProperties": 1}
         poll = fields(max=integer(1, CHECKS_MAX), wait_ms=integer(0, WAIT_MS_MAX))
         self.operations = [
             Operation("GET", f"{topic}/delayed", "listDelayed",

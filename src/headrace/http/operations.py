@@ -149,6 +149,17 @@ def fields(required: Sequence[str] = (), **properties: Schema) -> Schema:
     }
 
 
+def needing(*names: str, true: Sequence[str] = ()) -> Schema:
+    """The schema of an object that has these fields, and others that are true: a part of `anyOf`
+    or `not`."""
+    is_true = {"type": "boolean", "enum": [True]}
+    return {
+        "type": "object",
+        "required": [*names, *true],
+        "properties": dict.fromkeys(true, is_true),
+    }
+
+
 TOPIC: Final = text(249, 1, pattern="^[a-zA-Z0-9._-]{1,249}$")
 GROUP: Final = text(8_000, 1)
 SET_GROUP: Final = text(255, 1)

@@ -25,6 +25,7 @@ from headrace.http.operations import (
     fields,
     integer,
     listing,
+    needing,
     page,
     text,
 )
@@ -40,6 +41,37 @@ _ADDRESS: Final[Schema] = text(NAME_LENGTH_MAX, 1) | {
     "oneOf": [text(NAME_LENGTH_MAX, 1, format=name) for name in ("ipv4", "ipv6")]
 }
 _KEY: Final[Schema] = {"type": "string", "enum": [*KEYS]}
+
+
+def _named(name: str) -> tuple[Schema, Schema]:
+    """Bodies that name an entity of this type, and its default."""
+    return needing(name), needing(true=[f"default_{name}"])
+
+
+def _together(one: Schema, other: Schema) -> Schema:
+    """Bodies that fit both."""
+    return {
+        "type": "object",
+        "required": one["required"] + other["required"],
+        "properties": one["properties"] | other["properties"],
+    }
+
+
+def _one_entity() -> Schema:
+    """What the fields of a body that names an entity must be together."""
+    named = {name: _named(name) for name in _NAMES}
+    clashes = [_together(*both) for both in named.values()]
+    others = [part for name in _NAMES if name != "ip" for part in named[name]]
+    clashes += [_together(address, other) for address in named["ip"] for other in others]
+    return {
+        "description": "A user, a client id or both, or an IP address; each by its name or as the"
+        " default of its type.",
+        "anyOf": [part for both in named.values() for part in both],
+        "not": {
+            "description": "a name and the default of one type, or an IP address and another type",
+            "anyOf": clashes,
+        },
+    }
 
 
 def _entity_schema() -> dict[str, Schema]:
@@ -84,6 +116,7 @@ class QuotaOperations:
             "description": "Quotas to set, by Kafka's names.",
         }
         body = fields((), **_entity_schema(), set=rates, reset=listing(_KEY, 100))
+        body |= _one_entity()
         self.operations = [
             Operation("GET", path, "listQuotas", "List the quotas of all entities.",
                       self._list, PAGE),

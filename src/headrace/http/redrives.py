@@ -18,7 +18,8 @@ from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.background_tasks import RUNNING, TooManyTasks
 from headrace.errors import HeadraceError
 from headrace.http.background import TaskOperations
-from headrace.http.operations import TOPIC, Call, Json, fields, integer, listing, text
+from headrace.http.dead_letters import LETTER
+from headrace.http.operations import TOPIC, Call, Json, fields, integer, listing, needing, text
 from headrace.http.problems import Contradiction
 from headrace.runtime.child_process import HELPER_VARIABLE, run_python
 
@@ -55,16 +56,17 @@ class RedriveOperations:
             reason=text(1_000, 1),
             rate=integer(1, RATE_MAX),
             loop_max=integer(1, 1_000),
-            letters=listing(text(30, 3, pattern="^[0-9]{1,7}:[0-9]{1,19}$"), LETTERS_MAX, 1),
+            letters=listing(LETTER, LETTERS_MAX, 1),
             dry_run={"type": "boolean"},
         )
+        body["not"] = needing("rate", true=["dry_run"]) | {
+            "description": "'rate' has no effect with 'dry_run': omit it"
+        }
         summary = "Redrive the records of a dead letter topic in a task, each once."
         self.operations = TaskOperations(tasks, "redrive", summary, body, self._begin).operations
 
     async def _begin(self, call: Call) -> BackgroundTask:
         body = call.body
-        if body.get("dry_run") and "rate" in body:
-            raise Contradiction("'rate' has no effect with 'dry_run': omit it")
         name = self._services.topics.get(body["topic"]).name
         if "to" in body:
             self._services.topics.get(body["to"])

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 Schema = dict[str, Any]
 _KEYWORDS: Final = {
-    "additionalProperties", "default", "description", "enum", "format", "items", "maximum",
-    "maxItems", "maxLength", "maxProperties", "minimum", "minItems", "minLength", "minProperties",
-    "oneOf", "pattern", "properties", "propertyNames", "required", "type",
+    "additionalProperties", "anyOf", "default", "description", "enum", "format", "items",
+    "maximum", "maxItems", "maxLength", "maxProperties", "minimum", "minItems", "minLength",
+    "minProperties", "not", "oneOf", "pattern", "properties", "propertyNames", "required", "type",
 }  # fmt: skip
 _FORMATS: Final[dict[str, Callable[[str], object]]] = {"ipv4": IPv4Address, "ipv6": IPv6Address}
 """Raise ValueError for other texts."""
@@ -33,14 +33,18 @@ _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
 }
 
 
+_SEE: Final = "see /openapi.json"
+
+
 def verify(schema: Schema) -> None:
     """Raises ValueError on a keyword that `check` does not know: a fault of ours."""
     if unknown := set(schema) - _KEYWORDS:
         raise ValueError(f"a schema uses {sorted(unknown)}, which is not checked")
     if schema.get("format", "ipv4") not in _FORMATS:
         raise ValueError(f"a schema has the format {schema['format']}, which is not checked")
-    parts = [*schema.get("properties", {}).values(), *schema.get("oneOf", ())]
-    parts += [schema[name] for name in ("items", "propertyNames") if name in schema]
+    parts = [*schema.get("properties", {}).values()]
+    parts += [*schema.get("oneOf", ()), *schema.get("anyOf", ())]
+    parts += [schema[name] for name in ("items", "not", "propertyNames") if name in schema]
     if isinstance(schema.get("additionalProperties"), dict):
         parts.append(schema["additionalProperties"])
     for part in parts:
@@ -58,8 +62,14 @@ def check(value: Any, schema: Schema, where: str) -> None:
             raise RequestInvalid(f"{where} is no {kind}")
     if "enum" in schema and value not in schema["enum"]:
         raise RequestInvalid(f"{where} is one of {', '.join(map(str, schema['enum'][:20]))}")
-    if "oneOf" in schema and not any(_fits(value, part, where) for part in schema["oneOf"]):
-        raise RequestInvalid(f"{where} has none of the allowed forms: see /openapi.json")
+    for name in ("oneOf", "anyOf"):
+        if name in schema and not any(_fits(value, part, where) for part in schema[name]):
+            raise RequestInvalid(
+                f"{where} has none of the allowed forms: {schema.get('description', _SEE)}"
+            )
+    if "not" in schema and _fits(value, schema["not"], where):
+        reason = schema["not"].get("description", _SEE)
+        raise RequestInvalid(f"{where} has a form that is not allowed: {reason}")
     if kind == "integer":
         _check_range(value, schema, where)
     elif kind == "string":
@@ -89,7 +99,7 @@ def _check_range(value: float, schema: Schema, where: str) -> None:
 def _check_text(value: str, schema: Schema, where: str) -> None:
     _check_count(len(value), schema.get("minLength"), schema.get("maxLength"), where)
     pattern = schema.get("pattern")
-    if pattern is not None and not re.search(pattern, value):
+    if pattern is not None and not re.search(_python(pattern), value):
         raise RequestInvalid(f"{where} does not match {pattern}")
     if "format" in schema:
         try:
@@ -98,6 +108,11 @@ def _check_text(value: str, schema: Schema, where: str) -> None:
             raise RequestInvalid(f"{where} is no {schema['format']} address") from None
     if any("\ud800" <= letter <= "\udfff" for letter in value):
         raise RequestInvalid(f"{where} is no text that UTF-8 could hold")
+
+
+def _python(pattern: str) -> str:
+    """JSON Schema's patterns are ECMA-262's, whose `$` does not match before a last newline."""
+    return f"{pattern[:-1]}\\Z" if pattern.endswith("$") else pattern
 
 
 def _check_count(count: int, low: int | None, high: int | None, where: str) -> None:

@@ -62,7 +62,7 @@ class SearchOperations:
         asked: dict[str, Schema] = {
             "topic": TOPIC,
             **conditions,
-            "header": text(8_192, 3, description="NAME=VALUE"),
+            "header": text(8_192, 3, pattern=r"^[^=]+=[\s\S]+$", description="NAME=VALUE"),
             "partition": PARTITION,
             "time_ms": integer(1, TIME_MS_MAX, default=TIME_MS),
             **PAGE,
@@ -87,10 +87,7 @@ class SearchOperations:
         topic, query = self._services.topics.get(call.path["topic"]), call.query
         headers = []
         if "header" in query:
-            name, is_pair, value = query["header"].partition("=")
-            if not (is_pair and name and value):
-                raise Contradiction("'header' is NAME=VALUE")
-            headers = [[name, value]]
+            headers = [query["header"].split("=", 1)]
         condition = parse_condition(query, headers)
         start = _place(query.get("page_token", ""))
         bounds = SearchBounds(query.get("limit", LIMIT_DEFAULT), query.get("time_ms", TIME_MS))

@@ -18,6 +18,7 @@ from headrace.http.operations import (
     Operation,
     fields,
     integer,
+    needing,
     text,
 )
 from headrace.http.partitions import failed_brokers
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 TIME_MS: Final = 5_000
 TIME_MS_MAX_OF_CALL: Final = 30_000
 TASK_TIME_MS: Final = 3_600_000
+_NAME_ONE: Final = "name the message by message_id, or by partition and offset"
 
 
 class TraceOperations:
@@ -54,7 +56,14 @@ class TraceOperations:
         }
         asked = {"topic": TOPIC, **of_message,
                  "time_ms": integer(1, TIME_MS_MAX_OF_CALL, default=TIME_MS)}  # fmt: skip
-        body = fields(["topic"], topic=TOPIC, **of_message)
+        body: Schema = fields(["topic"], topic=TOPIC, **of_message) | {
+            "description": _NAME_ONE,
+            "anyOf": [needing("message_id"), needing("partition", "offset")],
+            "not": {
+                "description": _NAME_ONE,
+                "anyOf": [needing("message_id", name) for name in ("partition", "offset")],
+            },
+        }
         started = TaskOperations(tasks, "trace", "Trace a message in a task.", body, self._begin)
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/trace", "traceMessage",
@@ -112,7 +121,7 @@ def _check(given: Json) -> None:
     is_by_offset = "partition" in given and "offset" in given
     is_partial = ("partition" in given) != ("offset" in given)
     if is_partial or is_by_offset == ("message_id" in given):
-        raise Contradiction("name the message by message_id, or by partition and offset")
+        raise Contradiction(_NAME_ONE)
 
 
 def _event(event: TraceEvent) -> Json:

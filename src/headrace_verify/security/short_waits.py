@@ -1,25 +1,50 @@
-"""Hooks of schemathesis: shorten the wait time of requests that may wait for a minute or for ever.
+"""Hooks of schemathesis: shorten waits, and name a topic and a group that exist.
 
-Invariants: only a valid `wait_ms` is shortened, so that limits are still tested.
+Invariants: only a valid wait is shortened, so that limits are still tested. Every second
+request that the document allows asks for the topic and the group of `KNOWN`, because generated
+names are hardly ever those of something that exists, and 404 tests no more than the route.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, Final
 
 import schemathesis
 
-WAIT_MS = 50
+WAITS = ("wait_ms", "span_ms")
+WAIT_MS_LOW = 100
 WAIT_MS_MAX = 60_000
 STREAM_S = 1.0
-"""How long a stream of events, which never ends, is read."""
-STREAMS = ("/tail",)
+"""How long a stream of events, which never ends, may be silent before it is left."""
+STREAM = "text/event-stream"
+KNOWN: Final = {"topic": "attacked", "group": "attacked"}
+"""What the attack has created. It is not deleted: others would find nothing."""
+SPARED: Final = frozenset(("deleteTopic", "deleteGroup", "growTopic", "followTopic"))
+"""Operations that would take it away, let it grow to ten thousand partitions, or wait in vain."""
+_TURNS = itertools.cycle((True, False))
+
+
+def _is_stream(case: Any) -> bool:
+    """Whether the document says that the operation's answer never ends."""
+    answers = case.operation.definition.raw["responses"].values()
+    return any(STREAM in answer.get("content", {}) for answer in answers)
 
 
 def _shorten(holder: Any) -> None:
-    wait_ms = holder.get("wait_ms") if isinstance(holder, dict) else None
-    if isinstance(wait_ms, int | float) and WAIT_MS < wait_ms <= WAIT_MS_MAX:
-        holder["wait_ms"] = WAIT_MS
+    for name in WAITS if isinstance(holder, dict) else ():
+        given = str(holder.get(name))  # text in a query
+        if given.isdecimal() and WAIT_MS_LOW < int(given) <= WAIT_MS_MAX:
+            holder[name] = WAIT_MS_LOW
+
+
+def _name_known(case: Any) -> None:
+    meta, name = case.meta, case.operation.definition.raw["operationId"]
+    if meta is None or not meta.generation.mode.is_positive or name in SPARED or not next(_TURNS):
+        return
+    for holder in (case.path_parameters, case.body):
+        if isinstance(holder, dict):
+            holder.update({name: KNOWN[name] for name in KNOWN if name in holder})
 
 
 @schemathesis.hook
@@ -27,5 +52,6 @@ def before_call(_context: Any, case: Any, kwargs: Any) -> None:
     """Called for each request before it is sent."""
     _shorten(case.body)
     _shorten(case.query)
-    if case.path.endswith(STREAMS):
+    _name_known(case)
+    if _is_stream(case):
         kwargs["timeout"] = STREAM_S

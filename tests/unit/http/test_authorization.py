@@ -61,8 +61,6 @@ class NamedWeb(Web):
         query = {"message_id": "x"} if name == "traceMessage" else {}
         path += "?" + "&".join(f"{key}={value}" for key, value in query.items())
         body = None if operation.body is None else _made(operation.body, "", topic)
-        if name == "startTrace":
-            body["message_id"] = "x"
         if name == "followEvents":  # without an end
             status, data = await self.raw(operation.method, path, b"", leaves=True)
             return status, json.loads(data) if status != 200 else None
@@ -73,12 +71,14 @@ def _made(schema: dict[str, Any], name: str, topic: str) -> Any:
     """A value that the schema allows, which names the topic wherever it can."""
     if "enum" in schema:
         return schema["enum"][0]
-    if "oneOf" in schema or "anyOf" in schema:
-        return _made((schema.get("oneOf") or schema["anyOf"])[0], name, topic)
     kind = schema.get("type", "object")
+    if "type" not in schema and "oneOf" in schema:
+        return _made(schema["oneOf"][0], name, topic)
     if kind == "object":
         properties = schema.get("properties", {})
-        wanted = dict.fromkeys([*schema.get("required", ()), *(set(properties) & {"to"})])
+        one_of = schema.get("anyOf", [{}])[0]
+        needed = [*schema.get("required", ()), *one_of.get("required", ())]
+        wanted = dict.fromkeys([*needed, *(set(properties) & {"to"})])
         for more in properties:
             if len(wanted) >= schema.get("minProperties", 0):
                 break
@@ -87,6 +87,8 @@ def _made(schema: dict[str, Any], name: str, topic: str) -> Any:
     if kind == "array":
         count = max(schema.get("minItems", 0), 1)
         return [_made(schema["items"], name, topic)] * count
+    if kind == "string" and ":" in schema.get("pattern", ""):  # a place
+        return f"{topic}-0:0" if name == "to" else "0:0"
     if kind == "string":
         return (
             topic if name in {"topic", "to", "name"} else "x" * max(schema.get("minLength", 1), 1)

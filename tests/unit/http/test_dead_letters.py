@@ -126,7 +126,7 @@ async def test_letters_are_listed_with_their_origin_and_by_pages(web):
     assert "next_page_token" not in rest
     _, none = await web.ask("GET", f"{path}?reason=other")
     assert none["letters"] == []
-    assert (await web.ask("GET", f"{path}?page_token=x"))[0] == 409
+    assert (await web.ask("GET", f"{path}?page_token=x"))[0] == 400
 
 
 @on_the_web
@@ -165,14 +165,17 @@ async def test_what_cannot_be_edited_is_refused(web):
     await with_letters(web)
     path = "/v1/dead-letters/orders.dead/edits"
     place = {"partition": 0, "offset": 1}
-    assert (await web.ask("POST", path, {**place, "value": "v1"}))[0] == 400
+    assert (await web.ask("POST", path, place))[0] == 400
+    assert (await web.ask("POST", path, {**place, "value": "v1"}))[0] == 409
+    unfit = {**place, "value": "no base64", "value_encoding": "base64"}
+    assert (await web.ask("POST", path, unfit))[0] == 409
     for name in ("__dlq.errors.topic", "headrace-redrives", "headrace-edited", "headrace-producer"):
         refused = await web.ask("POST", path, {**place, "headers": [[name, "x"]]})
-        assert refused[0] == 400, name
+        assert refused[0] == 409, name
     assert (await web.ask("POST", path, {**place, "offset": 99, "value": "x"}))[0] == 409
     await web.ask("POST", path, {**place, "value": "x"})
     status, answer = await web.ask("POST", path, {"partition": 0, "offset": 3, "value": "y"})
-    assert status == 400
+    assert status == 409
     assert "is an edit of 0:1" in answer["detail"]
     group = "headrace-redrive.orders.dead"
     await web.node.services.all_groups.commit(group, "orders.dead", 0, 2)
@@ -258,9 +261,12 @@ async def test_what_somebody_has_or_will_read_is_not_taken_back_and_says_why(web
     await web.node.services.all_groups.commit("readers", "orders", 0, 0)
     answer = await take_back(web, 1)
     assert "consumer group readers will read it" in answer["results"][0]["reason"]
-    wrong = {"sent": [{"letter": one, "to": "orders-0:1"} for one in ("0:0", "abc")]}
-    _, answer = await web.ask("POST", "/v1/dead-letters/orders.dead/take-back", wrong)
+    path = "/v1/dead-letters/orders.dead/take-back"
+    wrong = {"sent": [{"letter": "0:0", "to": "orders-0:1"}]}
+    _, answer = await web.ask("POST", path, wrong)
     assert "is not the letter at 0:0" in answer["results"][0]["reason"]
-    assert "not a place such as" in answer["results"][1]["error"]["detail"]
+    for letter, to in (("abc", "orders-0:1"), ("0:0", "orders"), ("0:0\n", "orders-0:1")):
+        refused = await web.ask("POST", path, {"sent": [{"letter": letter, "to": to}]})
+        assert refused[0] == 400, refused
     _, summary = await web.ask("GET", "/v1/dead-letters/orders.dead")
     assert summary["records"] == 0

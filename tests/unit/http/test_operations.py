@@ -318,6 +318,17 @@ def test_nothing_is_served_beyond_loopback() -> None:
         ("GET", "/v1/topics/t/records?offset=-1", b""),
         ("GET", "/v1/topics/t/records?offset=99999999999999999999", b""),
         ("GET", "/v1/topics/a%20b", b""),
+        ("GET", "/v1/topics/t%0a", b""),
+        ("GET", "/v1/topics/t/messages?header=no-pair", b""),
+        ("POST", "/v1/topics/t/delayed/cancel", b"{}"),
+        ("POST", "/v1/topics/t/half/settle", b"{}"),
+        ("POST", "/v1/traces", b'{"topic": "t", "partition": 0}'),
+        ("POST", "/v1/traces", b'{"topic": "t", "partition": 0, "message_id": "a"}'),
+        ("POST", "/v1/redrives", b'{"topic": "t", "dry_run": true, "rate": 5}'),
+        ("POST", "/v1/redrives", b'{"topic": "t", "letters": ["1"]}'),
+        ("PATCH", "/v1/quotas", b'{"set": {"producer_byte_rate": 5}}'),
+        ("PATCH", "/v1/quotas", b'{"user": "a", "default_user": true}'),
+        ("PATCH", "/v1/quotas", b'{"user": "a", "ip": "10.0.0.1"}'),
     ],
 )  # fmt: skip
 def test_malformed_requests_get_a_problem(method: str, target: str, body: bytes) -> None:

@@ -199,7 +199,7 @@ async def test_a_rate_without_effect_is_refused(web: Web) -> None:
     await create(web)
     asked = {"topic": "orders", "dry_run": True, "rate": 10}
     status, problem = await web.ask("POST", "/v1/redrives", asked)
-    assert (status, "no effect" in problem["detail"]) == (409, True)
+    assert (status, "no effect" in problem["detail"]) == (400, True)
 
 
 @on_the_web

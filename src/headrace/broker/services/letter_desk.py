@@ -22,7 +22,6 @@ from headrace.errors import (
     HeadraceError,
     OffsetOutOfRange,
     Rejected,
-    RequestInvalid,
     StorageUnavailable,
 )
 from headrace.log.visibility import READ_COMMITTED
@@ -65,6 +64,10 @@ _UNSEEN: Final = frozenset({"waiting", "available"})
 
 class LetterSent(Rejected):
     """The letter was sent back already."""
+
+
+class EditRefused(Rejected):
+    """What was asked is no letter, or cannot be changed in this way."""
 
 
 class Place(NamedTuple):
@@ -236,7 +239,7 @@ class LetterDesk:
 
     async def letter(self, topic: Topic, place: Place) -> PlacedLetter:
         """The letter at a place with its newest edit. Raises OffsetOutOfRange, LetterSent,
-        RequestInvalid for an edit, StorageUnavailable if the edits are too many to be read."""
+        EditRefused for an edit, StorageUnavailable if the edits are too many to be read."""
         topic.check_partition(place.partition)
         start = (await self.redriven(topic)).get(place.partition, 0)
         if place.offset < start:
@@ -247,7 +250,7 @@ class LetterDesk:
         record = await self._record(topic, place)
         original = edit_of(record.headers)
         if original is not None and original[1] >= start:
-            raise RequestInvalid(
+            raise EditRefused(
                 f"the record at {place} of {topic.name} is an edit of {Place(*original)}: name that"
             )
         scan = Scan(SCAN_RECORDS_MAX)
@@ -268,7 +271,7 @@ class LetterDesk:
     ) -> tuple[PlacedLetter, Record, list[str]]:
         """Edit a letter; returns it as it was, as it is, and what changed.
 
-        Raises what `letter` raises, RequestInvalid if nothing would change.
+        Raises what `letter` raises, EditRefused if nothing would change.
         """
         before = await self.letter(topic, place)
         after, changed = _edited(before, change, who, self._clock.now_ms())
@@ -381,7 +384,7 @@ class LetterDesk:
 def _edited(
     before: PlacedLetter, change: LetterChange, who: str, now_ms: int
 ) -> tuple[Record, list[str]]:
-    """(the edit, what it changes). Raises RequestInvalid."""
+    """(the edit, what it changes). Raises EditRefused."""
     record = before.record
     parts = {"key": record.key, "value": record.value}
     changed = [name for name, data in change.fields.items() if data != parts[name]]
@@ -390,12 +393,12 @@ def _edited(
     if change.headers is not None:
         for name, _ in change.headers:
             if _is_kept(name) or name in _RESERVED:
-                raise RequestInvalid(f"the header {name[:100]} says where the letter came from")
+                raise EditRefused(f"the header {name[:100]} says where the letter came from")
         if change.headers != own:
             changed.append("headers")
             own = change.headers
     if not changed:
-        raise RequestInvalid("the letter is as wanted already: nothing would change")
+        raise EditRefused("the letter is as wanted already: nothing would change")
     parts |= change.fields
     noted = f"{who} {now_ms} {','.join(changed)}".encode()
     headers = [*own, *kept, (EDIT_OF, str(before.place).encode()), (EDITED, noted)]
