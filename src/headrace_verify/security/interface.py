@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from headrace_verify.security.known import KNOWN
+
 if TYPE_CHECKING:
     from headrace_verify.wire.abuse import Abuse
 
@@ -41,6 +43,26 @@ def _document(abuse: Abuse) -> dict[str, Any]:
     return found
 
 
+def _create_known(abuse: Abuse) -> None:
+    """Create the topic and the group that the hooks name, with a record that is a dead letter."""
+    topic, group = KNOWN["topic"], KNOWN["group"]
+    letter = {"key": "k", "value": "v", "headers": [["__dlq.errors.topic", topic]]}
+    attributes = {"headrace.message.attributes": "true"}
+    client = http.client.HTTPConnection(*abuse.http, timeout=30)
+    try:
+        for path, body in (
+            ("/v1/topics", {"name": topic, "partitions": 2, "config": attributes}),
+            (f"/v1/topics/{topic}/records", {"records": [letter] * 3}),
+            (f"/v1/queues/{topic}/{group}/receive", {"max": 1}),
+        ):
+            headers = {"Content-Type": "application/json"}
+            client.request("POST", path, json.dumps(body), headers)
+            answer = client.getresponse()
+            abuse.expect(answer.status == 200, f"{path}: {answer.read()[:300]!r}")
+    finally:
+        client.close()
+
+
 def answers_are_as_the_interface_says(abuse: Abuse) -> None:
     document = _document(abuse)
     abuse.expect(str(document.get("openapi", "")).startswith("3.1"), "there is no OpenAPI document")
@@ -49,6 +71,7 @@ def answers_are_as_the_interface_says(abuse: Abuse) -> None:
             "requests generated from the OpenAPI document: schemathesis is not installed"
         )
         return
+    _create_known(abuse)
     examples = EXAMPLES_LONG if abuse.is_long else EXAMPLES
     seed = abuse.rng.randrange(1 << 30)
     paths = sorted(document["paths"])

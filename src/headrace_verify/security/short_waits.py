@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import schemathesis
 
+from headrace_verify.security.known import KNOWN
+
 WAITS = ("wait_ms", "span_ms")
 WAIT_MS_LOW = 100
 WAIT_MS_MAX = 60_000
 STREAM_S = 1.0
 """How long a stream of events, which never ends, may be silent before it is left."""
 STREAM = "text/event-stream"
-KNOWN: Final = {"topic": "attacked", "group": "attacked"}
-"""What the attack has created. It is not deleted: others would find nothing."""
 SPARED: Final = frozenset(("deleteTopic", "deleteGroup", "growTopic", "followTopic"))
 """Operations that would take it away, let it grow to ten thousand partitions, or wait in vain."""
 _TURNS = itertools.cycle((True, False))
