@@ -411,7 +411,8 @@ def test_a_fetch_that_waits_loses_its_right_with_the_rule():
 
 
 def test_a_fetch_session_is_no_way_around_the_rules():
-    """Its id may be guessed, or its owner's right removed."""
+    """It does not exist for another principal, who would learn which topics its owner reads, and
+    could end it; and it ends with the owner's right."""
 
     async def scenario() -> None:
         async with guarded() as rig:
@@ -419,12 +420,29 @@ def test_a_fetch_session_is_no_way_around_the_rules():
             await _grant(rig, READ_TOPIC)
             first = await owner.ask(apis.FETCH, 12, _fetch(12, topic, session_epoch=0))
             assert codes_in(first) == {0}
-            root = NamedClient(rig, ROOT)
+            root, number = NamedClient(rig, ROOT), first.session_id
             await root.ask(apis.PRODUCE, 9, _produce(topic))
-            thief = NamedClient(rig, NOBODY)
-            more = {"session_id": first.session_id, "session_epoch": 1, "topics": []}
-            stolen = await thief.ask(apis.FETCH, 12, _fetch(12, topic) | more)
-            assert codes_in(stolen) == {0, 29}
+
+            async def resume(
+                client: NamedClient, epoch: int, number: int = number
+            ) -> tuple[int, list[tuple[str, int]]]:
+                more = {"session_id": number, "session_epoch": epoch, "topics": []}
+                answer = await client.ask(apis.FETCH, 12, _fetch(12, topic) | more)
+                found = [(one.topic, one.partitions[0].error_code) for one in answer.responses]
+                return answer.error_code, found
+
+            for other in (NamedClient(rig, NOBODY), root):
+                absent = await resume(other, 1, 1 + number % 7)
+                assert absent == (70, [])
+                for epoch in (1, 2):
+                    assert await resume(other, epoch) == absent
+                for epoch in (-1, 0):
+                    assert await resume(other, epoch) == (0, [])
+            again = NamedClient(rig, Principal(*SOMEBODY))
+            assert await resume(again, 1) == (0, [(TOPIC, 0)]), "another connection of its owner"
+            assert rig.node.access is not None
+            await rig.node.access.delete(AclFilter(principal=str(SOMEBODY)))
+            assert await resume(owner, 2) == (0, [(TOPIC, 29)])
 
     asyncio.run(scenario())
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from face_rig import Client, Rig, batch, broker
 
+from headrace.broker.security.principal import ANONYMOUS
 from headrace.errors import FetchSessionUnknown, NotOwner
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
@@ -277,23 +278,23 @@ def test_a_topic_made_again_is_the_new_one_by_name_and_unknown_by_its_old_id(
 
 def test_epochs_begin_again_at_one_behind_the_last() -> None:
     sessions = FetchSessions(SystemRandomness(), 10)
-    session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]))
+    session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]), ANONYMOUS)
     assert session is not None
     session.epoch = 2**31 - 1
-    sessions.resolve(_plain(session.id, 2**31 - 1, []))
+    sessions.resolve(_plain(session.id, 2**31 - 1, []), ANONYMOUS)
     assert session.epoch == 1
 
 
 def test_a_session_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 10)
     sessions = FetchSessions(SystemRandomness(), 10)
-    session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]))
+    session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]), ANONYMOUS)
     assert session is not None
     many = [FetchPartition(b"t", number, -1, 0, 1) for number in range(11)]
     with pytest.raises(FetchSessionUnknown):
-        sessions.resolve(_plain(session.id, 1, many))
+        sessions.resolve(_plain(session.id, 1, many), ANONYMOUS)
     assert len(sessions) == 0
-    assert sessions.resolve(_plain(0, 0, many)) == (None, False)
+    assert sessions.resolve(_plain(0, 0, many), ANONYMOUS) == (None, False)
 
 
 def _plain(session_id: int, epoch: int, partitions: list[FetchPartition]) -> FetchRequest:

@@ -165,7 +165,9 @@ class FetchHandler:
                 # Without a session: in a full fetch, omitted partitions would count as missing.
                 self._send(fetch, write_fetch(version, 0, 0, [], reply.throttle_ms))
                 return
-            fetch.session, fetch.is_incremental = self.sessions.resolve(request)
+            fetch.session, fetch.is_incremental = self.sessions.resolve(
+                request, connection.session.principal
+            )
         except HeadraceError as error:
             self._send(fetch, write_fetch(version, code_of(error), 0, [], reply.throttle_ms))
             return

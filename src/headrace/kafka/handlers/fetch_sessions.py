@@ -1,7 +1,8 @@
 """Fetch sessions: a client names its partitions once, and then only changes (KIP-227).
 
-Invariants: knows sessions, not logs. A session belongs to the client that created it, under a
-random id; the oldest idle one is evicted when there are too many.
+Invariants: knows sessions, not logs. A session belongs to the principal that created it, on any of
+its connections; to others it does not exist, so that a guessed id neither shows which topics a
+client reads nor ends its session. The oldest idle one is evicted when there are too many.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from headrace.errors import FetchSessionEpochInvalid, FetchSessionUnknown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from headrace.broker.security.principal import Principal
     from headrace.kafka.wire.fetch import FetchPartition, FetchRequest, FetchResult
     from headrace.runtime.randomness import Randomness
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
-NO_SESSION = 0
 _INT32_MAX = 2**31 - 1
 PARTITIONS_MAX = 10_000
 """Per session; a client with more partitions fetches without one."""
@@ -40,10 +41,13 @@ class CachedPartition:
 class FetchSession:
     """What one client is fetching."""
 
-    __slots__ = ("epoch", "id", "partitions")
+    __slots__ = ("epoch", "id", "owner", "partitions")
 
-    def __init__(self, session_id: int, partitions: Iterable[FetchPartition]) -> None:
+    def __init__(
+        self, session_id: int, owner: Principal | None, partitions: Iterable[FetchPartition]
+    ) -> None:
         self.id = session_id
+        self.owner = owner
         self.epoch = 1
         self.partitions = {(p.topic, p.partition): CachedPartition(p) for p in partitions}
 
@@ -93,18 +97,26 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def resolve(self, request: FetchRequest) -> tuple[FetchSession | None, bool]:
+    def resolve(
+        self, request: FetchRequest, principal: Principal | None
+    ) -> tuple[FetchSession | None, bool]:
         """(the request's session or None, whether the response may omit what is known).
 
-        Raises FetchSessionUnknown, FetchSessionEpochInvalid.
+        `principal`: who sends the request. Raises FetchSessionUnknown, FetchSessionEpochInvalid.
         """
+        session = self._sessions.get(request.session_id)
+        if (
+            session is not None
+            and session.owner is not principal  # the same object on one connection
+            and session.owner != principal
+        ):
+            session = None
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
-            if request.session_id != NO_SESSION:
-                self._sessions.pop(request.session_id, None)
+            if session is not None:
+                del self._sessions[session.id]
             if request.session_epoch == FINAL_EPOCH or len(request.partitions) > PARTITIONS_MAX:
                 return None, False
-            return self._open(request), False
-        session = self._sessions.get(request.session_id)
+            return self._open(request, principal), False
         if session is None:
             raise FetchSessionUnknown(
                 f"fetch session {request.session_id} does not exist or was evicted"
@@ -126,7 +138,7 @@ class FetchSessions:
         self._sessions[session.id] = self._sessions.pop(session.id)
         return session, True
 
-    def _open(self, request: FetchRequest) -> FetchSession | None:
+    def _open(self, request: FetchRequest, owner: Principal | None) -> FetchSession | None:
         if not request.partitions:
             return None
         while len(self._sessions) >= self._sessions_max:
@@ -134,6 +146,6 @@ class FetchSessions:
         session_id = 1 + self._randomness.below(_INT32_MAX - 1)
         while session_id in self._sessions:
             session_id = 1 + self._randomness.below(_INT32_MAX - 1)
-        session = FetchSession(session_id, request.partitions)
+        session = FetchSession(session_id, owner, request.partitions)
         self._sessions[session_id] = session
         return session
