@@ -517,7 +517,7 @@ def _services_of(node: Node) -> Services:
     authentication = without_listeners(*parts, broker_id)
     logins = authentication.logins
     issuers = Issuers(node.metadata, logins.users, logins.secret, node.clock, node.randomness)
-    logins.delegation = issuers.tokens
+    logins.delegation, logins.keys = issuers.tokens, issuers.keys
     search = Search(
         *(topics, node.shares, node.timers),
         lambda: groups.values("errors.deadletterqueue.topic.name"),

@@ -1,4 +1,4 @@
-"""`headrace key`: API keys, which programs send over HTTP instead of a password.
+"""`headrace key`: API keys, which programs use instead of a password.
 
 Invariants: a key is printed once, when it is created; it is never an option or an argument.
 """
@@ -61,17 +61,18 @@ def _scope_text(key: dict[str, Any]) -> str:
 
 @click.group()
 def key() -> None:
-    """Create, list and revoke API keys for the HTTP interface.
+    """Create, list and revoke API keys for HTTP and access keys for RocketMQ's clients.
 
     \b
     Examples:
       headrace key create nightly-export --scope "READ topic orders" --expires 30d
       headrace key create agent --scope "READ,WRITE topic raw.*" --scope "READ group agent"
+      headrace key create billing --for rocketmq --user billing
       headrace key list
       headrace key revoke 0123456789abcdef --yes
 
-    A program sends its key as `Authorization: Bearer hrk_...`. A key acts as the user that created
-    it, within its scope. See docs/SECURITY.md.
+    A program sends its key as `Authorization: Bearer hrk_...`; RocketMQ's clients sign with theirs.
+    A key acts as the user that created it, within its scope. See docs/SECURITY.md.
     """
 
 
@@ -86,16 +87,24 @@ def key() -> None:
     " Default: whatever its user may do.",
 )
 @click.option("--expires", metavar="DURATION", default="90d", show_default=True, help="Such as 8h.")
+@click.option(
+    "--for",
+    "kind",
+    type=click.Choice(("http", "rocketmq")),
+    default="http",
+    show_default=True,
+    help="Which clients use it. RocketMQ's get an access key and a secret.",
+)
 @click.option("--user", metavar="NAME", help="Act as another user: needs CREATE_TOKENS on it.")
 @AS_JSON
 @HTTP
 @click.pass_obj
 def create(
-    session: CliSession, name: str, scopes: tuple[str, ...], expires: str, user: str | None,
-    as_json: bool,
+    session: CliSession, name: str, scopes: tuple[str, ...], expires: str, kind: str,
+    user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Create a key, and print it once."""
-    body: dict[str, Any] = {"name": name, "lifetime_ms": parse_duration_ms(expires)}
+    body: dict[str, Any] = {"name": name, "lifetime_ms": parse_duration_ms(expires), "kind": kind}
     if user is not None:
         body["user"] = user
     if scopes:
@@ -106,7 +115,11 @@ def create(
         return
     click.echo(f"key {made['id']} of {made['principal']} created ({_scope_text(made)})", err=True)
     click.echo(f"expires {iso_time(made['expires_ms'])}; it is shown only now:", err=True)
-    click.echo(made["key"])
+    if kind == "rocketmq":
+        click.echo(f"access key: {made['id']}")
+        click.echo(f"secret: {made['secret']}")
+    else:
+        click.echo(made["key"])
 
 
 @key.command("list")
@@ -120,9 +133,9 @@ def list_(session: CliSession, as_json: bool) -> None:
         print_json({"keys": found})
         return
     print_table(
-        ["id", "name", "principal", "expires", "scope"],
+        ["id", "name", "for", "principal", "expires", "scope"],
         [
-            [one["id"], one["name"], one["principal"], iso_time(one["expires_ms"]),
+            [one["id"], one["name"], one["kind"], one["principal"], iso_time(one["expires_ms"]),
              _scope_text(one)]
             for one in found
         ],

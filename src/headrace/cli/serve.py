@@ -55,13 +55,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 RATE_LIMITED_LOGGERS = (
+    "headrace.broker.security.authentication",
     "headrace.grpc.calls",
     "headrace.grpc.protocol",
     "headrace.http.connection",
+    "headrace.http.logins",
     "headrace.kafka.connection",
     "headrace.kafka.dispatch",
     "headrace.kafka.handlers.fetch",
     "headrace.log.step_queue",
+    "headrace.rocketmq.signed",
     "headrace.runtime.tls",
     "uvicorn.error",
 )

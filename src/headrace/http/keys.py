@@ -1,4 +1,4 @@
-"""API keys over HTTP: create, list and revoke them.
+"""API keys, administered over HTTP: create, list and revoke them.
 
 Invariants: a client makes keys for itself; for another principal it needs CREATE_TOKENS on that
 user, to see them DESCRIBE_TOKENS, as for delegation tokens (KIP-373). A key makes and revokes no
@@ -14,6 +14,8 @@ from starlette.responses import JSONResponse
 from headrace.broker.security.acls import NAME_LENGTH_MAX as RESOURCE_LENGTH_MAX
 from headrace.broker.security.acls import Pattern, PatternType
 from headrace.broker.security.api_keys import (
+    HTTP,
+    KINDS,
     LIFETIME_MS,
     LIFETIME_MS_MAX,
     NAME_LENGTH_MAX,
@@ -65,6 +67,13 @@ _BODY: Final = fields(
     name=text(NAME_LENGTH_MAX, 1),
     user=text(100, 1, description="The user that it acts as. Default: the client."),
     lifetime_ms=integer(1, LIFETIME_MS_MAX, default=LIFETIME_MS),
+    kind={
+        "type": "string",
+        "enum": [*KINDS],
+        "default": HTTP,
+        "description": "Which clients use it: `rocketmq` is an access key, whose `id` its client"
+        " sends, and signs with the `secret`.",
+    },
     scope=listing(_RULE, RULES_MAX, 1)
     | {"description": "What it is limited to. Default: whatever its user may do."},
 )
@@ -101,10 +110,12 @@ class KeyOperations:
         rules = None
         if "scope" in given:
             rules = [_rule(one) for one in given["scope"]]
-        new = NewKey(given["name"], owner, given.get("lifetime_ms", LIFETIME_MS), rules)
+        kind = given.get("kind", HTTP)
+        new = NewKey(given["name"], owner, given.get("lifetime_ms", LIFETIME_MS), rules, kind)
         secret, key = await self._services.issuers.keys.create(new)
         self._services.audit.changed(call.session, "createKey", [f"{owner} {key.name}"], 0)
-        return JSONResponse(_shown(key) | {"key": secret}, headers={"Cache-Control": "no-store"})
+        made = _shown(key) | {"key" if kind == HTTP else "secret": secret}
+        return JSONResponse(made, headers={"Cache-Control": "no-store"})
 
     async def _revoke(self, call: Call) -> Json:
         self._client(call)
@@ -149,6 +160,7 @@ def _shown(key: ApiKey) -> Json:
     shown: dict[str, Any] = {
         "id": key.id,
         "name": key.name,
+        "kind": key.kind,
         "principal": str(key.principal),
         "created_ms": key.created_ms,
         "expires_ms": key.expires_ms,

@@ -86,6 +86,8 @@ class IssuedFact(StoredFact):
     renewers: list[PrincipalFact] | None = None
     scope: list[ScopeFact] | None = None
     """What it is limited to; None: whatever its owner may do."""
+    kind: str | None = None
+    """Of an API key that is not for HTTP: for which clients."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -107,6 +109,7 @@ class IssuedFact(StoredFact):
             reader.text_or_none("requester"),
             _each(reader.objects_or_none("renewers", "renewer"), PrincipalFact.read),
             _each(reader.objects_or_none("scope", "scope"), ScopeFact.read),
+            reader.text_or_none("kind"),
             reader.rest(),
         )
 

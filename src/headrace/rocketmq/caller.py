@@ -13,12 +13,13 @@ from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
-from headrace.errors import Retriable
+from headrace.errors import AuthenticationFailed, Retriable
 from headrace.rocketmq.codes import CLIENT_ID_REQUIRED, Refused
 from headrace.rocketmq.names import group_id_of, topic_name_of
+from headrace.rocketmq.signed import SignedConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.broker.security.access import Access
     from headrace.broker.security.authorizer import Operation
@@ -36,15 +37,12 @@ class Caller:
 
     __slots__ = ("_gone", "_has_gone", "_term", "call", "client_id", "rpc", "services", "session")
 
-    def __init__(self, services: Services, call: Call, rpc: str) -> None:
+    def __init__(self, services: Services, call: Call, rpc: str, session: ClientSession) -> None:
         """Raises Refused if the client does not say who it is."""
         self.services = services
         self.call = call
         self.rpc = rpc
-        session = call.session
-        if not isinstance(session, ClientSession):
-            session = ClientSession(LISTENER, call.peer, ANONYMOUS)
-        self.session: ClientSession = session
+        self.session = session
         self.client_id = (call.header(CLIENT_ID) or b"").decode("utf-8", "replace").strip()
         if not self.client_id or len(self.client_id) > CLIENT_ID_LENGTH_MAX:
             raise Refused(
@@ -122,24 +120,57 @@ class Caller:
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Whether the client may do this."""
-        authorizer = self.services.authorizer
-        return authorizer.is_open or authorizer.allows(self.session, operation, kind, name)
+        return may(self.services, self.session, operation, kind, name)
+
+    def require_still(self, needs: Iterable[tuple[Operation, ResourceType, str]]) -> None:
+        """After a call has waited: raise AuthenticationFailed if the client's key has ended, and
+        Unauthorized for the first right that it no longer has."""
+        if not self.services.authentication.is_valid(self.session):
+            raise AuthenticationFailed("the access key has ended")
+        for operation, kind, name in needs:
+            if not self.may(operation, kind, name):
+                raise unauthorized(self.session, operation, kind, name)
 
     def require(self, access: Access, request: Any) -> None:
         """Raise Unauthorized for the first right that the client lacks, Refused for a name that is
         none."""
-        authorizer = self.services.authorizer
-        if authorizer.is_open:
+        if self.services.authorizer.is_open and self.session.scope is None:
             return
         for need in access.needs:
             for resource in _resources(request, need.of.split(".")):
                 is_group = need.kind == ResourceType.GROUP
                 name = group_id_of(resource) if is_group else self.topic_name(resource)
-                if not authorizer.allows(self.session, need.operation, need.kind, name):
+                if not self.may(need.operation, need.kind, name):
                     self.services.audit.denied(
                         self.session, need.operation, need.kind, name, self.rpc
                     )
                     raise unauthorized(self.session, need.operation, need.kind, name)
+
+
+def session_of(services: Services, call: Call) -> ClientSession | None:
+    """Whose call this is; None: its signature has to be checked (`signed`)."""
+    session = call.session
+    if isinstance(session, ClientSession):
+        return session
+    if isinstance(session, SignedConnection):
+        return session.session_now(call)
+    return ClientSession(LISTENER, call.peer, ANONYMOUS)
+
+
+async def check_session(call: Call) -> ClientSession:
+    """The session of a call for which `session_of` has none. Raises AuthenticationFailed."""
+    assert isinstance(call.session, SignedConnection), "others have a session"
+    return await call.session.session(call)
+
+
+def may(
+    services: Services, session: ClientSession, operation: Operation, kind: ResourceType, name: str
+) -> bool:
+    """Whether a client may do this: by the rules, and by the scope of its key."""
+    scope, authorizer = session.scope, services.authorizer
+    if scope is not None and not scope.covers(operation, kind, name):
+        return False
+    return authorizer.is_open or authorizer.allows(session, operation, kind, name)
 
 
 def _resources(value: Any, places: list[str]) -> Iterator[Any]:

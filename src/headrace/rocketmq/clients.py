@@ -22,6 +22,7 @@ from headrace.coordination.shares.commands import RENEW
 from headrace.errors import HeadraceError, Rejected
 from headrace.records.codec import Record
 from headrace.rocketmq import wire
+from headrace.rocketmq.caller import may
 from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
 from headrace.rocketmq.handles import Transaction, member_id
 from headrace.rocketmq.messages import fill
@@ -208,7 +209,8 @@ class Clients:
             await asyncio.sleep(RENEW_S)
             now_s = loop.time()
             for key, client in list(self._known.items()):
-                if now_s - client.seen_s > IDLE_S:
+                is_valid = self._services.authentication.is_valid(client.session)
+                if now_s - client.seen_s > IDLE_S or not is_valid:
                     self.leave(key)
             holding = iter([client for client in self._known.values() if client.held])
             renewals = [self._renew_next(holding, now_s) for _ in range(RENEWALS_AT_ONCE)]
@@ -277,8 +279,18 @@ class Clients:
         return [
             client
             for client in self._known.values()
-            if client.telemetry is not None and name in client.published
+            if client.telemetry is not None
+            and name in client.published
+            and self._may_still_send(client, name)
         ]
+
+    def _may_still_send(self, client: Client, name: str) -> bool:
+        """Whether a producer may see the topic's half messages: what it could when it came may
+        have been withdrawn."""
+        services, session = self._services, client.session
+        return services.authentication.is_valid(session) and may(
+            services, session, Operation.WRITE, ResourceType.TOPIC, name
+        )
 
     async def _wait_ready(self, name: str) -> bool:
         """Wait until a producer of the topic can be asked; False: the topic has none."""

@@ -2,7 +2,8 @@
 
 Invariants: clients that connect before the broker is ready wait in the socket's queue. A plain
 listener takes clients with TLS, too, since Java's and Go's begin with it: its certificate, made at
-the start, is vouched for by nobody, which these clients accept. It authenticates no one.
+the start, is vouched for by nobody, which these clients accept. Where clients sign their calls with
+access keys (the protocols SASL_PLAINTEXT and SASL_SSL), each call is checked (`signed`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from headrace.grpc.service import services_of
 from headrace.metadata.endpoints import ROCKETMQ, Endpoint
 from headrace.rocketmq import wire
 from headrace.rocketmq.messaging import Messaging
+from headrace.rocketmq.signed import SignedConnection
 from headrace.runtime.new_certificates import Authority
 from headrace.runtime.security_protocols import PLAINTEXT
 from headrace.runtime.tls import TlsMaterial, server_context
@@ -97,7 +99,7 @@ class RocketMqFace:
         advertised: tuple[str, int] | None = None,
     ) -> tuple[str, int]:
         """See Face. Raises OSError."""
-        is_plain = listener.protocol == PLAINTEXT
+        is_plain = listener.tls is None
         server = LimitedServer(
             self._services.connections,
             self._methods,
@@ -122,8 +124,12 @@ class RocketMqFace:
         made = authority.sign("headrace", [host, "localhost"], CERTIFICATE_DAYS)
         return server_context(TlsMaterial(made.certificate + authority.certificate, made.key))
 
-    def _open_session(self, listener: ListenerSecurity, peer: Peer) -> ClientSession:
+    def _open_session(
+        self, listener: ListenerSecurity, peer: Peer
+    ) -> ClientSession | SignedConnection:
         """The session of a new connection. Raises AuthenticationFailed."""
+        if listener.is_sasl:
+            return SignedConnection(self._services, listener.name, peer.address)
         is_plain = listener.protocol == PLAINTEXT
         principal = ANONYMOUS if is_plain else listener.principal_of(peer.certificate)
         return self._services.authentication.open(listener, peer.address, principal)

@@ -20,7 +20,7 @@ from headrace.grpc.service import Method, services_of
 from headrace.grpc.service import Status as GrpcStatus
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.access import ACCESS
-from headrace.rocketmq.caller import Caller
+from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.clients import Clients
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.groups import RocketGroups
@@ -140,15 +140,14 @@ class Messaging:
                 del self._unanswered[call.session]
 
     async def _answer(self, rpc: Rpc, call: Call, body: bytes) -> None:
-        try:
-            request = wire.request_of(rpc.name).FromString(body)
-        except DecodeError:
-            _finish_invalid(rpc, call)
-            return
         kind = wire.response_of(rpc.name)
         response = kind()
         try:
-            caller = Caller(self._services, call, rpc.name)
+            session = session_of(self._services, call)
+            if session is None:
+                session = await check_session(call)
+            request = wire.request_of(rpc.name).FromString(body)
+            caller = Caller(self._services, call, rpc.name, session)
             caller.require(rpc.access, request)
             if rpc.is_stream:
                 caller.watch()
@@ -159,6 +158,9 @@ class Messaging:
                 return
             if not response.status.code:
                 set_status(response.status, None)
+        except DecodeError:
+            _finish_invalid(rpc, call)
+            return
         except HeadraceError as error:
             response.Clear()
             set_status(response.status, error)

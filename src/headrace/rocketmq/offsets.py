@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME, Start
 from headrace.broker.shares.share_reads import filters_of
 from headrace.coordination.quotas.entities import CONSUMER
@@ -19,7 +20,7 @@ from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.messages import fill
 from headrace.rocketmq.names import resource_of
-from headrace.rocketmq.receiving import MESSAGES_MAX, poll_s, selection_of
+from headrace.rocketmq.receiving import MESSAGES_MAX, READ, poll_s, selection_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -46,6 +47,7 @@ class Offsets:
         if quotas.is_active:
             quotas.check(caller.session, CONSUMER)
         topic, number = await self._queue(caller, request)
+        group_id = caller.group_id(request.group)
         wait_s = poll_s(caller, request, 0)
         count = min(max(request.batch_size, 1), MESSAGES_MAX)
         start = Start(AT_OFFSET, request.offset)
@@ -59,6 +61,9 @@ class Offsets:
         if found is None:
             return
         caller.check_term()
+        caller.require_still(
+            [(READ, ResourceType.GROUP, group_id), (READ, ResourceType.TOPIC, topic.name)]
+        )
         status = response_of()
         set_status(status.status, None)
         send = caller.call.send

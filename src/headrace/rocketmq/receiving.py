@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
 from headrace.broker.shares.share_reads import Selection, filters_of
 from headrace.broker.shares.share_receive import ATTEMPT, NO_ATTEMPT, ReceiveRequest
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.rocketmq.groups import RocketGroups
 
 MESSAGES_MAX: Final = 1_000
+READ: Final = Operation.READ
 BYTES_MAX: Final = 8 * 1024 * 1024
 ATTEMPT_ID_LENGTH_MAX: Final = 255
 INVISIBLE_MS_MIN: Final = 10_000
@@ -90,6 +92,9 @@ class Receiving:
         is_delivered = False
         try:
             caller.check_term()
+            caller.require_still(
+                [(READ, ResourceType.GROUP, group_id), (READ, ResourceType.TOPIC, topic.name)]
+            )
             if is_renewed:
                 self._clients.hold(client, topic.name, group_id, receipts)
             sent = await _deliver(caller.call, receiving, response_of)

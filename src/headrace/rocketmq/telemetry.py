@@ -14,11 +14,12 @@ from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.errors import HeadraceError
 from headrace.grpc.service import Status
 from headrace.rocketmq import wire
-from headrace.rocketmq.caller import Caller
+from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.codes import UNRECOGNIZED_CLIENT_TYPE, Refused, set_status
 from headrace.rocketmq.messages import BODY_BYTES_MAX
 
 if TYPE_CHECKING:
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.services import Services
     from headrace.grpc.service import Call, Requests
     from headrace.rocketmq.clients import Client, Clients
@@ -97,7 +98,7 @@ class Telemetry:
     async def _answer(self, stream: _Stream, settings: Any) -> None:
         answer = wire.TelemetryCommand()
         try:
-            caller = Caller(self._services, stream.call, "Telemetry")
+            caller = await self._caller(stream)
             client = self._clients.seen(caller)
             stream.joins(client)
             answer.settings.CopyFrom(settings)
@@ -107,6 +108,16 @@ class Telemetry:
             answer.Clear()
             set_status(answer.status, error)
         stream.call.send(answer.SerializeToString())
+
+    async def _caller(self, stream: _Stream) -> Caller:
+        """Raises AuthenticationFailed, Refused."""
+        session = stream.session or session_of(self._services, stream.call)
+        if session is None:
+            session = await check_session(stream.call)
+        stream.session = session
+        caller = Caller(self._services, stream.call, "Telemetry", session)
+        caller.require_still(())
+        return caller
 
     async def _complete(self, caller: Caller, client: Client, settings: Any) -> None:
         settings.metric.on = False
@@ -165,6 +176,8 @@ class _Stream:
         self._telemetry = telemetry
         self.call = call
         self.client: Client | None = None
+        self.session: ClientSession | None = None
+        """Whose stream it is, from its first command on: it is signed when it is opened."""
         self.next_settings: Any = None
         """Of the client, not answered yet."""
         self.is_answering = False

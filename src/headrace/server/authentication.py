@@ -16,7 +16,7 @@ from headrace.broker.security.plain import PLAIN
 from headrace.broker.services.cluster import HelperAccess
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import ConfigInvalid
-from headrace.metadata.endpoints import KAFKA
+from headrace.metadata.endpoints import KAFKA, ROCKETMQ
 from headrace.runtime.access import MECHANISM, PASSWORD, PROTOCOL, USER
 from headrace.runtime.security_protocols import SASL_PLAINTEXT, SASL_SSL
 from headrace.server.settings import is_authenticated, is_loopback
@@ -39,7 +39,11 @@ _AUDIENCE = "sasl.oauthbearer.expected.audience"
 
 async def set_up_authentication(node: Node, settings: Settings) -> None:
     """Make the node authenticate clients. Raises ConfigInvalid, MetadataUnavailable."""
-    sasl = [one for one in settings.endpoints if one.security in {SASL_PLAINTEXT, SASL_SSL}]
+    sasl = [
+        one
+        for one in settings.endpoints
+        if one.security in {SASL_PLAINTEXT, SASL_SSL} and one.face != ROCKETMQ
+    ]
     is_required = any(is_authenticated(settings, one) for one in settings.endpoints)
     if not is_required:
         return
@@ -63,6 +67,10 @@ async def set_up_authentication(node: Node, settings: Settings) -> None:
     issuers.sessions.lifetime_ms = _milliseconds(settings, "headrace.http.session.lifetime.ms")
     longest_ms = _milliseconds(settings, "delegation.token.max.lifetime.ms")
     issuers.tokens.lifetime_ms_max = longest_ms
+    signatures = issuers.signatures
+    signatures.window_ms = _milliseconds(settings, "headrace.rocketmq.signature.window.ms")
+    offsets = "headrace.rocketmq.signature.utc.offsets"
+    signatures.offsets_s = SETTINGS[offsets].parse(settings.given.get(offsets, ""), offsets)
     issuers.tokens.expiry_ms = _milliseconds(settings, "delegation.token.expiry.time.ms")
     node.services.authentication = Authentication(
         logins,

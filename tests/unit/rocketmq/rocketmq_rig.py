@@ -94,10 +94,18 @@ class Rocket:
         path = f"/{wire.SERVICE}/{rpc}"
         call = TestCall(path, client_id, of_call.get("session"))
         call.deadline = of_call.get("deadline")
+        call.headers |= of_call.get("headers", {})
         if not of_call.get("is_reading", True):
             call.reading.clear()
         handler: Any = self.messaging.methods[path].handler
         handler(call, request.SerializeToString())
+        return call
+
+    @staticmethod
+    def stream_call(rpc: str, session: object, headers: dict[bytes, bytes]) -> TestCall:
+        """A call whose method streams requests, not begun yet."""
+        call = TestCall(f"/{wire.SERVICE}/{rpc}", CLIENT, session)
+        call.headers |= headers
         return call
 
     async def ask(self, rpc: str, client_id: str = CLIENT, /, **fields: Any) -> Any:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.access_signatures import AccessSignatures
 from headrace.broker.security.api_keys import ApiKeys
 from headrace.broker.security.browser_sessions import BrowserSessions
 from headrace.broker.security.delegation_tokens import DelegationTokens
@@ -44,7 +45,8 @@ class Issuers:
         self._has_to_sweep = asyncio.Event()
         users.on_change(self._user_changed)
         self.sessions = BrowserSessions(metadata, users, secret, clock, randomness)
-        self.keys = ApiKeys(metadata, users, clock, randomness)
+        self.keys = ApiKeys(metadata, users, secret, clock, randomness)
+        self.signatures = AccessSignatures(self.keys, clock)
         self.tokens = DelegationTokens(metadata, users, secret, clock, randomness)
 
     def _user_changed(self, user: str) -> None:

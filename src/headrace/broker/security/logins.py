@@ -37,6 +37,7 @@ from headrace.runtime.scram import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.broker.security.api_keys import ApiKeys
     from headrace.broker.security.broker_secret import BrokerSecret
     from headrace.broker.security.delegation_tokens import DelegationTokens
     from headrace.broker.security.tokens import Tokens
@@ -66,6 +67,8 @@ class Identity(NamedTuple):
     """The address of the client for which a helper acts; "": it is the connection's."""
     token_id: str = ""
     """The delegation token by which it has logged in."""
+    key_id: str = ""
+    """The access key by which it signs its calls."""
 
 
 class Answer(NamedTuple):
@@ -110,6 +113,7 @@ class Logins:
         self.helpers = HelperLogins(users, secret, clock)
         self.figures = LoginFigures()
         self.delegation: DelegationTokens | None = None
+        self.keys: ApiKeys | None = None
         self._randomness = randomness
         self.threads = threads
         self._tokens = tokens
@@ -119,7 +123,7 @@ class Logins:
     def with_tokens(self, tokens: Tokens) -> Logins:
         """The same, with bearer tokens."""
         made = Logins(self.users, self.secret, self.clock, self._randomness, self.threads, tokens)
-        made.delegation = self.delegation
+        made.delegation, made.keys = self.delegation, self.keys
         return made
 
     def begin(
@@ -240,6 +244,8 @@ class Logins:
 
     def is_valid(self, identity: Identity) -> bool:
         """Whether an earlier login still holds: the user still has the credential."""
+        if identity.key_id:
+            return self.keys is not None and self.keys.is_valid(identity.key_id)
         if identity.token_id:
             return self.delegation is not None and self.delegation.is_valid(identity.token_id)
         credential = identity.credential

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic_config import ConfigDefinition
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_OFFSET: Final = re.compile(r"([+-])([0-9]{2}):([0-5][0-9])")
+OFFSET_MINUTES_MAX: Final = 14 * 60
+OFFSETS_MAX: Final = 8
+"""Time zones; each one is a further time at which a signature holds."""
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 LOOPBACK: Final = "127.0.0.1"
 _LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
@@ -322,6 +326,35 @@ class ProtocolMap:
     def format(self, value: Mapping[str, str]) -> str:
         """See Kind."""
         return ",".join(f"{name}:{protocol}" for name, protocol in value.items())
+
+
+class UtcOffsets:
+    """Time zones by their differences from UTC, in seconds."""
+
+    wire_type = STRING
+    expected = "+HH:MM,... or -HH:MM,..., at most 14 hours, as in +08:00,-05:00"
+
+    def parse(self, text: str) -> tuple[int, ...]:
+        """See Kind."""
+        found = []
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            match = _OFFSET.fullmatch(item)
+            if match is None or int(match[2]) * 60 + int(match[3]) > OFFSET_MINUTES_MAX:
+                raise ValueError(self.expected)
+            seconds = (int(match[2]) * 60 + int(match[3])) * 60
+            found.append(-seconds if match[1] == "-" else seconds)
+        if len(found) > OFFSETS_MAX:
+            raise ValueError(self.expected)
+        return tuple(found)
+
+    def format(self, value: tuple[int, ...]) -> str:
+        """See Kind."""
+        signs = ("-" if one < 0 else "+" for one in value)
+        minutes = (divmod(abs(one) // 60, 60) for one in value)
+        return ",".join(
+            f"{sign}{hour:02}:{minute:02}"
+            for sign, (hour, minute) in zip(signs, minutes, strict=True)
+        )
 
 
 class Overrides:

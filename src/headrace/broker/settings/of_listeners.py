@@ -13,9 +13,11 @@ from headrace.broker.settings.kinds import (
     ProtocolMap,
     Switch,
     Text,
+    UtcOffsets,
+    Whole,
 )
 from headrace.broker.settings.setting import BrokerSetting
-from headrace.runtime.security_protocols import PLAINTEXT, SSL
+from headrace.runtime.security_protocols import PLAINTEXT
 from headrace.runtime.tls import NONE, REQUESTED, REQUIRED, VERSIONS
 
 if TYPE_CHECKING:
@@ -48,12 +50,29 @@ SECURITY = (
     ),
     BrokerSetting(
         "headrace.rocketmq.security.protocol",
-        OneOf((PLAINTEXT, SSL)),
-        "Security protocol of the RocketMQ listener. PLAINTEXT also takes clients with TLS, which"
-        " is the default of some, by a certificate that nobody vouches for; SSL takes no others,"
-        " and with ssl.client.auth=required gives each client the principal of its certificate."
-        " Access keys are not supported. In settings of one listener, its name is `rocketmq`.",
+        OneOf(PROTOCOLS),
+        "Security protocol of the RocketMQ listener. SASL_SSL and SASL_PLAINTEXT authenticate"
+        " clients by access keys (`headrace key create --for rocketmq`). PLAINTEXT and"
+        " SASL_PLAINTEXT also take clients with TLS, which is the default of some, by a certificate"
+        " that nobody vouches for; the others take TLS alone, and SSL with ssl.client.auth=required"
+        " gives each client the principal of its certificate. Beyond loopback, access keys need"
+        " SASL_SSL. In settings of one listener, its name is `rocketmq`.",
         PLAINTEXT,
+    ),
+    BrokerSetting(
+        "headrace.rocketmq.signature.window.ms",
+        Whole(1_000, 3_600_000),
+        "How far the time that a RocketMQ client signs with its access key may be from the"
+        " broker's. Whoever sees a signature can use it for so long.",
+        "300000",
+    ),
+    BrokerSetting(
+        "headrace.rocketmq.signature.utc.offsets",
+        UtcOffsets(),
+        "Time zones of RocketMQ clients that sign, as differences from UTC: Java's, Go's and"
+        " Python's clients send their local time as if it were UTC. UTC and the broker's own time"
+        " zone always count; each further one is a further time at which a signature holds.",
+        "",
     ),
     BrokerSetting(
         "headrace.insecure",
