@@ -34,7 +34,7 @@ def die_with_us() -> Callable[[], None] | None:
 
 def addresses_in(text: str) -> list[tuple[str, int]]:
     """Parse the addresses in `HOST:PORT,HOST:PORT...`."""
-    parts = (one.rpartition(":") for one in text.split(","))
+    parts = (one.rpartition(":") for one in text.split(",") if one)
     return [(host, int(port)) for host, _, port in parts]
 
 
@@ -57,6 +57,7 @@ class RealBroker:
         self.addresses: list[tuple[str, int]] = []
         """The Kafka addresses of its last start; one per worker."""
         self.http_addresses: list[tuple[str, int]] = []
+        self.rocketmq_addresses: list[tuple[str, int]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._prepare = die_with_us()
         self._companions: dict[str, RealBroker] = {}
@@ -118,6 +119,7 @@ class RealBroker:
         self.addresses = addresses_in(ready["kafka"])
         self.http_addresses = addresses_in(ready["http"])
         self.address, self._http = self.addresses[0], ready["http"].partition(",")[0]
+        self.rocketmq_addresses = addresses_in(ready.get("rocketmq", ""))
         return (clock.now_ns() - begun_ns) / 1e9
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from itertools import count
 import pytest
 from confluent_kafka import Consumer, Producer
 from google.protobuf import descriptor_pb2
+from tests.integration.certificates import Certificates
 from tests.integration.foreign import (
     HERE,
     built_in_go,
@@ -158,16 +160,22 @@ def fresh(broker, lane: str, message_type: str) -> tuple[str, str]:
     return topic, group
 
 
-def output_of(program: tuple[list[str], dict[str, str]], *arguments: str) -> dict:
+def run_program(
+    program: tuple[list[str], dict[str, str]], *arguments: str, **more: str
+) -> subprocess.CompletedProcess[str]:
     command, environment = program
-    done = subprocess.run(
+    return subprocess.run(
         [*command, *arguments],
-        env=os.environ | environment,
+        env=os.environ | environment | more,
         capture_output=True,
         text=True,
         check=False,
         timeout=TIMEOUT_S,
     )
+
+
+def output_of(program: tuple[list[str], dict[str, str]], *arguments: str, **more: str) -> dict:
+    done = run_program(program, *arguments, **more)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -264,3 +272,122 @@ def test_a_rocketmq_client_receives_what_a_kafka_producer_wrote(rocketmq):
 
     first = sorted(shown["messages"])[:5]
     assert all(row[1] == "t" and row[2] == f"k{row[0]}" and row[3] == row[0] for row in first)
+
+
+# --- access keys ---------------------------------------------------------------------------------
+
+PASSWORD = "of the tests' admin"
+
+
+class Signed:
+    """A broker whose RocketMQ listener authenticates, with the super user admin and alice."""
+
+    def __init__(self, folder, *options: str) -> None:
+        from tests.integration.broker import Broker
+
+        self.broker = Broker(
+            folder,
+            *("--rocketmq", "127.0.0.1:0"),
+            *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
+            *("--http-security-protocol", "SASL_PLAINTEXT"),
+            *("--sasl-enabled-mechanisms", "PLAIN"),
+            *("--super-users", "User:admin"),
+            *options,
+        )
+        for user in ("admin", "alice"):
+            where = ("--password-file", "-", "--data-dir", str(self.broker.data_dir))
+            self.headrace("user", "add", user, *where, text=f"{PASSWORD}\n")
+        self.broker.start()
+        self.login = ["--bootstrap", self.broker.kafka, "-Xsecurity.protocol=SASL_PLAINTEXT"]
+        self.login += ["-Xsasl.mechanism=PLAIN", "-Xsasl.username=admin"]
+        self.login += [f"-Xsasl.password={PASSWORD}"]
+
+    @staticmethod
+    def headrace(*arguments: str, text: str | None = None) -> str:
+        command = [sys.executable, "-m", "headrace.cli.main", *arguments]
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def key(self, user: str) -> dict[str, str]:
+        """The environment of a client that has a new key of a user."""
+        name = f"key-{next(_numbers)}"
+        made = ("key", "create", name, "--for", "rocketmq", "--user", user, "--json")
+        found = json.loads(self.headrace(*made, *self.login))
+        assert found["secret"] not in self.headrace("key", "list", "--json", *self.login)
+        return {"HEADRACE_ACCESS_KEY": found["id"], "HEADRACE_ACCESS_SECRET": found["secret"]}
+
+    def topic(self) -> str:
+        name = f"signed-{next(_numbers)}"
+        self.headrace("topic", "create", name, "--partitions", "2", *self.login)
+        return name
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory):
+    made = Signed(
+        tmp_path_factory.mktemp("signed"), "--rocketmq-security-protocol", "SASL_PLAINTEXT"
+    )
+    yield made
+    made.broker.stop()
+
+
+REFUSED = re.compile("40100|unauthorized", re.IGNORECASE)
+DENIED = re.compile("40300|forbidden", re.IGNORECASE)
+
+
+def assert_fails(done: subprocess.CompletedProcess[str], code: re.Pattern, language: str) -> None:
+    """The client reports the code; Python's says only that it has no route."""
+    assert done.returncode != 0
+    shown = done.stdout + done.stderr
+    assert code.search(shown) or (language == "python" and "failed to fetch topic" in shown), shown
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_a_client_signs_with_its_key_and_gets_what_its_user_may_use(signed, language):
+    program, where = PROGRAMS[language](), address(signed.broker)
+    mine, secret = signed.topic(), signed.topic()
+    group = f"group-of-{mine}"
+    for role in ("producer", "consumer"):
+        of = () if role == "producer" else ("--group", group)
+        rule = ("--principal", "User:alice", "--role", role, "--topic", mine, *of)
+        signed.headrace("acl", "add", *rule, *signed.login)
+    alice = signed.key("alice")
+
+    assert output_of(program, where, "normal", mine, group, **alice) == LANES["normal"][1]
+
+    for topic in (secret, "no-such-topic"):
+        done = run_program(program, where, "normal", topic, group, **alice)
+        assert_fails(done, DENIED, language)
+        assert f"TOPIC:{topic}" in signed.broker.log()
+
+    wrong = alice | {"HEADRACE_ACCESS_SECRET": "hrs_" + "x" * 43}
+    assert_fails(run_program(program, where, "normal", mine, group, **wrong), REFUSED, language)
+    assert f"another secret than that of access key {alice['HEADRACE_ACCESS_KEY']}" in (
+        signed.broker.log()
+    )
+    assert alice["HEADRACE_ACCESS_SECRET"] not in signed.broker.log()
+
+
+def test_a_key_that_is_revoked_is_refused(signed):
+    topic, admin = signed.topic(), signed.key("admin")
+    where = (address(signed.broker), "normal", topic, f"group-of-{topic}")
+    assert output_of(python_program(), *where, **admin) == LANES["normal"][1]
+    signed.headrace("key", "revoke", admin["HEADRACE_ACCESS_KEY"], "--yes", *signed.login)
+    assert_fails(run_program(go_program(), *where, **admin), REFUSED, "go")
+
+
+def test_clients_sign_over_tls_too(tmp_path):
+    """Java's and Go's clients begin with TLS and take any certificate."""
+    certificate = Certificates(tmp_path / "certificates").broker
+    protocol = ("--rocketmq-security-protocol", "SASL_SSL")
+    made = Signed(tmp_path, *protocol, "--ssl-keystore-location", str(certificate))
+    try:
+        topic, admin = made.topic(), made.key("admin")
+        where = (address(made.broker), "normal", topic, f"group-of-{topic}")
+        assert output_of(go_program(), *where, **admin) == LANES["normal"][1]
+        assert_fails(run_program(go_program(), *where), REFUSED, "go")
+    finally:
+        made.broker.stop()

@@ -199,6 +199,12 @@ def believe_a_header_of_a_proxy(patch: Patch) -> None:
     patch(logins.Authenticated, "_login", believing)
 
 
+def take_signatures_of_any_age(patch: Patch) -> None:
+    from headrace.broker.security.access_signatures import AccessSignatures
+
+    patch(AccessSignatures, "_holds_until_ms", lambda _self, _date_time: 2**62)
+
+
 BUGS = (
     Bug(admit_everybody, "nothing is answered before", "is answered before the login"),
     Bug(take_frames_of_any_size_before_a_login, "before a login is small", "stays open"),
@@ -209,6 +215,7 @@ BUGS = (
     Bug(keep_sessions_that_were_signed_out, "sessions are new", "still holds"),
     Bug(take_sessions_from_any_page, "other sites cannot", "another site"),
     Bug(believe_a_header_of_a_proxy, "headers do not smuggle", "X-Forwarded-User"),
+    Bug(take_signatures_of_any_age, "signatures of others", "a year ago"),
     Bug(log_what_clients_call_themselves_as_it_is, "what clients call themselves", "control"),
     Bug(keep_topics_in_folders_of_their_names, "topic names lead nowhere", "strange names"),
     Bug(show_tracebacks_to_who_asks_oddly, "odd query options", "500"),

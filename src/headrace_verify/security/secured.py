@@ -64,6 +64,7 @@ class Secured:
         options = [
             *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
             *("--http-security-protocol", "SASL_PLAINTEXT"),
+            *("--rocketmq", "127.0.0.1:0", "--rocketmq-security-protocol", "SASL_PLAINTEXT"),
             *("--sasl-enabled-mechanisms", "PLAIN,SCRAM-SHA-512,OAUTHBEARER"),
             *("--sasl-oauthbearer-jwks-endpoint-url", keys.as_uri()),
             *("--sasl-oauthbearer-expected-issuer", ISSUER),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace_verify.security import (
+    access_keys,
     configs,
     files,
     interface,
@@ -132,6 +133,9 @@ THREATS = (
            "403 without the page's token or from another origin"),
     Threat(MACHINE, logins.headers_do_not_smuggle_a_login,
            "CVE-2026-67411, CVE-2023-37579", "no header but Authorization authenticates"),
+    Threat(MACHINE, access_keys.signatures_of_others_and_of_other_times_are_refused,
+           "CVE-2023-37582, CVE-2026-67407",
+           "the same refusal for every wrong one; a signature ends after minutes"),
     Threat(MACHINE, secrets.secrets_of_the_environment_are_shown_to_nobody,
            "CVE-2026-33558, CVE-2026-33247, CVE-2019-12399",
            "not in logs at debug, arguments, metrics, settings, errors"),

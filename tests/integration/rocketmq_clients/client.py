@@ -24,7 +24,8 @@ from rocketmq import (
 )
 
 ENDPOINT, LANE, TOPIC, GROUP = sys.argv[1:5]
-CONFIG = ClientConfiguration(ENDPOINT, Credentials())
+KEY = (os.environ.get("HEADRACE_ACCESS_KEY"), os.environ.get("HEADRACE_ACCESS_SECRET"))
+CONFIG = ClientConfiguration(ENDPOINT, Credentials(*KEY) if KEY[0] else Credentials())
 WAIT_S = 40
 INVISIBLE_S = 15
 

@@ -570,7 +570,9 @@ async def test_a_change_waits_for_a_renewal_that_would_undo_it(rocket):
         "Heartbeat", wire.request_of("Heartbeat")(client_type=wire.PUSH_CONSUMER)
     )
     await heartbeat.over.wait()
-    caller = Caller(rocket.node.services, heartbeat, "Heartbeat", ClientSession("R", "h", ANONYMOUS))
+    caller = Caller(
+        rocket.node.services, heartbeat, "Heartbeat", ClientSession("R", "h", ANONYMOUS)
+    )
     client = held.seen(caller)
     held.hold(client, "jobs", GROUP, ["0.1.x", "0.2.x"])
     client.renewing = frozenset(["0.1.x"])

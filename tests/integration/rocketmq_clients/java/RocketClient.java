@@ -9,7 +9,9 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiPredicate;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -35,7 +37,13 @@ public final class RocketClient {
     record Seen(String body, int attempt) {}
 
     public static void main(String[] arguments) throws Exception {
-        config = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).build();
+        ClientConfigurationBuilder made = ClientConfiguration.newBuilder().setEndpoints(arguments[0]);
+        String key = System.getenv("HEADRACE_ACCESS_KEY");
+        if (key != null) {
+            String secret = System.getenv("HEADRACE_ACCESS_SECRET");
+            made.setCredentialProvider(new StaticSessionCredentialsProvider(key, secret));
+        }
+        config = made.build();
         topic = arguments[2];
         group = arguments[3];
         String shown = switch (arguments[1]) {

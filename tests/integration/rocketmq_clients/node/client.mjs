@@ -10,7 +10,9 @@ const [endpoints, lane, topic, group] = process.argv.slice(2);
 const WAIT_MS = 40_000;
 const INVISIBLE_MS = 15_000;
 const logger = { info() {}, warn() {}, error() {}, debug() {} };
-const config = { endpoints, namespace: '', logger };
+const { HEADRACE_ACCESS_KEY: accessKey, HEADRACE_ACCESS_SECRET: accessSecret } = process.env;
+const sessionCredentials = accessKey ? { accessKey, accessSecret } : undefined;
+const config = { endpoints, namespace: '', logger, sessionCredentials };
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
