@@ -52,7 +52,10 @@ def verify(schema: Schema) -> None:
 
 
 def check(value: Any, schema: Schema, where: str) -> None:
-    """Raises RequestInvalid, naming the place and what is allowed there."""
+    """Raises RequestInvalid, naming the place and what is allowed there.
+
+    Integers that were written as 1.0 are replaced by int where they are parts of `value`.
+    """
     kind = schema.get("type")
     if kind is not None:
         expected = _TYPES[kind]
@@ -77,7 +80,7 @@ def check(value: Any, schema: Schema, where: str) -> None:
     elif kind == "array":
         _check_count(len(value), schema.get("minItems"), schema.get("maxItems"), where)
         for place, item in enumerate(value):
-            check(item, schema["items"], f"{where}[{place}]")
+            _check_part(value, place, schema["items"], f"{where}[{place}]", item)
     elif kind == "object":
         _check_object(value, schema, where)
 
@@ -121,6 +124,13 @@ def _check_count(count: int, low: int | None, high: int | None, where: str) -> N
         raise RequestInvalid(f"{where} has a size of {count}: {bounds} are allowed")
 
 
+def _check_part(holder: Any, key: Any, schema: Schema, where: str, item: Any) -> None:
+    """Check one part of an object or a list; 1.0, which is an integer in JSON Schema, becomes 1."""
+    check(item, schema, where)
+    if isinstance(item, float) and schema.get("type") == "integer":
+        holder[key] = int(item)
+
+
 def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
     _check_count(len(value), schema.get("minProperties"), schema.get("maxProperties"), where)
     properties: dict[str, Schema] = schema.get("properties", {})
@@ -133,9 +143,9 @@ def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
         if "propertyNames" in schema:
             check(name, schema["propertyNames"], f"the name {name[:50]!r} in {where}")
         if name in properties:
-            check(item, properties[name], shown)
+            _check_part(value, name, properties[name], shown, item)
         elif rest is False:
             known = ", ".join(sorted(properties))
             raise RequestInvalid(f"{where} has the unknown field {name[:50]!r}: known are {known}")
         elif isinstance(rest, dict):
-            check(item, rest, shown)
+            _check_part(value, name, rest, shown, item)

@@ -148,7 +148,7 @@ async def test_an_edit_replaces_its_letter_says_so_and_is_audited(web):
     assert edited["edits"][0].endswith(" value,headers")
     assert (edited["origin"], edited["origin_offset"]) == ("orders", 1)
     # a second edit changes what the first one left
-    more = {"partition": 0, "offset": 1, "key": None}
+    more = {"partition": 0.0, "offset": 1.0, "key": None}  # integers, says JSON Schema
     status, again = await web.ask("POST", f"{path}/edits", more)
     assert (status, again["changed"]) == (200, ["key"])
     _, listed = await web.ask("GET", f"{path}/letters")
