@@ -19,7 +19,7 @@ from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
-from headrace.cli.positions import Partition
+from headrace.cli.positions import Partition, TimeType
 from headrace.cli.redrive import (
     LOOP_MAX,
     Outcome,
@@ -97,14 +97,24 @@ def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
 
 @dead.command()
 @TOPIC
+@click.option("--origin", metavar="TOPIC", help="Only letters that came from this topic.")
+@click.option("--group", metavar="GROUP", help="Only letters that this group gave up.")
+@click.option("--reason", metavar="TEXT", help="Only letters whose reason contains TEXT.")
+@click.option("--since", type=TimeType(), metavar="TIME", help="ISO 8601, or an age: 15m, 2h.")
+@click.option("--until", type=TimeType(), metavar="TIME", help="As --since; exclusive.")
 @click.option("--count", "-n", type=click.IntRange(min=1), default=10, show_default=True)
 @AS_JSON
 @click.pass_obj
-def show(session: CliSession, /, topic: str, count: int, as_json: bool) -> None:
-    """Show dead letters with their origin and reason."""
+def show(session: CliSession, /, topic: str, count: int, as_json: bool, **wanted: Any) -> None:
+    """Show dead letters with their origin and reason.
+
+    \b
+    Example:
+      headrace dead show orders.dead --reason timeout --since 2h
+    """
     found: list[dict[str, Any]] = []
     for message in scan(session, topic):
-        if _is_edit(message):
+        if _is_edit(message) or not _is_wanted(message, **wanted):
             continue
         found.append(
             {
@@ -122,6 +132,25 @@ def show(session: CliSession, /, topic: str, count: int, as_json: bool) -> None:
         return
     columns = ["dead letter", "origin", "group", "deliveries", "reason", "key", "value"]
     print_table(columns, [_row(one) for one in found])
+
+
+def _is_wanted(
+    message: Message,
+    origin: str | None,
+    group: str | None,
+    reason: str | None,
+    since: int | None,
+    until: int | None,
+) -> bool:
+    letter = letter_of(headers_of(message))
+    _, time_ms = message.timestamp()
+    return (
+        (origin is None or letter.topic == origin)
+        and (group is None or letter.consumer == group)
+        and (reason is None or reason in letter.reason)
+        and (since is None or time_ms >= since)
+        and (until is None or time_ms < until)
+    )
 
 
 def _is_edit(message: Message) -> bool:
@@ -324,10 +353,11 @@ def _print_outcome(outcome: Outcome, *, is_dry_run: bool) -> None:
 @dead.command()
 @TOPIC
 @click.argument("results", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--dry-run", is_flag=True, help="Say what could be taken back; change nothing.")
 @HTTP
 @AS_JSON
 @click.pass_obj
-def undo(session: CliSession, /, topic: str, results: str, as_json: bool) -> None:
+def undo(session: CliSession, /, topic: str, results: str, *, dry_run: bool, as_json: bool) -> None:
     """Take back what a redrive has sent and no consumer has seen.
 
     RESULTS is what `redrive --results` has written (- for standard input). A message is taken back
@@ -343,7 +373,7 @@ def undo(session: CliSession, /, topic: str, results: str, as_json: bool) -> Non
         rows_in = [_sent_row(line) for line in file if line.strip()]
     sent = [one for one in rows_in if one is not None]
     web, found = Web(session), list[dict[str, Any]]()
-    path = path_of("dead-letters", topic, "take-back")
+    path = path_of("dead-letters", topic, "take-back") + ("?dry_run=true" if dry_run else "")
     for at in range(0, len(sent), TAKEN_AT_ONCE):
         answer = web.ask("POST", path, {"sent": sent[at : at + TAKEN_AT_ONCE]})
         found += answer["results"]
@@ -356,7 +386,8 @@ def undo(session: CliSession, /, topic: str, results: str, as_json: bool) -> Non
     missed = sum(not one["taken_back"] for one in found)
     if missed:
         raise CommandFailed(
-            f"{missed:,} of {len(found):,} messages were not taken back",
+            f"{missed:,} of {len(found):,} messages {'cannot be' if dry_run else 'were not'} taken"
+            " back",
             "They stay where they were sent: see the reasons",
             CONFLICT,
         )

@@ -19,10 +19,12 @@ from headrace.broker.services.letter_desk import (
     PlacedLetter,
     Scan,
     Sent,
+    editable_headers,
 )
 from headrace.errors import HeadraceError, RequestInvalid
 from headrace.http.operations import (
     DRY_RUN,
+    INT64_MAX,
     LIMIT_DEFAULT,
     OFFSET,
     PAGE,
@@ -39,7 +41,7 @@ from headrace.http.operations import (
     text,
 )
 from headrace.http.problems import Contradiction, details
-from headrace.http.records import content_fields, parsed_content, shown
+from headrace.http.records import content_fields, parsed_content, shown, shown_header
 from headrace.records.letters import EDITED, Letter, letter_of, text_of
 
 if TYPE_CHECKING:
@@ -83,6 +85,10 @@ class DeadLetterOperations:
         named: dict[str, Schema] = {"topic": TOPIC}
         bound = {"records": integer(1, SCAN_RECORDS_MAX, default=RECORDS)}
         filters = {name: text(8_000) for name in ("origin", "group", "reason")}
+        filters |= {
+            "since_ms": integer(0, INT64_MAX, description="Only letters of this time or later."),
+            "until_ms": integer(0, INT64_MAX, description="Only letters of an earlier time."),
+        }
         edit = fields(
             ["partition", "offset"], partition=PARTITION, offset=OFFSET, **content_fields()
         )
@@ -107,7 +113,8 @@ class DeadLetterOperations:
                       named | {"dry_run": DRY_RUN}, edit),
             Operation("POST", f"{topic}/take-back", "takeBackDeadLetters",
                       "Take back records that were sent back and not delivered yet.",
-                      self._take_back, named, fields(["sent"], sent=listing(sent, TAKEN_MAX, 1))),
+                      self._take_back, named | {"dry_run": DRY_RUN},
+                      fields(["sent"], sent=listing(sent, TAKEN_MAX, 1))),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
@@ -147,10 +154,11 @@ class DeadLetterOperations:
         limit = query.get("limit", LIMIT_DEFAULT)
         after = _place(query["page_token"]) if "page_token" in query else Place(-1, -1)
 
-        def is_wanted(letter: Letter) -> bool:
+        def is_wanted(record: Record, letter: Letter) -> bool:
             cause = cause_of(letter)
             return (
-                cause.origin == query.get("origin", cause.origin)
+                query.get("since_ms", 0) <= record.timestamp_ms < query.get("until_ms", INT64_MAX)
+                and cause.origin == query.get("origin", cause.origin)
                 and cause.group == query.get("group", cause.group)
                 and query.get("reason", "") in letter.reason
             )
@@ -206,7 +214,7 @@ class DeadLetterOperations:
                 asked[number] = Sent(_place(one["letter"]), found, place)
             except HeadraceError as error:
                 results[number] |= {"taken_back": False, "error": details(error)}
-        outcomes = await self._desk.take_back(topic, [*asked.values()])
+        outcomes = await self._desk.take_back(topic, [*asked.values()], is_dry_run=call.is_dry_run)
         for number, outcome in zip(asked, outcomes, strict=True):
             results[number]["taken_back"] = outcome.is_taken
             if outcome.is_taken:
@@ -214,8 +222,15 @@ class DeadLetterOperations:
             else:
                 results[number]["reason"] = outcome.reason
         taken = [f"{topic.name} {one['letter']}" for one in results if one["taken_back"]]
-        self._note(call, "takeBackDeadLetters", taken or [topic.name], len(results) - len(taken))
-        return {"topic": topic.name, "taken_back": len(taken), "results": results}
+        if not call.is_dry_run:
+            failed = len(results) - len(taken)
+            self._note(call, "takeBackDeadLetters", taken or [topic.name], failed)
+        return {
+            "topic": topic.name,
+            "dry_run": call.is_dry_run,
+            "taken_back": len(taken),
+            "results": results,
+        }
 
 
 def _place(given: str) -> Place:
@@ -247,7 +262,8 @@ def _shown(one: PlacedLetter) -> Json:
         "redrives": letter.redrives,
         "edits": [text_of(value) for name, value in record.headers if name == EDITED],
     }
-    return found | {"record": shown(record)}
+    own = [shown_header(name, value) for name, value in editable_headers(record.headers)]
+    return found | {"record": shown(record), "own_headers": own}
 
 
 def _known(number: int) -> int | None:

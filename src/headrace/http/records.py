@@ -295,7 +295,7 @@ def shown(record: Record) -> Json:
 
 def shown_content(content: Record | Body) -> Json:
     """Key, value and headers for a response."""
-    found: Json = {"headers": [_shown_header(name, value) for name, value in content.headers]}
+    found: Json = {"headers": [shown_header(name, value) for name, value in content.headers]}
     for name, data in (("key", content.key), ("value", content.value)):
         found[name], is_text = as_text(data)
         if not is_text:
@@ -303,8 +303,9 @@ def shown_content(content: Record | Body) -> Json:
     return found
 
 
-def _shown_header(name: str, value: bytes | None) -> list[str | None]:
-    """[name, value] with the encodings that the value and the name need after it."""
+def shown_header(name: str, value: bytes | None) -> list[str | None]:
+    """A header for a response: [name, value], and after it the encodings that the value and the
+    name need."""
     shown_value, is_text = as_text(value)
     shown_name, name_is_text = as_text(header_name_bytes(name))
     if not name_is_text:

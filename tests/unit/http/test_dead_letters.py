@@ -104,8 +104,14 @@ def letters_of(number: int) -> list[list[str]]:
 
 async def with_letters(web, count: int = 3) -> None:
     await web.ask("POST", "/v1/topics", {"name": "orders.dead"})
+    begun_ms = web.node.services.appends.clock.now_ms() - 10_000
     records = [
-        {"key": "k", "value": f"v{n}", "headers": [["h", "1"], *letters_of(n)]}
+        {
+            "key": "k",
+            "value": f"v{n}",
+            "headers": [["h", "1"], *letters_of(n)],
+            "timestamp_ms": begun_ms + n,
+        }
         for n in range(count)
     ]
     await web.ask("POST", "/v1/topics/orders.dead/records", {"records": records})
@@ -119,13 +125,18 @@ async def test_letters_are_listed_with_their_origin_and_by_pages(web):
     assert (status, len(answer["letters"]), answer["is_complete"]) == (200, 2, True)
     first = answer["letters"][0]
     assert (first["origin"], first["origin_offset"], first["deliveries"]) == ("orders", 0, 5)
-    assert first["record"]["value"] == "v0"
+    assert (first["record"]["value"], first["own_headers"]) == ("v0", [["h", "1"]])
     token = answer["next_page_token"]
     _, rest = await web.ask("GET", f"{path}?limit=2&page_token={token}")
     assert [one["letter_offset"] for one in rest["letters"]] == [2]
     assert "next_page_token" not in rest
     _, none = await web.ask("GET", f"{path}?reason=other")
     assert none["letters"] == []
+    second = answer["letters"][1]["record"]["timestamp_ms"]
+    _, since = await web.ask("GET", f"{path}?since_ms={second}")
+    _, until = await web.ask("GET", f"{path}?until_ms={second}")
+    assert [one["letter_offset"] for one in since["letters"]] == [1, 2]
+    assert [one["letter_offset"] for one in until["letters"]] == [0]
     assert (await web.ask("GET", f"{path}?page_token=x"))[0] == 400
 
 
@@ -214,14 +225,24 @@ def sent(number: int) -> dict[str, str]:
     return {"letter": f"0:{number}", "to": f"orders-0:{number}"}
 
 
-async def take_back(web, *numbers: int):
+async def take_back(web, *numbers: int, is_dry_run: bool = False):
     body = {"sent": [sent(one) for one in numbers]}
-    return (await web.ask("POST", "/v1/dead-letters/orders.dead/take-back", body))[1]
+    path = "/v1/dead-letters/orders.dead/take-back" + ("?dry_run=true" if is_dry_run else "")
+    return (await web.ask("POST", path, body))[1]
 
 
 @on_the_web
 async def test_what_was_not_delivered_is_taken_back_once(web):
     await with_redriven(web)
+    before = web.node.audit.changed_total
+    dry = await take_back(web, 1, is_dry_run=True)
+    assert (dry["dry_run"], dry["results"]) == (
+        True,
+        [{**sent(1), "taken_back": True, "groups": ["billing"]}],
+    )
+    assert web.node.audit.changed_total == before
+    _, summary = await web.ask("GET", "/v1/dead-letters/orders.dead")
+    assert summary["records"] == 0
     answer = await take_back(web, 1)
     assert answer["results"] == [{**sent(1), "taken_back": True, "groups": ["billing"]}]
     assert (await take_back(web, 1))["taken_back"] == 1

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.topics.topic import Topic
+    from headrace.records.attributes import Headers
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
 
@@ -207,7 +208,7 @@ class LetterDesk:
         self,
         topic: Topic,
         scan: Scan,
-        wanted: Callable[[Letter], bool],
+        wanted: Callable[[Record, Letter], bool],
         after: Place,
         count_max: int,
     ) -> list[PlacedLetter]:
@@ -219,7 +220,9 @@ class LetterDesk:
             place = Place(one.partition, one.record.offset)
             if replaced is not None:
                 edits[replaced] = one.record.offset
-            elif len(found) < count_max and place > after and wanted(letter_of(one.record.headers)):
+                continue
+            is_due = len(found) < count_max and place > after
+            if is_due and wanted(one.record, letter_of(one.record.headers)):
                 found[place] = one.record
         letters = []
         for place, original in found.items():
@@ -289,9 +292,11 @@ class LetterDesk:
 
     # --- taking back -------------------------------------------------------------------------
 
-    async def take_back(self, letters: Topic, sent: Sequence[Sent]) -> list[TakenBack]:
+    async def take_back(
+        self, letters: Topic, sent: Sequence[Sent], *, is_dry_run: bool
+    ) -> list[TakenBack]:
         """Take back records that were sent back and not delivered yet; their letters are letters
-        again. One outcome for each."""
+        again. One outcome for each; of a dry run, what it would be."""
         readers: dict[str, dict[int, list[tuple[str, int]]]] = {}
         outcomes = []
         for one in sent:
@@ -299,7 +304,7 @@ class LetterDesk:
                 if one.topic.name not in readers:
                     readers[one.topic.name] = await self._readers(one.topic.name)
                 by_offset = readers[one.topic.name].get(one.place.partition, [])
-                outcomes.append(await self._take_one_back(letters, one, by_offset))
+                outcomes.append(await self._take_one_back(letters, one, by_offset, is_dry_run))
             except HeadraceError as error:
                 outcomes.append(TakenBack(is_taken=False, reason=str(error)))
         return outcomes
@@ -327,7 +332,7 @@ class LetterDesk:
         return found
 
     async def _take_one_back(
-        self, letters: Topic, one: Sent, readers: Sequence[tuple[str, int]]
+        self, letters: Topic, one: Sent, readers: Sequence[tuple[str, int]], is_dry_run: bool
     ) -> TakenBack:
         record = await self._record(one.topic, one.place)
         origin = find_header(record.headers, REDRIVEN_FROM)
@@ -345,15 +350,18 @@ class LetterDesk:
                 " its records",
             )
         letter = await self._record(letters, one.letter)  # before anything is changed
+        asked = [one.place.offset, int(is_dry_run)]
         groups, reason = checked(
             await self._calls.ask_partition(
-                "letters.take_back", one.topic, one.place.partition, [one.place.offset]
+                "letters.take_back", one.topic, one.place.partition, asked
             ),
             list | tuple,
             str,
         )
         if reason:
             return TakenBack(is_taken=False, reason=reason)
+        if is_dry_run:
+            return TakenBack(is_taken=True, groups=groups)
         again = replace(record, headers=_as_letter(record, letter))
         name = f"take-back/{letters.id.hex}-{one.letter}/{one.topic.id.hex}-{one.place}"
         await self._append(letters, one.letter.partition, again, name)
@@ -361,7 +369,7 @@ class LetterDesk:
 
     async def _take_back_here(self, topic: Topic, number: int, asked: Any) -> tuple[Any, str]:
         """(the groups in which the record is finished now, why it is not)."""
-        (offset,) = checked(asked, int)
+        offset, is_dry_run = checked(asked, int, int)
         (states,) = await self._shares.states(topic, number, [offset])
         if not states:
             return [], f"no share group has begun on {topic.name}-{number}: it stays in the log"
@@ -369,6 +377,8 @@ class LetterDesk:
             is_taken = one.state == "archived" and one.deliveries == 0
             if not is_taken and (one.state not in _UNSEEN or one.deliveries):
                 return [], f"it was delivered to group {one.group_id} ({one.state})"
+        if is_dry_run:
+            return [one.group_id for one in states], ""
         for one in states:
             if one.state in _UNSEEN:
                 command = SkipCommand(one.group_id, [(offset, offset)])
@@ -389,7 +399,7 @@ def _edited(
     parts = {"key": record.key, "value": record.value}
     changed = [name for name, data in change.fields.items() if data != parts[name]]
     kept = [one for one in record.headers if _is_kept(one[0])]
-    own = [one for one in record.headers if not _is_kept(one[0]) and one[0] not in _RESERVED]
+    own = editable_headers(record.headers)
     if change.headers is not None:
         for name, _ in change.headers:
             if _is_kept(name) or name in _RESERVED:
@@ -403,6 +413,11 @@ def _edited(
     noted = f"{who} {now_ms} {','.join(changed)}".encode()
     headers = [*own, *kept, (EDIT_OF, str(before.place).encode()), (EDITED, noted)]
     return replace(record, key=parts["key"], value=parts["value"], headers=headers), changed
+
+
+def editable_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+    """The headers that an edit may replace: the record's own ones."""
+    return [one for one in headers if not _is_kept(one[0]) and one[0] not in _RESERVED]
 
 
 def _is_kept(name: str) -> bool:
