@@ -375,8 +375,9 @@ def test_dead_letters_are_sent_back_after_a_dry_run(browser, console_broker):
     """Their reason is hostile: it is shown, and given to the command, as text."""
     with browser.page("dead-letters/orders.dead") as page:
         page.get_by_text("3 dead letters").wait_for()
-        assert HOSTILE[:40] in page.locator("tbody").inner_text()
-        page.locator("tbody button").click()
+        causes = page.get_by_role("region", name="Causes")
+        assert HOSTILE[:40] in causes.inner_text()
+        causes.get_by_role("button").click()
         page.get_by_text("Dry run: nothing has changed yet").wait_for(timeout=60_000)
         assert page.title() == "orders.dead · Headrace"
         page.get_by_label("Type orders.dead to confirm").fill("orders.dead")

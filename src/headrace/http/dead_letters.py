@@ -86,8 +86,8 @@ class DeadLetterOperations:
         bound = {"records": integer(1, SCAN_RECORDS_MAX, default=RECORDS)}
         filters = {name: text(8_000) for name in ("origin", "group", "reason")}
         filters |= {
-            "since_ms": integer(0, INT64_MAX, description="Only letters of this time or later."),
-            "until_ms": integer(0, INT64_MAX, description="Only letters of an earlier time."),
+            "since_ms": integer(0, INT64_MAX, description="Only messages of this time or later."),
+            "until_ms": integer(0, INT64_MAX, description="Only messages of an earlier time."),
         }
         edit = fields(
             ["partition", "offset"], partition=PARTITION, offset=OFFSET, **content_fields()

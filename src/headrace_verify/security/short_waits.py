@@ -33,8 +33,8 @@ def _is_stream(case: Any) -> bool:
 
 def _shorten(holder: Any) -> None:
     for name in WAITS if isinstance(holder, dict) else ():
-        given = str(holder.get(name))  # text in a query
-        if given.isdecimal() and WAIT_MS_LOW < int(given) <= WAIT_MS_MAX:
+        digits = str(holder.get(name)).removesuffix(".0")  # text in a query; 5.0 is an integer
+        if digits.isdecimal() and WAIT_MS_LOW < int(digits) <= WAIT_MS_MAX:
             holder[name] = WAIT_MS_LOW
 
 

@@ -1,0 +1,105 @@
+// Jobs: the redrives, searches and traces of this broker, as they run and after; stopped, undone.
+import { html, useEffect } from "../vendor/preact.js";
+import { at, get, useData } from "../api.js";
+import { useAction } from "../action.js";
+import { count, line, span, time, visible } from "../format.js";
+import { Fates, Outcome, undoAction } from "../redrive.js";
+import { link } from "../route.js";
+import { resultsOf } from "../task.js";
+import { Empty, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { t } from "../words.js";
+
+const POLL_MS = 1000;
+const SHOWN_MAX = 500;
+const KINDS = ["redrives", "searches", "traces"];
+const kindName = (kind) => ({ redrives: t("Redrive"), searches: t("Search"), traces: t("Trace") })[kind];
+const stateName = (state) => ({ running: t("running"), done: t("done"), failed: t("failed"), cancelled: t("stopped") })[state] ?? state;
+
+export const Page = ({ path }) => {
+  if (path.length === 2 && KINDS.includes(path[0])) return html`<${Job} kind=${path[0]} id=${path[1]} />`;
+  return html`<${Title} text=${t("Jobs")} />
+    <p>${t("What this broker does in the background. It keeps the last 64 that have ended, until it restarts.")}</p>
+    <${Jobs} kinds=${KINDS} />
+    <${PageForms} path="/v1/redrives" />`;
+};
+
+// Asks again while something runs.
+function usePolling(state, isRunning) {
+  useEffect(() => {
+    if (!isRunning) return undefined;
+    const timer = setTimeout(state.again, POLL_MS);
+    return () => clearTimeout(timer);
+  }, [state.data]);
+}
+
+function progressOf({ progress }) {
+  if (progress.total) return t("{done} of {total}", { done: count(progress.done), total: count(progress.total) });
+  return progress.records === undefined ? "–" : t("{n} records read", { n: count(progress.records) });
+}
+
+const askedOf = ({ asked }) => Object.entries(asked).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+
+function stopAction(kind, task, changed) {
+  return {
+    title: t("Stop the job"), verb: t("Stop"), method: "DELETE", path: at(kind, task.id),
+    preview: () => html`<p>${kind === "redrives"
+      ? t("What it has sent stays sent, each record once. Start it again to continue.")
+      : t("What it has found by now stays; what is left is not searched.")}</p>`,
+    after: changed,
+  };
+}
+
+// `topic`: those of one topic alone; `turn` changes when one was started elsewhere.
+export function Jobs({ kinds, topic = "", turn = 0, changed = () => {} }) {
+  const state = useData((signal) => Promise.all(kinds.map(async (kind) => (await get(`/v1/${kind}`, {}, signal))[kind].map((task) => ({ ...task, kind }))))
+    .then((lists) => lists.flat().filter((one) => !topic || (one.asked.topic === topic && !one.asked.dry_run))
+      .sort((a, b) => b.started_ms - a.started_ms)), [topic, turn]);
+  const [dialog, start] = useAction();
+  usePolling(state, state.data?.some((one) => one.state === "running"));
+  const again = () => { state.again(); changed(); };
+  return html`<${Loaded} state=${state}>${(rows) => (rows.length === 0
+    ? html`<${Empty} text=${t("No job has run on this broker since it started.")} />`
+    : html`<${Table} label=${t("Jobs")} rows=${rows} keyOf=${(one) => one.id} columns=${[
+        { name: t("Job"), cell: (one) => html`<a href=${link(["jobs", one.kind, one.id])}>${kindName(one.kind)} ${one.id.slice(0, 8)}</a>` },
+        { name: t("State"), cell: (one) => stateName(one.state) + (one.asked.dry_run ? ` (${t("Dry run")})` : "") },
+        { name: t("Progress"), cell: progressOf },
+        { name: t("Started"), cell: (one) => time(one.started_ms) },
+        { name: t("Asked"), cell: (one) => html`<bdi class="line">${line(askedOf(one))}</bdi>` },
+        { name: t("Action"), cell: (one) => html`<${Buttons} task=${one} start=${start} changed=${again} />` },
+      ]} />`)}<//>${dialog}`;
+}
+
+function Buttons({ task, start, changed }) {
+  const name = `${kindName(task.kind)} ${task.id.slice(0, 8)}`;
+  if (task.state === "running") {
+    return html`<button aria-label=${`${t("Stop")}: ${name}`} onClick=${() => start(stopAction(task.kind, task, changed))}>${t("Stop")}</button>`;
+  }
+  const hasSent = Object.keys(task.progress.result?.sent ?? {}).length > 0 || (task.kind === "redrives" && task.state !== "done" && task.result_count > 0);
+  if (!hasSent || task.asked.dry_run) return "–";
+  const undo = async () => start(undoAction(task.asked.topic, await resultsOf(at(task.kind, task.id)), changed));
+  return html`<button aria-label=${`${t("Take back")}: ${name}`} onClick=${undo}>${t("Take back")}</button>`;
+}
+
+function Job({ kind, id }) {
+  const path = at(kind, id);
+  const state = useData((signal) => get(path, { limit: SHOWN_MAX }, signal), [path]);
+  const [dialog, start] = useAction();
+  usePolling(state, state.data?.state === "running");
+  return html`<${Title} text=${`${kindName(kind)} ${id.slice(0, 8)}`}>
+      ${state.data && html`<${Buttons} task=${{ ...state.data, kind }} start=${start} changed=${state.again} />`}
+      <button onClick=${state.again}>${t("Read again")}</button><//>
+    <${Loaded} state=${state}>${(task) => html`
+      <dl class="figures">
+        <${Figure} name=${t("State")} value=${stateName(task.state)} note=${task.error && visible(task.error.detail, 500)} />
+        <${Figure} name=${t("Progress")} value=${progressOf(task)} />
+        <${Figure} name=${t("Started")} value=${time(task.started_ms)} note=${task.ended_ms && t("took {time}", { time: span(task.ended_ms - task.started_ms) })} />
+        <${Figure} name=${t("Results")} value=${count(task.result_count)} />
+      </dl>
+      <div class="note"><bdi>${visible(askedOf(task), 2000)}</bdi></div>
+      ${kind === "redrives"
+        ? html`<${Outcome} task=${task} /><${Fates} rows=${task.results.filter((one) => one.letter)} />`
+        : html`<pre tabindex="0">${visible(task.results.map((one) => JSON.stringify(one)).join("\n"))}</pre>`}
+      ${task.next_page_token && html`<p class="quiet">${t("The first {n} results are shown.", { n: count(SHOWN_MAX) })}</p>`}`}<//>
+    <${PageForms} path=${path} />
+    ${dialog}`;
+}
