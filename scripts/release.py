@@ -2,8 +2,9 @@
 
 The result is in `dist/`: three source distributions, their wheels, a wheel with the compiled core
 for each Python named (`--python`, by default this one), a bill of materials and checksums. Every
-file is built twice and must have the same bytes. The broker's wheel is then installed into an empty
-environment, serves and delivers records there, and is removed again. Nothing is uploaded.
+file is built twice and must have the same bytes. The broker's wheel for each Python is then
+installed into an empty environment of that Python, serves and delivers records there, and is
+removed again. Nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -95,25 +96,25 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def check_version() -> str:
-    """The version, which everything must name. Raises ReleaseError."""
-    found = {
-        tomllib.loads((project / "pyproject.toml").read_text())["project"]["version"]
-        for project in PROJECTS
-    }
-    if len(found) > 1:
-        raise ReleaseError(f"the three distributions have different versions: {sorted(found)}")
-    (version,) = found
-    if f"## [{version}]" not in (ROOT / "CHANGELOG.md").read_text():
-        say(f"note: CHANGELOG.md has no section [{version}]: this is a trial, not a release")
+    """The version, which the change log must name. Raises ReleaseError."""
+    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    if f"## [{version}] - " not in (ROOT / "CHANGELOG.md").read_text():
+        raise ReleaseError(
+            f"CHANGELOG.md has no section [{version}]: users would not know what it changes."
+            " Cut the section [Unreleased] first."
+        )
     return version
 
 
-def try_out(wheel: Path, bill: Path, tools: Path) -> None:
-    """Install the wheel as a user does, send and receive, stop, remove. Raises ReleaseError."""
+def try_out(own: str, wheel: Path, bill: Path, tools: Path) -> None:
+    """Install the wheel as a user of the Python `own` does, send and receive, stop, remove.
+
+    Raises ReleaseError.
+    """
     with tempfile.TemporaryDirectory(prefix="headrace-release-") as text:
         folder = Path(text)
         begun = time.monotonic()
-        run(sys.executable, "-m", "venv", folder / "venv")
+        run(own, "-m", "venv", folder / "venv")
         python = folder / "venv" / "bin" / "python"
         pip = [python, "-m", "pip", "--disable-pip-version-check"]
         run(*pip, "install", "--quiet", wheel)
@@ -125,7 +126,7 @@ def try_out(wheel: Path, bill: Path, tools: Path) -> None:
         site = next((folder / "venv" / "lib").iterdir()) / "site-packages"
         found = [one for one in site.rglob("*") if one.is_file()]
         size_mb = sum(one.stat().st_size for one in found if not is_of_pip(one, site)) / 1e6
-        say(f"installed: {count} packages, {size_mb:.0f} MB; first message after {took_s:.0f} s")
+        say(f"{wheel.name}: {count} packages, {size_mb:.0f} MB; first message after {took_s:.0f} s")
         if count > PACKAGES_MAX or size_mb > SIZE_MAX_MB or took_s > FIRST_MESSAGE_MAX_S:
             raise ReleaseError(
                 f"at most {PACKAGES_MAX} packages, {SIZE_MAX_MB} MB and {FIRST_MESSAGE_MAX_S} s"
@@ -137,6 +138,12 @@ def try_out(wheel: Path, bill: Path, tools: Path) -> None:
         left = [path for path in site.rglob("headrace*") if path.exists()]
         if headrace.exists() or left:
             raise ReleaseError(f"uninstalling leaves {[str(one) for one in left][:3]}")
+
+
+def tag_of(python: str) -> str:
+    """`cp311`, by which wheels name a version of CPython."""
+    show = "import sys; print('cp%d%d' % sys.version_info[:2])"
+    return run(python, "-c", show).strip()
 
 
 def is_of_pip(path: Path, site: Path) -> bool:
@@ -217,10 +224,11 @@ def main() -> None:
             )
         say("4 of 5: checks of the metadata")
         run(tools, "-m", "twine", "check", "--strict", *map(str, sorted(into.iterdir())))
-        say("5 of 5: an installation in an empty environment")
-        here = f"cp{sys.version_info.major}{sys.version_info.minor}"
-        (wheel,) = into.glob(f"headrace-{version}-{here}-*.whl")
-        try_out(wheel, into / f"headrace-{version}.cdx.json", tools)
+        say("5 of 5: an installation in an empty environment of each Python")
+        bill = into / f"headrace-{version}.cdx.json"  # the same packages for each Python
+        for python in environments:
+            (wheel,) = into.glob(f"headrace-{version}-{tag_of(python)}-*.whl")
+            try_out(python, wheel, bill, tools)
         lines = [f"{digest}  {name}\n" for name, digest in digests(into).items()]
         (into / "SHA256SUMS").write_text("".join(lines))
     except ReleaseError as error:

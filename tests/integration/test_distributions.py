@@ -14,10 +14,14 @@ import sysconfig
 import tarfile
 import tomllib
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from email.message import Message
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = {
@@ -137,18 +141,30 @@ def test_the_attacks_bring_the_sources_that_they_compile_and_the_golden_data(whe
     assert "main.go" in {Path(entry).name for entry in contents(wheels["headrace_bench"])}
 
 
-def test_the_three_have_one_version_and_name_each_other_by_it():
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
+
+
+def test_the_three_have_the_version_that_stands_in_one_place(wheels):
     projects = {
         name: tomllib.loads((project / "pyproject.toml").read_text())["project"]
         for name, project in PROJECTS.items()
     }
+    assert [name for name, project in projects.items() if "version" in project] == ["headrace"]
+    found = {name: metadata_of(wheel) for name, wheel in wheels.items()}
     version = projects["headrace"]["version"]
-    assert {project["version"] for project in projects.values()} == {version}
-    extras = projects["headrace"]["optional-dependencies"]
-    for extra in ("verify", "bench"):
-        assert extras[extra] == [f"headrace-{extra}=={version}"]
-        asked = projects[f"headrace_{extra}"]["dependencies"]
-        assert any(one.split("[")[0].startswith("headrace") and version in one for one in asked)
+    assert {name: one["Version"] for name, one in found.items()} == dict.fromkeys(found, version)
+
+
+def test_the_other_two_require_the_broker_of_their_own_version(wheels):
+    version = metadata_of(wheels["headrace"])["Version"]
+    for name, required in (("verify", "headrace[cluster]"), ("bench", "headrace")):
+        asked = metadata_of(wheels[f"headrace_{name}"]).get_all("Requires-Dist")
+        assert f"{required}=={version}" in asked
+    asked = metadata_of(wheels["headrace"]).get_all("Requires-Dist")
+    assert "headrace-verify; extra == 'verify'" in asked
 
 
 def test_the_broker_alone_says_which_package_a_missing_command_needs(environment):

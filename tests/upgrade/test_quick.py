@@ -90,7 +90,7 @@ def test_same_files_give_the_same_archive(tmp_path):
 def test_a_version_without_a_set_fails_the_run(tmp_path):
     outcome = run_upgrade(Plan(golden=tmp_path), lambda _fraction, _name: None)
     assert outcome.is_violated
-    assert "--write-golden" in outcome.violations[0]
+    assert any("--write-golden" in one for one in outcome.violations)
 
 
 def test_every_released_version_is_listed_with_its_digest():

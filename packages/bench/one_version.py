@@ -1,0 +1,1 @@
+../../scripts/one_version.py
