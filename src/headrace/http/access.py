@@ -11,6 +11,7 @@ mapped onto its operations as follows, so that one list of rules is enough (docs
   any topic that a record names, and so needs WRITE on all of them. What it leaves by `group` or
   `reason` it WRITEs to the dead letter topic. Its progress is that of a group, its transactions
   have an id: both have the same name on the command line.
+- An export holds messages of its own topic alone.
 - A task belongs to whoever started it.
 """
 
@@ -131,6 +132,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "deleteQuota": needs(cluster(SET)),
     "findMessages": _MESSAGES,
     "traceMessage": _MESSAGES,
+    "exportMessages": needs(_topic(READ)),
     "startSearch": needs(_topic(READ, "body.topic")),
     "startTrace": needs(_topic(READ, "body.topic")),
     "startRedrive": needs(
@@ -140,8 +142,8 @@ ACCESS: Final[Mapping[str, Access]] = {
         transaction(WRITE, "body.topic")._replace(prefix=REDRIVE_PREFIX),
     ).by("redrive"),
     **{f"list{kind}Tasks": _OWN for kind in ("Search", "Trace", "Redrive")},
-    **{f"get{kind}": _RESULTS for kind in ("Search", "Trace")},
-    "getRedrive": _OWN,
+    **{f"{verb}{kind}": _RESULTS for kind in ("Search", "Trace") for verb in ("get", "follow")},
+    **{f"{verb}Redrive": _OWN for verb in ("get", "follow")},
     **{f"cancel{kind}": _OWN for kind in ("Search", "Trace", "Redrive")},
 }
 """By the names of operations."""

@@ -6,6 +6,7 @@ that was asked, and is lost with it.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import TYPE_CHECKING, Final
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import JSONResponse
 
 from headrace.broker.security.authorizer import Operation as Right
-from headrace.broker.services.background_tasks import unknown_task
-from headrace.http.operations import LIMIT_DEFAULT, PAGE, Call, Json, Operation, text
+from headrace.broker.services.background_tasks import RESULTS_MAX, unknown_task
+from headrace.errors import HeadraceError, StorageUnavailable
+from headrace.http.event_streams import EventStream, event
+from headrace.http.operations import LIMIT_DEFAULT, PAGE, Call, Json, Operation, integer, text
 from headrace.http.problems import Contradiction, details
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from starlette.responses import Response
 
@@ -26,6 +29,11 @@ if TYPE_CHECKING:
     from headrace.http.schemas import Schema
 
 TASK: Final = text(64, 1)
+FOLLOWERS_MAX: Final = 64
+EVENT_RESULTS: Final = 50
+POLL_S: Final = 0.2
+"""Between two looks at a task that is followed: it knows no followers."""
+KEEP_ALIVE_TURNS: Final = 75
 
 
 class TaskOperations:
@@ -43,6 +51,7 @@ class TaskOperations:
         self._tasks = tasks
         self._kind = kind
         self._begin = begin
+        self._followers = 0
         path, title = f"/v1/{plural(kind)}", kind.capitalize()
         named: dict[str, Schema] = {"task": TASK}
         self.operations = [
@@ -52,6 +61,10 @@ class TaskOperations:
                       self._list),
             Operation("GET", f"{path}/{{task}}", f"get{title}",
                       f"Get the progress and results of a {kind}.", self._get, {**named, **PAGE}),
+            Operation("GET", f"{path}/{{task}}/events", f"follow{title}",
+                      f"Stream the results and progress of a {kind} as server-sent events.",
+                      self._follow, named | {"from": integer(0, RESULTS_MAX, default=0)},
+                      headers={"last-event-id": text(20)}, media_type="text/event-stream"),
             Operation("DELETE", f"{path}/{{task}}", f"cancel{title}",
                       f"Cancel a {kind}, or remove a finished one.", self._cancel, named),
         ]  # fmt: skip
@@ -85,6 +98,47 @@ class TaskOperations:
         if end < len(task.results):
             answer["next_page_token"] = _token(end)
         return answer
+
+    async def _follow(self, call: Call) -> Response:
+        """Each event has the number of results that came so far as its id, so that a client that
+        comes back gets the others alone."""
+        task = self._task(call, Right.DESCRIBE)
+        last = call.request.headers.get("last-event-id", "")
+        first = int(last) if last.isascii() and last.isdigit() else call.query.get("from", 0)
+        if self._followers >= FOLLOWERS_MAX:
+            raise StorageUnavailable(f"{FOLLOWERS_MAX} clients follow tasks already: try later")
+        self._followers += 1
+        return EventStream(self._events(task, int(first), call), self._end_following)
+
+    def _end_following(self) -> None:
+        self._followers -= 1
+
+    async def _events(self, task: BackgroundTask, first: int, call: Call) -> AsyncIterator[bytes]:
+        said: Json = {}
+        quiet = 0
+        while True:
+            try:
+                call.check_again()  # rights may have been withdrawn
+            except HeadraceError as error:
+                yield event("problem", details(error))
+                return
+            is_over = task.ended_ms >= 0  # before its results are read: no later ones come
+            while first < len(task.results):
+                part: Json = {"results": task.results[first : first + EVENT_RESULTS]}
+                first += len(part["results"])
+                call.rights.filter(part)
+                yield event("results", part, str(first))
+            now = _shown(task)
+            quiet = 0 if now != said else quiet + 1
+            if now != said:
+                said = json.loads(json.dumps(now))
+                yield event("progress", now, str(first))
+            if is_over:
+                yield event("end", now, str(first))
+                return
+            if quiet % KEEP_ALIVE_TURNS == KEEP_ALIVE_TURNS - 1:
+                yield b": still there\n\n"
+            await asyncio.sleep(POLL_S)
 
     async def _cancel(self, call: Call) -> Json:
         task = self._task(call, Right.ALTER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.http.exports import ExportOperations
 from headrace.http.redrives import RedriveOperations
 from headrace.http.search import SearchOperations
 from headrace.http.traces import TraceOperations
@@ -18,6 +19,7 @@ def queries(services: Services) -> list[Operation]:
     tasks = services.tasks
     return [
         *SearchOperations(services, tasks).operations,
+        *ExportOperations(services).operations,
         *TraceOperations(services, tasks).operations,
         *RedriveOperations(services, tasks).operations,
     ]

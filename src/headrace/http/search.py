@@ -14,6 +14,7 @@ from headrace.http.background import TaskOperations, decode_token, encode_token
 from headrace.http.operations import (
     INT64_MAX,
     LIMIT_DEFAULT,
+    OFFSET,
     PAGE,
     PARTITION,
     TOPIC,
@@ -27,8 +28,10 @@ from headrace.http.operations import (
 )
 from headrace.http.problems import Contradiction, details
 from headrace.http.records import shown
+from headrace.records.cel_syntax import LENGTH_MAX, ExpressionInvalid
 from headrace.records.letters import SHARE
 from headrace.records.matching import TIME_MAX, Condition
+from headrace.records.record_filter import RecordFilter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
     from headrace.broker.services.search import FoundMessage, Page
     from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import DeliveryState
     from headrace.errors import HeadraceError
     from headrace.http.schemas import Schema
@@ -48,6 +52,23 @@ RESULTS_MAX: Final = 10_000
 HEADERS_MAX: Final = 16
 _WORD: Final = text(4_096, 1)
 _MEASURES: Final = ("message_id", "key", "tag")
+WHERE: Final = text(
+    LENGTH_MAX,
+    1,
+    description="A filter expression (a subset of CEL), such as value.amount > 100.",
+)
+
+_COMMON: Final[dict[str, Schema]] = {
+    **dict.fromkeys(_MEASURES, _WORD),
+    **dict.fromkeys(("since_ms", "until_ms"), integer(0, INT64_MAX)),
+    "where": WHERE,
+}
+CONDITIONS: Final[dict[str, Schema]] = {
+    **_COMMON,
+    "header": text(8_192, 3, pattern=r"^[^=]+=[\s\S]+$", description="NAME=VALUE"),
+    "offset": OFFSET | {"description": "With a partition: where in it to begin."},
+}
+"""Of a query that searches; beside them stands `partition`."""
 
 
 class SearchOperations:
@@ -57,12 +78,9 @@ class SearchOperations:
         self._services = services
         self._search = services.search
         self._tasks = tasks
-        conditions: dict[str, Schema] = dict.fromkeys(_MEASURES, _WORD)
-        conditions |= dict.fromkeys(("since_ms", "until_ms"), integer(0, INT64_MAX))
         asked: dict[str, Schema] = {
             "topic": TOPIC,
-            **conditions,
-            "header": text(8_192, 3, pattern=r"^[^=]+=[\s\S]+$", description="NAME=VALUE"),
+            **CONDITIONS,
             "partition": PARTITION,
             "time_ms": integer(1, TIME_MS_MAX, default=TIME_MS),
             **PAGE,
@@ -70,26 +88,23 @@ class SearchOperations:
         body = fields(
             ["topic"],
             topic=TOPIC,
-            **conditions,
+            **_COMMON,
             headers=listing(listing(_WORD, 2, 2), HEADERS_MAX),
             partition=PARTITION,
             max=integer(1, RESULTS_MAX, default=1_000),
+            page_token=text(2_000, description="Where another search ended: `next_page_token`."),
         )
         started = TaskOperations(tasks, "search", "Find messages in a task.", body, self._begin)
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/messages", "findMessages",
-                      "Find messages by id, key, tag, header and time, each with its state.",
+                      "Find messages by id, key, tag, header, time or an expression, with states.",
                       self._find, asked),
             *started.operations,
         ]  # fmt: skip
 
     async def _find(self, call: Call) -> Json:
         topic, query = self._services.topics.get(call.path["topic"]), call.query
-        headers = []
-        if "header" in query:
-            headers = [query["header"].split("=", 1)]
-        condition = parse_condition(query, headers)
-        start = _place(query.get("page_token", ""))
+        condition, start = asked_condition(query), asked_start(topic.name, query)
         bounds = SearchBounds(query.get("limit", LIMIT_DEFAULT), query.get("time_ms", TIME_MS))
         page = await self._search.page(topic, condition, start, bounds, query.get("partition"))
         answer: Json = {
@@ -106,27 +121,43 @@ class SearchOperations:
     async def _begin(self, call: Call) -> BackgroundTask:
         topic, body = self._services.topics.get(call.body["topic"]), call.body
         condition = parse_condition(body, body.get("headers", ()))
-        number = body.get("partition")
+        number, begun = body.get("partition"), parse_place(body.get("page_token", ""))
         if number is not None:
             topic.check_partition(number)
 
+        def left(task: BackgroundTask) -> int:
+            return int(body.get("max", 1_000)) - len(task.results)
+
         async def work(task: BackgroundTask) -> None:
             task.progress = {"records": 0, "bytes": 0, "is_complete": False}
+            if (size_bytes := self._size_bytes(topic, number)) is not None:
+                task.progress["bytes_at_most"] = size_bytes
             failed: dict[tuple[str, int], HeadraceError] = {}
-            place: SearchPosition | None = FIRST
+            place: SearchPosition | None = begun
             while place is not None:
-                page = await self._search.page(topic, condition, place, TASK_STEP, number)
-                place = page.next
+                bounds = TASK_STEP._replace(count_max=min(TASK_STEP.count_max, left(task)))
+                page = await self._search.page(topic, condition, place, bounds, number)
                 failed |= page.failed
                 for one in page.found:
-                    if len(task.results) >= body.get("max", 1_000) or task.is_full:
-                        task.progress["is_cut"] = True
-                        return
                     task.add(shown_message(one), record_bytes(one.record) + 500)
                 _note(task.progress, page)
+                place = page.next
+                task.progress.pop("next_page_token", None)
+                if place is not None:  # where another search can go on
+                    task.progress["next_page_token"] = encode_token([*place])
+                if place is not None and (left(task) <= 0 or task.is_full):
+                    task.progress["is_cut"] = True
+                    return
             task.progress |= {"is_complete": not failed, **failed_places(failed)}
 
         return self._tasks.start("search", body, work)
+
+    def _size_bytes(self, topic: Topic, number: int | None) -> int | None:
+        """What a search has to read at most of the log; None: not known on this broker."""
+        states = self._services.topics.describe(topic)
+        sizes = [one.size_bytes for one in states if number in {None, one.number}]
+        known = [one for one in sizes if one is not None]
+        return sum(known) if len(known) == len(sizes) else None
 
 
 def failed_places(failed: Mapping[tuple[str, int], HeadraceError]) -> Json:
@@ -143,7 +174,7 @@ def failed_places(failed: Mapping[tuple[str, int], HeadraceError]) -> Json:
 
 def _note(progress: Json, page: Page) -> None:
     for name, value in _progress(page).items():
-        is_count = name in {"records", "bytes", "unreadable_batches"}
+        is_count = name in {"records", "bytes", "unreadable_batches", "not_evaluated"}
         progress[name] = progress.get(name, 0) + value if is_count else value
 
 
@@ -151,6 +182,8 @@ def _progress(page: Page) -> Json:
     found: Json = {"records": page.records, "bytes": page.size_bytes}
     if page.unreadable:
         found["unreadable_batches"] = page.unreadable
+    if page.failures:
+        found |= {"not_evaluated": page.failures, "not_evaluated_because": page.first_failure}
     if page.next is not None:
         place = page.next
         found["up_to"] = {"topic": place.topic, "partition": place.partition}
@@ -159,17 +192,40 @@ def _progress(page: Page) -> Json:
     return found
 
 
+def asked_condition(query: Json) -> Condition:
+    """The condition of a query. Raises Contradiction."""
+    headers = []
+    if "header" in query:
+        headers = [query["header"].split("=", 1)]
+    return parse_condition(query, headers)
+
+
+def asked_start(topic: str, query: Json) -> SearchPosition:
+    """Where the search of a query begins. Raises Contradiction."""
+    if "page_token" in query or "offset" not in query:
+        return parse_place(query.get("page_token", ""))
+    if "partition" not in query:
+        raise Contradiction("'offset' is one of a partition: name that, too")
+    return SearchPosition(0, topic, query["partition"], 0, query["offset"])
+
+
 def parse_condition(given: Json, headers: Any) -> Condition:
     """Raises Contradiction."""
     since_ms, until_ms = given.get("since_ms", 0), given.get("until_ms", TIME_MAX)
     if until_ms < since_ms:
         raise Contradiction("'until_ms' is before 'since_ms': no message can match")
     pairs = tuple((name, value) for name, value in headers)
-    words = {name: given.get(name, "") for name in _MEASURES}
+    words = {name: given.get(name, "") for name in (*_MEASURES, "where")}
+    if words["where"]:
+        try:
+            RecordFilter(words["where"])
+        except ExpressionInvalid as error:  # any text fits the schema
+            raise Contradiction(str(error)) from error
     return Condition(**words, headers=pairs, since_ms=since_ms, until_ms=until_ms)
 
 
-def _place(token: str) -> SearchPosition:
+def parse_place(token: str) -> SearchPosition:
+    """Where a page ended. Raises Contradiction."""
     if not token:
         return FIRST
     rank, topic, *numbers = decode_token(token, (int, str, int, int, int, int))

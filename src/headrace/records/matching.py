@@ -32,6 +32,8 @@ class Condition:
     since_ms: int = 0
     until_ms: int = TIME_MAX
     """Exclusive."""
+    where: str = ""
+    """A filter expression (`record_filter`), which the search evaluates itself."""
 
     def needles(self) -> list[bytes]:
         """Texts that occur in the bytes of every matching record."""
@@ -44,7 +46,7 @@ class Condition:
         return self.since_ms <= timestamp_ms < self.until_ms
 
     def matches(self, key: bytes | None, headers: Headers) -> bool:
-        """Whether a record meets all conditions but the time range."""
+        """Whether a record meets all conditions but the time range and `where`."""
         if self.message_id and find_header(headers, MESSAGE_ID) != self.message_id.encode():
             return False
         if self.tag and find_header(headers, TAG) != self.tag.encode():

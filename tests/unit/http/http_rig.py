@@ -88,12 +88,15 @@ class Web:
         """The same, of bytes; `answered` has the response's headers then. `leaves`: the client
         disconnects at once."""
         sent: list[dict[str, Any]] = []
+        bodies = [body]
 
         async def receive() -> dict[str, Any]:
             if leaves:
                 await asyncio.sleep(0)  # an event is sent first
                 return {"type": "http.disconnect"}
-            return {"type": "http.request", "body": body, "more_body": False}
+            if not bodies:  # nothing follows a whole request: a stream waits here for its client
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": bodies.pop(), "more_body": False}
 
         async def send(message: Any) -> None:
             sent.append(message)

@@ -331,5 +331,7 @@ def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
 def test_the_documents_say_what_each_operation_needs():
     text = (Path(__file__).parents[3] / "docs" / "SECURITY.md").read_text()
     missing = [name for name in ACCESS if f"`{name}`" not in text]
-    of_tasks = {f"{verb}{kind}" for kind in ("Trace", "Redrive") for verb in ("get", "cancel")}
+    of_tasks = {
+        f"{verb}{kind}" for kind in ("Trace", "Redrive") for verb in ("get", "follow", "cancel")
+    }
     assert {*missing} <= of_tasks | {"listTraceTasks", "listRedriveTasks"}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
+import json
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.kafka.face_rig import broker
 
+from headrace.cli.records_in import Reading, record_from_json
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 from headrace.records.letters import SHARE_FORMAT
@@ -267,3 +271,89 @@ def test_a_search_finds_what_a_look_at_every_record_finds(
             assert sorted(found) == sorted(expected)
 
     asyncio.run(scenario())
+
+
+# --- expressions, resumed searches, exports ------------------------------------------------------
+
+
+@on_the_web
+async def test_an_expression_selects_messages_wherever_they_are(web: Web) -> None:
+    await create(web, partitions=2)
+    values_in = [{"value": {"n": n}, "value_encoding": "json"} for n in range(20)]
+    await send(web, *values_in, {"value": "no json"})
+    found = await find(web, where="value.n >= 17")
+    assert sorted(values(found)) == ['{"n":17}', '{"n":18}', '{"n":19}']
+    assert found["searched"]["not_evaluated"] == 1
+    assert "has no field" in found["searched"]["not_evaluated_because"]
+    delayed = message(4, delay=str(HOUR_MS))
+    await send(web, delayed)
+    assert values(await find(web, where="headers['headrace-message-id'] == 'id-4'")) == ["value 4"]
+    query = urlencode({"where": "value.n >"})
+    status, answer = await web.ask("GET", f"/v1/topics/orders/messages?{query}")
+    assert (status, "ends too early" in answer["detail"]) == (409, True)
+
+
+@on_the_web
+async def test_a_page_begins_at_an_offset(web: Web) -> None:
+    await create(web)
+    await send(web, *(message(n) for n in range(9)))
+    assert values(await find(web, partition=0, offset=7)) == ["value 7", "value 8"]
+    status, _ = await web.ask("GET", "/v1/topics/orders/messages?offset=7")
+    assert status == 409
+
+
+@on_the_web
+async def test_a_search_that_was_cut_goes_on_where_it_ended(web: Web) -> None:
+    await create(web, partitions=3)
+    await send(web, *(message(n) for n in range(50)))
+    seen: list[str] = []
+    more: dict[str, str] = {}
+    for _ in range(10):
+        body = {"topic": "orders", "where": "value.contains('value')", "max": 7, **more}
+        status, task = await web.ask("POST", "/v1/searches", body)
+        assert status == 202
+        while task["state"] == "running":
+            await asyncio.sleep(0.01)
+            _, task = await web.ask("GET", f"/v1/searches/{task['id']}")
+        seen += [one["value"] for one in task["results"]]
+        assert task["progress"]["bytes"] <= task["progress"]["bytes_at_most"]
+        if task["progress"]["is_complete"]:
+            break
+        more = {"page_token": task["progress"]["next_page_token"]}
+    assert sorted(seen) == sorted(f"value {n}" for n in range(50))
+
+
+@on_the_web
+async def test_a_search_is_followed_and_resumed_after_the_last_event(web: Web) -> None:
+    await create(web)
+    await send(web, *(message(n) for n in range(70)))
+    _, task = await web.ask("POST", "/v1/searches", {"topic": "orders"})
+    target = f"/v1/searches/{task['id']}/events"
+    _, data = await web.raw("GET", target, b"", "application/json")
+    whole = data.decode()
+    assert whole.count('"state":"log"') == 70
+    assert "event: progress" in whole
+    assert whole.rstrip().rpartition("event: ")[2].startswith("end")
+    _, data = await web.raw("GET", target, b"", "application/json", **{"last-event-id": "50"})
+    assert data.decode().count('"state":"log"') == 20
+
+
+@on_the_web
+async def test_an_export_holds_all_bytes(web: Web) -> None:
+    await create(web)
+    hostile = {"value": "/wA=", "value_encoding": "base64"}
+    await send(web, {"key": 'a,"b"\n', "value": "x", "headers": [["token", "s3cret"]]}, hostile)
+    status, data = await web.raw("GET", "/v1/topics/orders/export", b"", "application/json")
+    rows = [json.loads(line) for line in data.splitlines()]
+    assert (status, len(rows)) == (200, 2)
+    assert (rows[0]["key"], rows[0]["value"]) == ('a,"b"\n', "x")
+    assert rows[0]["headers"] == [{"key": "token", "value": "s3cret"}]
+    assert rows[1]["value_base64"] == "/wA="
+    again = [record_from_json(row, Reading(None, None, [], 0, -1)) for row in rows]
+    assert [(one.key, one.value) for one in again] == [(b'a,"b"\n', b"x"), (None, b"\xff\x00")]
+    query = "/v1/topics/orders/export?format=csv&max=1"
+    _, data = await web.raw("GET", query, b"", "application/json")
+    head, row = csv.reader(io.StringIO(data.decode(), newline=""))
+    shown_row = dict(zip(head, row, strict=True))
+    assert (shown_row["key"], shown_row["value"], shown_row["offset"]) == ('a,"b"\n', "x", "0")
+    assert json.loads(shown_row["headers"]) == [["token", "s3cret"]]

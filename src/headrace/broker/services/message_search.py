@@ -156,7 +156,9 @@ class MessageSearch:
         page = await self._search.partition_page(
             topic, number, _condition(row), place, bounds, origin
         )
-        figures = page.records, page.size_bytes, page.unreadable, page.up_to_ms
+        figures: list[Any] = [page.records, page.size_bytes, page.unreadable, page.up_to_ms]
+        if page.failures:  # an older broker does not know them
+            figures += [page.failures, page.first_failure]
         return page.found, None if page.next is None else list(page.next), *figures
 
     # --- traces ------------------------------------------------------------------------------
@@ -209,6 +211,8 @@ def _add(page: Page, part: Page) -> None:
     page.records += part.records
     page.size_bytes += part.size_bytes
     page.unreadable += part.unreadable
+    page.failures += part.failures
+    page.first_failure = page.first_failure or part.first_failure
     if part.up_to_ms >= 0:
         page.up_to_ms = part.up_to_ms
 
@@ -218,13 +222,17 @@ def _add(page: Page, part: Page) -> None:
 
 def _condition_row(one: Condition) -> list[Any]:
     words = [one.message_id, one.key, one.tag]
-    return [*words, [list(pair) for pair in one.headers], one.since_ms, one.until_ms]
+    row = [*words, [list(pair) for pair in one.headers], one.since_ms, one.until_ms]
+    return [*row, one.where] if one.where else row  # an older broker refuses what it cannot do
 
 
 def _condition(row: Any) -> Condition:
-    message_id, key, tag, headers, since_ms, until_ms = checked(row, str, str, str, list, int, int)
+    kinds = str, str, str, list, int, int
+    row, where = (row[:-1], row[-1]) if len(row) == len(kinds) + 1 else (row, "")
+    message_id, key, tag, headers, since_ms, until_ms = checked(row, *kinds)
+    (where,) = checked([where], str)
     pairs = tuple((name, value) for name, value in (checked(one, str, str) for one in headers))
-    return Condition(message_id, key, tag, pairs, since_ms, until_ms)
+    return Condition(message_id, key, tag, pairs, since_ms, until_ms, where)
 
 
 def _message(row: Any) -> FoundMessage:

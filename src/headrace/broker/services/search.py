@@ -32,6 +32,7 @@ from headrace.records.bodies import decode_body
 from headrace.records.codec import Record
 from headrace.records.letters import SHARE_FORMAT
 from headrace.records.matching import TIME_MAX, Condition
+from headrace.records.record_filter import Candidate, RecordFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,6 +111,9 @@ class Page:
     """Batches that cannot be decoded."""
     up_to_ms: int = -1
     """The newest timestamp of the batch searched last, -1: none."""
+    failures: int = 0
+    """Records for which the condition's expression has no truth value."""
+    first_failure: str = ""
     failed: dict[tuple[str, int], HeadraceError] = field(default_factory=dict)
     """(topic, partition) of those whose owner could not be asked."""
 
@@ -190,17 +194,18 @@ class Search:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + bounds.time_ms / 1000
         page = Page()
+        run = _Run(page, condition, bounds, deadline_s, loop.time)
         async with self.running:
             for place in places:
                 if place[:4] < start[:4]:
                     continue
                 begun = start if place[:4] == start[:4] else place
-                run = _Run(page, condition, bounds, deadline_s, loop.time)
                 page.next = await self._search(run, begun, origin)
                 if page.next is not None:
                     break
                 await asyncio.sleep(0)
             await self._add_groups(page)
+        run.note_failures()
         return page
 
     def served(self, topic: Topic) -> list[int]:
@@ -261,7 +266,7 @@ class Search:
             read = BatchesRead()
             reached = read.add(bytes(data.data), offset, OFFSET_LAST, data.aborted or ())
             run.page.size_bytes += len(data.data)
-            within = _Within(offset, end, origin if place.rank else "")
+            within = _Within(offset, end, origin if place.rank else "", place)
             for batch in read.batches:
                 await asyncio.sleep(0)
                 for record in await run.matching(batch, within):
@@ -362,13 +367,15 @@ class _Within(NamedTuple):
     end: int
     origin: str
     """The topic that dead letters come from; empty: any."""
+    place: SearchPosition
 
 
 class _Run:
     """One call in progress."""
 
     __slots__ = (
-        "_bytes_left", "_count_max", "_deadline_s", "_needles", "_now_s", "condition", "page",
+        "_bytes_left", "_count_max", "_deadline_s", "_filter", "_needles", "_now_s", "condition",
+        "page",
     )  # fmt: skip
 
     def __init__(
@@ -384,8 +391,9 @@ class _Run:
         self._count_max = bounds.count_max
         self._deadline_s = deadline_s
         self._now_s = now_s
-        self._needles = condition.needles()
-        self._bytes_left = bounds.bytes_max - sum(record_bytes(one.record) for one in page.found)
+        self._filter = RecordFilter(condition.where) if condition.where else None
+        self._needles = condition.needles() + (self._filter.needles if self._filter else [])
+        self._bytes_left = bounds.bytes_max
 
     @property
     def is_full(self) -> bool:
@@ -408,9 +416,8 @@ class _Run:
         number: int,
     ) -> None:
         """Add a record of a companion, if it matches. `number` takes the place of its offset."""
-        condition = self.condition
-        if condition.matches_time(timestamp_ms) and condition.matches(body.key, body.headers):
-            record = Record(number, timestamp_ms, body.key, body.value, body.headers)
+        record = Record(number, timestamp_ms, body.key, body.value, body.headers)
+        if self._holds(record, place):
             self.add(FoundMessage(state, place.topic, place.partition, record, due_ms, ()))
 
     def add(self, found: FoundMessage) -> None:
@@ -418,9 +425,26 @@ class _Run:
         self.page.found.append(found)
         self._bytes_left -= record_bytes(found.record)
 
+    def _holds(self, record: Record, place: SearchPosition) -> bool:
+        condition = self.condition
+        if not condition.matches_time(record.timestamp_ms):
+            return False
+        if not condition.matches(record.key, record.headers):
+            return False
+        if self._filter is None:
+            return True
+        where = place.topic, place.partition, record.offset, record.timestamp_ms
+        return self._filter.matches(Candidate(*where, record.key, record.value, record.headers))
+
+    def note_failures(self) -> None:
+        """Say in the page for how many records the expression had no truth value."""
+        if self._filter is not None:
+            self.page.failures = self._filter.failures
+            self.page.first_failure = self._filter.first_failure
+
     async def matching(self, batch: bytes, within: _Within) -> list[Record]:
         """The records of a batch that match, until the page is full."""
-        page, condition = self.page, self.condition
+        page = self.page
         header = read_header(batch)
         page.records += header.record_count
         # Not skipped by the header's times: batches stored before validation may misstate them.
@@ -428,11 +452,8 @@ class _Run:
         origin = (SHARE_FORMAT.topic, within.origin.encode())
 
         def matches(record: Record) -> bool:
-            return (
-                condition.matches_time(record.timestamp_ms)
-                and condition.matches(record.key, record.headers)
-                and (not within.origin or origin in record.headers)
-            )
+            is_of_origin = not within.origin or origin in record.headers
+            return is_of_origin and self._holds(record, within.place)
 
         left = self._count_max - len(page.found), self._bytes_left
         try:
