@@ -39,7 +39,8 @@ COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp_ms", "key", "key_encoding", "value",
     "value_encoding", "headers",
 )  # fmt: skip
-_TYPES: Final = {"ndjson": NDJSON, "csv": "text/csv; charset=utf-8"}
+CSV: Final = "text/csv"
+_TYPES: Final = {"ndjson": NDJSON, "csv": f"{CSV}; charset=utf-8"}
 
 
 class ExportOperations:
@@ -58,7 +59,7 @@ class ExportOperations:
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/export", "exportMessages",
                       "Export messages of a topic as NDJSON or CSV, with all their bytes.",
-                      self._export, asked, media_type=NDJSON),
+                      self._export, asked, media_type=NDJSON, other_media_types=(CSV,)),
         ]  # fmt: skip
 
     async def _export(self, call: Call) -> Response:

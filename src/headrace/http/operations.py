@@ -105,6 +105,8 @@ class Operation:
     """The field of the body that may also be sent as NDJSON, an item a line; empty: none."""
     answer: Schema = field(default_factory=lambda: {"type": "object"})
     media_type: str = "application/json"
+    other_media_types: tuple[str, ...] = ()
+    """That an answer may have instead, with the same schema."""
     success: str = "200"
     quota: str = ""
     """The quota that its calls are charged to; empty: none."""
@@ -507,7 +509,8 @@ def described(operations: Sequence[Operation]) -> dict[str, Json]:
 
 def _described(operation: Operation) -> Json:
     problem_content = {PROBLEM: {"schema": _PROBLEM_SCHEMA}}
-    content = {operation.media_type: {"schema": operation.answer}}
+    media_types = operation.media_type, *operation.other_media_types
+    content = {one: {"schema": operation.answer} for one in media_types}
     answers: Json = {operation.success: {"description": "Done.", "content": content}}
     for status, meaning in _ERRORS.items():
         answers[status] = {"description": meaning, "content": problem_content}
