@@ -5,7 +5,10 @@ Invariants: pure; knows no ledgers or bytes. `on` takes an event and returns the
 that a state does not list has no effect: a step begun before the log was handed over or failed may
 end late.
 
-The next ledger is created while appends continue, so it has a state of its own (`NextLedger`).
+Three things run beside the state, and change by the same table: the next ledger, which is created
+while appends continue (`NextLedger`); whether readers see the log as loaded (PUBLISH, UNPUBLISH);
+and why requests are refused (`failure`). A suspension is such a failure: while it lasts, the state
+follows the steps in progress, but no transition releases appends.
 """
 
 from __future__ import annotations
@@ -13,8 +16,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from headrace.errors import NotOwner
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from headrace.errors import HeadraceError
+
+
+class Suspended(NotOwner):
+    """It is uncertain whether this broker still owns the partition."""
 
 
 class State(Enum):
@@ -71,7 +82,10 @@ class Event(Enum):
     DAMAGED = "corrupt, or owner changed"
     CHAIN_LOST = "chain missing"
     ABANDONED = "abandoned"
+    DELETION_BEGUN = "topic deletion begun"
     DELETED = "topic deleted"
+    SUSPENDED = "ownership uncertain"
+    REINSTATED = "ownership certain again"
 
 
 class Effect(Enum):
@@ -152,7 +166,22 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], _Step]] = {
     (State.IN_DOUBT, Event.APPEND_REQUESTED): _RESUME,
     # --- other steps: a seal, the next ledger
     **{(state, Event.STEP_FAILED): (state, (Effect.FAIL_WAITERS,)) for state in State},
+    # --- suspension: steps in progress continue, and storage rejects those of a former owner
+    **{
+        (state, Event.SUSPENDED): (state, (Effect.HOLD_APPENDS, Effect.FAIL_WAITERS))
+        for state in (*_ANY, State.DRAINING)
+    },
+    # In other states, appends wait for a step.
+    **{
+        (state, Event.REINSTATED): (
+            state,
+            (Effect.RELEASE_APPENDS,) if state in {State.OPEN, State.EMPTY} else (),
+        )
+        for state in _ANY
+    },
     # --- the end
+    **{(state, Event.DELETION_BEGUN): (state, ()) for state in State},
+    (State.DRAINING, Event.DRAIN): (State.DRAINING, ()),
     **_from(_ANY, Event.DRAIN, (State.DRAINING, (Effect.HOLD_APPENDS,))),
     (State.DRAINING, Event.DRAINED): (State.DRAINING, (Effect.UNPUBLISH,)),
     (State.DRAINING, Event.APPEND_FAILED): (State.DRAINING, (Effect.BEGIN_RESUME,)),
@@ -178,16 +207,62 @@ class NextLedger(Enum):
     CREATED = "created"
 
 
+_REASONS: Final = {Event.DAMAGED, Event.CHAIN_LOST, Event.ABANDONED, Event.SUSPENDED}
+"""Events that say why requests are refused from now on."""
+_FIRST_REASONS: Final = {Event.DRAIN, Event.DELETED}
+"""Those that say it unless an earlier one has."""
+
+
 class Lifecycle:
     """The lifecycle of one log."""
 
-    __slots__ = ("next_ledger", "state")
+    __slots__ = ("failure", "is_deleted", "is_loaded", "next_ledger", "state")
 
     def __init__(self) -> None:
         self.state = State.UNLOADED
         self.next_ledger = NextLedger.NONE
+        self.is_loaded = False
+        """Whether readers see the log as loaded."""
+        self.is_deleted = False
+        """Whether the topic is being deleted; the ledgers may still exist."""
+        self.failure: HeadraceError | None = None
+        """Why requests are refused; None if they are not."""
 
-    def on(self, event: Event) -> tuple[Effect, ...]:
-        """Process an event; returns the effects for the host to perform in order."""
-        self.state, effects = TRANSITIONS.get((self.state, event), (self.state, ()))
+    @property
+    def is_suspended(self) -> bool:
+        """Whether requests are refused until the ownership is certain again."""
+        return isinstance(self.failure, Suspended)
+
+    @property
+    def accepts_appends(self) -> bool:
+        """Whether appends may be released."""
+        return self.failure is None and self.state in {State.OPEN, State.EMPTY}
+
+    def on(self, event: Event, error: HeadraceError | None = None) -> tuple[Effect, ...]:
+        """Process an event; returns the effects for the host to perform in order.
+
+        `error`: why requests are refused, for an event that ends or suspends the service.
+        """
+        found = TRANSITIONS.get((self.state, event))
+        if found is None:
+            return ()
+        if event is Event.SUSPENDED and self.failure is not None:
+            return ()  # they are refused already
+        if event is Event.REINSTATED:
+            if not self.is_suspended:
+                return ()
+            self.failure = None
+        self.state, effects = found
+        if event in _REASONS:
+            self.failure = error
+        elif event in _FIRST_REASONS:
+            self.failure = self.failure or error
+        elif event is Event.DELETION_BEGUN:
+            self.is_deleted = True
+        if Effect.PUBLISH in effects:
+            self.is_loaded = True
+        elif Effect.UNPUBLISH in effects:
+            self.is_loaded = False
+        if self.failure is not None:
+            effects = tuple(one for one in effects if one is not Effect.RELEASE_APPENDS)
         return effects

@@ -26,8 +26,7 @@ from headrace.errors import (
     StorageUnavailable,
     TopicUnknown,
 )
-from headrace.log.handover_preparation import HandoverPreparation
-from headrace.log.lifecycle import Effect, Event, Lifecycle, NextLedger, State
+from headrace.log.lifecycle import Effect, Event, NextLedger, State
 from headrace.log.loading import appendable, load_segments
 from headrace.log.remote_copies import attach, discard
 from headrace.log.sealing import release_open, seal
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from headrace.log.environment import Environment
+    from headrace.log.handover_preparation import HandoverPreparation
     from headrace.log.ledger_chain import LedgerChain
     from headrace.log.log_state import LogState
-    from headrace.metadata.store import MultiOperation
 
 log = logging.getLogger(__name__)
 
@@ -63,28 +62,31 @@ class LifecycleHost:
         "_prepared",
         "_steps",
         "_store",
-        "_unrecorded",
         "to_resume",
         "wants_roll",
     )
 
     def __init__(
-        self, log: LogState, chain: LedgerChain, environment: Environment, *, is_claimed: bool
+        self,
+        log: LogState,
+        chain: LedgerChain,
+        handover: HandoverPreparation,
+        environment: Environment,
+        *,
+        is_claimed: bool,
     ) -> None:
         self._log = log
-        self._steps = StepQueue(log.name, environment.tasks, self._fail)
+        self._steps = StepQueue(log.name, environment.tasks, self.fail)
         self._is_claimed = is_claimed
         self._chain = chain
         self._environment = environment
         self._store = environment.store
-        self._handover = HandoverPreparation(chain, environment.store)
+        self._handover = handover
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
-        self._unrecorded: Segment | None = None
-        """The ledger that was sealed for a handover, until the chain records it."""
         self.to_resume: Segment | None = None
         """The ledger with failed appends, until it was recovered; set by steps."""
-        self._machine = Lifecycle()
+        self._machine = log.lifecycle
         self.wants_roll = False
         """Whether to call `settled` when nothing is pending; checked for each append."""
 
@@ -103,30 +105,42 @@ class LifecycleHost:
         """See StepQueue."""
         return self._steps.trouble
 
-    def _on(self, event: Event, error: HeadraceError | None = None) -> None:
-        effects = self._machine.on(event)
+    def on(self, event: Event, error: HeadraceError | None = None) -> None:
+        """Process an event of the lifecycle, and perform its effects."""
+        effects = self._machine.on(event, error)
         self.wants_roll = self._machine.state is State.ROLLING
         for effect in effects:
-            self.perform(effect, error)
+            self._perform(effect, error)
+        is_held = self._log.ready is not None
+        assert is_held or self._machine.accepts_appends, "appends wait where none is accepted"
 
-    def _fail(self, error: HeadraceError, event: Event = Event.STEP_FAILED) -> None:
+    def fail(self, error: HeadraceError, event: Event = Event.STEP_FAILED) -> None:
         """Process a failure. Corruption and the loss of ownership are final."""
         target = self._log
         if isinstance(error, DataCorrupt | NotOwner):
-            event, target.failure = Event.DAMAGED, error
+            event = Event.DAMAGED
         if isinstance(error, ChainMissing):
             # An append would be acknowledged in a ledger that no chain names.
             event, target.active = Event.CHAIN_LOST, None
-        self._on(event, error)
+        self.on(event, error)
         if isinstance(error, ChainMissing | NotOwner) and target.on_lost is not None:
             target.on_lost()
+
+    @property
+    def steps(self) -> StepQueue:
+        """For steps of other modules."""
+        return self._steps
+
+    def take_prepared(self) -> Segment | None:
+        """The next ledger, if it was created: it will not be used."""
+        prepared, self._prepared = self._prepared, None
+        return prepared
 
     async def do(self, step: Coroutine[None, None, None], what: str) -> None:
         """See StepQueue."""
         await self._steps.do(step, what)
 
-    def perform(self, effect: Effect, error: HeadraceError | None = None) -> None:
-        """Perform an effect of the lifecycle, or of a suspension."""
+    def _perform(self, effect: Effect, error: HeadraceError | None = None) -> None:
         target = self._log
         match effect:
             case Effect.BEGIN_LOAD:
@@ -142,11 +156,10 @@ class LifecycleHost:
                 if target.ready is None:
                     target.ready = Completion()
             case Effect.RELEASE_APPENDS:
-                if target.failure is None:  # otherwise it is suspended
-                    target.retries.reopened(self._environment.clock.now_ms())
-                    ready, target.ready = target.ready, None
-                    if ready is not None:
-                        ready.succeed()
+                target.retries.reopened(self._environment.clock.now_ms())
+                ready, target.ready = target.ready, None
+                if ready is not None:
+                    ready.succeed()
             case Effect.FAIL_WAITERS:
                 ready = target.ready
                 if ready is not None and error is not None:
@@ -156,7 +169,6 @@ class LifecycleHost:
                 self._show(is_loaded=effect is Effect.PUBLISH)
 
     def _show(self, *, is_loaded: bool) -> None:
-        self._log.is_loaded = is_loaded
         if not is_loaded:
             self._log.waiters.wake()
         if (companioned := self._environment.companioned) is None:
@@ -170,32 +182,7 @@ class LifecycleHost:
 
     def load(self) -> None:
         """Start loading, unless it is loaded, loading, or must not be."""
-        self._on(Event.READ_REQUESTED)
-
-    def expect_handover(self) -> None:
-        """Do not load until `take_over`: requests wait for `ready`."""
-        self._on(Event.HANDOVER_EXPECTED)
-
-    async def read_ahead(self) -> None:
-        """Prepare while another broker owns the partition: see HandoverPreparation.prepare."""
-        await self._handover.prepare(
-            self._log.leader_epoch,
-            lambda: self._create(is_ahead=True),
-            lambda: self.state is State.WAITING,
-        )
-
-    async def follow_former(self) -> None:
-        """Follow the former owner's handover: see HandoverPreparation.follow."""
-        await self._handover.follow(self._log.leader_epoch)
-
-    @property
-    def ledger_ahead(self) -> LedgerId | None:
-        """The ledger that `read_ahead` created for this broker's tenure."""
-        return None if self._handover.ahead is None else self._handover.ahead.ledger
-
-    def take_over(self) -> None:
-        """This broker owns the partition from now on."""
-        self._on(Event.OWNERSHIP_TAKEN)
+        self.on(Event.READ_REQUESTED)
 
     async def _load(self) -> None:
         target = self._log
@@ -226,7 +213,7 @@ class LifecycleHost:
         self.to_resume = None
         if ahead is not None and any(link.ledger == ahead.ledger for link in fact.ledgers):
             self._handover.ahead = None  # it is an ordinary ledger from now on
-        self._on(Event.LOADED_EMPTY if active is None else Event.LOADED_OPEN)
+        self.on(Event.LOADED_EMPTY if active is None else Event.LOADED_OPEN)
         target.waiters.wake()
         # After opening: readers need no seal, and during an outage seals fail.
         for segment, link in zip(segments, list(fact.ledgers), strict=True):
@@ -239,7 +226,7 @@ class LifecycleHost:
 
     def require_active(self) -> None:
         """Start whatever is needed for appends; `ready` completes when they can be retried."""
-        self._on(Event.APPEND_REQUESTED)
+        self.on(Event.APPEND_REQUESTED)
 
     async def _first_ledger(self) -> None:
         target = self._log
@@ -247,12 +234,12 @@ class LifecycleHost:
         target.segments.append(segment := await self._new_segment())
         target.active = segment
         target.visibility.switch()
-        self._on(Event.LEDGER_CREATED)
+        self.on(Event.LEDGER_CREATED)
 
     async def _new_segment(self) -> Segment:
         target = self._log
         ahead, self._handover.ahead = self._handover.ahead, None
-        ledger = await self._create() if ahead is None else ahead.ledger
+        ledger = await self.create() if ahead is None else ahead.ledger
         # The lowest offset it could begin at: pending appends may still fail.
         segment = Segment(ledger, target.high_watermark, target.leader_epoch)
         try:
@@ -262,7 +249,8 @@ class LifecycleHost:
             raise
         return segment
 
-    async def _create(self, *, is_ahead: bool = False) -> LedgerId:
+    async def create(self, *, is_ahead: bool = False) -> LedgerId:
+        """Create a ledger; `is_ahead`: for a tenure that has not begun."""
         log = self._log
         labels = self._chain.labels(log.name, log.leader_epoch, is_ahead=is_ahead)
         return await self._store.create(labels, log.config.copies)
@@ -271,7 +259,7 @@ class LifecycleHost:
         """Recover `segment` after a failed append, and continue at the end found in storage."""
         is_known, self.to_resume = self.to_resume is not None, segment
         if self.state is not State.DRAINING or not is_known:
-            self._on(Event.APPEND_FAILED)
+            self.on(Event.APPEND_FAILED)
 
     async def _resume(self, segment: Segment) -> None:
         info = await self._store.recover(segment.ledger)
@@ -288,7 +276,7 @@ class LifecycleHost:
         segment.verified_to = min(segment.verified_to, info.end)
         self.to_resume = None
         self._log.active = segment
-        self._on(Event.RECOVERED)
+        self.on(Event.RECOVERED)
 
     def note(self) -> None:
         """Store the log's state in the active ledger, so that a takeover reads little.
@@ -325,10 +313,10 @@ class LifecycleHost:
         )
         is_created = lifecycle.next_ledger is NextLedger.CREATED
         if is_full and is_created:
-            self._on(Event.FULL)
+            self.on(Event.FULL)
             self.settled()
         elif not is_created and active.end_position >= config.segment_bytes * HOLD_APPENDS_FRACTION:
-            self._on(Event.OVERFULL)
+            self.on(Event.OVERFULL)
 
     async def _prepare(self) -> None:
         try:
@@ -337,13 +325,13 @@ class LifecycleHost:
         finally:
             is_created = self._prepared is not None
             self._machine.next_ledger = NextLedger.CREATED if is_created else NextLedger.NONE
-            self._on(Event.NEXT_CREATED if is_created else Event.NEXT_FAILED)
+            self.on(Event.NEXT_CREATED if is_created else Event.NEXT_FAILED)
             self.settled()
 
     def settled(self) -> None:
         """Switch to the next ledger if that is due and no append is pending."""
         if not self._log.has_pending:
-            self._on(Event.NONE_PENDING)
+            self.on(Event.NONE_PENDING)
 
     def _switch(self) -> None:
         """Switch to the prepared ledger. No append may be pending."""
@@ -364,10 +352,11 @@ class LifecycleHost:
     async def _seal(self, segment: Segment) -> None:
         if segment not in self._log.segments:
             return  # already removed by retention
-        await self._seal_ledger(segment)
+        await self.seal_ledger(segment)
         await self._chain.sealed(segment)
 
-    async def _seal_ledger(self, segment: Segment) -> None:
+    async def seal_ledger(self, segment: Segment) -> None:
+        """Seal a ledger in storage, without recording it in the chain."""
         if not segment.is_sealed:
             if segment.footer is None:
                 assert segment.end_offset == self._log.end_offset, "producer state is at its end"
@@ -389,7 +378,7 @@ class LifecycleHost:
             return
         await asyncio.wait([self._steps.begin(self._prepare(), "next ledger")])
         if self._prepared is not None and self._log.active is active:
-            self._on(Event.FULL)
+            self.on(Event.FULL)
             self.settled()
         await self._steps.idle()
 
@@ -427,59 +416,10 @@ class LifecycleHost:
         for segment in gone:
             await self._store.delete(segment.ledger)
 
-    def chain_missing(self, why: str) -> None:
-        """The stored chain is not the one of this tenure: stop serving the partition."""
-        self._fail(self._chain.lost(f"{why} while the partition was served"))
-
-    def abandon(self, reason: NotOwner) -> None:
-        """Refuse requests with `reason` from now on, and leave everything as it is."""
-        target = self._log
-        target.active = None
-        self._chain.retire()
-        self._handover.end()
-        extra = [one for one in (self._prepared, self._handover.ahead) if one is not None]
-        self._prepared = self._handover.ahead = None
-        release_open([*target.segments, *extra], self._store)
-        target.failure = reason
-        self._on(Event.ABANDONED, reason)
-        if target.on_lost is not None:
-            target.on_lost()
-
-    async def settle_and_seal(self, moved: NotOwner | None = None) -> None:
-        """The first half of a handover: wait for pending appends, and seal the ledger if possible.
-        Requests are refused with `moved`, or wait until `abandon` if that is None; so do reads,
-        since the next owner may already be ahead."""
-        target = self._log
-        self._on(Event.DRAIN)
-        if moved is not None:
-            target.failure = target.failure or moved
-            target.waiters.wake()
-        await target.settled()
-        await self._steps.idle()
-        active, target.active = target.active, None
-        if active is not None and active.end_position:
-            await asyncio.wait([self._steps.begin(self._seal_ledger(active), "seal")])
-            self._unrecorded = active if active.is_sealed else None
-        self._on(Event.DRAINED)
-
-    def next_chain(self, leader_epoch: int, ahead: int) -> MultiOperation | None:
-        """The change of the chain that starts the next owner's tenure, to be written together with
-        its name; None if the next owner must determine the end of the log."""
-        if not self._steps.is_idle:
-            return None
-        return self._chain.next_tenure(self._unrecorded, leader_epoch, LedgerId(ahead))
-
-    def record_seal(self) -> None:
-        """Record the seal in the chain, once and in the background. If that fails, the next owner
-        determines the end of the ledger."""
-        segment, self._unrecorded = self._unrecorded, None
-        if segment is not None:
-            _ = self._steps.begin(self._chain.sealed(segment), "note of the seal")
-
     async def delete(self) -> None:
         """Delete all ledgers of a deleted topic."""
         target = self._log
-        target.is_deleted = True
+        self.on(Event.DELETION_BEGUN)
         target.waiters.wake()
         await self._steps.idle()
         if target.is_loaded:
@@ -491,8 +431,7 @@ class LifecycleHost:
             for link in links:
                 attach(link, self._environment.tier)
             ledgers = [LedgerId(link.ledger) for link in links]
-        target.failure = target.failure or TopicUnknown(f"{target.name} was deleted")
-        self._on(Event.DELETED)
+        self.on(Event.DELETED, TopicUnknown(f"{target.name} was deleted"))
         for ledger in ledgers:
             try:
                 await self._store.delete(ledger)

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace.log.lifecycle import Lifecycle
 from headrace.log.producer_state import ProducerState, RetryGate
 from headrace.log.visibility import Visibility
 from headrace.log.waiters import Waiters
@@ -34,12 +35,10 @@ class LogState:
         "active",
         "config",
         "end_offset",
-        "failure",
         "indexes",
-        "is_deleted",
-        "is_loaded",
         "last_completion",
         "leader_epoch",
+        "lifecycle",
         "log_start_offset",
         "name",
         "on_lost",
@@ -83,12 +82,24 @@ class LogState:
         """Completes when the last of them is durable; None if there is none."""
         self.ready: Completion | None = Completion()
         """Completes when appends can be retried; None while they are accepted."""
-        self.is_loaded = False
-        self.is_deleted = False
-        self.failure: HeadraceError | None = None
-        """Why this partition cannot be served; None if it can."""
+        self.lifecycle = Lifecycle()
         self.on_lost: Callable[[], None] | None = None
         """Called when the chain shows that another broker owns the partition."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether its records can be read."""
+        return self.lifecycle.is_loaded
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its topic was deleted."""
+        return self.lifecycle.is_deleted
+
+    @property
+    def failure(self) -> HeadraceError | None:
+        """Why this partition cannot be served; None if it can."""
+        return self.lifecycle.failure
 
     @property
     def high_watermark(self) -> int:
@@ -121,5 +132,6 @@ class LogState:
 
     def check_failure(self) -> None:
         """Raises why this partition cannot be served, if it cannot."""
-        if (failure := self.failure) is not None:  # raised as a copy: tracebacks accumulate
+        if (failure := self.lifecycle.failure) is not None:
+            # As a copy: tracebacks accumulate.
             raise type(failure)(str(failure), **failure.fields)

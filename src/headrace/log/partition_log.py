@@ -25,9 +25,11 @@ from headrace.errors import (
     TransactionUnverified,
 )
 from headrace.log.appended import Appended, Pending
+from headrace.log.handover_preparation import HandoverPreparation
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.lifecycle_host import LifecycleHost
 from headrace.log.log_state import LogState
+from headrace.log.log_tenure import LogTenure
 from headrace.log.reading import LogReader
 from headrace.log.traffic import Traffic
 from headrace.records.batch import (
@@ -71,6 +73,7 @@ class PartitionLog(LogState):
         "_verifying",
         "lifecycle_host",
         "reader",
+        "tenure",
         "traffic",
     )
 
@@ -91,12 +94,14 @@ class PartitionLog(LogState):
         self._clock = environment.clock
         self._flush_ms = config.flush_ms
         self._verifying: set[int] | None = None
-        self.lifecycle_host = LifecycleHost(
-            self,
-            LedgerChain(environment.metadata, topic_id, partition, environment.evidence),
-            environment,
-            is_claimed=leader_epoch is not None,
-        )
+        store, metadata = environment.store, environment.metadata
+        chain = LedgerChain(metadata, topic_id, partition, environment.evidence)
+        handover = HandoverPreparation(chain, store)
+        is_claimed = leader_epoch is not None
+        host = LifecycleHost(self, chain, handover, environment, is_claimed=is_claimed)
+        self.lifecycle_host = host
+        self.tenure = LogTenure(self, chain, handover, host, store)
+        """What the broker's ownership asks and changes."""
 
     # --- append ------------------------------------------------------------------------------
 
@@ -376,7 +381,7 @@ class PartitionLog(LogState):
     async def wait_loaded(self) -> None:
         """Wait until the log is loaded. Raises why it cannot be."""
         self.check_failure()
-        if not self.is_loaded:
+        if not self.lifecycle.is_loaded:
             self.load()
             if self.ready is not None:
                 await self.ready.wait()
@@ -404,7 +409,7 @@ class PartitionLog(LogState):
 
     def abandon(self, reason: NotOwner) -> None:
         """Refuse requests with `reason` from now on, and leave everything as it is."""
-        self.lifecycle_host.abandon(reason)
+        self.tenure.abandon(reason)
 
     @property
     def trouble(self) -> HeadraceError | None:

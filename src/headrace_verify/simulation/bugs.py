@@ -31,7 +31,6 @@ from headrace.log import retention
 from headrace.log.cleaner import Cleaner
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState
-from headrace.log.suspension import reinstate
 from headrace.metadata.facts import PartitionFact, allocate_producer_ids
 from headrace.metadata.store import ABSENT
 from headrace.runtime import zookeeper_wire as wire
@@ -179,7 +178,7 @@ def continue_with_former_logs_in_a_new_session(patch: Patch) -> None:
     step_up = SharedOwnership._step_up
 
     def careless(self: Any, topic: Any, number: int, served: Any) -> bool:
-        if not reinstate(served):
+        if not served.tenure.reinstate():
             return False
         topic.partitions[number] = served
         self._topics.version += 1

@@ -87,10 +87,10 @@ class Player:
     async def change_hands(self, *, in_peace: bool) -> None:
         """Another broker owns it from now on."""
         self.epoch += 1
-        lifecycle_host = self.owner.log.lifecycle_host
+        tenure = self.owner.log.tenure
         if in_peace:
-            await lifecycle_host.settle_and_seal()
-            lifecycle_host.abandon(NotOwner("gone"))
+            await tenure.settle_and_seal()
+            tenure.abandon(NotOwner("gone"))
         rival = self.owner.rival(self.epoch)
         await rival.ready()
         self.owner = rival

@@ -115,7 +115,7 @@ async def test_a_session_that_ends_and_a_partition_that_changes_hands_end_the_wa
         await asyncio.wait_for(task, 20)
         task = asyncio.create_task(wait_for_records(rig.node.shares, waiting, 60, session))
         await turns()
-        waiting[0][0].partitions[0].lifecycle_host.abandon(NotOwner("another broker has it"))
+        waiting[0][0].partitions[0].tenure.abandon(NotOwner("another broker has it"))
         await asyncio.wait_for(task, 20)
 
 

@@ -43,7 +43,7 @@ from headrace.errors import (
     TopicUnknown,
 )
 from headrace.kafka.dispatch import KafkaFace
-from headrace.log.lifecycle_host import LifecycleHost
+from headrace.log.log_tenure import LogTenure
 from headrace.metadata.facts import (
     OWNERS,
     OwnerFact,
@@ -1111,15 +1111,15 @@ def test_a_hand_over_that_was_overtaken_names_nobody(monkeypatch) -> None:
         topic = holder.topics.get("t")
         await append_at(holder, topic, 0, b"a")
         served = topic.partitions[0]
-        honest = LifecycleHost.settle_and_seal
+        honest = LogTenure.settle_and_seal
 
-        async def overtaken(host: LifecycleHost, *moved: NotOwner | None) -> None:
+        async def overtaken(host: LogTenure, *moved: NotOwner | None) -> None:
             await honest(host, *moved)
             rival = OwnerFact(7, "another", served.leader_epoch + 1)
             await holder.metadata.put(owner_key(topic.id, 0), rival.encode(), ANY)
             await until(lambda: holder.ownership.leader(topic, 0).leader_epoch >= 1)
 
-        monkeypatch.setattr(LifecycleHost, "settle_and_seal", overtaken)
+        monkeypatch.setattr(LogTenure, "settle_and_seal", overtaken)
         other = 3 - holder.config.broker_id
         await holder.ownership._hand_over(topic, 0, other)
         entry = await holder.metadata.get(owner_key(topic.id, 0))
@@ -1197,16 +1197,16 @@ async def pin(owner: Node, topic: Topic, broker_id: int) -> None:
 def test_the_next_owner_is_ready_before_the_former_one_takes_no_more_records(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)
-        settle, seen = LifecycleHost.settle_and_seal, []
+        settle, seen = LogTenure.settle_and_seal, []
 
-        async def noted(host: LifecycleHost, *moved: NotOwner | None) -> None:
+        async def noted(host: LogTenure, *moved: NotOwner | None) -> None:
             fact = owner.ownership.view.owners[topic.id, 0].fact
             waiting = other.topics.get("t").partitions[0]
             seen.append((fact.successor, fact.is_ready, waiting.failure, waiting.is_loaded))
             assert await append_at(owner, topic, 0, b"b") == 1
             await settle(host, *moved)
 
-        monkeypatch.setattr(LifecycleHost, "settle_and_seal", noted)
+        monkeypatch.setattr(LogTenure, "settle_and_seal", noted)
         await pin(owner, topic, other.config.broker_id)
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
         assert seen == [(other.config.broker_id, 1, None, False)]
@@ -1219,13 +1219,13 @@ def test_the_next_owner_is_ready_before_the_former_one_takes_no_more_records(mon
 def test_a_client_that_comes_to_the_next_owner_too_early_waits_there(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)
-        settle, may_go = LifecycleHost.settle_and_seal, asyncio.Event()
+        settle, may_go = LogTenure.settle_and_seal, asyncio.Event()
 
-        async def late(host: LifecycleHost, *moved: NotOwner | None) -> None:
+        async def late(host: LogTenure, *moved: NotOwner | None) -> None:
             await may_go.wait()
             await settle(host, *moved)
 
-        monkeypatch.setattr(LifecycleHost, "settle_and_seal", late)
+        monkeypatch.setattr(LogTenure, "settle_and_seal", late)
         await pin(owner, topic, other.config.broker_id)
         seen = other.topics.get("t")
         await until(lambda: seen.partitions[0].failure is None)
@@ -1342,7 +1342,7 @@ def test_a_next_owner_takes_over_from_an_owner_that_died_after_announcing_it(mon
             await asyncio.Event().wait()
 
         with monkeypatch.context() as patch:
-            patch.setattr(LifecycleHost, "settle_and_seal", never)
+            patch.setattr(LogTenure, "settle_and_seal", never)
             await pin(owner, topic, other.config.broker_id)
             seen = other.topics.get("t")
             await until(lambda: seen.partitions[0].failure is None)
@@ -1361,7 +1361,7 @@ def test_what_was_announced_and_is_not_handed_over_sends_clients_back(monkeypatc
         async def late(*_: object) -> None:
             await may_go.wait()
 
-        monkeypatch.setattr(LifecycleHost, "settle_and_seal", late)
+        monkeypatch.setattr(LogTenure, "settle_and_seal", late)
         monkeypatch.setattr(next_owner, "HELD_MS", 50)
         await pin(owner, topic, other.config.broker_id)
         seen = other.topics.get("t")
@@ -1448,14 +1448,14 @@ def test_a_seal_that_waits_for_its_bookies_holds_up_no_other_move(monkeypatch) -
         for number in mine:
             await append_at(holder, topic, number, b"a")
         stuck_logs = {topic.partitions[number] for number in mine[:3]}
-        honest = LifecycleHost.settle_and_seal
+        honest = LogTenure.settle_and_seal
 
-        async def slow(host: LifecycleHost, *moved: NotOwner | None) -> None:
+        async def slow(host: LogTenure, *moved: NotOwner | None) -> None:
             if host._log in stuck_logs:
                 await asyncio.Event().wait()
             await honest(host, *moved)
 
-        monkeypatch.setattr(LifecycleHost, "settle_and_seal", slow)
+        monkeypatch.setattr(LogTenure, "settle_and_seal", slow)
         for number in mine:
             await holder.metadata.put(pin_key(topic.id, number), PinFact(other).encode(), ANY)
         await until(lambda: all(cluster.owners("t")[number] == other for number in mine[3:]))

@@ -255,7 +255,7 @@ async def check_read_anew(cluster: Cluster, node: Node, topic: Topic) -> None:
 def test_a_log_that_fails_in_between_is_read_anew() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         log = node.ownership._suspended.by_key[topic.id, 0]
-        log.lifecycle_host._fail(NotOwner("storage names another owner"))
+        log.lifecycle_host.fail(NotOwner("storage names another owner"))
 
     change_in_suspension(change, check_read_anew)
 
@@ -263,7 +263,7 @@ def test_a_log_that_fails_in_between_is_read_anew() -> None:
 def test_a_log_that_is_handed_over_in_between_is_read_anew() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         log = node.ownership._suspended.by_key[topic.id, 0]
-        await log.lifecycle_host.settle_and_seal()
+        await log.tenure.settle_and_seal()
 
     change_in_suspension(change, check_read_anew)
 

@@ -322,7 +322,7 @@ def test_who_does_not_serve_a_partition_tells_of_no_offsets_in_it() -> None:
             await _topics(rig, "t")
             client = rig.client()
             await _produce(client, "t", b"v")
-            rig.node.topics.get("t").partitions[0].lifecycle_host.abandon(NotOwner("gone"))
+            rig.node.topics.get("t").partitions[0].tenure.abandon(NotOwner("gone"))
             answer = await client.ask(apis.FETCH, VERSION, _fetch({("t", 0): 1}))
             (part,) = answer.responses[0].partitions
             assert int(part.error_code) == NOT_LEADER_OR_FOLLOWER

@@ -119,7 +119,7 @@ def test_each_partition_has_its_own_error() -> None:
             logs = await _logs(rig)
             client = rig.client()
             await _send(client, 0)
-            logs[1].lifecycle_host.abandon(NotOwner("moved"))
+            logs[1].tenure.abandon(NotOwner("moved"))
             (outcome,) = await _write(client, _marker(topics={"t": [0, 1, 9], "other": [0]}))
             assert outcome == {
                 ("t", 0): NONE,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from headrace.log.lifecycle import TRANSITIONS, Effect, Event, Lifecycle, State
+from headrace.errors import HeadraceError, NotOwner
+from headrace.log.lifecycle import TRANSITIONS, Effect, Event, Lifecycle, State, Suspended
 
 PAGE = Path(__file__).parents[3] / "docs" / "ARCHITECTURE.md"
 BEGIN, END = "<!-- lifecycle: begin -->\n", "<!-- lifecycle: end -->\n"
@@ -78,3 +80,44 @@ def test_an_event_that_a_state_does_not_list_changes_nothing() -> None:
     lifecycle = Lifecycle()
     assert lifecycle.on(Event.NONE_PENDING) == ()
     assert lifecycle.state is State.UNLOADED
+
+
+def test_a_suspended_log_takes_no_appends_until_it_is_reinstated() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.on(Event.READ_REQUESTED)
+    assert Effect.HOLD_APPENDS in lifecycle.on(Event.SUSPENDED, Suspended("uncertain"))
+    assert lifecycle.on(Event.LOADED_OPEN) == (Effect.PUBLISH,)
+    assert lifecycle.state is State.OPEN
+    assert not lifecycle.accepts_appends
+    assert lifecycle.on(Event.REINSTATED) == (Effect.RELEASE_APPENDS,)
+    assert lifecycle.accepts_appends
+    assert lifecycle.on(Event.REINSTATED) == ()
+
+
+@pytest.mark.parametrize("end", [Event.ABANDONED, Event.DAMAGED, Event.CHAIN_LOST, Event.DRAIN])
+def test_a_suspended_log_that_ends_is_not_reinstated(end: Event) -> None:
+    lifecycle = Lifecycle()
+    lifecycle.on(Event.SUSPENDED, Suspended("uncertain"))
+    lifecycle.on(end, NotOwner("moved"))
+    assert lifecycle.on(Event.REINSTATED) == ()
+    assert lifecycle.failure is not None
+
+
+def test_appends_are_accepted_only_where_the_table_released_them() -> None:
+    """All that can happen in three events, with what the host makes of the effects."""
+
+    def play(events: tuple[Event, ...]) -> None:
+        lifecycle, is_held = Lifecycle(), True
+        for event in events:
+            error: HeadraceError = (Suspended if event is Event.SUSPENDED else NotOwner)("why")
+            for effect in lifecycle.on(event, error):
+                if effect in {Effect.HOLD_APPENDS, Effect.FAIL_WAITERS}:
+                    is_held = is_held or effect is Effect.HOLD_APPENDS
+                elif effect is Effect.RELEASE_APPENDS:
+                    is_held = False
+            assert is_held or lifecycle.accepts_appends, events
+            assert lifecycle.state not in {State.FAILED, State.DELETED} or lifecycle.failure
+
+    begun = (Event.READ_REQUESTED, Event.LOADED_OPEN)
+    for events in product(Event, repeat=3):
+        play((*begun, *events))

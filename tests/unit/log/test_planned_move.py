@@ -14,17 +14,17 @@ from headrace.errors import MetadataUnavailable, NotOwner
 async def next_owner(bench: Rig, leader_epoch: int = 1) -> Rig:
     """The next owner of a partition that is in use, ready for its turn."""
     rival = bench.rival(leader_epoch)
-    rival.log.lifecycle_host.expect_handover()
-    await rival.log.lifecycle_host.read_ahead()
+    rival.log.tenure.expect_handover()
+    await rival.log.tenure.read_ahead()
     return rival
 
 
 async def hand_over(bench: Rig, rival: Rig) -> None:
-    await bench.log.lifecycle_host.settle_and_seal()
-    bench.log.lifecycle_host.record_seal()
+    await bench.log.tenure.settle_and_seal()
+    bench.log.tenure.record_seal()
     await settle()
-    bench.log.lifecycle_host.abandon(NotOwner("gone"))
-    rival.log.lifecycle_host.take_over()
+    bench.log.tenure.abandon(NotOwner("gone"))
+    rival.log.tenure.take_over()
     await rival.ready()
 
 
@@ -56,18 +56,18 @@ def test_a_chain_that_the_former_owner_handed_over_is_not_written_by_the_next_on
             await bench.append(b"a")
             rival = await next_owner(bench)
             await bench.append(b"b")
-            await bench.log.lifecycle_host.settle_and_seal(NotOwner("gone"))
+            await bench.log.tenure.settle_and_seal(NotOwner("gone"))
             with pytest.raises(NotOwner):
                 bench.begin(b"late")
-            ahead = rival.log.lifecycle_host.ledger_ahead
+            ahead = rival.log.tenure.ledger_ahead
             assert ahead is not None
-            change = bench.log.lifecycle_host.next_chain(1, ahead)
+            change = bench.log.tenure.next_chain(1, ahead)
             assert change is not None
             [version] = await bench.metadata.multi([change])
-            bench.log.lifecycle_host.record_seal()
+            bench.log.tenure.record_seal()
             await settle()
             assert isinstance(bench.log.failure, NotOwner), "the former one is shut out"
-            rival.log.lifecycle_host.take_over()
+            rival.log.tenure.take_over()
             await rival.ready()
             assert rival.begin(b"c") is not None, "at once"
             entry = await bench.metadata.get(change.key)
@@ -87,12 +87,12 @@ def test_a_next_owner_that_follows_the_former_one_reads_nothing_in_its_turn(monk
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
             rival = await next_owner(bench)
-            following = asyncio.create_task(rival.log.lifecycle_host.follow_former())
+            following = asyncio.create_task(rival.log.tenure.follow_former())
             await bench.append(b"b")
-            await bench.log.lifecycle_host.settle_and_seal(NotOwner("gone"))
-            ahead = rival.log.lifecycle_host.ledger_ahead
+            await bench.log.tenure.settle_and_seal(NotOwner("gone"))
+            ahead = rival.log.tenure.ledger_ahead
             assert ahead is not None
-            change = bench.log.lifecycle_host.next_chain(1, ahead)
+            change = bench.log.tenure.next_chain(1, ahead)
             assert change is not None
             await settle()
             assert not following.done(), "its ledger is sealed, the next owner is not named"
@@ -102,7 +102,7 @@ def test_a_next_owner_that_follows_the_former_one_reads_nothing_in_its_turn(monk
             for store, names in ((rival.metadata, ("get", "put")), (rival.store, ("read",))):
                 for name in names:
                     monkeypatch.setattr(type(store), name, noted(getattr(type(store), name), read))
-            rival.log.lifecycle_host.take_over()
+            rival.log.tenure.take_over()
             await rival.ready()
             assert not read
             monkeypatch.undo()
@@ -117,12 +117,12 @@ def test_a_turn_that_begins_while_the_chain_is_read_does_not_read_it_again(monke
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
             rival = await next_owner(bench)
-            following = asyncio.create_task(rival.log.lifecycle_host.follow_former())
+            following = asyncio.create_task(rival.log.tenure.follow_former())
             await settle()
-            await bench.log.lifecycle_host.settle_and_seal(NotOwner("gone"))
-            ahead = rival.log.lifecycle_host.ledger_ahead
+            await bench.log.tenure.settle_and_seal(NotOwner("gone"))
+            ahead = rival.log.tenure.ledger_ahead
             assert ahead is not None
-            change = bench.log.lifecycle_host.next_chain(1, ahead)
+            change = bench.log.tenure.next_chain(1, ahead)
             assert change is not None
             read: list[object] = []
             answered = asyncio.Event()
@@ -131,7 +131,7 @@ def test_a_turn_that_begins_while_the_chain_is_read_does_not_read_it_again(monke
             await bench.metadata.multi([change])
             await settle()
             assert len(read) == 1
-            rival.log.lifecycle_host.take_over()
+            rival.log.tenure.take_over()
             await settle()
             assert len(read) == 1
             answered.set()
@@ -151,12 +151,12 @@ def test_nothing_is_watched_any_more_after_the_turn_has_come_or_does_not_come(is
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
             rival = await next_owner(bench)
-            following = asyncio.create_task(rival.log.lifecycle_host.follow_former())
+            following = asyncio.create_task(rival.log.tenure.follow_former())
             await settle()
             if is_named:
                 await hand_over(bench, rival)
             else:
-                rival.log.lifecycle_host.abandon(NotOwner("it is not handed over"))
+                rival.log.tenure.abandon(NotOwner("it is not handed over"))
             await asyncio.wait([following], timeout=5)
             assert following.done()
 
@@ -208,12 +208,12 @@ def test_a_chain_is_not_handed_over_unless_its_last_ledger_is_sealed() -> None:
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
             rival = await next_owner(bench)
-            ahead = rival.log.lifecycle_host.ledger_ahead
+            ahead = rival.log.tenure.ledger_ahead
             assert ahead is not None
-            assert bench.log.lifecycle_host.next_chain(1, ahead) is None
+            assert bench.log.tenure.next_chain(1, ahead) is None
             bench.store.refuse_seals = True
-            await bench.log.lifecycle_host.settle_and_seal()
-            assert bench.log.lifecycle_host.next_chain(1, ahead) is None
+            await bench.log.tenure.settle_and_seal()
+            assert bench.log.tenure.next_chain(1, ahead) is None
 
     asyncio.run(scenario())
 
@@ -225,11 +225,11 @@ def test_the_next_owner_whose_ledger_was_let_go_recovers_it() -> None:
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
             rival = await next_owner(bench)
-            ahead = rival.log.lifecycle_host.ledger_ahead
+            ahead = rival.log.tenure.ledger_ahead
             assert ahead is not None
-            rival.log.lifecycle_host.abandon(NotOwner("it was not handed over in time"))
-            await bench.log.lifecycle_host.settle_and_seal()
-            change = bench.log.lifecycle_host.next_chain(1, ahead)
+            rival.log.tenure.abandon(NotOwner("it was not handed over in time"))
+            await bench.log.tenure.settle_and_seal()
+            change = bench.log.tenure.next_chain(1, ahead)
             assert change is not None
             await bench.metadata.multi([change])
             late = bench.rival(1)
@@ -275,8 +275,8 @@ def test_a_claim_whose_answer_was_lost_does_not_seal_the_ledger_it_entered() -> 
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
             rival = await next_owner(bench)
-            await bench.log.lifecycle_host.settle_and_seal()
-            bench.log.lifecycle_host.record_seal()
+            await bench.log.tenure.settle_and_seal()
+            bench.log.tenure.record_seal()
             await settle()
             put = rival.metadata.put
 
@@ -286,7 +286,7 @@ def test_a_claim_whose_answer_was_lost_does_not_seal_the_ledger_it_entered() -> 
                 raise MetadataUnavailable("no answer")
 
             rival.metadata.put = in_doubt
-            rival.log.lifecycle_host.take_over()
+            rival.log.tenure.take_over()
             with pytest.raises(MetadataUnavailable):
                 await rival.ready()
             await rival.ready()

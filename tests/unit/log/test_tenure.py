@@ -99,7 +99,7 @@ def test_released_in_peace_the_ledger_is_sealed_and_what_was_under_way_is_safe()
             await bench.append(b"a")
             bench.store.is_held = True
             pending = bench.begin(b"b")
-            releasing = bench.tasks.start(bench.log.lifecycle_host.settle_and_seal(), "release")
+            releasing = bench.tasks.start(bench.log.tenure.settle_and_seal(), "release")
             await settle()
             assert bench.begin(b"c") is None, "it waits to be told where to go"
             waiting = bench.log.ready
@@ -107,11 +107,11 @@ def test_released_in_peace_the_ledger_is_sealed_and_what_was_under_way_is_safe()
             assert not releasing.done()
             bench.store.complete_all()
             await releasing
-            bench.log.lifecycle_host.record_seal()
+            bench.log.tenure.record_seal()
             await settle()
             assert pending.completion.error is None
             assert not waiting.done
-            bench.log.lifecycle_host.abandon(NotOwner("gone"))
+            bench.log.tenure.abandon(NotOwner("gone"))
             assert isinstance(waiting.error, NotOwner)
             with pytest.raises(NotOwner):
                 bench.begin(b"c")
@@ -291,7 +291,7 @@ def test_a_tenure_that_ends_lets_go_of_the_ledgers_that_are_open() -> None:
                 await bench.append(b"fills", size=50)
                 await settle()
             prepared = bench.log.lifecycle_host._prepared
-            bench.log.lifecycle_host.abandon(NotOwner("gone"))
+            bench.log.tenure.abandon(NotOwner("gone"))
             assert released == [bench.log.segments[-1].ledger, prepared.ledger]
 
     asyncio.run(scenario())

@@ -86,20 +86,20 @@ class ChainWatch:
         served = self._served.get(key)
         if served is None:
             return
-        version = served.lifecycle_host.chain.version  # what a later read must show at least
+        version = served.tenure.version  # what a later read must show at least
         entry = await self._metadata.get(partition_key(*key))
         if self._served.get(key) is not served or served.is_deleted:
             return
-        known = served.lifecycle_host.chain.fact.lost_offsets
+        known = served.tenure.fact.lost_offsets
         problem = _problem_of(entry, version, known)
         if served.is_loaded and problem:
-            served.lifecycle_host.chain_missing(problem)
+            served.tenure.chain_missing(problem)
             log.error("%s is no longer served: %s", served.name, served.failure)
         elif (
             entry is not None
             and _decoded_or_none(entry) is not None
             and isinstance(served.failure, ChainMissing)
-            and entry.version != served.lifecycle_host.chain.version
+            and entry.version != served.tenure.version
         ):
             if partition_of_companion(key[1]) != key[1]:
                 # Its host opens it again, as one that another broker has fenced.

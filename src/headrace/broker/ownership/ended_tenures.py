@@ -35,7 +35,7 @@ class EndedTenures:
 
     def note(self, key: PartitionKey, log: PartitionLog) -> None:
         """The tenure of this log is over."""
-        known, end = log.lifecycle_host.chain.acknowledged, log.high_watermark
+        known, end = log.tenure.acknowledged, log.high_watermark
         if end > known.end_offset:
             holders = (one for one in reversed(log.segments) if one.base_offset < end)
             holder = next(holders, None)

@@ -217,18 +217,18 @@ class HandOvers:
             self._next_leaders[key] = Leader(target, served.leader_epoch + 1)
         self._tell_moving(topic, number, True)
         try:
-            await served.lifecycle_host.settle_and_seal(moved if is_awaited else None)
+            await served.tenure.settle_and_seal(moved if is_awaited else None)
             self._resigned(topic, number)
             # Until the store answers, it is unknown whether the next owner is named; clients do not
             # wait for that.
             loop = asyncio.get_running_loop()
-            giving_up = loop.call_later(NAMED_WAIT_S, served.lifecycle_host.abandon, moved)
+            giving_up = loop.call_later(NAMED_WAIT_S, served.tenure.abandon, moved)
             try:
                 await self._name(key, served, target)
             finally:
                 # Waiting clients are sent to the next owner now, if it is known.
                 giving_up.cancel()
-                served.lifecycle_host.abandon(moved)
+                served.tenure.abandon(moved)
                 # Again: a request may have created a coordinator over the log in the meantime.
                 self._resigned(topic, number)
         finally:
@@ -251,12 +251,12 @@ class HandOvers:
             ahead = None if ready is None else ready.ledger_ahead
             chain = None
             if not attempt and ahead is not None:
-                chain = served.lifecycle_host.next_chain(fact.leader_epoch, ahead)
+                chain = served.tenure.next_chain(fact.leader_epoch, ahead)
             if chain is None:
-                served.lifecycle_host.record_seal()
+                served.tenure.record_seal()
             if await self._facts.write(key, fact, known, chain):
                 return
-        served.lifecycle_host.record_seal()
+        served.tenure.record_seal()
 
 
 async def _seal_most(served: PartitionLog) -> None:

@@ -77,7 +77,7 @@ class NextOwner:
     def _prepare(self, topic: Topic, number: int, owner: Owner) -> None:
         key = (topic.id, number)
         waiting = self._topics.new_log(topic.fact, number, owner.fact.leader_epoch + 1)
-        waiting.lifecycle_host.expect_handover()
+        waiting.tenure.expect_handover()
         self._waiting[key] = topic, waiting
         topic.partitions[number] = waiting
         self._topics.version += 1
@@ -86,10 +86,10 @@ class NextOwner:
 
     async def _read_ahead(self, key: PartitionKey, waiting: PartitionLog, owner: Owner) -> None:
         try:
-            await waiting.lifecycle_host.read_ahead()
+            await waiting.tenure.read_ahead()
             await self._read_state_ahead(key, waiting)
             if self._is_waiting(key, waiting):
-                ahead = waiting.lifecycle_host.ledger_ahead
+                ahead = waiting.tenure.ledger_ahead
                 fact = replace(owner.fact, is_ready=1, ledger_ahead=ahead)
                 if await self._facts.write(key, fact, owner) and self._is_waiting(key, waiting):
                     self._tasks.spawn(self._follow(waiting), f"follow {waiting.name}")
@@ -106,7 +106,7 @@ class NextOwner:
         if found is None or not found[0].is_internal:
             return
         try:
-            chain = waiting.lifecycle_host.chain.fact  # as it was just read
+            chain = waiting.tenure.fact  # as it was just read
             await self._expected(found[0], key[1], waiting.leader_epoch, chain)
         except HeadraceError as error:
             log.info("the state of %s could not be read ahead: %s", waiting.name, error)
@@ -116,7 +116,7 @@ class NextOwner:
     @staticmethod
     async def _follow(waiting: PartitionLog) -> None:
         try:
-            await waiting.lifecycle_host.follow_former()
+            await waiting.tenure.follow_former()
         except HeadraceError as error:  # it is read when this broker becomes the owner instead
             log.debug("%s: not following the former owner: %s", waiting.name, error)
 
@@ -161,14 +161,14 @@ class NextOwner:
         waiting = found[1]
         if waiting.leader_epoch == leader_epoch and waiting.failure is None:
             return waiting
-        waiting.lifecycle_host.abandon(NotOwner(f"{waiting.name} is served under another epoch"))
+        waiting.tenure.abandon(NotOwner(f"{waiting.name} is served under another epoch"))
         return None
 
     def drop(self, key: PartitionKey, why: str) -> None:
         """Stop waiting for the partition."""
         topic, waiting = self._waiting.pop(key)
         self._withdrawn(topic, key[1])
-        waiting.lifecycle_host.abandon(
+        waiting.tenure.abandon(
             NotOwner(f"{waiting.name} is not served here: {why}; refresh the metadata")
         )
         if topic.partitions[key[1]] is waiting:

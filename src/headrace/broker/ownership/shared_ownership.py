@@ -320,7 +320,7 @@ class SharedOwnership:
             self._mine[key] = served
             topic = self._topics.by_id.get(key[0])
             if topic is None:
-                served.is_deleted = True
+                served.tenure.topic_deleted()
                 served.abandon(NotOwner(f"the topic of {served.name} was deleted"))
             elif not has_survived or not self._suspended.reinstate(topic, key[1], served):
                 self._end(topic, key[1], EXPIRED)
@@ -462,17 +462,17 @@ class SharedOwnership:
         former = self._mine.pop(key, None)
         if former is not None:
             self._ended.note(key, former)
-            former.lifecycle_host.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
+            former.tenure.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
         self._resigned(topic, number)
         waiting = self._next.take(key, leader_epoch)
         served = waiting or self._topics.new_log(topic.fact, number, leader_epoch)
-        served.lifecycle_host.chain.acknowledged = self._ended.acknowledged(key)
+        served.tenure.acknowledged = self._ended.acknowledged(key)
         self._mine[key] = topic.partitions[number] = served
         self._chains.begun(key)
         self._topics.version += 1
         served.on_lost = partial(self._on_lost, key, served)
         if waiting is not None:
-            served.lifecycle_host.take_over()
+            served.tenure.take_over()
         loading = self._warm(topic, number, served, is_in_use=waiting is not None)
         self._tasks.spawn(loading, f"load {served.name}")
         log.debug("%s is served here since epoch %d", served.name, leader_epoch)
@@ -483,7 +483,7 @@ class SharedOwnership:
         self._ended.note((topic.id, number), served)
         error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
         self._resigned(topic, number)
-        served.lifecycle_host.abandon(error)
+        served.tenure.abandon(error)
         self._topics.leave(topic, number)
         log.debug("%s is no longer served here: %s", served.name, why)
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.log.suspension import reinstate, suspend
-
 if TYPE_CHECKING:
     from headrace.broker.ownership.cluster_view import ClusterView
     from headrace.broker.topics.topic import Topic
@@ -39,7 +37,7 @@ class SuspendedLogs:
 
     def suspend(self, topic: Topic, number: int, served: PartitionLog, why: str) -> bool:
         """Keep the log, which refuses requests from now on; False if it cannot be kept."""
-        if served.lifecycle_host.chain.fact.companions or not suspend(served, why):
+        if served.tenure.fact.companions or not served.tenure.suspend(why):
             return False
         self.by_key[topic.id, number] = served
         self._topics.leave(topic, number)
@@ -54,10 +52,10 @@ class SuspendedLogs:
     def reinstate(self, topic: Topic, number: int, served: PartitionLog) -> bool:
         """Let the log serve again; False if it has failed or this broker is not the owner."""
         owner = self._view.owners.get((topic.id, number))
-        if owner is None or served.lifecycle_host.chain.fact.companions:
+        if owner is None or served.tenure.fact.companions:
             return False
         tenure = owner.fact.incarnation, owner.fact.leader_epoch
-        if tenure != (self._incarnation, served.leader_epoch) or not reinstate(served):
+        if tenure != (self._incarnation, served.leader_epoch) or not served.tenure.reinstate():
             return False
         # They may have changed since.
         served.config = self._topics.log_config(topic.name, topic.fact.configs)

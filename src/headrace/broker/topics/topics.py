@@ -164,7 +164,7 @@ class Topics:
         del self.by_name[topic.name], self.by_id[topic.id], self.ids[topic.name]
         self.traffic.pop(topic.name, None)
         for _, partition in topic.logs:
-            partition.is_deleted = True
+            partition.tenure.topic_deleted()
             if not self._is_standalone:
                 partition.abandon(NotOwner(f"topic {topic.name!r} was deleted"))
         self.version += 1
