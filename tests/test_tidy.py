@@ -391,3 +391,16 @@ def test_the_lifecycle_of_logs_is_driven_by_the_log_alone():
         if ".lifecycle_host" in path.read_text() and not name_of(path).startswith("headrace/log/")
     ]
     assert reaching == []
+
+
+def test_tests_wait_for_a_condition_in_one_way():
+    """`until` in an event loop and `wait_until` in a thread; a test of the crash harness counts
+    turns of the loop, since its disk stands still between them."""
+    pattern = re.compile(r"^(?:async )?def (?:until|wait_until)\(", re.MULTILINE)
+    folder = ROOT / "tests"
+    found = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*.py")
+        if pattern.search(path.read_text())
+    }
+    assert found == {"waiting.py", "integration/broker.py", "crash/test_found.py"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from tests.integration.broker import wait_until
 
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import Client, find_program
@@ -71,13 +70,6 @@ def have_shared_the_work(producer, members):
     return len(stored) >= WRITTEN_MIN and stored <= read and bool(set.intersection(*generations))
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 @pytest.mark.parametrize(
     "language",
     [
@@ -92,10 +84,10 @@ def test_a_client_in_another_language_works_with_others_and_is_judged_like_them(
         pytest.skip(f"NO CLIENT IN {language.upper()}: {command}")
     producer = start(f"{language}-producer", command)
     members = [start(f"{language}-member", command), start("librdkafka-member")]
-    wait_until(lambda: have_shared_the_work(producer, members))
+    wait_until(lambda: have_shared_the_work(producer, members), PATIENCE_S)
     producer.ask_to_end()
     assert producer.wait(PATIENCE_S)
-    wait_until(lambda: have_shared_the_work(producer, members))
+    wait_until(lambda: have_shared_the_work(producer, members), PATIENCE_S)
     for member in members:
         member.ask_to_end()
     assert all(member.wait(PATIENCE_S) for member in members)

@@ -7,23 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+from tests.integration.broker import wait_until
 
 from headrace.dev_cluster.cluster import DevCluster
 from headrace.dev_cluster.parts import Parts
 from headrace.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
 from headrace.dev_cluster.settings import ClusterOptions
 from headrace.errors import FolderInUse
-
-
-def wait_until(condition, timeout_s=60.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_a_cluster_serves_and_its_servers_may_be_killed_suspended_and_restarted(make_cluster):

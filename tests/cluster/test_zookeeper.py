@@ -11,6 +11,7 @@ import time
 import pytest
 import uvloop
 from tests.cluster.network import Proxy
+from tests.waiting import until
 
 from headrace.errors import HeadraceError, MetadataUnavailable, RequestInvalid, VersionConflict
 from headrace.runtime import zookeeper_link
@@ -44,12 +45,6 @@ async def client(address: str, **options):
 @pytest.fixture
 def root():
     return f"/test-{next(_roots)}"
-
-
-async def wait_until(condition, timeout_s=60.0):
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_nodes_are_made_read_changed_and_removed(shared_zookeeper, root):
@@ -136,13 +131,13 @@ def test_watches_fire_once_when_something_changed_and_when_the_connection_broke(
             await zk.exists("/a/c", lambda: told.append("comes"))
             await zk.get("/none", lambda: told.append("never"))
             await other.put("/a/b", b"")
-            await wait_until(lambda: told == ["value"])
+            await until(lambda: told == ["value"])
             await other.create("/a/c", b"")
-            await wait_until(lambda: sorted(told) == ["comes", "names", "value"])
+            await until(lambda: sorted(told) == ["comes", "names", "value"])
             await other.put("/a/b", b"")
             await zk.get("/a/b", lambda: told.append("broke"))
             proxy.break_connections()
-            await wait_until(lambda: sorted(told) == ["broke", "comes", "names", "value"])
+            await until(lambda: sorted(told) == ["broke", "comes", "names", "value"])
             assert await zk.get("/a/b") == ZNode(b"", 2)  # and the session goes on
             assert zk.session.number == 1
 
@@ -167,14 +162,14 @@ def test_a_tree_is_watched_through_lost_connections(shared_zookeeper, root):
             await other.create("/t/b/c/d", b"")
             await other.create("/tt", b"")
             await other.delete("/t/b/c/d")
-            await wait_until(lambda: len(told) == 5)
+            await until(lambda: len(told) == 5)
             assert told == ["/t/a", "/t/b", "/t/b/c", "/t/b/c/d", "-/t/b/c/d"]
             for _ in range(3):
                 told.clear()
                 proxy.break_connections()
-                await wait_until(lambda: told == ["gap"])
+                await until(lambda: told == ["gap"])
                 await other.put("/t/a", b"")
-                await wait_until(lambda: told == ["gap", "/t/a"])
+                await until(lambda: told == ["gap", "/t/a"])
 
     asyncio.run(run())
 
@@ -200,11 +195,11 @@ def test_a_gap_reaches_back_to_when_the_watch_was_last_set(shared_zookeeper, roo
             zk._set_tree_watch = set_late
             for connections in (3, 5):
                 proxy.break_connections()
-                await wait_until(lambda seen=connections: zk.session.changes == seen)
+                await until(lambda seen=connections: zk.session.changes == seen)
                 await other.put("/t/a", b"")
                 await zk.sync("/t")
             gate.set()
-            await wait_until(lambda: gaps)
+            await until(lambda: gaps)
             (state,) = await zk.get_many(["/t/a"])
             assert gaps[0] < state.changed_zxid - 1  # both puts lie behind it
 
@@ -233,7 +228,7 @@ def test_a_server_that_falls_silent_is_noticed_while_much_is_asked_of_it(shared_
             asking = asyncio.ensure_future(ask_much())
             await asyncio.sleep(0.2)
             proxy.swallow()
-            await wait_until(lambda: zk.session.state is SessionState.SUSPENDED, 60)
+            await until(lambda: zk.session.state is SessionState.SUSPENDED)
             proxy.restore()
             over.set()
             await asking
@@ -318,11 +313,11 @@ def test_a_server_that_is_suspended_for_a_moment_costs_time_and_nothing_else(mak
             with pytest.raises(MetadataUnavailable, match="the change may have been made"):
                 await in_doubt
             assert time.monotonic() - started < 30
-            await wait_until(lambda: not zk.session.is_safe(time.monotonic_ns(), 0))
+            await until(lambda: not zk.session.is_safe(time.monotonic_ns(), 0))
             with pytest.raises(MetadataUnavailable, match="nothing was changed"):
                 await zk.put(root, b"no")
             zookeeper.resume()
-            await wait_until(lambda: zk.session.is_safe(time.monotonic_ns(), 500))
+            await until(lambda: zk.session.is_safe(time.monotonic_ns(), 500))
             # Whether it ends sessions first or hears of us first is the server's own race.
             assert await zk.exists(root) == (zk.session.number == 1)
 
@@ -350,10 +345,10 @@ def test_a_killed_server_comes_back_and_no_change_is_told_twice(make_cluster, ro
 
             counters = [asyncio.ensure_future(count()) for _ in range(8)]
             for _ in range(2):
-                await wait_until(more_than(len(done) + 50))
+                await until(more_than(len(done) + 50))
                 zookeeper.kill()
                 zookeeper.start()
-            await wait_until(more_than(len(done) + 50))
+            await until(more_than(len(done) + 50))
             over.set()
             await asyncio.gather(*counters)
             node = await zk.get(root)
@@ -380,13 +375,13 @@ def test_who_is_cut_off_is_unsafe_before_its_ephemeral_nodes_are_gone(shared_zoo
             proxy.swallow()
             cut_ns = time.monotonic_ns()
             assert zk.session.is_safe(heard_ns + 500_000_000, 200)
-            await wait_until(lambda: not zk.session.is_safe(time.monotonic_ns(), 200))
+            await until(lambda: not zk.session.is_safe(time.monotonic_ns(), 200))
             assert not zk.session.is_safe(cut_ns + (SESSION_MS - 200 + 100) * 1_000_000, 200)
-            await wait_until(lambda: gone_ns)
+            await until(lambda: gone_ns)
             assert not zk.session.is_safe(gone_ns[0], 200), "unsafe before it was gone"
             proxy.restore()
-            await wait_until(lambda: zk.session.number >= 2)
-            await wait_until(lambda: zk.session.is_safe(time.monotonic_ns(), 200))
+            await until(lambda: zk.session.number >= 2)
+            await until(lambda: zk.session.is_safe(time.monotonic_ns(), 200))
             assert await zk.create("/mine", b"", ephemeral=True) == "/mine"
 
     asyncio.run(run())

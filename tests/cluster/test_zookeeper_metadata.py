@@ -10,6 +10,7 @@ import time
 
 import pytest
 from tests.cluster.network import Proxy
+from tests.waiting import until
 
 from headrace.errors import MetadataUnavailable, RequestInvalid, VersionConflict
 from headrace.metadata.store import ABSENT, ANY, MetadataEntry, MultiOperation
@@ -38,12 +39,6 @@ async def store_on(address, root, **options):
         await store.close()
     finally:
         await zookeeper.close()
-
-
-async def wait_until(condition, timeout_s=60.0):
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def next_of(watch):
@@ -117,7 +112,7 @@ def test_a_watch_tells_what_happened_while_it_was_cut_off_and_only_that(
             while not missed <= told:
                 told.add(await next_of(watch))
             assert told - missed <= {"/k/brief", "/k/mine"}
-            await wait_until(lambda: store.session.number >= 1 + is_lost)
+            await until(lambda: store.session.number >= 1 + is_lost)
             await other.put("/k/last", b"", ABSENT)
             while await next_of(watch) != "/k/last":
                 pass
@@ -288,7 +283,7 @@ def test_whoever_follows_a_watch_knows_the_truth_after_every_kind_of_trouble(mak
                 await asyncio.gather(*writers)
                 truth = {entry.key: entry for entry in await other.list("/k/")}
                 try:
-                    await wait_until(lambda truth=truth: mirror.believed == truth, 60)
+                    await until(lambda truth=truth: mirror.believed == truth)
                 except TimeoutError:
                     pytest.fail(
                         f"after {what}: {set(mirror.believed.items()) ^ set(truth.items())}"
@@ -325,11 +320,11 @@ def test_no_call_hangs_and_no_success_is_false_while_the_server_is_killed(make_c
             counters = [asyncio.ensure_future(count(b"%d" % n)) for n in range(4)]
             for _ in range(2):
                 seen = len(won)
-                await wait_until(lambda seen=seen: len(won) > seen + 30)
+                await until(lambda seen=seen: len(won) > seen + 30)
                 zookeeper.kill()
                 zookeeper.start()
             seen = len(won)
-            await wait_until(lambda: len(won) > seen + 30)
+            await until(lambda: len(won) > seen + 30)
             over.set()
             async with asyncio.timeout(60):
                 await asyncio.gather(*counters)

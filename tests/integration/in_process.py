@@ -6,6 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from tests.waiting import until
+
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.kafka.dispatch import KafkaFace
@@ -18,7 +20,7 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from headrace.log.partition_log import PartitionLog
     from headrace.storage.memory import MemoryLedgerStore
@@ -51,12 +53,6 @@ async def broker(
         await face.close()
         await node.close()
         await node.metadata.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def serve(node: Node) -> None:

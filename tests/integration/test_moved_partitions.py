@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import UUID
 
-from tests.integration.in_process import TIMEOUT_S, append, broker, move, serve, until
+from tests.integration.in_process import TIMEOUT_S, append, broker, move, serve
+from tests.waiting import until
 
 from headrace.kafka.handlers.metadata import metadata as handle_metadata
 from headrace.metadata.memory import MemoryMetadata

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.unit.broker import test_shared_ownership
 from tests.unit.broker.test_shared_ownership import Cluster
+from tests.waiting import until
 
 from headrace.broker.ownership.balance import BALANCER, STALE_EVALUATIONS
 from headrace.coordination.placement.rendezvous import place
@@ -17,15 +17,11 @@ from headrace.metadata.load_facts import MOVES, LoadFact, MovedPartition, MovesF
 from headrace.metadata.store import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from headrace.coordination.placement.load import Move
 
 PATIENCE = 3
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    await test_shared_ownership.until(condition, 30)
 
 
 class Balanced:

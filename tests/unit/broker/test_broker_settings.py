@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
@@ -23,7 +24,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
 
 @asynccontextmanager
@@ -43,12 +44,6 @@ async def node(
         yield made
     finally:
         await made.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def shown(one: Node, name: str) -> tuple[str | None, SettingSource]:

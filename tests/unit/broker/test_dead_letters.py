@@ -16,6 +16,7 @@ from tests.unit.broker.test_share_partitions import (
     topic_with,
 )
 from tests.unit.kafka.face_rig import batch, broker
+from tests.waiting import until
 
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.coordination.shares.commands import REJECT, DeadLetter, Settlement
@@ -80,12 +81,6 @@ def in_a_loop(test):
         asyncio.run(test(*args, **fixtures))
 
     return run
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @in_a_loop

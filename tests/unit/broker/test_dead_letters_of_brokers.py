@@ -7,7 +7,8 @@ from functools import partial
 from uuid import UUID
 
 import pytest
-from tests.unit.http.test_queues_of_brokers import GROUP, TOPIC, until, with_brokers
+from tests.unit.http.test_queues_of_brokers import GROUP, TOPIC, with_brokers
+from tests.waiting import until
 
 from headrace.broker.shares import dead_letters
 from headrace.errors import (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from tests.unit.broker.test_shared_ownership import Cluster, append_at, run, until
+from tests.unit.broker.test_shared_ownership import Cluster, append_at, run
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import groups_configured

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tests.waiting import until
+
 from headrace.broker.ownership.metadata_cache import RETRY_S, MetadataCache
 from headrace.errors import MetadataUnavailable
 from headrace.metadata.memory import MemoryMetadataStore
@@ -53,14 +55,6 @@ class Picture:
 
     def settle(self) -> None:
         self.settled = list(self.told)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it did not come")
 
 
 def run(scenario: Callable[[SlowStore, Picture], Awaitable[None]]) -> None:

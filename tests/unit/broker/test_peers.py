@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import until
 
 from headrace.broker.ownership import departures, peers
 from headrace.broker.ownership.departures import Departures
@@ -91,12 +92,6 @@ class World:
         began = loop.time()
         await self.departures.wait_settled()
         return loop.time() - began
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def run(scenario) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 from tests.unit.broker.test_share_partitions import make_topic
 from tests.unit.kafka.face_rig import broker
+from tests.waiting import until
 
 from headrace.broker.shares import share_groups
 from headrace.broker.shares.share_groups import ShareGroups
@@ -44,12 +45,6 @@ def join(groups, topic, member_id):
     groups.heartbeat(ShareHeartbeat("workers", member_id, 0, ["jobs"], None, "c", "h"))
     session, _ = groups.sessions.open("workers", member_id, object())
     session.update([(topic.id, 0)], [])
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def test_a_release_that_hangs_or_fails_does_not_keep_those_of_other_members(monkeypatch):

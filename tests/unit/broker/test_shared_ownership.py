@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import coordinator_shard
@@ -197,12 +198,6 @@ async def append_at(node: Node, topic: Topic, number: int, value: bytes) -> int:
             return appended.base_offset
         await log.ready.wait()
     raise AssertionError("never ready")
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def run(scenario: Callable[[Cluster], object]) -> None:

@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.broker.test_shared_ownership import Cluster, group_owners, run, until
+from tests.unit.broker.test_shared_ownership import Cluster, group_owners, run
+from tests.waiting import until
 
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.coordinators.shard_replay import StateAhead, restore

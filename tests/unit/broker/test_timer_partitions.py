@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.integration.in_process import broker as cluster_broker
-from tests.integration.in_process import move, serve, until
+from tests.integration.in_process import move, serve
 from tests.unit.kafka.face_rig import broker
+from tests.waiting import until
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
 from headrace.broker.timers import timer_host, timer_space

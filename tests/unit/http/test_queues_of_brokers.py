@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from starlette.applications import Starlette
 from tests.unit.http.http_rig import Web, scope
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
@@ -41,12 +42,6 @@ from headrace.storage.memory import MemoryLedgerStore
 GROUP, TOPIC, PARTITIONS = "workers", "jobs", 6
 QUEUE = f"/v1/queues/{TOPIC}/{GROUP}"
 LIMIT_S = 30
-
-
-async def until(condition):
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Broker:

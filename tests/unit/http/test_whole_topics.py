@@ -6,7 +6,8 @@ import asyncio
 from urllib.parse import quote, urlencode
 
 from tests.unit.http.http_rig import Web, followed, on_the_web
-from tests.unit.http.test_queues_of_brokers import TOPIC, until, with_brokers
+from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
+from tests.waiting import until
 
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.errors import CoordinatorUnavailable

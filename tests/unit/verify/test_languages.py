@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+from tests.integration.broker import wait_until
 
 from headrace_verify.blackbox import crew
 from headrace_verify.blackbox.context import Context, Spec
@@ -259,13 +260,6 @@ def test_a_program_stands_still_and_dies_with_its_worker(tmp_path):
     finally:
         client.kill()
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_language_that_is_not_there_is_left_out_and_named_and_quick_runs_do_not_ask(
