@@ -1,8 +1,8 @@
 """Calls of a broker's HTTP interface.
 
 Invariants: the brokers called belong to the cluster that --bootstrap names. A problem returned by a
-broker becomes a CommandFailed with its next step; if it names another broker, the call is repeated
-there. One connection per call.
+broker becomes a CommandFailed with its next step. One connection per call: the broker that is
+called asks the others.
 """
 
 from __future__ import annotations
