@@ -141,6 +141,8 @@ class BrokerConfig:
     """headrace.audit.topic"""
     super_users: str = ""
     """super.users"""
+    tenants: str = ""
+    """headrace.tenants"""
     allow_everyone_if_no_acl: bool = False
     """allow.everyone.if.no.acl.found"""
 

@@ -442,6 +442,11 @@ class _Resource:
                 "use a listener that authenticates (headrace.http.security.protocol), or ask from"
                 " the broker's own machine",
             )
+        authorizer = self._services.authorizer
+        if authorizer.has_tenants and not operation.is_public and authorizer.tenant(session):
+            return problem(
+                403, "tenants are served over the Kafka protocol alone", "use a Kafka client"
+            )
         quotas = self._services.quotas
         is_charged = bool(operation.quota) and quotas.is_active
         try:

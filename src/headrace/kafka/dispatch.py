@@ -91,8 +91,10 @@ from headrace.kafka.login_connections import LoginConnections
 from headrace.kafka.peer_client import KafkaPeerClient, PeerAccess
 from headrace.kafka.peer_lines import incarnation_in, open_line
 from headrace.kafka.queue_peers import KafkaQueuePeers
+from headrace.kafka.refusals import refusal
 from headrace.kafka.request_figures import RequestFigures
 from headrace.kafka.share_peers import SharePeers
+from headrace.kafka.tenancy import NOT_FOR_TENANTS, Tenancy, tenancy_of
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import read_request, write_response
@@ -512,6 +514,11 @@ class KafkaFace:
     async def _handle(self, api: Api, request: Any, context: Context) -> Answer:
         """The answer to a request, as far as its client may have it."""
         node, handler = self._node, _HANDLERS[api.key]
+        tenancy: Tenancy | None = None
+        if node.services.authorizer.has_tenants:
+            tenancy = tenancy_of(node, context.session)
+            if tenancy is not None and not tenancy.enter(api.key, request):
+                return refusal(api.key, context.version, request, NOT_FOR_TENANTS)
         resources = resources_of(request) if api.key in _CHANGES else ()
         if node.services.authorizer.is_open:
             answer = await handler(node, request, context)
@@ -519,7 +526,7 @@ class KafkaFace:
             answer = await authorized(node, api, handler, request, context)
         if api.key in _CHANGES and not getattr(request, "validate_only", False):
             node.services.audit.changed(context.session, api.name, resources, failures_in(answer))
-        return answer
+        return answer if tenancy is None else tenancy.leave(answer)
 
     async def _answer(
         self, reply: Reply, request: Any, context: Context, correlation_id: int

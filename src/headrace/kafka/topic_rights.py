@@ -12,7 +12,9 @@ from uuid import UUID
 
 from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.topics.topics import topic_id_unknown
 from headrace.errors import HeadraceError
+from headrace.kafka.tenancy import is_foreign
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -43,7 +45,10 @@ class TopicRights:
         key to remember, if it may."""
         try:
             if is_id:
-                name = self._node.services.topics.get_by_id(UUID(bytes=topic_key)).name
+                topics, topic_id = self._node.services.topics, UUID(bytes=topic_key)
+                name = topics.get_by_id(topic_id).name
+                if is_foreign(self._node.services.authorizer, session, name):
+                    raise topic_id_unknown(topic_id)
             else:
                 name = topic_key.decode(errors="replace")
         except HeadraceError as unknown:

@@ -70,3 +70,12 @@ def test_patterns_are_remembered_up_to_a_bound() -> None:
         world.matching(f"a{number}?")
     assert len(vars(world.patterns)["_known"]) == PATTERNS_MAX
     assert list(world.patterns.matching("a0?")) == ["a"], "one that was forgotten is matched again"
+
+
+def test_a_pattern_matches_topics_of_its_own_tenant_alone() -> None:
+    world = World("orders", "«7»orders", "«7»orders-eu", "«77»orders")
+    assert world.matching(".*") == ["orders"]
+    assert world.matching("«7»orders.*") == ["«7»orders", "«7»orders-eu"]
+    assert world.matching("«77».*") == ["«77»orders"]
+    with pytest.raises(RegularExpressionInvalid):
+        world.matching("«7»a)|(?:.*")

@@ -20,7 +20,12 @@ from headrace.coordination.groups.commands import (
 )
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.consumer_commands import DescribeConsumerGroupsCommand
-from headrace.coordination.groups.consumer_protocol import read_assignment, write_assignment
+from headrace.coordination.groups.consumer_protocol import (
+    read_assignment,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
 from headrace.errors import (
     AssignorUnsupported,
     GroupFull,
@@ -479,3 +484,13 @@ def test_an_administrator_removes_members_of_either_protocol(rig):
         None,
     ]
     assert rig.state() == "Empty"
+
+
+def test_classic_members_of_a_tenants_group_read_and_write_names_without_the_tenant():
+    data = write_assignment([("«7»t", (0, 1))])
+    assert data == write_assignment([("t", (0, 1))])
+    assert read_assignment(data, "«7»g") == {"«7»t": (0, 1)}
+    assert read_assignment(data, "g") == {"t": (0, 1)}
+    found = read_subscription(write_subscription(["«7»t"]), "«8»g")
+    assert found is not None
+    assert found.topics == ("«8»t",)

@@ -183,6 +183,24 @@ def test_the_rights_of_a_row_suffice(name, monkeypatch):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_a_principal_of_a_tenant_is_refused(name, monkeypatch):
+    """The interface knows no names of tenants: even what the principal names as the broker stores
+    it is refused."""
+
+    async def scenario() -> None:
+        async with guarded(monkeypatch, tenants="acme=User:alice") as web:
+            web.principal = "alice"
+            operation = web.by_name()[name]
+            for topic in (TOPIC, "\u00abacme\u00bbt"):
+                status, answer = await web.call(name, topic=topic)
+                if not operation.is_public:
+                    assert status == 403, answer
+                    assert "Kafka protocol alone" in str(answer)
+
+    asyncio.run(scenario())
+
+
 def test_lists_are_filtered_before_they_are_cut_into_pages(monkeypatch):
     """A page token names the last item of its page."""
 

@@ -91,6 +91,20 @@ def test_an_rpc_needs_just_the_rights_of_its_row(rpc):
     asyncio.run(scenario())
 
 
+def test_a_principal_of_a_tenant_has_no_rights_here():
+    """The protocol knows no names of tenants."""
+
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice")) as rig:
+            rocket = Rocket(rig)
+            await rocket.create(TOPIC)
+            for rpc in (name for name in ACCESS if name not in OF_CLIENTS):
+                await rig.node.services.access.create(rules("alice", ACCESS[rpc].needs))
+                assert await code_of(rocket, rpc, "alice") == codes.FORBIDDEN, rpc
+
+    asyncio.run(scenario())
+
+
 def test_a_dead_letter_topic_needs_rights_by_its_own_name():
     async def scenario() -> None:
         async with broker(BrokerConfig(**CONFIG)) as rig:

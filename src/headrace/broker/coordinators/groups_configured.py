@@ -36,6 +36,7 @@ from headrace.errors import (
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, MetadataEntry
+from headrace.records.tenant_names import tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -186,7 +187,13 @@ class ConfiguredGroups:
                 configs = dict(change(self.overrides(group_id)))
                 for name, value in configs.items():
                     check_group_config(name, value)
-                letters = self._topic(configs.get(DEAD_LETTER_TOPIC, ""))
+                named = configs.get(DEAD_LETTER_TOPIC, "")
+                if named and tenant_of(named) != tenant_of(group_id):
+                    raise ConfigInvalid(
+                        f"{DEAD_LETTER_TOPIC} names a topic of another tenant than the group's:"
+                        " name one of the same tenant; nothing was changed"
+                    )
+                letters = self._topic(named)
                 if letters is not None:
                     self._check_letters(group_id, letters)
                 if is_validated_only:

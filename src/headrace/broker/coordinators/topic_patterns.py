@@ -3,7 +3,8 @@
 Invariants: a client's pattern never blocks the broker: RE2 matches in time linear in the name, with
 bounded memory, and the length of a pattern is bounded. Matches are cached, and only new names are
 matched; the first evaluation runs in slices between which the loop does other work. A pattern
-matches the whole name, as in Kafka.
+matches the whole name, as in Kafka. A pattern is a name in a tenant, and matches that tenant's
+topics alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import RegularExpressionInvalid
+from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -66,12 +68,14 @@ class TopicPatterns:
 
 
 async def matching_names(pattern: str, names: Sequence[str]) -> set[str]:
-    """The names that the whole pattern matches. Raises RegularExpressionInvalid."""
-    compiled = _Pattern(pattern)
+    """The names of any tenant that the whole pattern matches. Raises RegularExpressionInvalid."""
+    fullmatch = compiled_pattern(pattern).fullmatch
+    found: set[str] = set()
     for start in range(0, len(names), SLICE_NAMES):
-        compiled.match(names[start : start + SLICE_NAMES])
+        part = names[start : start + SLICE_NAMES]
+        found.update(name for name in part if fullmatch(name_in(name)) is not None)
         await asyncio.sleep(0)
-    return set(compiled.matched)
+    return found
 
 
 def compiled_pattern(pattern: str) -> Any:
@@ -102,7 +106,8 @@ class _Pattern:
     """One pattern and its matches so far."""
 
     def __init__(self, pattern: str) -> None:
-        self._expression: Any = compiled_pattern(pattern)
+        self._expression: Any = compiled_pattern(name_in(pattern))
+        self._tenant = tenant_of(pattern)
         self.version = -1
         self.matched: list[str] = []
         self._seen: dict[str, None] = {}
@@ -116,9 +121,9 @@ class _Pattern:
 
     def match(self, names: Iterable[str]) -> None:
         """Match the names that have not been matched yet."""
-        seen, fullmatch = self._seen, self._expression.fullmatch
+        seen, fullmatch, tenant = self._seen, self._expression.fullmatch, self._tenant
         for name in names:
             if name not in seen:
                 seen[name] = None
-                if fullmatch(name) is not None:
+                if tenant_of(name) == tenant and fullmatch(name_in(name)) is not None:
                     self.matched.append(name)

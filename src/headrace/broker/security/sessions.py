@@ -30,6 +30,8 @@ class ClientSession:
         "has_raw_tokens",
         "identity",
         "is_expired",
+        "key_prefix",
+        "key_principal",
         "lifetime_ms",
         "listener",
         "login",
@@ -59,6 +61,10 @@ class ClientSession:
         self.granted: set[Any] = set()
         self.rights_version = -1
         self.rights_principal: Principal | None = None
+        self.key_prefix = b""
+        self.key_principal: Principal | None = None
+        """What precedes names in the keys of the tenant of a principal, and which principal that
+        is: see `kafka/tenancy`."""
         self.login: Login | None = None
         """A login in progress, also of a session that is authenticated (KIP-368)."""
         self.identity: Identity | None = None

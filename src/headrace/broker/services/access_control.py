@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.broker_config import ACL
@@ -26,6 +27,7 @@ from headrace.broker.security.acls import (
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
 from headrace.broker.security.principal import BROKER
+from headrace.broker.security.tenants import tenants_of
 from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
@@ -38,9 +40,10 @@ from headrace.errors import (
 from headrace.metadata.acl_facts import AclFact, AclRule, acl_key, pattern_of_key
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT, MetadataEntry
+from headrace.records.tenant_names import DEFAULT, tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.security.sessions import ClientSession
@@ -55,6 +58,11 @@ RIGHTS_MAX: Final = 10_000
 _ATTEMPTS_MAX: Final = 10
 _HARDCODED: Final = "hardcode"
 """As in Kafka: a topic of this name stands for any topic without rules."""
+_OF_TENANTS: Final = frozenset(
+    {ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}
+)
+"""What a tenant has its own of. Its principals may do everything with these, unless a rule denies
+it, and nothing with anything else."""
 _CLOSED: Final = Entry(ANY_PRINCIPAL, WILDCARD, Operation.ALL, Permission.DENY)
 
 
@@ -74,10 +82,17 @@ def super_users_of(text: str) -> frozenset[str]:
 def access_of(config: BrokerConfig, metadata: MetadataStore) -> AccessControl | None:
     """The access control of a broker; None if everybody may do everything."""
     if config.authorizer != ACL:
+        if config.tenants:
+            raise RequestInvalid(
+                "headrace.tenants is set, and everybody may do everything: set"
+                " headrace.authorizer=acl, or remove the tenants; nothing was started"
+            )
         return None
+    super_users = super_users_of(config.super_users)
     return AccessControl(
         metadata,
-        super_users_of(config.super_users),
+        super_users,
+        tenants_of(config.tenants, super_users),
         is_open_without_acl=config.allow_everyone_if_no_acl,
     )
 
@@ -91,13 +106,16 @@ class AccessControl:
         self,
         metadata: MetadataStore,
         super_users: frozenset[str] = frozenset(),
+        tenants: Mapping[str, str] = MappingProxyType({}),
         *,
         is_open_without_acl: bool = False,
     ) -> None:
-        """`is_open_without_acl`: resources without any rule are open to everybody (Kafka's
-        `allow.everyone.if.no.acl.found`)."""
+        """`tenants`: of principals. `is_open_without_acl`: resources without any rule are open to
+        everybody (Kafka's `allow.everyone.if.no.acl.found`)."""
         self._metadata = metadata
         self._super_users = super_users
+        self._tenants = tenants
+        self.has_tenants = bool(tenants)
         self._is_open_without_acl = is_open_without_acl
         self._index = AclIndex()
         self._versions: dict[str, int] = {}
@@ -248,6 +266,17 @@ class AccessControl:
         self.allows(session, Operation.DESCRIBE, kind, name)
         return session.rights[kind, name]
 
+    def tenant(self, session: ClientSession) -> str:
+        """See Authorizer."""
+        return self._tenants.get(str(session.principal), DEFAULT)
+
+    def sees_all(self, session: ClientSession) -> bool:
+        """See Authorizer."""
+        principal = session.principal
+        return principal is not None and (
+            principal.is_broker or str(principal) in self._super_users
+        )
+
     def renew(self, session: ClientSession) -> None:
         """Forget what the session remembers: rules, or its principal, have changed."""
         session.rights.clear()
@@ -271,7 +300,17 @@ class AccessControl:
     ) -> int:
         if principal_type == BROKER or principal in self._super_users:
             return ALL_OPERATIONS
+        own = self._tenants.get(principal, DEFAULT)
+        if kind in _OF_TENANTS:
+            if tenant_of(name) != own:
+                return 0
+            if name == WILDCARD and kind == ResourceType.TOPIC and self.has_tenants:
+                return 0  # asked for all topics that there are, those of other tenants included
+        elif own != DEFAULT:
+            return 0
         denied, allowed = self._index.decide(principal, host, kind, name)
+        if own != DEFAULT:
+            return ALL_OPERATIONS & ~denied
         if self._is_open_without_acl and not self._index.touches(kind, name):
             return ALL_OPERATIONS
         return allowed & ~denied
@@ -281,6 +320,8 @@ class AccessControl:
         principal = session.principal
         if principal is None:
             return False
+        if self.tenant(session):
+            return kind in _OF_TENANTS
         if self.allows(session, operation, kind, _HARDCODED):
             return True
         return self._index.allows_any(str(principal), session.client_host, operation, kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
+from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
@@ -20,11 +21,21 @@ class Authorizer(Protocol):
     """Increases whenever an answer may have changed."""
     is_open: bool
     """Whether every principal may do everything: nothing is asked then."""
+    has_tenants: bool
+    """Whether there are tenants besides the default one."""
 
     def allows(
         self, session: ClientSession, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
         """Whether the session's principal may do this. Never blocks."""
+        ...
+
+    def tenant(self, session: ClientSession) -> str:
+        """The tenant whose names the session uses."""
+        ...
+
+    def sees_all(self, session: ClientSession) -> bool:
+        """Whether the session is a super user's or a broker's, who use the keys of all tenants."""
         ...
 
     def operations(self, session: ClientSession, kind: ResourceType, name: str) -> int:
@@ -41,10 +52,19 @@ class AllowAll:
 
     version = 0
     is_open = True
+    has_tenants = False
 
     def allows(
         self, session: ClientSession, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
+        """See Authorizer."""
+        return True
+
+    def tenant(self, session: ClientSession) -> str:
+        """See Authorizer."""
+        return DEFAULT
+
+    def sees_all(self, session: ClientSession) -> bool:
         """See Authorizer."""
         return True
 

@@ -99,6 +99,8 @@ class TopicService:
         """The topic of a name, or None."""
         self.find_by_id = topics.by_id.get
         """The topic of an id, or None."""
+        self.new_id = topics.randomness.uuid
+        """A random id, which no topic has."""
         self.create_internal = topics.ensure_internal
         """An internal topic, created if it does not exist. Raises HeadraceError."""
 

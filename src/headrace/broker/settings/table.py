@@ -517,6 +517,15 @@ _ACCESS = (
         is_common=True,
     ),
     of_config(
+        "headrace.tenants",
+        "tenants",
+        Text("TENANTS"),
+        "Tenants and their principals, separated by semicolons:"
+        " acme=User:alice;acme=User:bob;beta=User:carol. Each tenant has its own names of topics,"
+        " groups and transactional ids. Needs access control lists, and the same value on every"
+        " broker.",
+    ),
+    of_config(
         "allow.everyone.if.no.acl.found",
         "allow_everyone_if_no_acl",
         Switch(),

@@ -18,6 +18,7 @@ from headrace.errors import (
 )
 from headrace.log.tiering import SAME_AS_RETENTION
 from headrace.records.identifiers import INTERNAL_TOPICS, is_topic_name
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -47,7 +48,7 @@ class TopicChecks:
         names: Collection[str],
     ) -> None:
         """Raise the error that creating such a topic, besides those of `names`, would return."""
-        if not is_topic_name(name):
+        if not is_topic_name(name_in(name) if self._config.tenants else name):
             raise TopicNameInvalid(
                 f"{name[:249]!r} is not a valid topic name: use 1 to 249 of the characters "
                 "a-z A-Z 0-9 . _ -, but not . or .."

@@ -61,6 +61,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+
+def topic_id_unknown(topic_id: UUID) -> TopicIdUnknown:
+    """The error for an id that no topic has."""
+    return TopicIdUnknown(f"no topic has id {topic_id}: refresh the metadata")
+
+
 SHARED_LEDGER_BYTES_MAX = 256 * 1024 * 1024
 _INTERNAL_CONFIGS = {
     "cleanup.policy": "compact",
@@ -242,7 +248,7 @@ class Topics:
         """The topic. Raises TopicIdUnknown."""
         topic = self.by_id.get(topic_id)
         if topic is None:
-            raise TopicIdUnknown(f"no topic has id {topic_id}: refresh the metadata")
+            raise topic_id_unknown(topic_id)
         return topic
 
     def names(self) -> list[str]:

@@ -92,7 +92,7 @@ def decide_join(
 def _join(home: Group, draft: ConsumerDraft, command: JoinCommand) -> GroupDecision:
     consumer, now_ms = draft.group, draft.now_ms
     name, metadata = command.protocols[0]
-    subscription = read_subscription(metadata)
+    subscription = read_subscription(metadata, consumer.group_id)
     if (
         command.protocol_type != CONSUMER
         or subscription is None
@@ -223,7 +223,7 @@ def decide_sync(consumer: ConsumerGroup, command: SyncCommand, now_ms: int) -> G
             raise RebalanceInProgress("the group began a new rebalance: join again")
     except HeadraceError as error:
         return refused(command, error)
-    subscription = read_subscription(metadata)
+    subscription = read_subscription(metadata, consumer.group_id)
     named = [
         (topic, sorted(numbers))
         for topic_id, numbers in current.assigned.items()

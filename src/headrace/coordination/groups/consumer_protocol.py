@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.coordination.stored_bytes import INT16, INT32, StoredReader, stored_string
 from headrace.errors import RecordInvalid
+from headrace.records.tenant_names import name_in, sibling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,16 +32,19 @@ class Subscription(NamedTuple):
     rack: str | None
 
 
-def read_subscription(data: bytes) -> Subscription | None:
-    """The subscription in a member's metadata; None if it is malformed."""
+def read_subscription(data: bytes, group_id: str = "") -> Subscription | None:
+    """The subscription in a member's metadata; None if it is malformed. The bytes hold names as
+    the client writes them; they become keys in the tenant of the group."""
     try:
         reader = StoredReader(data)
         version = reader.int16()
         if version < 0:
             return None
-        topics = tuple(dict.fromkeys(reader.string() for _ in range(reader.count(2))))
+        topics = tuple(
+            dict.fromkeys(sibling(group_id, reader.string()) for _ in range(reader.count(2)))
+        )
         _skip_nullable_data(reader)
-        owned = _read_partitions(reader) if version >= 1 else {}
+        owned = _read_partitions(reader, group_id) if version >= 1 else {}
         if version >= 2:
             reader.int32()
         rack = reader.nullable_string() if version >= 3 else None
@@ -49,13 +53,14 @@ def read_subscription(data: bytes) -> Subscription | None:
     return Subscription(version, topics, owned, rack)
 
 
-def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
-    """The partitions in a member's assignment; none if it is malformed."""
+def read_assignment(data: bytes, group_id: str = "") -> dict[str, tuple[int, ...]]:
+    """The partitions in a member's assignment; none if it is malformed. Names: see
+    `read_subscription`."""
     try:
         reader = StoredReader(data)
         if reader.int16() < 0:
             return {}
-        return _read_partitions(reader)
+        return _read_partitions(reader, group_id)
     except RecordInvalid:
         return {}
 
@@ -66,14 +71,18 @@ def write_assignment(partitions: Iterable[tuple[str, Iterable[int]]], version: i
     parts = [INT16.pack(min(version, VERSION_MAX)), INT32.pack(len(topics))]
     for name, numbers in topics:
         listed = list(numbers)
-        parts += (stored_string(name), INT32.pack(len(listed)), *map(INT32.pack, listed))
+        parts += (stored_string(name_in(name)), INT32.pack(len(listed)), *map(INT32.pack, listed))
     return b"".join((*parts, _NULL))
 
 
 def write_subscription(topics: Iterable[str]) -> bytes:
     """A subscription of version 0, as tools that list a group's members read it."""
     names = list(topics)
-    parts = [INT16.pack(0), INT32.pack(len(names)), *map(stored_string, names)]
+    parts = [
+        INT16.pack(0),
+        INT32.pack(len(names)),
+        *(stored_string(name_in(name)) for name in names),
+    ]
     return b"".join((*parts, _NULL))
 
 
@@ -83,9 +92,9 @@ def _skip_nullable_data(reader: StoredReader) -> None:
         reader.raw(size)
 
 
-def _read_partitions(reader: StoredReader) -> dict[str, tuple[int, ...]]:
+def _read_partitions(reader: StoredReader, group_id: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for _ in range(reader.count(_TOPIC_SIZE_MIN)):
-        name = reader.string()
+        name = sibling(group_id, reader.string())
         found[name] = tuple(reader.int32() for _ in range(reader.count(4)))
     return found

@@ -174,7 +174,9 @@ def _upgraded(
     touched: list[TouchedMember] = []
     given: dict[tuple[UUID, int], None] = {}
     assigned = {
-        member.member_id: _taken(read_assignment(member.assignment), group, topics, given)
+        member.member_id: _taken(
+            read_assignment(member.assignment, group.group_id), group, topics, given
+        )
         for member in group.members.values()
     }
     for member in group.members.values():
@@ -225,7 +227,7 @@ def _upgraded_member(
     A member of a cooperative protocol may still own partitions that it had when it joined and that
     were not assigned to it again: it must first report that it does not.
     """
-    subscription = read_subscription(member.metadata(group.protocol_name))
+    subscription = read_subscription(member.metadata(group.protocol_name), group.group_id)
     if group.protocol_type != classic_members.CONSUMER or subscription is None:
         raise InconsistentProtocol(
             "the group has members that are not consumers: it cannot be converted to the "

@@ -31,6 +31,7 @@ from headrace.kafka.apis import FETCH
 from headrace.kafka.error_codes import code_of
 from headrace.kafka.handlers.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions
 from headrace.kafka.handlers.leaders import leader_hint
+from headrace.kafka.tenancy import topic_prefix
 from headrace.kafka.topic_rights import TopicRights
 from headrace.kafka.wire.fetch import (
     FLEXIBLE,
@@ -83,6 +84,7 @@ class _Fetch:
         "is_incremental",
         "partitions",
         "poll",
+        "prefix",
         "reply",
         "request",
         "rights_version",
@@ -99,6 +101,8 @@ class _Fetch:
         self.request = request
         self.version = version
         self.correlation_id = 0
+        self.prefix = b""
+        """Of the topics' keys in the client's tenant: the response has names without it."""
         self.session: FetchSession | None = None
         self.is_incremental = False
         self.wanted: list[FetchPartition] = []
@@ -153,10 +157,16 @@ class FetchHandler:
     ) -> None:
         """Handle one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
         request = read_fetch(frame, at, version)
+        prefix = b""
+        if self._node.services.authorizer.has_tenants and version < TOPIC_IDS:
+            prefix = topic_prefix(self._node.services.authorizer, connection.session)
+            if prefix:
+                request = _with_keys(request, prefix)
         bytes_max = min(max(request.bytes_max, 0), self._bytes_max)
         reply = connection.expect(max(bytes_max, BATCH_BYTES))
         fetch = _Fetch(self, reply, request, version)
         fetch.correlation_id = correlation_id
+        fetch.prefix = prefix
         fetch.bytes_max = bytes_max
         if self._quotas.is_active:
             self._limit(fetch)
@@ -453,6 +463,9 @@ class FetchHandler:
             updates = session.updates(results)
             if fetch.is_incremental:
                 results = updates
+        if fetch.prefix:
+            size = len(fetch.prefix)
+            results = [FetchResult(result[0][size:], *result[1:]) for result in results]
         if self._quotas.is_active:
             size = sum(len(result.records) for result in results)
             client = fetch.reply.connection.session
@@ -507,6 +520,15 @@ class FetchHandler:
             EMPTY,
             hint=hint,
         )
+
+
+def _with_keys(request: FetchRequest, prefix: bytes) -> FetchRequest:
+    """The names of a tenant's request as keys."""
+    return FetchRequest(
+        *request[:6],
+        [FetchPartition(prefix + one[0], *one[1:]) for one in request.partitions],
+        [(prefix + topic, number) for topic, number in request.forgotten],
+    )
 
 
 def _count(data: Buffer) -> int:

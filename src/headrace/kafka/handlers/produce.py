@@ -26,12 +26,14 @@ from headrace.kafka.apis import PRODUCE
 from headrace.kafka.connection import ANY_TERM
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
+from headrace.kafka.tenancy import topic_prefix
 from headrace.kafka.topic_rights import TopicRights
 from headrace.kafka.wire.primitives import INT32
 from headrace.kafka.wire.produce import (
     FLEXIBLE,
     TOPIC_IDS,
     ProducePartition,
+    ProduceRequest,
     ProduceResult,
     frame_around_one,
     read_one,
@@ -69,8 +71,9 @@ KNOWS_ABORTABLE: Final = 11
 ADDS_PARTITIONS: Final = 12
 """From here on a write adds its partition to its transaction: transaction version 2."""
 
-_OnePending: TypeAlias = "tuple[Reply, bytes, int, int, bytes, int]"
-"""A request with one batch: (reply, response, version, correlation id, topic, partition)."""
+_OnePending: TypeAlias = "tuple[Reply, bytes, int, int, bytes, int, bytes]"
+"""A request with one batch: (reply, response, version, correlation id, topic, partition, prefix of
+its tenant's keys)."""
 
 
 _Route: TypeAlias = "tuple[PartitionLog, tuple[bytes, bytes, int]]"
@@ -84,6 +87,7 @@ class _Pending:
         "connection",
         "correlation_id",
         "open_count",
+        "prefix",
         "reply",
         "results",
         "term",
@@ -104,6 +108,8 @@ class _Pending:
         sent at any time."""
         self.results: list[ProduceResult | None] = [None] * count
         self.transactional_id: str | None = None
+        self.prefix = b""
+        """Of the keys of the client's tenant: the response has names without it."""
 
     def close_one(self) -> None:
         """One more batch has its result; with the last one, the response is written."""
@@ -114,6 +120,8 @@ class _Pending:
                 self.connection.abort(f"sent acks=0, and a batch failed (code {failed[0][2]})")
         elif self.open_count == 0 and self.reply is not None:
             results = [result for result in self.results if result is not None]
+            if self.prefix:
+                results = [_with_name(result, self.prefix) for result in results]
             body = write_produce(self.version, results, self.reply.throttle_ms)
             tags = b"\x00" if self.version >= FLEXIBLE else b""
             size = INT32.pack(len(body) + 4 + len(tags))
@@ -155,18 +163,24 @@ class ProduceHandler:
         correlation_id: int,
     ) -> None:
         """Handle one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
+        prefix = b""
+        if self._node.services.authorizer.has_tenants:
+            prefix = topic_prefix(self._node.services.authorizer, connection.session)
         if (
             version >= ONE_VERSION_MIN
             and not connection.throttle_ms
-            and self._handle_one(connection, frame, at, version, correlation_id)
+            and self._handle_one(connection, frame, at, version, correlation_id, prefix)
         ):
             return
         request = read_produce(frame, at, version)
+        if prefix:
+            request = _with_keys(request, prefix, has_names=version < TOPIC_IDS)
         # With acks=0 the client expects no response and must get none.
         reply = connection.expect() if request.acks != 0 else None
         if reply is None and connection.throttle_ms:
             connection.mute(connection.throttle_ms)
         pending = _Pending(reply, version, correlation_id, len(request.partitions))
+        pending.prefix = prefix
         if reply is None:
             pending.connection = connection
         if request.transactional_id is not None:
@@ -202,6 +216,7 @@ class ProduceHandler:
         at: int,
         version: int,
         correlation_id: int,
+        prefix: bytes,
     ) -> bool:
         """Handle an ordinary request with one partition on the fast path; False if it needs the
         general one.
@@ -215,6 +230,9 @@ class ProduceHandler:
         acks, topic, number, records = one
         if acks != -1 and acks != 1:  # a set costs 30 ns more here
             return False
+        name = topic
+        if prefix and version < TOPIC_IDS:
+            topic = prefix + topic
         try:
             if self._found_version != self._topics.version:
                 self._forget_found()
@@ -224,7 +242,7 @@ class ProduceHandler:
                 found = self._partition(topic, number, version)
                 if not found.config.is_opaque:
                     return False  # before its CRC is computed, so that this happens once
-                route = self._routes[key] = (found, frame_around_one(version, topic, number))
+                route = self._routes[key] = (found, frame_around_one(version, name, number))
             partition, around = route
             if not self._node.authorizer.is_open:
                 session = connection.session
@@ -243,7 +261,8 @@ class ProduceHandler:
         base_offset, completion = appended
         time_ms = header[8] if partition.config.is_log_append_time else NO_TIMESTAMP
         answer = write_one(around, correlation_id, base_offset, time_ms, partition.log_start_offset)
-        one_pending = (connection.expect(), answer, version, correlation_id, topic, number)
+        reply = connection.expect()
+        one_pending = (reply, answer, version, correlation_id, topic, number, prefix)
         completion.then(self._one_stored, one_pending)
         return True
 
@@ -251,8 +270,9 @@ class ProduceHandler:
         if error is None:
             context[0].send((context[1],))
             return
-        reply, _answer, version, correlation_id, topic, number = context
+        reply, _answer, version, correlation_id, topic, number, prefix = context
         pending = _Pending(reply, version, correlation_id, 1)
+        pending.prefix = prefix
         self._fail(pending, 0, ProducePartition(topic, number, None), error)
 
     def _partition(self, topic_key: bytes, number: int, version: int) -> PartitionLog:
@@ -360,6 +380,23 @@ class ProduceHandler:
             _record_errors(error),
         )
         pending.close_one()
+
+
+def _with_keys(request: ProduceRequest, prefix: bytes, *, has_names: bool) -> ProduceRequest:
+    """The names of a tenant's request as keys."""
+    parts, name = request.partitions, request.transactional_id
+    if has_names:
+        parts = [part._replace(topic=prefix + part.topic) for part in parts]
+    key = name if name is None else prefix + name
+    return ProduceRequest(request.acks, request.timeout_ms, key, parts)
+
+
+def _with_name(result: ProduceResult, prefix: bytes) -> ProduceResult:
+    """A result as its tenant's client may see it."""
+    message = result.message
+    if message is not None:
+        message = message.replace(prefix.decode(), "")
+    return result._replace(topic=result.topic.removeprefix(prefix), message=message)
 
 
 def _set_result(

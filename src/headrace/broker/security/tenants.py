@@ -1,0 +1,54 @@
+"""Whose names a client uses: the tenants of principals (`headrace.tenants`).
+
+Invariants: a principal is of one tenant or of none, which is the default one; it is known before
+the first request that names anything, and a client cannot choose it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.security.principal import ANONYMOUS, BROKER
+from headrace.errors import RequestInvalid
+from headrace.records.tenant_names import TENANT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_TENANT: Final = re.compile(TENANT)
+_FORM: Final = (
+    "write tenant=Type:name, such as acme=User:alice, and separate several by semicolons; nothing"
+    " was started"
+)
+
+
+def tenants_of(text: str, super_users: Collection[str]) -> Mapping[str, str]:
+    """The tenant of each principal in `headrace.tenants`. Raises RequestInvalid."""
+    found: dict[str, str] = {}
+    for part in text.split(";"):
+        if not part.strip():
+            continue
+        tenant, _, principal = part.strip().partition("=")
+        kind, _, name = principal.partition(":")
+        if _TENANT.fullmatch(tenant) is None:
+            raise RequestInvalid(
+                f"{tenant[:60]!r} in headrace.tenants is not a tenant: use 1 to 32 of a-z 0-9"
+                f" and -, but not - first; {_FORM}"
+            )
+        if not (kind and name) or kind == BROKER or name == "*" or principal == str(ANONYMOUS):
+            raise RequestInvalid(
+                f"{principal[:60]!r} in headrace.tenants is not the principal of a client that logs"
+                f" in: {_FORM}"
+            )
+        if principal in super_users:
+            raise RequestInvalid(
+                f"{principal} is in headrace.tenants and in super.users, who see all tenants:"
+                " remove it from one of them; nothing was started"
+            )
+        if found.setdefault(principal, tenant) != tenant:
+            raise RequestInvalid(
+                f"{principal} is in two tenants, {found[principal]} and {tenant}: remove one"
+                " of them from headrace.tenants; nothing was started"
+            )
+    return found

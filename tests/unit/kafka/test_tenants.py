@@ -1,0 +1,397 @@
+"""Tenants: two with the same names of everything, and clients that learn nothing of another's.
+
+The requests are made from Kafka's definitions, so that an API that is added is tested here, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from access_rig import (
+    ABSENT,
+    GROUP,
+    TOPIC,
+    TRANSACTION,
+    NamedClient,
+    codes_in,
+    made,
+    renamed,
+)
+from face_rig import batch, broker
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.principal import Principal
+from headrace.broker.security.tenants import tenants_of
+from headrace.broker.services.access_control import access_of
+from headrace.errors import RequestInvalid
+from headrace.kafka import apis
+from headrace.kafka.tenancy import NAMES
+from headrace.metadata.memory import MemoryMetadataStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from face_rig import Rig
+
+ROOT, ALICE, CAROL, DAVE = (Principal(name) for name in ("root", "alice", "carol", "dave"))
+CONFIG = {
+    "offsets_partition_count": 2,
+    "authorizer": "acl",
+    "super_users": "User:root",
+    "tenants": "acme=User:alice;beta=User:carol",
+}
+KEY = "«acme»"
+ALL = [*apis.APIS.values(), *apis.OWN_APIS.values()]
+OF_TENANTS = [api for api in apis.APIS.values() if api.key in {*NAMES, apis.PRODUCE, apis.FETCH}]
+DENIALS = {29, 30, 31, 53, 65}
+COMMIT: dict[str, Any] = {
+    "group_id": GROUP,
+    "generation_id_or_member_epoch": -1,
+    "member_id": "",
+    "topics": [
+        {
+            "name": TOPIC,
+            "partitions": [
+                {
+                    "partition_index": 0,
+                    "committed_offset": 7,
+                    "committed_leader_epoch": -1,
+                    "committed_metadata": "«acme»mine",
+                }
+            ],
+        }
+    ],
+}
+
+
+class Tenant(NamedClient):
+    """A client whose received bytes are looked at."""
+
+    @property
+    def received(self) -> bytes:
+        return bytes(self.transport.out)
+
+
+@asynccontextmanager
+async def tenants(*owners: Principal) -> AsyncIterator[Rig]:
+    """A broker where each owner has a topic, a group and a transactional id of the same names."""
+    async with broker(BrokerConfig(**CONFIG)) as rig:  # type: ignore[arg-type]
+        assert rig.node.access is not None
+        kinds = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+        entry = Entry(str(DAVE), "*", Operation.ALL, Permission.ALLOW)
+        rules = [Acl(Pattern(kind, "*"), entry) for kind in kinds]
+        assert await rig.node.access.create(rules) == [None] * 3
+        for owner in owners:
+            client = NamedClient(rig, owner)
+            created = await client.ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
+            assert codes_in(created) == {0}
+            find = {"key_type": 0, "coordinator_keys": [GROUP]}
+            assert codes_in(await client.ask(apis.FIND_COORDINATOR, 4, find)) == {0}
+            assert codes_in(await client.ask(apis.OFFSET_COMMIT, 8, COMMIT)) == {0}
+            init = {"transactional_id": TRANSACTION, "transaction_timeout_ms": 60_000}
+            init |= {"producer_id": -1, "producer_epoch": -1}
+            assert (await client.ask(apis.INIT_PRODUCER_ID, 4, init)).error_code == 0
+        yield rig
+
+
+def made_topics(*names: str) -> dict[str, Any]:
+    items = [
+        {
+            "name": name,
+            "num_partitions": 1,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
+        for name in names
+    ]
+    return {"topics": items, "timeout_ms": 1_000, "validate_only": False}
+
+
+def as_of_any(answer: Any) -> str:
+    """An answer without names, and what differs from one request to the next."""
+    text = repr(answer)
+    for name, absent in ABSENT.items():
+        text = text.replace(absent, name)
+    text = re.sub(r"UUID\('[^']*'\)|id [0-9a-f-]{36}", "ID", text)
+    text = re.sub(r"(producer_id|session_id|subscription_id)=-?\d+", r"\1=N", text)
+    text = re.sub(r"(member_id|leader|client_instance_id)='[^']*'", r"\1=M", text)
+    return re.sub(r"(timestamp\w*|time_ms|\w+_ms)=\d+", r"\1=T", text)
+
+
+@pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
+def test_a_client_learns_nothing_of_what_another_tenant_has(api):
+    """In every version: what exists there is answered as what exists nowhere, and stays as it is,
+    also by names that are written as the broker stores them. One client is of another tenant, one
+    has all rights to all topics, groups and transactional ids of the default tenant."""
+
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            topic = rig.node.topics.get(KEY + TOPIC)
+            for who in (CAROL, DAVE):
+                for prefix in ("", KEY, "«beta»«acme»", "«acme»«acme»"):
+                    for version in range(api.version_min, api.version_max + 1):
+                        client = Tenant(rig, who)
+                        answers = [
+                            await client.ask(api.key, version, _mapped(request, prefix))
+                            for request in (
+                                made(api, version, topic.id),
+                                renamed(made(api, version, uuid4())),
+                            )
+                        ]
+                        first, second = map(as_of_any, answers)
+                        assert first == second, (who, prefix, version)
+                        if not prefix:
+                            assert "«" not in client.received.decode(errors="replace")
+            assert rig.node.topics.get(KEY + TOPIC) is topic
+            assert topic.fact.configs == {}
+            assert topic.fact.partition_count == 1
+            assert topic.require_log(0).high_watermark == 0
+            alice = NamedClient(rig, ALICE)
+            fetched = await alice.ask(apis.OFFSET_FETCH, 5, {"group_id": GROUP, "topics": None})
+            partition = fetched.topics[0].partitions[0]
+            assert (partition.committed_offset, partition.metadata) == (7, "«acme»mine")
+
+    asyncio.run(scenario())
+
+
+def _mapped(request: Any, prefix: str) -> Any:
+    """A request with a prefix before each name of a resource."""
+    if isinstance(request, dict):
+        return {field: _mapped(value, prefix) for field, value in request.items()}
+    if isinstance(request, list):
+        return [_mapped(item, prefix) for item in request]
+    if isinstance(request, str) and request in {*ABSENT, *ABSENT.values()}:
+        return prefix + request
+    return request
+
+
+@pytest.mark.parametrize("api", OF_TENANTS, ids=lambda api: api.name)
+def test_a_client_uses_its_tenants_names_in_every_version(api):
+    """A field with a name that is not turned into a key would be denied."""
+
+    async def scenario() -> None:
+        for version in range(api.version_min, api.version_max + 1):
+            if api.key == apis.ADD_PARTITIONS_TO_TXN and version >= 4:
+                continue  # sent by brokers
+            async with tenants(ALICE, CAROL) as rig:
+                topic = rig.node.topics.get(KEY + TOPIC)
+                client = Tenant(rig, ALICE)
+                answer = await client.ask(api.key, version, made(api, version, topic.id))
+                assert not codes_in(answer) & DENIALS, (version, answer)
+                assert "«" not in repr(answer).replace("«acme»mine", ""), version
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
+def test_what_has_no_row_is_refused_to_tenants(api):
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            topic = rig.node.topics.get(KEY + TOPIC)
+            for version in range(api.version_min, api.version_max + 1):
+                client = NamedClient(rig, ALICE)
+                answer = await client.ask(api.key, version, made(api, version, topic.id))
+                assert codes_in(answer) <= {0, 31} or "ClusterUnauthorized" in repr(answer)
+            assert rig.node.topics.get(KEY + TOPIC) is topic
+
+    if api not in OF_TENANTS:
+        asyncio.run(scenario())
+
+
+def produce(topic: Any, value: bytes, version: int) -> dict[str, Any]:
+    name = {"name": TOPIC} if version < 13 else {"topic_id": topic.id}
+    part = {"index": 0, "records": batch(value)}
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout_ms": 1_000,
+        "topic_data": [{**name, "partition_data": [part]}],
+    }
+
+
+def fetch(topic: Any, version: int, **more: Any) -> dict[str, Any]:
+    name = {"topic": TOPIC} if version < 13 else {"topic_id": topic.id}
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+    part |= {"current_leader_epoch": -1, "log_start_offset": -1, "last_fetched_epoch": -1}
+    return {
+        "replica_id": -1,
+        "max_wait_ms": 0,
+        "min_bytes": 0,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{**name, "partitions": [part]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    } | more
+
+
+@pytest.mark.parametrize("versions", [(3, 4), (9, 12), (13, 18)])
+def test_two_tenants_write_and_read_topics_of_one_name(versions):
+    produced, fetched = versions
+
+    async def scenario() -> None:
+        async with tenants(ALICE, CAROL) as rig:
+            for who, value in ((ALICE, b"of alice"), (CAROL, b"of carol")):
+                topic = rig.node.topics.get(f"«{'acme' if who is ALICE else 'beta'}»{TOPIC}")
+                client = Tenant(rig, who)
+                for _ in range(2):  # the second from what the handler remembers
+                    stored = await client.ask(
+                        apis.PRODUCE, produced, produce(topic, value, produced)
+                    )
+                    assert codes_in(stored) == {0}
+                    if produced < 13:
+                        assert stored.responses[0].name == TOPIC
+            for who, value, other in (
+                (ALICE, b"of alice", b"of carol"),
+                (CAROL, b"of carol", b"of alice"),
+            ):
+                topic = rig.node.topics.get(f"«{'acme' if who is ALICE else 'beta'}»{TOPIC}")
+                client = Tenant(rig, who)
+                first = await client.ask(
+                    apis.FETCH, fetched, fetch(topic, fetched, session_epoch=0)
+                )
+                assert codes_in(first) == {0}
+                assert value in client.received
+                assert other not in client.received
+                assert "«" not in client.received.decode(errors="replace")
+                if 7 <= fetched < 13:
+                    assert first.responses[0].topic == TOPIC
+                    more = {"session_id": first.session_id, "session_epoch": 1, "topics": []}
+                    again = await client.ask(apis.FETCH, fetched, fetch(topic, fetched) | more)
+                    assert [one.topic for one in again.responses] == [TOPIC]
+
+    asyncio.run(scenario())
+
+
+def test_a_pattern_of_a_tenant_finds_its_topics_alone():
+    async def scenario() -> None:
+        async with tenants(ALICE, CAROL) as rig:
+            client = Tenant(rig, CAROL)
+            beat = {
+                "group_id": "g",
+                "member_id": "m",
+                "member_epoch": 0,
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout_ms": 60_000,
+                "subscribed_topic_names": None,
+                "subscribed_topic_regex": ".*",
+                "server_assignor": None,
+                "topic_partitions": [],
+            }
+            find = {"key_type": 0, "coordinator_keys": ["g"]}
+            await client.ask(apis.FIND_COORDINATOR, 4, find)
+            answer = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
+            for _ in range(50):
+                if answer.assignment is not None and answer.assignment.topic_partitions:
+                    break
+                await asyncio.sleep(0.01)
+                more = {"member_epoch": answer.member_epoch, "topic_partitions": []}
+                answer = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat | more)
+            ids = [one.topic_id for one in answer.assignment.topic_partitions]
+            assert ids == [rig.node.topics.get("«beta»" + TOPIC).id]
+            for pattern in ("a)|(?:.*", "(", "«acme».*"):
+                bad = beat | {"subscribed_topic_regex": pattern, "member_id": "n", "group_id": "h"}
+                await client.ask(
+                    apis.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["h"]}
+                )
+                refused = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, bad)
+                assert refused.error_code == (0 if pattern == "«acme».*" else 128)
+                given = refused.assignment
+                assert given is None or not given.topic_partitions
+                assert "«" not in (refused.error_message or "").replace(pattern, "")
+
+    asyncio.run(scenario())
+
+
+def test_super_users_see_the_keys_of_all_tenants():
+    async def scenario() -> None:
+        async with tenants(ALICE, CAROL) as rig:
+            everything = {
+                "topics": None,
+                "allow_auto_topic_creation": False,
+                "include_cluster_authorized_operations": False,
+                "include_topic_authorized_operations": False,
+            }
+            for who, seen in (
+                (ROOT, {f"«acme»{TOPIC}", f"«beta»{TOPIC}"}),
+                (ALICE, {TOPIC}),
+                (DAVE, set()),
+            ):
+                answer = await NamedClient(rig, who).ask(apis.METADATA, 9, everything)
+                names = {one.name for one in answer.topics}
+                assert {name for name in names if not name.startswith("__")} == seen
+
+    asyncio.run(scenario())
+
+
+def test_no_group_sends_dead_letters_to_another_tenant():
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            client = NamedClient(rig, DAVE)
+            for letters in (KEY + TOPIC, KEY + "absent", TOPIC):
+                change = {"name": "errors.deadletterqueue.topic.name", "value": letters}
+                resource = {"resource_type": 32, "resource_name": GROUP}
+                resource |= {"configs": [change | {"config_operation": 0}]}
+                request = {"resources": [resource], "validate_only": False}
+                answer = await client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)
+                assert codes_in(answer) == ({0} if letters == TOPIC else {40})
+
+    asyncio.run(scenario())
+
+
+def test_an_operator_may_deny_a_tenants_client_what_its_tenant_has():
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            assert rig.node.access is not None
+            entry = Entry(str(ALICE), "*", Operation.WRITE, Permission.DENY)
+            await rig.node.access.create([Acl(Pattern(ResourceType.TOPIC, KEY + TOPIC), entry)])
+            topic, client = rig.node.topics.get(KEY + TOPIC), NamedClient(rig, ALICE)
+            stored = await client.ask(apis.PRODUCE, 9, produce(topic, b"v", 9))
+            assert stored.responses[0].name == TOPIC
+            assert codes_in(stored) == {29}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "acme",
+        "acme=",
+        "acme=alice",
+        "acme=User:",
+        "ACME=User:alice",
+        "a/b=User:alice",
+        "=User:alice",
+        "a»b=User:alice",
+        "acme=User:*",
+        "acme=User:ANONYMOUS",
+        "acme=Broker:1",
+        "acme=User:root",
+        "acme=User:alice;beta=User:alice",
+    ],
+)
+def test_a_setting_that_contradicts_itself_is_refused(text):
+    with pytest.raises(RequestInvalid, match="nothing was started"):
+        tenants_of(text, {"User:root"})
+
+
+def test_tenants_need_access_control_lists():
+    config = BrokerConfig(authorizer="none", tenants="acme=User:alice")
+    with pytest.raises(RequestInvalid, match=r"headrace\.authorizer=acl"):
+        access_of(config, MemoryMetadataStore())
+    assert tenants_of(" acme=User:CN=a,O=b ; acme=User:bob;", ()) == {
+        "User:CN=a,O=b": "acme",
+        "User:bob": "acme",
+    }

@@ -1,0 +1,31 @@
+"""The keys of names in tenants: one for each tenant and name, and none that is a topic's name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.records.identifiers import is_topic_name
+from headrace.records.tenant_names import DEFAULT, name_in, prefix_of, sibling, tenant_of
+
+NAMES = st.text(st.sampled_from("ab1_./«»:"), max_size=8)
+TENANTS = st.text(st.sampled_from("ab1"), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "", "a/b", "«", "«»", "«X»a", "«-a»a", "«a.b»a", "x«a»a"]
+)
+def test_other_names_are_the_default_tenants_and_stored_as_they_are(name: str) -> None:
+    assert (tenant_of(name), name_in(name)) == (DEFAULT, name)
+    assert sibling(name, "other") == "other"
+    assert prefix_of(DEFAULT) == ""
+
+
+@given(TENANTS, NAMES, TENANTS, NAMES)
+def test_two_tenants_or_names_have_two_keys(one: str, name: str, two: str, other: str) -> None:
+    key = prefix_of(one) + name
+    assert (tenant_of(key), name_in(key)) == (one, name)
+    assert not is_topic_name(key)
+    assert (key == prefix_of(two) + other) == ((one, name) == (two, other))
+    assert tenant_of(sibling(key, other)) == one
