@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ from headrace_verify.verdicts import NotRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+HAS_ROCKETMQ = importlib.util.find_spec("google.protobuf") is not None
+"""Whether the broker can serve RocketMQ's clients."""
 READY_TIMEOUT_S = 150
 """A start takes a second; on an overloaded machine, half a minute and more."""
 _PR_SET_PDEATHSIG = 1

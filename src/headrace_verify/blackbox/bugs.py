@@ -22,7 +22,7 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.completion import Completion
 from headrace.storage.files.group_commit import GroupCommit
 from headrace_verify import planted
-from headrace_verify.blackbox import queue_bugs
+from headrace_verify.blackbox import queue_bugs, rocketmq_bugs
 from headrace_verify.blackbox.parts import RECORDS
 from headrace_verify.blackbox.transactions import NAME as TRANSACTIONS
 from headrace_verify.simulation import delivery_bugs
@@ -171,6 +171,9 @@ _DIRTY = frozenset({"dirty read", "aborted read"})
 _EARLY = frozenset({"above high watermark", "vanished", "external non-monotonic poll"})
 _AGAIN = frozenset({"delivered after its end"})
 _KEYS = frozenset({"key twice in flight", "key out of order"})
+_UNSTORED = frozenset({"lost write", "misplaced", "duplicate", "inconsistent offset"})
+_SOON = frozenset({"delivered early"})
+_ROLLED_BACK = frozenset({"aborted read"})
 BUGS: tuple[Bug, ...] = (
     Bug(1, acknowledge_before_writing, _LOST),
     Bug(15, lose_the_last_frame_of_the_wal, _LOST | {"vanished"}),
@@ -209,6 +212,11 @@ BUGS: tuple[Bug, ...] = (
     Bug(67, queue_bugs.copy_dead_letters_twice, frozenset({"dead letter twice"}), QUEUES),
     Bug(68, queue_bugs.deliver_expired_messages, frozenset({"delivered when expired"}), QUEUES),
     Bug(69, queue_bugs.answer_settlements_that_are_not_made, _AGAIN, QUEUES),
+    Bug(70, rocketmq_bugs.answer_sends_of_rocketmq_without_storing, _UNSTORED, QUEUES),
+    Bug(71, rocketmq_bugs.deliver_rocketmqs_delayed_messages_at_once, _SOON, QUEUES),
+    Bug(72, rocketmq_bugs.commit_what_rocketmq_rolls_back, _ROLLED_BACK, QUEUES),
+    Bug(73, rocketmq_bugs.overlook_message_groups, _KEYS, QUEUES),
+    Bug(74, rocketmq_bugs.acknowledge_to_rocketmq_without_settling, _AGAIN, QUEUES),
 )
 NOT_PLANTED: dict[int, str] = {}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.errors import Fatal
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
-from headrace_verify.real_broker import RealBroker
+from headrace_verify.real_broker import HAS_ROCKETMQ, RealBroker
 from headrace_verify.self_proof import spoiled_launch
 
 if TYPE_CHECKING:
@@ -67,6 +67,11 @@ class Cluster(Protocol):
     @property
     def http(self) -> str:
         """Where HTTP clients connect, in the form of `bootstrap`: one address per broker."""
+        ...
+
+    @property
+    def rocketmq(self) -> str:
+        """Where RocketMQ's clients connect, in the same form; empty: nowhere."""
         ...
 
     @property
@@ -200,14 +205,17 @@ class SingleBroker:
         self._network = network
         link = network.link(lambda: self.broker.address)
         http = network.link(lambda: self.broker.http_address)
-        self.links = [Bundle(link.name, link, http)]
+        rocketmq = network.link(lambda: self.broker.rocketmq_addresses[0])
+        self.links = [Bundle(link.name, link, http, rocketmq)]
         host, port = link.address
         self.bootstrap = f"{host}:{port}"
         self.http = f"{http.address[0]}:{http.address[1]}"
+        self.rocketmq = f"{rocketmq.address[0]}:{rocketmq.address[1]}" if HAS_ROCKETMQ else ""
         launch: tuple[str, ...] = ()
         if bug is not None:
             launch = spoiled_launch("blackbox", bug)
-        options = ("--advertise", self.bootstrap, "--no-auto-create-topics")
+        options = ["--advertise", self.bootstrap, "--no-auto-create-topics"]
+        options += ["--rocketmq", "127.0.0.1:0"] if HAS_ROCKETMQ else []
         self.broker = RealBroker(folder, options, launch)
         self._clock = FakeClock.find(folder / "clock")
         if self._clock is not None:

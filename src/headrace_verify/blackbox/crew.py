@@ -147,10 +147,12 @@ class Crew:
         load: float = 1.0,
         parts: Sequence[str] = (),
         http: str = "",
+        rocketmq: str = "",
     ) -> None:
-        """`load`: producers' rate as a fraction of the usual; `parts`: empty: all; `http`: the
-        brokers' HTTP addresses."""
+        """`load`: producers' rate as a fraction of the usual; `parts`: empty: all; `http`,
+        `rocketmq`: the brokers' addresses of these protocols."""
         self._http = http
+        self._rocketmq = rocketmq
         self.folder = folder
         self._load = load
         self._seed = seed
@@ -177,6 +179,8 @@ class Crew:
         """Why this client is unavailable here, or None."""
         if not is_installed(role.library):
             return f"{role.library} is not installed"
+        if role.kind.startswith("rocketmq-") and not (self._rocketmq and is_installed("grpc")):
+            return "needs headrace[rocketmq] and grpcio"
         if role.language is None or not is_wanted:
             return None  # takes a while to determine
         found = find_program(role.language)
@@ -198,6 +202,7 @@ class Crew:
                 "groups": sorted(self.groups),
                 "part": role.part,
                 "http": self._http,
+                "rocketmq": self._rocketmq,
                 "isolation": "read_uncommitted" if role.part == RECORDS else "read_committed",
                 **(role.options or {}),
             }

@@ -1,4 +1,5 @@
-"""Consumers of queues: over HTTP, and through confluent-kafka's share consumer.
+"""Consumers of queues: over HTTP (and RocketMQ's protocol), and through confluent-kafka's share
+consumer.
 
 Invariants: a settlement is recorded before it is requested: if the client is killed, it is in
 doubt. Each receive over HTTP is a separate member, as for the broker; its messages are locked until
@@ -9,9 +10,11 @@ are poison: they are never acknowledged, so they exceed their delivery limit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote
 
+from headrace.records.attributes import MESSAGE_GROUP
 from headrace_verify.blackbox.context import Context, now_ns
 from headrace_verify.blackbox.payload import number_of
 from headrace_verify.blackbox.routing import RETRY_S
@@ -20,7 +23,7 @@ from headrace_verify.history import ACQUIRE, FAIL, INFO, OK, SETTLE
 from headrace_verify.workloads import QUEUE_GROUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 POISON = 41
 """One value in this many is never acknowledged."""
@@ -28,6 +31,7 @@ LOCK_MS = int(QUEUE_GROUPS["shared"]["share.record.lock.duration.ms"])
 BACKOFFS_MS = [
     int(wait) for wait in QUEUE_GROUPS["shared"]["headrace.share.retry.backoff.ms"].split(",")
 ]
+SHORT_LOCK_MS = 1_200
 WAIT_MS = 300
 EXTEND_MS = 5_000
 KEEP_NS = int((LOCK_MS + 800) * 1e6)
@@ -49,6 +53,7 @@ class Received(NamedTuple):
     offset: int
     value: int
     key: str | None
+    """What orders it in its group: its message group, or its key in a group with key order."""
     deliveries: int
     receipt: str
 
@@ -63,43 +68,77 @@ def is_ordered(group: str) -> bool:
     return QUEUE_GROUPS[group].get("headrace.share.key.order") == "true"
 
 
+def order_key(group: str, message_group: str | None, key: str | None) -> str | None:
+    """See Received.key."""
+    return message_group or (key if is_ordered(group) else None)
+
+
 def backoff_ms(deliveries: int) -> int:
     """The group's back-off for a message after this many failed deliveries."""
     return BACKOFFS_MS[min(max(deliveries, 1), len(BACKOFFS_MS)) - 1]
 
 
-class HttpConsumer:
-    """Receives and settles over HTTP."""
+class QueueFace(Protocol):
+    """How a protocol receives and settles, for a consumer that decides the rest."""
 
-    def __init__(self, context: Context, group: str, web: Web) -> None:
+    @property
+    def address_count(self) -> int:
+        """How many brokers it can ask."""
+        ...
+
+    @property
+    def locks_ms(self) -> Sequence[int]:
+        """How long messages may be locked; one is drawn for each receive."""
+        ...
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """What the history says of its deliveries, in addition."""
+        ...
+
+    def way(self, how: str, wait_ms: int) -> tuple[str, int]:
+        """How the protocol expresses a settlement."""
+        ...
+
+    def receive(
+        self, at: int, topic: str, count: int, wait_ms: int, lock_ms: int
+    ) -> list[Received]:
+        """Messages from the broker at address number `at`, without a member. Raises OSError."""
+        ...
+
+    def settle(
+        self, at: int, topic: str, ways: Mapping[tuple[str, int], Sequence[Received]]
+    ) -> dict[str, bool]:
+        """Receipt -> whether it was settled, or certainly was not; absent: unknown."""
+        ...
+
+
+class QueueConsumer:
+    """Receives and settles."""
+
+    def __init__(self, context: Context, group: str, face: QueueFace) -> None:
         self._context = context
         self._group = group
-        self._web = web
+        self._face = face
         self._receives = 0
         self._kept: list[tuple[int, Received]] = []
         """Extended messages: (when to settle them, message)."""
 
+    @property
+    def address_count(self) -> int:
+        """How many brokers it can ask."""
+        return self._face.address_count
+
     def receive(self, at: int, topic: str, count: int, wait_ms: int) -> list[Received]:
         """Receive from one broker, and record it. Raises OSError."""
-        context = self._context
-        since_ns, lock_ms = now_ns(), context.rng.choice((LOCK_MS, LOCK_MS, 1_200))
-        asked: dict[str, Any] = {"max": count, "wait_ms": wait_ms}
-        if lock_ms != LOCK_MS:
-            asked["lock_ms"] = lock_ms
-        answer = self._web.post(at, self._path(topic, "receive"), asked)
-        if answer.status != OK_STATUS:
-            raise ConnectionError(f"receive failed: {answer}")
+        since_ns, lock_ms = now_ns(), self._context.rng.choice(self._face.locks_ms)
+        shown = self._face.receive(at, topic, count, wait_ms, lock_ms)
         self._receives += 1
-        member = f"{context.spec.name}#{self._receives}"
-        found = [
-            Received(
-                member, at, topic, one["partition"], one["offset"], _number_of(one),
-                one.get("key"), one["deliveries"], one["receipt"],
-            )
-            for one in answer.body["messages"]
-        ]  # fmt: skip
+        member = f"{self._context.spec.name}#{self._receives}"
+        found = [one._replace(member=member) for one in shown]
         if found:
-            note_acquired(context, since_ns, self._group, found, lock=lock_ms)
+            more = self._face.more
+            note_acquired(self._context, since_ns, self._group, found, lock=lock_ms, **more)
         return found
 
     def work(self, topic: str, at: int) -> None:
@@ -110,7 +149,7 @@ class HttpConsumer:
         for one in found:
             way = self._way(one)
             if way is not None:
-                ways.setdefault(way, []).append(one)
+                ways.setdefault(self._face.way(*way), []).append(one)
             if way is not None and way[0] == "renew":
                 self._kept.append((now_ns() + KEEP_NS, one))
         if rng.random() < 0.3:
@@ -147,7 +186,7 @@ class HttpConsumer:
             doubtful = self._settle_at(at, topic, chosen)
             if doubtful:
                 self._context.pause(RETRY_S)
-                other = self._context.rng.randrange(len(self._web.addresses))
+                other = self._context.rng.randrange(self._face.address_count)
                 self._settle_at(other, topic, doubtful)
 
     def _settle_at(
@@ -161,6 +200,53 @@ class HttpConsumer:
         }
         if not notes:
             return {}
+        for receipt, is_settled in self._face.settle(at, topic, ways).items():
+            notes.pop(receipt).end(OK if is_settled else FAIL)
+        doubtful: dict[tuple[str, int], list[Received]] = {}
+        for note in notes.values():
+            note.end(INFO)
+            doubtful.setdefault(note.way, []).append(note.message)
+        return doubtful
+
+
+class HttpFace:
+    """See QueueFace."""
+
+    locks_ms = (LOCK_MS, LOCK_MS, SHORT_LOCK_MS)
+    more: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, group: str, web: Web) -> None:
+        self._group = group
+        self._web = web
+        self.address_count = len(web.addresses)
+
+    def way(self, how: str, wait_ms: int) -> tuple[str, int]:
+        """See QueueFace."""
+        return how, wait_ms
+
+    def receive(
+        self, at: int, topic: str, count: int, wait_ms: int, lock_ms: int
+    ) -> list[Received]:
+        """See QueueFace."""
+        asked: dict[str, Any] = {"max": count, "wait_ms": wait_ms}
+        if lock_ms != LOCK_MS:
+            asked["lock_ms"] = lock_ms
+        answer = self._web.post(at, self._path(topic, "receive"), asked)
+        if answer.status != OK_STATUS:
+            raise ConnectionError(f"receive failed: {answer}")
+        return [
+            Received(
+                "", at, topic, one["partition"], one["offset"], _number_of(one),
+                order_key(self._group, _group_of(one), one.get("key")),
+                one["deliveries"], one["receipt"],
+            )
+            for one in answer.body["messages"]
+        ]  # fmt: skip
+
+    def settle(
+        self, at: int, topic: str, ways: Mapping[tuple[str, int], Sequence[Received]]
+    ) -> dict[str, bool]:
+        """See QueueFace."""
         body: dict[str, list[dict[str, Any]]] = {}
         for (how, wait_ms), many in ways.items():
             name = "lock_ms" if how == "renew" else "delay_ms"
@@ -173,16 +259,11 @@ class HttpConsumer:
                 results = answer.body["results"]
         except OSError:
             pass  # unknown
-        for one in results:
-            if one["ok"]:
-                notes.pop(one["receipt"]).end(OK)
-            elif one["next_step"] == FINAL_STEP:
-                notes.pop(one["receipt"]).end(FAIL)
-        doubtful: dict[tuple[str, int], list[Received]] = {}
-        for note in notes.values():
-            note.end(INFO)
-            doubtful.setdefault(note.way, []).append(note.message)
-        return doubtful
+        return {
+            one["receipt"]: bool(one["ok"])
+            for one in results
+            if one["ok"] or one["next_step"] == FINAL_STEP
+        }
 
     def _path(self, topic: str, what: str) -> str:
         return f"/v1/queues/{quote(topic)}/{quote(self._group)}/{what}"
@@ -219,6 +300,10 @@ def _number_of(message: Mapping[str, Any]) -> int:
     return number_of(message["value"].encode())
 
 
+def _group_of(message: Mapping[str, Any]) -> str | None:
+    return next((value for name, value, *_ in message["headers"] if name == MESSAGE_GROUP), None)
+
+
 def note_acquired(
     context: Context, since_ns: int, group: str, found: Iterable[Received], **more: Any
 ) -> None:
@@ -230,26 +315,30 @@ def note_acquired(
         recs = [[one.part, one.offset, one.value, one.key, one.deliveries] for one in many]
         context.history.write(
             OK, ACQUIRE, since=since_ns, group=group, member=many[0].member,
-            ordered=is_ordered(group), topic=topic, recs=recs, **more,
+            ordered=True, topic=topic, recs=recs, **more,
         )  # fmt: skip
 
 
 def run_http_consumer(context: Context) -> None:
     """Receive from every broker in turn."""
-    web = Web(context)
-    consumer = HttpConsumer(context, context.spec.group or "", web)
+    web, group = Web(context), context.spec.group or ""
+    receive_everywhere(context, QueueConsumer(context, group, HttpFace(group, web)))
+    web.close()
+
+
+def receive_everywhere(context: Context, consumer: QueueConsumer) -> None:
+    """Receive from any broker until the run is over."""
     topics = list(context.spec.topics)
     has_failed = False
     while not context.over.is_set():
         try:
-            consumer.work(context.rng.choice(topics), context.rng.randrange(len(web.addresses)))
+            consumer.work(context.rng.choice(topics), context.rng.randrange(consumer.address_count))
             has_failed = False
         except OSError as error:
             if not has_failed:  # no log line for each attempt while a broker is down
                 context.note("receive failed", error=str(error)[:200])
             has_failed = True
             context.pause(NOWHERE_S)
-    web.close()
 
 
 # --- confluent-kafka -----------------------------------------------------------------------------
@@ -289,10 +378,13 @@ def run_share_consumer(context: Context) -> None:
 
 
 def _of_library(context: Context, message: Any) -> Received:
-    key = message.key()
+    key, group = message.key(), dict(message.headers() or ()).get(MESSAGE_GROUP)
+    ordered_by = order_key(
+        context.spec.group or "", *(one and one.decode() for one in (group, key))
+    )
     return Received(
         context.spec.name, 0, message.topic(), message.partition(), message.offset(),
-        number_of(message.value()), None if key is None else key.decode(),
+        number_of(message.value()), ordered_by,
         message.delivery_count() or 1, "",
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Queues in black-box runs: share groups over HTTP and Kafka, delays, retries, dead letters.
+"""Queues in black-box runs: share groups over HTTP, Kafka and RocketMQ's protocol; delays, half
+messages, retries, dead letters.
 
 Invariants: uses the groups and topics of the simulation's workload, and a dead letter topic. A run
 ends when the brokers report that nothing is left of any group; then each message must have been
@@ -14,7 +15,7 @@ from headrace.records.codec import iterate_records
 from headrace_verify.blackbox.context import Context, now_ns
 from headrace_verify.blackbox.parts import Part, Role
 from headrace_verify.blackbox.payload import number_of
-from headrace_verify.blackbox.queue_consumers import HttpConsumer, Received
+from headrace_verify.blackbox.queue_consumers import HttpFace, QueueConsumer, Received
 from headrace_verify.blackbox.raw_clients import note_ends
 from headrace_verify.blackbox.read_back import read_back
 from headrace_verify.blackbox.routing import RETRIABLE, RETRY_S, Connection, Place
@@ -40,6 +41,7 @@ GROUPS = {
     "shared": QUEUE_GROUPS["shared"] | DEAD_LETTERS,
     "ordered": QUEUE_GROUPS["ordered"] | DEAD_LETTERS | {"headrace.share.expired": "dead-letter"},
 }
+ONE_PARTITION = {name: count for name, count in WORKLOAD.topics.items() if count == 1}
 ALTER_CONFIGS, TOPIC_RESOURCE, GROUP_RESOURCE, SET = 44, 2, 32, 0
 PATIENCE_S = 30.0
 READ_PATIENCE_S = 60.0
@@ -65,6 +67,9 @@ ROLES = (
     _role("http-ordered-c", "http-consumer", group="ordered", is_quick=False),
     _role("librdkafka-shared", "share-consumer", group="shared"),
     _role("librdkafka-ordered", "share-consumer", group="ordered", is_quick=False),
+    _role("rocketmq-sender", "rocketmq-producer", 20)._replace(topics=ONE_PARTITION),
+    _role("rocketmq-shared", "rocketmq-consumer", group="shared"),
+    _role("rocketmq-ordered", "rocketmq-consumer", group="ordered"),
 )
 
 
@@ -167,14 +172,14 @@ def read_back_queues(context: Context) -> Iterator[str]:
     yield from _read_dead_letters(context)
     web = Web(context)
     for group in GROUPS:
-        consumer = HttpConsumer(context, group, web)
+        consumer = QueueConsumer(context, group, HttpFace(group, web))
         for at in range(len(web.addresses)):
             for topic in WORKLOAD.topics:
                 _receive_the_rest(context, consumer, at, topic)
     web.close()
 
 
-def _receive_the_rest(context: Context, consumer: HttpConsumer, at: int, topic: str) -> None:
+def _receive_the_rest(context: Context, consumer: QueueConsumer, at: int, topic: str) -> None:
     """Acknowledge whatever is received: the checkers judge whether it should have been."""
     for _ in range(LAST_ROUNDS):
         try:

@@ -22,7 +22,7 @@ from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.blackbox.forwarder import FORWARDER_PORT, LOOPBACK, Forwarder
 from headrace_verify.blackbox.nodes import BrokerNode, Node, ServerNode, SlowAnswers, SmallDisk
 from headrace_verify.blackbox.schedule import BOOKIE_FAULTS, ENSEMBLE_FAULTS
-from headrace_verify.real_broker import RealBroker
+from headrace_verify.real_broker import HAS_ROCKETMQ, RealBroker
 from headrace_verify.self_proof import spoiled_launch
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ WHOLE, SMALL = Size(3, 4, 3), Size(2, 3, 1)
 SESSION_MS = 2_000
 BOOKIE_SESSION_MS = 10_000
 """Longer than any time-out: a slow bookie still counts as alive."""
-KAFKA_PORT, HTTP_PORT = 9092, 9180
+KAFKA_PORT, HTTP_PORT, ROCKETMQ_PORT = 9092, 9180, 8081
 LEDGER_DISK_BYTES = 96 << 20
 """A bookie's disk for `_LOAD_S` seconds of the full load, or less: a permanently full one is
 useless, and does not return while its journal does not fit into its ledgers."""
@@ -105,8 +105,10 @@ class RealCluster:
         self._addresses: list[tuple[str, int]] = []
         self._forwarders: list[Forwarder] = []
         self._https: list[str] = []
+        self._rocketmqs: list[str] = []
         self._brokers = self._make_brokers(network)
         self.http = ",".join(self._https)
+        self.rocketmq = ",".join(self._rocketmqs if HAS_ROCKETMQ else ())
         self.bootstrap = ",".join(f"{host}:{port}" for host, port in self._addresses)
         wait_ready = self._servers.wait_ready
         servers = [*self._servers.bookies, *self._servers.zookeepers]
@@ -144,6 +146,8 @@ class RealCluster:
             else:
                 options += ["--zookeeper", self._servers.zookeeper_addresses, "--insecure"]
                 host = self._fabric.add(name)
+                self._rocketmqs.append(f"{host}:{ROCKETMQ_PORT}")
+                options += ["--rocketmq", self._rocketmqs[-1]] if HAS_ROCKETMQ else []
                 launch = self._launch or tuple(RealBroker.command())
                 enter = self._fabric.launch(name)
                 broker = RealBroker(self._folder / name, options, (*enter, *launch))
@@ -168,7 +172,10 @@ class RealCluster:
         front = network.link(lambda: broker.address, f"{name} and its clients")
         web = network.link(lambda: broker.http_address)
         self._https.append(f"{web.address[0]}:{web.address[1]}")
-        self.links.append(Bundle(front.name, front, web))
+        rocket = network.link(lambda: broker.rocketmq_addresses[0])
+        self._rocketmqs.append(f"{rocket.address[0]}:{rocket.address[1]}")
+        options += ["--rocketmq", "127.0.0.1:0"] if HAS_ROCKETMQ else []
+        self.links.append(Bundle(front.name, front, web, rocket))
         self._addresses.append(front.address)
         host, port = front.address
         options += ["--zookeeper", ",".join(zookeepers), "--advertise", f"{host}:{port}"]

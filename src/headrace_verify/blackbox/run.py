@@ -136,6 +136,7 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
     crew = Crew(
         plan.seed, cluster.bootstrap, work,
         is_quick=plan.is_quick, load=plan.load, parts=plan.parts, http=cluster.http,
+        rocketmq=cluster.rocketmq,
     )  # fmt: skip
     own = work / "run.jsonl"
     run = _Run(outcome, cluster, crew, History(own, "run"), on_progress)

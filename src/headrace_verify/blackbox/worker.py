@@ -38,6 +38,7 @@ from headrace_verify.blackbox.raw_clients import (
     run_raw_producer,
     run_raw_reader,
 )
+from headrace_verify.blackbox.rocketmq_clients import run_rocketmq_consumer, run_rocketmq_producer
 from headrace_verify.blackbox.transactional_libraries import (
     run_aiokafka_copier,
     run_aiokafka_writer,
@@ -76,6 +77,8 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "http-producer": run_http_producer,
     "http-consumer": run_http_consumer,
     "share-consumer": run_share_consumer,
+    "rocketmq-producer": run_rocketmq_producer,
+    "rocketmq-consumer": run_rocketmq_consumer,
 }
 
 

@@ -21,7 +21,7 @@ from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.blackbox.forwarder import FORWARDER_PORT, LOOPBACK, Forwarder
 from headrace_verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
-from headrace_verify.real_broker import RealBroker
+from headrace_verify.real_broker import HAS_ROCKETMQ, RealBroker
 from headrace_verify.rng import seeded
 from headrace_verify.self_proof import spoiled_launch
 
@@ -54,9 +54,9 @@ class Workers:
             launch = spoiled_launch("blackbox", bug)
         self.links: list[Breakable] = []
         if fabric is None:
-            self._host, kafka, http = LOOPBACK, *_free_ports(seed)
+            self._host, kafka, http, rocketmq = LOOPBACK, *_free_ports(seed)
         else:
-            self._host, kafka, http = fabric.add(MACHINE), 9092, 9180
+            self._host, kafka, http, rocketmq = fabric.add(MACHINE), 9092, 9180, 8081
             launch = (*fabric.launch(MACHINE), *launch)
             self.links.append(Edge(fabric, "the workers and their clients", [(CLIENTS, MACHINE)]))
         self._has_network = fabric is not None
@@ -69,8 +69,11 @@ class Workers:
                 self._forwarders.append(Forwarder(fabric.launch(MACHINE), here, there))
             https = [forwarder.address for forwarder in self._forwarders]
         self.http = ",".join(https)
+        ports = range(rocketmq, rocketmq + WORKERS) if HAS_ROCKETMQ else ()
+        self.rocketmq = ",".join(f"{self._host}:{port}" for port in ports)
         options = ["--workers", str(WORKERS), "--no-auto-create-topics"]
         options += ["--insecure"] if fabric is not None else []
+        options += ["--rocketmq", f"{self._host}:{rocketmq}"] if HAS_ROCKETMQ else []
         broker = RealBroker(folder, options, launch)
         broker.listen(self._host, kafka, http, None if fabric is None else LOOPBACK)
         self._ports = [kafka + number for number in range(WORKERS)]
@@ -230,14 +233,14 @@ def worker_pid(supervisor: int, number: int) -> int | None:
     return None
 
 
-def _free_ports(seed: int) -> tuple[int, int]:
-    """Two base ports with as many consecutive free ports as there are workers."""
+def _free_ports(seed: int) -> tuple[int, int, int]:
+    """Three base ports with as many consecutive free ports as there are workers."""
     rng = seeded(f"{seed} {os.getpid()}")
     while True:
         first = rng.choice(_PORTS)
         probes: list[socket.socket] = []
         try:
-            for port in range(first, first + 2 * WORKERS):
+            for port in range(first, first + 3 * WORKERS):
                 probe = socket.create_server(("127.0.0.1", port))
                 probes.append(probe)
         except OSError:
@@ -245,4 +248,4 @@ def _free_ports(seed: int) -> tuple[int, int]:
         finally:
             for probe in probes:
                 probe.close()
-        return first, first + WORKERS
+        return first, first + WORKERS, first + 2 * WORKERS

@@ -1,0 +1,86 @@
+"""Bugs of RocketMQ's protocol, planted like those of `bugs`: in its face alone, so that only its
+clients can notice.
+
+Invariants: as in `bugs`. The face is imported when a bug is planted: its libraries may be missing.
+"""
+
+# ruff: noqa: SLF001 - a planted bug patches private parts
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.shares import share_reads
+from headrace.records.attributes import DELIVER_AT
+
+if TYPE_CHECKING:
+    from headrace_verify.store_bugs import Patch
+
+SPOILED_OF = 3
+"""One call in this many is spoiled."""
+
+
+def answer_sends_of_rocketmq_without_storing(patch: Patch) -> None:
+    from headrace.rocketmq.joined_sends import JoinedSends
+
+    send, count = JoinedSends.send, 0
+    last: list[Any] = []
+
+    async def forgetful(self: Any, topic: Any, records: Any) -> Any:
+        nonlocal count, last
+        count += 1
+        is_plain = all(not one.record.headers[1:] for one in records)
+        if last and is_plain and not count % SPOILED_OF:
+            return last
+        found = await send(self, topic, records)
+        if is_plain and len(found) == 1:
+            last = found
+        return found
+
+    patch(JoinedSends, "send", forgetful)
+
+
+def deliver_rocketmqs_delayed_messages_at_once(patch: Patch) -> None:
+    from headrace.rocketmq import messages, sending
+
+    record_of = messages.record_of
+
+    def hasty(*arguments: Any) -> Any:
+        parsed = record_of(*arguments)
+        headers = [header for header in parsed.record.headers if header[0] != DELIVER_AT]
+        return parsed._replace(record=replace(parsed.record, headers=headers))
+
+    patch(sending, "record_of", hasty)
+
+
+def commit_what_rocketmq_rolls_back(patch: Patch) -> None:
+    from headrace.rocketmq import wire
+    from headrace.rocketmq.sending import Sending
+
+    end = Sending.end_transaction
+
+    async def confused(self: Any, caller: Any, request: Any, response: Any) -> None:
+        request.resolution = wire.COMMIT
+        await end(self, caller, request, response)
+
+    patch(Sending, "end_transaction", confused)
+
+
+def overlook_message_groups(patch: Patch) -> None:
+    patch(share_reads, "MESSAGE_GROUP", "headrace-no-message-group")
+
+
+def acknowledge_to_rocketmq_without_settling(patch: Patch) -> None:
+    from headrace.rocketmq.receiving import Receiving
+
+    settle, count = Receiving._settle, 0
+
+    async def forgetful(self: Any, caller: Any, request: Any, asked: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count % SPOILED_OF:
+            return await settle(self, caller, request, asked)
+        return [None] * len(asked.receipts)
+
+    patch(Receiving, "_settle", forgetful)
