@@ -151,6 +151,37 @@ def test_settings_of_a_group_are_shown_and_changed(user):
         assert user.types("config", "list", *wrong).code == 2
 
 
+def test_order_retries_and_dead_letters_of_a_group_are_set_by_options(user):
+    def own():
+        rows = user.types("config", "list", "--group", "ordered", "--json").json()["settings"]
+        return {row["name"]: row["value"] for row in rows}
+
+    options = ["--ordered", "--attempts", "5", "--retry-after", "0.5s,10s,1m"]
+    options += ["--dead-letter-topic", "dlq.ordered", "--start", "earliest"]
+    changes = {
+        "headrace.share.key.order": "true",
+        "share.delivery.count.limit": "5",
+        "headrace.share.retry.backoff.ms": "500,10000,60000",
+        "errors.deadletterqueue.topic.name": "dlq.ordered",
+        "share.auto.offset.reset": "earliest",
+    }
+    dry = user.types("group", "set", "ordered", *options, "--dry-run", "--json").json()
+    assert dry == {"group": "ordered", "changes": changes, "dry_run": True}
+    assert own() == {}
+    done = user.types("group", "set", "ordered", *options)
+    assert "changed for group ordered: share.delivery.count.limit=5" in done.out
+    assert own() == changes
+
+    user.types("group", "set", "ordered", "--unordered").lines()
+    assert own() == changes | {"headrace.share.key.order": "false"}
+    too_many = user.types("group", "set", "ordered", "--ordered", "--attempts", "1000000")
+    assert too_many.code == 1
+    assert "share.delivery.count.limit" in too_many.err
+    for wrong in (["ordered"], ["", "--ordered"], ["ordered", "--retry-after", "1s,soon"]):
+        assert user.types("group", "set", *wrong).code == 2
+    assert own()["headrace.share.key.order"] == "false", "all of them are changed, or none"
+
+
 def test_settings_of_brokers_are_changed_while_they_run(user):
     dry = user.types("config", "set", "num.partitions=4", "--dry-run", "--json").json()
     assert dry == {"broker": None, "changes": {"num.partitions": "4"}, "dry_run": True}

@@ -1,4 +1,4 @@
-"""`headrace group`: list, describe, reset, delete.
+"""`headrace group`: list, describe, set, reset, delete.
 
 Invariants: a group with running consumers is never changed, because its next commit would undo the
 change.
@@ -6,7 +6,7 @@ change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,8 @@ from headrace.cli.group_copy import export, import_
 from headrace.cli.group_diagnosis import diagnose
 from headrace.cli.group_listing import SHARE, STREAMS, list_groups
 from headrace.cli.group_reset import reset
+from headrace.cli.group_settings import DEAD_LETTER_TOPIC, DELIVERY_LIMIT
+from headrace.cli.group_settings import set_ as set_settings
 from headrace.cli.lag import (
     PartitionLag,
     describe_groups,
@@ -34,18 +36,16 @@ from headrace.cli.streams_groups import read_by, streams_group
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
-DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
-DELIVERY_LIMIT: Final = "share.delivery.count.limit"
-
 
 @click.group()
 def group() -> None:
-    """List, describe, diagnose, reset, export, import, delete groups of every type.
+    """List, describe, set, diagnose, reset, export, import, delete groups of every type.
 
     \b
     Examples:
       headrace group list
       headrace group describe billing --json
+      headrace group set billing --ordered --attempts 5 --retry-after 1s,10s,1m
       headrace group reset billing --topic orders --to earliest --dry-run
       headrace group reset billing --topic orders --to 2013-01-31T12:00
       headrace group export billing > billing.json
@@ -58,6 +58,7 @@ group.add_command(reset)
 group.add_command(diagnose)
 group.add_command(export)
 group.add_command(import_)
+group.add_command(set_settings)
 
 
 @group.command("list")

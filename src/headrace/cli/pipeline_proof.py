@@ -18,8 +18,8 @@ from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.duration import Duration
 from headrace.cli.failures import UNKNOWN, USAGE, CommandFailed, no_group
-from headrace.cli.group import DEAD_LETTER_TOPIC
 from headrace.cli.group_listing import SHARE, list_groups
+from headrace.cli.group_settings import DEAD_LETTER_TOPIC
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import progress
 from headrace.cli.output import Cell, print_json, print_table, say
