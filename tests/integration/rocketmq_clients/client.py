@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import sys
+import threading
 import time
 
 from rocketmq import (
@@ -22,6 +23,7 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
+from rocketmq.grpc_protocol import FilterType
 
 ENDPOINT, LANE, TOPIC, GROUP = sys.argv[1:5]
 KEY = (os.environ.get("HEADRACE_ACCESS_KEY"), os.environ.get("HEADRACE_ACCESS_SECRET"))
@@ -58,12 +60,12 @@ def consumer(
     return made
 
 
-def received(from_: SimpleConsumer, count: int) -> list[Message]:
+def received(from_: SimpleConsumer, count: int, at_once: int = 16) -> list[Message]:
     """Receive and acknowledge so many messages."""
     found = []
     deadline = time.monotonic() + WAIT_S
     while len(found) < count and time.monotonic() < deadline:
-        for one in from_.receive(16, INVISIBLE_S) or []:
+        for one in from_.receive(at_once, INVISIBLE_S) or []:
             found.append(one)
             from_.ack(one)
     return found
@@ -130,6 +132,22 @@ def filters() -> dict:
     }
 
 
+def sql() -> dict:
+    sending = producer()
+    for number in range(4):
+        sending.send(message(str(number), tag="t", properties={"n": str(number)}))
+    expression = FilterExpression("n > 1 AND TAGS = 't'", FilterType.SQL)
+    return {"messages": sorted(bodies(received(consumer(expression=expression), 2)))}
+
+
+def priority() -> dict:
+    sending = producer()
+    for number in (1, 5, 9, 3):
+        sending.send(message(str(number), priority=number))
+    found = received(consumer(), 4, at_once=1)
+    return {"messages": [[one.body.decode(), one.priority] for one in found]}
+
+
 class Listener(MessageListener):
     """Fails the first time, or always."""
 
@@ -184,6 +202,62 @@ def dead() -> dict:
             time.sleep(0.5)
     del pushing
     return {"attempts": attempts, "letters": [[one.body.decode(), one.tag] for one in letters]}
+
+
+def steady() -> dict:
+    """Send and receive until the standard input ends; what the application sees go wrong.
+
+    A receive that fails is repeated, as applications do. The rest is received in the end.
+    """
+    errors: dict[str, list[str]] = {"send": [], "receive": [], "ack": []}
+    is_over = threading.Event()
+    sent: set[str] = set()
+    seen: dict[str, int] = {}
+    sending = producer()
+
+    def send() -> None:
+        for number in range(1_000_000):
+            if is_over.is_set():
+                return
+            try:
+                sending.send(message(str(number), message_group=f"g{number % 8}"))
+                sent.add(str(number))
+            except Exception as error:
+                errors["send"].append(f"{error!r}"[:300])
+            time.sleep(0.01)
+
+    def receive(from_: SimpleConsumer) -> None:
+        while not (is_over.is_set() and sent <= seen.keys()):
+            try:
+                found = from_.receive(16, INVISIBLE_S) or []
+            except Exception as error:
+                errors["receive"].append(f"{error!r}"[:300])
+                time.sleep(0.1)
+                continue
+            for one in found:
+                body = one.body.decode()
+                seen[body] = seen.get(body, 0) + 1
+                try:
+                    from_.ack(one)
+                except Exception as error:
+                    errors["ack"].append(f"{error!r}"[:300])
+
+    sender = threading.Thread(target=send, daemon=True)
+    receivers = [
+        threading.Thread(target=receive, args=(consumer(),), daemon=True) for _ in range(2)
+    ]
+    for one in (sender, *receivers):
+        one.start()
+    while len(seen) < 50:
+        time.sleep(0.05)
+    print("going", flush=True)
+    sys.stdin.read()
+    is_over.set()
+    sender.join(WAIT_S)
+    for one in receivers:
+        one.join(3 * WAIT_S)
+    again = sum(count - 1 for count in seen.values())
+    return {"sent": len(sent), "missing": len(sent - seen.keys()), "again": again} | errors
 
 
 print(json.dumps(globals()[LANE]()), flush=True)

@@ -175,6 +175,19 @@ func filters() map[string]any {
 	return map[string]any{"messages": sorted(bodies(found))}
 }
 
+func sql() map[string]any {
+	sending := producer()
+	for number := range 4 {
+		made := message(strconv.Itoa(number))
+		made.SetTag("t")
+		made.AddProperty("n", strconv.Itoa(number))
+		send(sending, made)
+	}
+	filter := rmq.NewFilterExpressionWithType("n > 1 AND TAGS = 't'", rmq.SQL92)
+	found := received(consumer(topic, group, filter), 2)
+	return map[string]any{"messages": sorted(bodies(found))}
+}
+
 type seen struct {
 	body    string
 	attempt int32
@@ -269,7 +282,7 @@ func dead() map[string]any {
 func main() {
 	lanes := map[string]func() map[string]any{
 		"normal": normal, "fifo": fifo, "delay": delay, "transaction": transaction,
-		"filters": filters, "push": push, "push_fifo": pushFifo, "dead": dead,
+		"filters": filters, "sql": sql, "push": push, "push_fifo": pushFifo, "dead": dead,
 	}
 	text := must(json.Marshal(lanes[lane]()))
 	fmt.Println(string(text))

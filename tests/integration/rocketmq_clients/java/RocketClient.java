@@ -4,9 +4,13 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Comparator;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BiPredicate;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
@@ -14,6 +18,7 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -52,6 +57,9 @@ public final class RocketClient {
             case "delay" -> delay();
             case "transaction" -> transaction();
             case "filters" -> filters();
+            case "sql" -> sql();
+            case "priority" -> priority();
+            case "steady" -> steady();
             case "push" -> push();
             case "push_fifo" -> pushFifo();
             case "dead" -> dead();
@@ -72,19 +80,27 @@ public final class RocketClient {
     }
 
     private static SimpleConsumer consumer(String of, String name, String tags) throws Exception {
+        return consumer(of, name, new FilterExpression(tags));
+    }
+
+    private static SimpleConsumer consumer(String of, String name, FilterExpression filter) throws Exception {
         return PROVIDER.newSimpleConsumerBuilder()
             .setClientConfiguration(config)
             .setConsumerGroup(name)
             .setAwaitDuration(Duration.ofSeconds(5))
-            .setSubscriptionExpressions(Collections.singletonMap(of, new FilterExpression(tags)))
+            .setSubscriptionExpressions(Collections.singletonMap(of, filter))
             .build();
     }
 
     private static List<MessageView> received(SimpleConsumer from, int count) throws Exception {
+        return received(from, count, 16);
+    }
+
+    private static List<MessageView> received(SimpleConsumer from, int count, int atOnce) throws Exception {
         List<MessageView> found = new ArrayList<>();
         long end = System.currentTimeMillis() + WAIT_MS;
         while (found.size() < count && System.currentTimeMillis() < end) {
-            for (MessageView one : from.receive(16, INVISIBLE)) {
+            for (MessageView one : from.receive(atOnce, INVISIBLE)) {
                 found.add(one);
                 from.ack(one);
             }
@@ -175,6 +191,88 @@ public final class RocketClient {
         List<String> found = new ArrayList<>(bodies(received(consumer(topic, group, "a || b"), 3)));
         Collections.sort(found);
         return "{\"messages\": " + quoted(found) + "}";
+    }
+
+    private static String sql() throws Exception {
+        Producer sending = producer(null);
+        for (int number = 0; number < 4; number++) {
+            sending.send(message("" + number).setTag("t").addProperty("n", "" + number).build());
+        }
+        FilterExpression filter = new FilterExpression("n > 1 AND TAGS = 't'", FilterExpressionType.SQL92);
+        List<String> found = new ArrayList<>(bodies(received(consumer(topic, group, filter), 2)));
+        Collections.sort(found);
+        return "{\"messages\": " + quoted(found) + "}";
+    }
+
+    private static String priority() throws Exception {
+        Producer sending = producer(null);
+        for (int number : new int[] {1, 5, 9, 3}) sending.send(message("" + number).setPriority(number).build());
+        List<MessageView> found = received(consumer(topic, group, "*"), 4, 1);
+        return "{\"messages\": " + list(found.stream()
+            .map(one -> "[\"" + body(one) + "\", " + one.getPriority().get() + "]").toList()) + "}";
+    }
+
+    private static final AtomicBoolean OVER = new AtomicBoolean();
+    private static final Map<String, List<String>> ERRORS = new ConcurrentHashMap<>();
+    private static final Set<String> SENT = ConcurrentHashMap.newKeySet();
+    private static final Map<String, Integer> SEEN = new ConcurrentHashMap<>();
+
+    private static void failed(String what, Exception error) {
+        ERRORS.get(what).add(String.valueOf(error).replaceAll("[^A-Za-z0-9 .:,=]", " "));
+    }
+
+    private static void send(Producer sending) {
+        for (int number = 0; !OVER.get(); number++) {
+            try {
+                sending.send(message("" + number).setMessageGroup("g" + number % 8).build());
+                SENT.add("" + number);
+                Thread.sleep(10);
+            } catch (Exception error) {
+                failed("send", error);
+            }
+        }
+    }
+
+    private static void receive(SimpleConsumer from) {
+        while (!OVER.get() || !SEEN.keySet().containsAll(SENT)) {
+            try {
+                for (MessageView one : from.receive(16, INVISIBLE)) {
+                    SEEN.merge(body(one), 1, Integer::sum);
+                    try {
+                        from.ack(one);
+                    } catch (Exception error) {
+                        failed("ack", error);
+                    }
+                }
+            } catch (Exception error) {
+                failed("receive", error);
+            }
+        }
+    }
+
+    private static Thread daemon(Runnable work) {
+        Thread made = new Thread(work);
+        made.setDaemon(true);
+        made.start();
+        return made;
+    }
+
+    private static String steady() throws Exception {
+        for (String what : List.of("send", "receive", "ack")) ERRORS.put(what, Collections.synchronizedList(new ArrayList<>()));
+        Producer sending = producer(null);
+        SimpleConsumer first = consumer(topic, group, "*");
+        SimpleConsumer second = consumer(topic, group, "*");
+        List<Thread> all = List.of(daemon(() -> send(sending)), daemon(() -> receive(first)), daemon(() -> receive(second)));
+        while (SEEN.size() < 50) Thread.sleep(50);
+        System.out.println("going");
+        System.out.flush();
+        while (System.in.read() >= 0) { }
+        OVER.set(true);
+        for (Thread one : all) one.join(3 * WAIT_MS);
+        int again = SEEN.values().stream().mapToInt(one -> one - 1).sum();
+        long missing = SENT.stream().filter(one -> !SEEN.containsKey(one)).count();
+        return String.format("{\"sent\": %d, \"missing\": %d, \"again\": %d, \"send\": %s, \"receive\": %s, \"ack\": %s}",
+            SENT.size(), missing, again, quoted(ERRORS.get("send")), quoted(ERRORS.get("receive")), quoted(ERRORS.get("ack")));
     }
 
     private static List<Seen> pushed(int count, BiPredicate<String, Integer> fails) throws Exception {

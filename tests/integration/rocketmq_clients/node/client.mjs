@@ -3,8 +3,8 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
 const require = createRequire(join(process.env.NODE_CLIENTS, 'x.js'));
-const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
-const { TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
+const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 const [endpoints, lane, topic, group] = process.argv.slice(2);
 const WAIT_MS = 40_000;
@@ -32,11 +32,11 @@ async function consumer(expression = '*', of = topic, consumerGroup = group) {
   return made;
 }
 
-async function received(from, count) {
+async function received(from, count, atOnce = 16) {
   const found = [];
   const end = Date.now() + WAIT_MS;
   while (found.length < count && Date.now() < end) {
-    for (const one of await from.receive(16, INVISIBLE_MS)) {
+    for (const one of await from.receive(atOnce, INVISIBLE_MS)) {
       found.push(one);
       await from.ack(one);
     }
@@ -122,6 +122,22 @@ const lanes = {
     const sending = await producer();
     for (const [number, tag] of [...'abca'].entries()) await sending.send(message(`${number}`, { tag }));
     return { messages: bodies(await received(await consumer('a || b'), 3)).sort() };
+  },
+
+  async sql() {
+    const sending = await producer();
+    for (let number = 0; number < 4; number++) {
+      await sending.send(message(`${number}`, { tag: 't', properties: new Map([['n', `${number}`]]) }));
+    }
+    const filter = new FilterExpression("n > 1 AND TAGS = 't'", FilterType.SQL);
+    return { messages: bodies(await received(await consumer(filter), 2)).sort() };
+  },
+
+  async priority() {
+    const sending = await producer();
+    for (const priority of [1, 5, 9, 3]) await sending.send(message(`${priority}`, { priority }));
+    const found = await received(await consumer(), 4, 1);
+    return { messages: found.map((one) => [one.body.toString(), one.priority]) };
   },
 
   async push() {
