@@ -61,6 +61,7 @@ class RealBroker:
         """The Kafka addresses of its last start; one per worker."""
         self.http_addresses: list[tuple[str, int]] = []
         self.rocketmq_addresses: list[tuple[str, int]] = []
+        """Where RocketMQ\'s clients are served; empty: nowhere (`--rocketmq`)."""
         self._process: subprocess.Popen[bytes] | None = None
         self._prepare = die_with_us()
         self._companions: dict[str, RealBroker] = {}

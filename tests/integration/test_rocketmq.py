@@ -51,7 +51,7 @@ LANES = {
 }
 """(the topic's message type, what the program prints)"""
 LACKING = {("go", "priority")}
-"""What a client cannot do: Go v5.1.3 has no priorities (nor recall, which its `delay` leaves out)."""
+"""What a client cannot do. Go v5.1.3 cannot recall either: its `delay` leaves that out."""
 _numbers = count(1)
 
 
@@ -144,12 +144,13 @@ def post(broker, path: str, body: dict) -> dict:
         return json.load(answer)
 
 
-def fresh(broker, lane: str, message_type: str) -> tuple[str, str]:
+def fresh(broker, lane: str, message_type: str, partitions: int = 2) -> tuple[str, str]:
     """A topic and a group of a test's own."""
     number = next(_numbers)
     topic, group = f"{lane}-{number}", f"group-{number}"
     config = {"headrace.message.type": message_type}
-    partitions = 1 if lane == "priority" else 2  # the order of priorities is that of a partition
+    if lane == "priority":
+        partitions = 1  # the order of priorities is that of a partition
     post(broker, "/v1/topics", {"name": topic, "partitions": partitions, "config": config})
     settings = {"share.auto.offset.reset": "earliest"}
     if lane == "push_fifo":

@@ -36,7 +36,7 @@ class Case(NamedTuple):
     """One kind of abuse."""
 
     listener: str
-    """`kafka` or `http`."""
+    """`kafka`, `http` or `rocketmq`."""
     run: Callable[[Abuse], None]
     share: int = 0
     """Its share of the remaining time; 0 if it has a fixed length."""
@@ -157,9 +157,12 @@ class Abuse:
         """Whether there is time for more."""
         return _CLOCK.now_ns() < self._end_ns
 
-    def open(self, *, is_http: bool = False) -> Peer:
+    def open(self, *, is_http: bool = False, is_rocketmq: bool = False) -> Peer:
         """Open a connection; it is closed at the end of the case at the latest. Raises OSError."""
-        peer = Peer(self, self.http if is_http else self.kafka)
+        address = self.http if is_http else self.kafka
+        if is_rocketmq:
+            address = self.broker.rocketmq_addresses[0]
+        peer = Peer(self, address)
         self._peers.append(peer)
         return peer
 

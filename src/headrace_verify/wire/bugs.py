@@ -69,6 +69,15 @@ def receive_every_request_at_once(patch: Patch) -> None:
     patch(connection_memory.RequestMemory, "_has_room", lambda _self, _size: True)
 
 
+def let_a_client_open_any_number_of_streams(patch: Patch) -> None:
+    from headrace.grpc.limits import Limits
+    from headrace.rocketmq import face
+
+    any_number = 1 << 30
+    unbounded = Limits(streams_max=any_number, resets_burst=any_number)
+    patch(face, "Limits", unbounded._replace)
+
+
 BUGS = (
     Bug(take_frames_of_any_length, "a frame of an impossible length", "stays open"),
     Bug(unfold_whatever_a_batch_claims, "bombs are refused before", "MiB"),
@@ -76,6 +85,7 @@ BUGS = (
     Bug(receive_every_request_at_once, "producers that stop within large", "MiB more"),
     Bug(store_records_unseen, "records that nobody can decode", "code 0"),
     Bug(believe_what_an_array_claims, "every field of every request", "MiB more"),
+    Bug(let_a_client_open_any_number_of_streams, "ten thousand streams", "stays open"),
 )
 
 

@@ -6,6 +6,7 @@ each, the checks run; at the end, all acknowledged records are read again.
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from headrace_verify.kafka_wire import KafkaWire
 from headrace_verify.real_broker import RealBroker, die_with_us
 from headrace_verify.self_proof import spoiled_launch
 from headrace_verify.verdicts import missing
-from headrace_verify.wire import batches, crowds, frames, grammar, web
+from headrace_verify.wire import batches, crowds, frames, grammar, streams, web
 from headrace_verify.wire.abuse import Abuse, Case, pause
 from headrace_verify.wire.control import Control
 from headrace_verify.wire.reference_client import ReferenceWrites, find_lost, percentile_ms
@@ -32,6 +33,7 @@ CASES: tuple[Case, ...] = (
     *crowds.CASES,
     *batches.CASES,
     *web.CASES,
+    *streams.CASES,
     *grammar.CASES,
 )
 GOOD_TOPIC = "wire-good"
@@ -39,6 +41,9 @@ SHARE_S_MIN = 0.3
 LONG_S = 10
 """A shorter run skips the long cases."""
 START_S = 120
+HAS_ROCKETMQ = importlib.util.find_spec("google.protobuf") is not None
+"""Whether the broker can serve RocketMQ's clients."""
+ROCKETMQ = ("--rocketmq", "127.0.0.1:0") if HAS_ROCKETMQ else ()
 
 
 class Plan(NamedTuple):
@@ -62,8 +67,11 @@ class Plan(NamedTuple):
         return [
             case
             for case in self.table
-            if (not self.only and not (case.is_long and self.seconds < LONG_S))
-            or any(words.lower() in case.name for words in self.only)
+            if (case.listener != streams.LISTENER or HAS_ROCKETMQ)
+            and (
+                (not self.only and not (case.is_long and self.seconds < LONG_S))
+                or any(words.lower() in case.name for words in self.only)
+            )
         ]
 
 
@@ -108,7 +116,7 @@ def run_wire(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
     """Abuse a broker of our own. Raises Fatal if it does not start."""
     launch = spoiled_launch(plan.mode, plan.bug) if plan.bug else ()
     with tempfile.TemporaryDirectory(prefix=f"headrace-{plan.mode}-") as folder:
-        broker = RealBroker(Path(folder), launch=launch)
+        broker = RealBroker(Path(folder), ROCKETMQ, launch)
         broker.environment = dict(plan.canaries)
         broker.log_level = plan.log_level
         broker.start()
@@ -151,12 +159,18 @@ def _abuse(
     if not broker.has_ended:
         lost = find_lost(broker.address, GOOD_TOPIC, writes)
     left_out = [
-        f"{case.name}: {'not selected' if plan.only else 'only in longer runs'}"
+        f"{case.name}: {_why_left_out(plan, case)}"
         for case in plan.table
         if case not in plan.cases()
     ]
     skipped = [*checks.skipped, *left_out]
     return Outcome(plan, results, lost, len(writes), percentile_ms(writes, 0.99), skipped)
+
+
+def _why_left_out(plan: Plan, case: Case) -> str:
+    if case.listener == streams.LISTENER and not HAS_ROCKETMQ:
+        return "needs the package headrace[rocketmq]"
+    return "not selected" if plan.only else "only in longer runs"
 
 
 def _start_reference(broker: RealBroker, path: Path) -> subprocess.Popen[bytes]:

@@ -1,0 +1,246 @@
+"""RocketMQ's official clients at three brokers over a real BookKeeper and ZooKeeper.
+
+They begin with one broker, are told the owners, and go to them; owners change while they work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from itertools import count
+from typing import Self
+
+import grpc
+import pytest
+from tests.cluster.brokers import Brokers
+from tests.integration.broker import wait_until
+from tests.integration.test_rocketmq import (
+    LANES,
+    PROGRAMS,
+    TIMEOUT_S,
+    address,
+    fresh,
+    output_of,
+    post,
+)
+
+from headrace.rocketmq import codes, wire
+
+ROCKETMQ = ("--rocketmq", "127.0.0.1:0")
+LIMIT_S = 120
+LANES_OF_CLUSTERS = ("fifo", "transaction", "push", "dead")
+PARTITIONS = 6
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory, shared_cluster):
+    folder = tmp_path_factory.mktemp("rocketmq")
+    root = ("--zookeeper-root", f"/{folder.name}")
+    made = Brokers(folder, shared_cluster.zookeeper.address, 3, *root, *ROCKETMQ)
+    yield made
+    made.close()
+
+
+def spread(brokers: Brokers, message_type: str = "normal") -> str:
+    """A topic of which each broker owns partitions."""
+    topic = f"spread-{next(_numbers)}"
+    config = {"headrace.message.type": message_type}
+    new = {"name": topic, "partitions": PARTITIONS, "config": config}
+    post(brokers.by_id[1], "/v1/topics", new)
+    wait_until(lambda: len(set(brokers.leaders(topic).values())) == 3, LIMIT_S)
+    return topic
+
+
+# --- what routes say -------------------------------------------------------------------------
+
+
+class Asking:
+    """A client by hand, at one broker."""
+
+    def __init__(self, at: str, client_id: str = "by-hand@1") -> None:
+        self._channel = grpc.insecure_channel(at)
+        self._metadata = (("x-mq-client-id", client_id),)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def ask(self, rpc: str, **fields):
+        call = self._channel.unary_unary(
+            f"/{wire.SERVICE}/{rpc}", None, wire.response_of(rpc).FromString
+        )
+        request = wire.request_of(rpc)(**fields)
+        return call(request.SerializeToString(), metadata=self._metadata, timeout=30)
+
+    def telemetry(self, *commands):
+        """What comes on a stream of commands that stays open."""
+        call = self._channel.stream_stream(
+            f"/{wire.SERVICE}/Telemetry", None, wire.TelemetryCommand.FromString
+        )
+
+        def sent():
+            yield from (one.SerializeToString() for one in commands)
+            time.sleep(LIMIT_S)
+
+        return call(sent(), metadata=self._metadata, timeout=LIMIT_S)
+
+    def owners(self, topic: str) -> dict[int, str]:
+        """Partition -> the address of its owner."""
+        response = self.ask("QueryRoute", topic={"name": topic})
+        assert response.status.code == codes.OK, response
+        return {
+            queue.id: f"{at.host}:{at.port}"
+            for queue in response.message_queues
+            for at in queue.broker.endpoints.addresses
+        }
+
+
+def test_every_broker_names_the_owners(brokers):
+    topic = spread(brokers)
+    leaders = brokers.leaders(topic)
+    expected = {part: address(brokers.by_id[owner]) for part, owner in leaders.items()}
+    for broker in brokers.by_id.values():
+        with Asking(address(broker)) as asking:
+            wait_until(lambda at=asking: at.owners(topic) == expected, LIMIT_S)
+
+
+def test_a_check_back_finds_a_producer_that_is_at_another_broker(brokers):
+    topic = spread(brokers, "transaction")
+    settings = wire.TelemetryCommand()
+    settings.settings.client_type = wire.PRODUCER
+    settings.settings.publishing.topics.add(name=topic)
+    for number, broker in brokers.by_id.items():
+        with Asking(address(broker), f"producer-{number}") as asking:
+            stream = asking.telemetry(settings)
+            assert next(stream).status.code == codes.OK
+            sent = [
+                {
+                    "topic": {"name": topic},
+                    "body": b"half",
+                    "system_properties": {
+                        "message_id": f"01{next(_numbers):032X}",
+                        "message_type": wire.TRANSACTION,
+                    },
+                }
+                for _ in range(PARTITIONS)
+            ]
+            wanted = set()
+            for one in sent:
+                response = asking.ask("SendMessage", messages=[one])
+                assert response.status.code == codes.OK, response
+                wanted.add(response.entries[0].transaction_id)
+            while wanted:
+                asked = next(stream).recover_orphaned_transaction_command.transaction_id
+                if asked in wanted:  # not again, before the answer has arrived
+                    wanted.discard(asked)
+                    ended = asking.ask(
+                        "EndTransaction",
+                        topic={"name": topic},
+                        transaction_id=asked,
+                        resolution=wire.COMMIT,
+                    )
+                    assert ended.status.code == codes.OK, ended
+            stream.cancel()
+
+
+# --- the official clients ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lane", LANES_OF_CLUSTERS)
+@pytest.mark.parametrize("language", ["python", "java", "go"])
+def test_an_official_client_uses_the_whole_cluster(brokers, language, lane):
+    message_type, expected = LANES[lane]
+    first = brokers.by_id[next(_numbers) % 3 + 1]
+    topic, group = fresh(first, lane, message_type, partitions=PARTITIONS)
+    assert output_of(PROGRAMS[language](), address(first), lane, topic, group) == expected
+
+
+class Steady:
+    """A program that sends and receives while the cluster changes."""
+
+    def __init__(self, language: str, broker, topic: str, group: str) -> None:
+        command, environment = PROGRAMS[language]()
+        self.topic = topic
+        self._process = subprocess.Popen(
+            [*command, address(broker), "steady", topic, group],
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout.readline() == "going\n"
+
+    def finish(self) -> dict:
+        """What it has seen."""
+        shown, _ = self._process.communicate("", TIMEOUT_S)
+        return json.loads(shown.splitlines()[-1])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def steady(brokers):
+    """Starts programs that use all brokers: steady(language, at which broker)."""
+    started = []
+
+    def start(language: str, at: int) -> Steady:
+        broker = brokers.by_id[at]
+        topic, group = fresh(broker, "steady", "fifo", partitions=PARTITIONS)
+        wait_until(lambda: len(set(brokers.leaders(topic).values())) == 3, LIMIT_S)
+        started.append(Steady(language, broker, topic, group))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+AGAIN = ("40013", "not hold records", "never delivered")
+"""The message was held when its owner changed: it comes again."""
+LEFT = ("UNAVAILABLE", "try again")
+"""The broker has left, or the partition has no owner yet."""
+
+
+def others(errors: list[str], *known: str) -> list[str]:
+    """The errors that are none of the known ones."""
+    return [error for error in errors if not any(one in error for one in known)]
+
+
+@pytest.mark.parametrize("language", ["python", "java"])
+def test_partitions_move_to_a_new_broker_and_no_send_or_receive_fails(brokers, steady, language):
+    program = steady(language, 1)
+    new = max(brokers.by_id) + 1
+    brokers.add(new)
+    try:
+        wait_until(lambda: new in brokers.leaders(program.topic).values(), LIMIT_S)
+        time.sleep(3)
+        shown = program.finish()
+    finally:
+        brokers.by_id.pop(new).stop()
+    assert (shown["missing"], shown["send"], shown["receive"]) == (0, [], [])
+    assert others(shown["ack"], *AGAIN) == []
+    assert shown["sent"] > 100
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("language", ["python", "java"])
+def test_owners_leave_and_return_and_nothing_is_lost(brokers, steady, language, how):
+    """These clients ask a broker that has left until they query the route again, every 30 s."""
+    program = steady(language, 1)
+    getattr(brokers.by_id[2], how)()
+    wait_until(lambda: 2 not in brokers.leaders(program.topic).values(), LIMIT_S)
+    time.sleep(5)
+    brokers.add(2)
+    wait_until(lambda: 2 in brokers.leaders(program.topic).values(), LIMIT_S)
+    shown = program.finish()
+    assert shown["missing"] == 0
+    failed = [*shown["send"], *shown["receive"], *shown["ack"]]
+    assert others(failed, *AGAIN, *LEFT) == []
+    assert shown["sent"] > 100
