@@ -7,6 +7,7 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any
 
+import kafka
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -36,6 +37,7 @@ ADDRESSES: list[str] = []
 """Of the plaintext and of the authenticating listener."""
 OPTIONS = (
     "--super-users=User:ANONYMOUS",
+    "--tenants=acme=User:tina;beta=User:tom",
     "--listener-security-protocol-map=PLAINTEXT:PLAINTEXT,SECURE:SASL_PLAINTEXT",
     "--sasl-enabled-mechanisms=SCRAM-SHA-256",
 )
@@ -110,7 +112,7 @@ def test_a_user_may_do_what_the_rules_allow_and_nothing_else():
         "acl", "add", "--principal", "User:alice", "--role", "producer", "--topic", "orders"
     )["added"]
     assert [row["operation"] for row in added] == ["WRITE", "CREATE"]
-    wait_until(lambda: send("alice", "orders") is None, TIMEOUT_S, "the right takes effect")
+    wait_until(lambda: send("alice", "orders") is None, TIMEOUT_S)
     assert send("bob", "orders") == "TOPIC_AUTHORIZATION_FAILED"
     client = AdminClient(settings_of("alice"))
     seen = client.list_topics(timeout=TIMEOUT_S).topics
@@ -220,3 +222,62 @@ def test_kafka_python_creates_describes_and_deletes_rules():
         assert deleted == [rule]
     finally:
         admin.close()
+
+
+@pytest.mark.usefixtures("served")
+def test_two_tenants_have_a_topic_a_group_and_a_transaction_of_the_same_names():
+    """With unmodified clients: librdkafka by a group and with transactions, kafka-python by a
+    pattern. Each reads its own records, and sees its own names, without a prefix."""
+    for user in ("tina", "tom"):
+        add_user(user)
+    for user in ("tina", "tom"):
+        admin = AdminClient(settings_of(user))
+        admin.create_topics([NewTopic("payments", 2)])["payments"].result(TIMEOUT_S)
+        producer = Producer(settings_of(user, **{"transactional.id": "loader"}))
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        for number in range(4):
+            producer.produce("payments", f"{user} {number}".encode(), partition=number % 2)
+        producer.commit_transaction(TIMEOUT_S)
+    for user in ("tina", "tom"):
+        expected = {f"{user} {number}".encode() for number in range(4)}
+        admin = AdminClient(settings_of(user))
+        assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {"payments"}
+        for protocol in ("classic", "consumer"):
+            more = {
+                "group.id": f"readers-{protocol}",
+                "group.protocol": protocol,
+                "auto.offset.reset": "earliest",
+            }
+            consumer = Consumer(settings_of(user, **more))
+            consumer.subscribe(["^pay.*"])
+            found: set[bytes | None] = set()
+
+            def is_read(consumer: Consumer = consumer, found: set[bytes | None] = found) -> bool:
+                message = consumer.poll(0.2)
+                if message is not None and message.error() is None:
+                    found.add(message.value())
+                return len(found) == 4
+
+            wait_until(is_read, TIMEOUT_S)
+            assert found == expected
+            consumer.commit(asynchronous=False)
+            consumer.close()
+        groups = admin.list_consumer_groups().result(TIMEOUT_S).valid
+        assert {one.group_id for one in groups} == {"readers-classic", "readers-consumer"}
+        old = kafka.KafkaConsumer(
+            bootstrap_servers=ADDRESSES[1],
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="SCRAM-SHA-256",
+            sasl_plain_username=user,
+            sasl_plain_password=PASSWORD,
+            group_id="old-readers",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=TIMEOUT_S * 1_000,
+        )
+        old.subscribe(pattern="pay.*")
+        values = {next(old).value for _ in range(4)}
+        old.close()
+        assert values == expected
+    names = {"«acme»payments", "«beta»payments"}
+    assert names <= set(admin_of(ADDRESSES[0]).list_topics(timeout=TIMEOUT_S).topics)
