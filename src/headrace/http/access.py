@@ -78,6 +78,10 @@ ACCESS: Final[Mapping[str, Access]] = {
         )
         for name in ("listKeys", "createKey", "revokeKey")
     },
+    "listAcls": needs(cluster(DESCRIBE)),
+    "explainAcl": needs(cluster(DESCRIBE)),
+    "createAcl": needs(cluster(Operation.ALTER)),
+    "deleteAcl": needs(cluster(Operation.ALTER)),
     "listBrokers": needs(cluster(DESCRIBE)),
     "listConnections": needs(cluster(DESCRIBE)),
     "getOverview": needs(cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.GROUP, "lags.group")),

@@ -17,6 +17,7 @@ import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 
+from headrace.http.acls import AclOperations
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.console import console_routes
@@ -121,6 +122,7 @@ class _Api:
             DiagnosisOperations,
             DeadLetterOperations,
             KeyOperations,
+            AclOperations,
         )
         services = face.node.services
         operations = [one for part in parts for one in part(services).operations]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import JSONResponse
 
 from headrace.broker.security.acls import NAME_LENGTH_MAX as RESOURCE_LENGTH_MAX
-from headrace.broker.security.acls import Pattern, PatternType
+from headrace.broker.security.acls import Pattern
 from headrace.broker.security.api_keys import (
     HTTP,
     KINDS,
@@ -28,6 +28,7 @@ from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.errors import CredentialUnknown, Unauthorized
+from headrace.http.acls import PATTERNS, RESOURCES
 from headrace.http.connection import LOGIN
 from headrace.http.operations import (
     PAGE,
@@ -49,18 +50,15 @@ if TYPE_CHECKING:
 
 _PATH: Final = "/v1/keys"
 _ID: Final = text(16, 16, pattern="^[0-9a-f]{16}$")
-_RESOURCES: Final = {
-    kind.name.lower().replace("_", "-"): kind
-    for kind in ResourceType
-    if kind is not ResourceType.DELEGATION_TOKEN
-}
-_PATTERNS: Final = {"literal": PatternType.LITERAL, "prefixed": PatternType.PREFIXED}
+_RESOURCES: Final = [
+    name for name, kind in RESOURCES.items() if kind is not ResourceType.DELEGATION_TOKEN
+]
 _RULE: Final = fields(
     ("operation", "resource", "name"),
     operation={"type": "string", "enum": [one.name for one in Right]},
     resource={"type": "string", "enum": [*_RESOURCES]},
     name=text(RESOURCE_LENGTH_MAX, 1, description="`*` is every name."),
-    pattern={"type": "string", "enum": [*_PATTERNS], "default": "literal"},
+    pattern={"type": "string", "enum": [*PATTERNS], "default": "literal"},
 )
 _BODY: Final = fields(
     ("name",),
@@ -151,8 +149,8 @@ class KeyOperations:
 
 
 def _rule(given: Json) -> ScopeRule:
-    kind, pattern_type = _RESOURCES[given["resource"]], given.get("pattern", "literal")
-    pattern = Pattern(kind, given["name"], _PATTERNS[pattern_type])
+    kind, pattern_type = RESOURCES[given["resource"]], given.get("pattern", "literal")
+    pattern = Pattern(kind, given["name"], PATTERNS[pattern_type])
     return ScopeRule(pattern, Right[given["operation"]])
 
 

@@ -30,6 +30,7 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),
     ((TaskUnknown,), 404, "start it again"),
     ((errors.CredentialUnknown,), 404, "list them again"),
+    ((errors.SecurityDisabled,), 409, "set headrace.authorizer=acl on every broker, then restart"),
     ((VersionMismatch,), 412, "read the settings and their ETag again, then decide anew"),
     ((errors.GroupUnknown,), 404, "check the group's id"),
     ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from tests.unit.kafka.face_rig import Rig, on_a_broker
 
+from headrace.http.acls import AclOperations
 from headrace.http.cluster import ClusterOperations
 from headrace.http.dead_letters import DeadLetterOperations
 from headrace.http.delayed import DelayedOperations
@@ -40,6 +41,7 @@ PARTS = (
     QuotaOperations,
     DiagnosisOperations,
     DeadLetterOperations,
+    AclOperations,
 )
 
 

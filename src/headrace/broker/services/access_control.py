@@ -20,10 +20,13 @@ from headrace.broker.security.acls import (
     AclFilter,
     AclIndex,
     Entry,
+    Explanation,
     Pattern,
     PatternType,
     Permission,
+    Question,
     check_acl,
+    explain,
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
 from headrace.broker.security.principal import BROKER
@@ -156,6 +159,12 @@ class AccessControl:
         """The rules that a filter selects, sorted. Raises RequestInvalid."""
         wanted.check()
         return self._index.find(wanted)
+
+    def explain(self, asked: Question) -> Explanation:
+        """Why an operation is allowed or not."""
+        return explain(
+            self._index, asked, self._super_users, is_open_without_acl=self._is_open_without_acl
+        )
 
     async def create(self, acls: Sequence[Acl]) -> list[HeadraceError | None]:
         """Store rules; returns an error or None for each. A rule that exists is no error."""
