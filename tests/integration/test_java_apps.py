@@ -27,7 +27,7 @@ from tests.integration.raw import Raw, error_codes
 from tests.integration.test_transactions import fresh, read_all, read_pairs
 
 from headrace.java.jars import Jar, ensure_jars
-from headrace_bench.kafka_parts import java
+from headrace_bench.kafka_parts import KAFKA_VERSION, java
 
 SOURCES = Path(__file__).with_name("java_apps")
 START_TIMEOUT_S = 90
@@ -44,6 +44,16 @@ appender.e.layout.pattern=%d %p %c{1} %m%n%xEx
 """
 
 
+def _jars() -> list[Jar]:
+    """One of each module, of the Kafka that is asked for where there are several."""
+    lines = (SOURCES / "jars.txt").read_text().splitlines()
+    chosen: dict[str, Jar] = {}
+    for jar in (Jar.parse(line) for line in lines if line[0] != "#"):
+        if jar.module not in chosen or jar.revision == KAFKA_VERSION:
+            chosen[jar.module] = jar
+    return list(chosen.values())
+
+
 class App:
     """One of Kafka's applications in a JVM of its own: started, killed, started again."""
 
@@ -51,8 +61,7 @@ class App:
         self.folder, self.command = folder, command
         self.log_path = folder / "app.log"
         (folder / "log4j2.properties").write_text(LOG4J)
-        jars = [line for line in (SOURCES / "jars.txt").read_text().splitlines() if line[0] != "#"]
-        parts = [folder, _classpath(), *ensure_jars([Jar.parse(line) for line in jars])]
+        parts = [folder, _classpath(), *ensure_jars(_jars())]
         self.classpath = os.pathsep.join(map(str, parts))
         self.process: subprocess.Popen[bytes] | None = None
 
