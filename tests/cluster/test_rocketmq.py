@@ -202,8 +202,8 @@ def steady(brokers):
         one.kill()
 
 
-AGAIN = ("40013", "not hold records", "never delivered")
-"""The message was held when its owner changed: it comes again."""
+AGAIN = ("40013", "not hold records", "never delivered", "finished in this group already")
+"""The message was held when its owner changed: it comes again, and may be acknowledged twice."""
 LEFT = ("UNAVAILABLE", "try again")
 """The broker has left, or the partition has no owner yet."""
 
