@@ -67,6 +67,16 @@ def test_a_message_is_found_on_whichever_worker_it_is(workers) -> None:
     assert values == sorted(f"value {number}" for number in range(PARTITIONS * 2))
     states = [one["state"] for one in answer["messages"]]
     assert states.count("delayed") == PARTITIONS
+    chosen = "text in ['value 1', 'value 5', 'value 10'] && headers['headrace-tag'] == 'vip'"
+    filtered = headrace(workers, "find", "orders", "--filter", chosen, "--json")
+    found_values = [one["value"] for one in json.loads(filtered.stdout)["messages"]]
+    assert sorted(found_values) == ["value 1", "value 10", "value 5"], filtered.stderr
+    unclear = headrace(workers, "find", "orders", "--filter", "value.amount > 3")
+    assert unclear.returncode != 0
+    assert "--filter has no value for 12 of the records" in unclear.stderr
+    wrong = headrace(workers, "find", "orders", "--filter", "value.amount >")
+    assert wrong.returncode != 0
+    assert "where" in wrong.stderr or "expression" in wrong.stderr
     for number in range(PARTITIONS):
         one = headrace(workers, "find", "orders", "--id", f"id-{number}")
         assert f"value {number}" in one.stdout, one.stderr

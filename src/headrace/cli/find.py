@@ -43,6 +43,9 @@ VALUE_LENGTH: Final = 60
 @click.option("--since", type=TimeType(), metavar="TIME", help="ISO 8601, or an age: 15m, 2h.")
 @click.option("--until", type=TimeType(), metavar="TIME", help="As --since; exclusive.")
 @click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
+@click.option(
+    "--filter", "expression", metavar="EXPRESSION", help="CEL over a record: value.amount > 100."
+)
 @click.option("--count", "-n", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--time-limit", type=Milliseconds(), default="60s", show_default=True)
 @WAREHOUSE_OR_NONE
@@ -64,6 +67,7 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
       headrace find orders --id order-17
       headrace find orders --key customer-7 --since 2h --json
       headrace find orders --tag vip --header region=eu --until 2013-01-31T12:00:00
+      headrace find orders --filter 'value.amount > 100 && headers.region == "eu"'
       headrace find orders --id order-17 --table archive.orders --warehouse ./warehouse
     """
     names = ("message_id", "key", "tag", "header", "partition")
@@ -78,6 +82,14 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
         )
     if options["table"] is None:
         refuse_inert("without --table", "where", "master")
+    elif options["expression"] is not None:
+        raise CommandFailed(
+            "--filter is not evaluated in an archive (--table); nothing was searched",
+            "Use --where, which is SQL over the records of the archive",
+            USAGE,
+        )
+    if options["expression"] is not None:
+        query["where"] = options["expression"]
     found = find_all(session, topic, query, options)
     if options["table"] is not None:
         _add_archived(topic, query, found, options)
@@ -88,6 +100,9 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
         print_table(columns, [_row(one) for one in found["messages"]])
         searched = found["searched"]
         say(f"{len(found['messages']):,} found, {searched['records']:,} records searched")
+    if count := found["searched"].get("not_evaluated"):
+        reason = found["searched"]["not_evaluated_because"]
+        say(f"--filter has no value for {count:,} of the records, which do not match: {reason}")
     if not found["is_complete"]:
         say(f"the search is incomplete: {found['reason']}")
     if not found["messages"]:
@@ -167,8 +182,14 @@ class _Finding:
             path = f"{path_of('topics', self._topic, 'messages')}?{urlencode(given)}"
             answer = web.ask("GET", path, wait_s=PAGE_TIME_MS / 1000)
             self.total["messages"] += answer["messages"]
-            for name in ("records", "bytes"):
-                self.total["searched"][name] += answer["searched"][name]
+            searched = self.total["searched"]
+            for name in ("records", "bytes", "not_evaluated"):
+                if name in answer["searched"]:
+                    searched[name] = searched.get(name, 0) + answer["searched"][name]
+            if "not_evaluated_because" in answer["searched"]:
+                searched.setdefault(
+                    "not_evaluated_because", answer["searched"]["not_evaluated_because"]
+                )
             for other in answer.get("failed", ()):
                 self.missed.add((other["topic"], other["partition"]))
             if "next_page_token" not in answer:

@@ -78,3 +78,10 @@ def test_partitions_whose_owner_could_not_be_asked_are_named(address: str) -> No
     arguments = ["orders", "id", "--json", "--http", address]
     result = CliRunner().invoke(trace, arguments, obj=CliSession("nowhere:1", cluster_id="here"))
     assert not json.loads(result.stdout)["is_complete"]
+
+
+def test_an_expression_is_not_for_an_archive() -> None:
+    arguments = ["orders", "--filter", "value > 1", "--table", "a.b", "--warehouse", "w"]
+    result = CliRunner().invoke(find, arguments, obj=CliSession("nowhere:1", cluster_id="here"))
+    assert result.exit_code != 0
+    assert "nothing was searched" in result.output
