@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 BELIEVED_MAX = 80 << 20
 """For an array: 640 MiB, so that the machine stays usable."""
 
+LARGEST_BYTES = 4 << 20
+"""Of a gRPC message, by default."""
+
 
 class Bug(NamedTuple):
     """A bug, the case that must find it, and words that its finding must contain."""
@@ -78,6 +81,33 @@ def let_a_client_open_any_number_of_streams(patch: Patch) -> None:
     patch(face, "Limits", unbounded._replace)
 
 
+def take_http2_frames_of_any_length(patch: Patch) -> None:
+    from headrace.grpc import frame_reader
+
+    patch(frame_reader, "PAYLOAD_BYTES_MAX", 1 << 24)
+
+
+def let_a_client_flood_its_connection(patch: Patch) -> None:
+    from headrace.grpc.limits import Limits
+    from headrace.rocketmq import face
+
+    any_number = 1 << 30
+    patch(face, "Limits", Limits(resets_burst=any_number, idle_frames_burst=any_number)._replace)
+
+
+def set_memory_aside_for_the_largest_message(patch: Patch) -> None:
+    from headrace.grpc.server import GrpcServer
+
+    hold, aside = GrpcServer.hold, dict[Any, bytes]()
+
+    def generous(self: Any, connection: Any, size: int) -> bool:
+        if size > 0 and connection not in aside:
+            aside[connection] = b"?" * LARGEST_BYTES
+        return hold(self, connection, size)
+
+    patch(GrpcServer, "hold", generous)
+
+
 BUGS = (
     Bug(take_frames_of_any_length, "a frame of an impossible length", "stays open"),
     Bug(unfold_whatever_a_batch_claims, "bombs are refused before", "MiB"),
@@ -86,6 +116,9 @@ BUGS = (
     Bug(store_records_unseen, "records that nobody can decode", "code 0"),
     Bug(believe_what_an_array_claims, "every field of every request", "MiB more"),
     Bug(let_a_client_open_any_number_of_streams, "ten thousand streams", "stays open"),
+    Bug(take_http2_frames_of_any_length, "http2 frames that lie", "stays open"),
+    Bug(let_a_client_flood_its_connection, "http2 floods", "stays open"),
+    Bug(set_memory_aside_for_the_largest_message, "streams that stop within", "MiB more"),
 )
 
 

@@ -6,7 +6,6 @@ each, the checks run; at the end, all acknowledged records are read again.
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.errors import Fatal
 from headrace.runtime.clock import SystemClock
 from headrace_verify.kafka_wire import KafkaWire
-from headrace_verify.real_broker import RealBroker, die_with_us
+from headrace_verify.real_broker import HAS_ROCKETMQ, RealBroker, die_with_us
 from headrace_verify.self_proof import spoiled_launch
 from headrace_verify.verdicts import missing
 from headrace_verify.wire import batches, crowds, frames, grammar, streams, web
@@ -41,8 +40,6 @@ SHARE_S_MIN = 0.3
 LONG_S = 10
 """A shorter run skips the long cases."""
 START_S = 120
-HAS_ROCKETMQ = importlib.util.find_spec("google.protobuf") is not None
-"""Whether the broker can serve RocketMQ's clients."""
 ROCKETMQ = ("--rocketmq", "127.0.0.1:0") if HAS_ROCKETMQ else ()
 
 
