@@ -281,6 +281,52 @@ def test_a_rocketmq_client_receives_what_a_kafka_producer_wrote(rocketmq):
     assert all(row[1] == "t" and row[2] == f"k{row[0]}" and row[3] == row[0] for row in first)
 
 
+# --- the guide: coming from RocketMQ --------------------------------------------------------------
+
+GUIDE = (
+    (HERE.parents[1] / "docs" / "ROCKETMQ.md").read_text().partition("## Coming from RocketMQ")[2]
+)
+
+
+def headrace(broker, command: str) -> str:
+    """Type a command of the guide."""
+    program, *arguments = command.split()
+    assert program == "headrace"
+    typed = [sys.executable, "-m", "headrace.cli.main", *arguments, "--bootstrap", broker.kafka]
+    done = subprocess.run(typed, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
+
+
+def test_the_guide_creates_topics_and_an_ordered_group_and_moves_a_topic(make_broker, tmp_path):
+    """The source is a broker of ours: the client and its calls are the same as for RocketMQ."""
+    old, new = (make_broker("--rocketmq", "127.0.0.1:0") for _ in range(2))
+    commands = re.findall(r"^    (headrace .*)$", GUIDE, re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        headrace(new, command)
+    headrace(old, "headrace topic create orders --type fifo --partitions 2")
+    for group in ("first", "mirror"):
+        headrace(old, f"headrace group set {group} --ordered --start earliest")
+    client, _environment = python_program()
+    assert output_of((client, {}), address(old), "fifo", "orders", "first") == ORDERED
+
+    mirror = tmp_path / "mirror.py"
+    mirror.write_text(re.findall(r"```py\n(.*?)```", GUIDE, re.DOTALL)[0])
+    for copied in (8, 0):
+        arguments = (address(old), address(new), "orders", "mirror")
+        assert output_of(([client[0], str(mirror)], {}), *arguments) == copied
+
+    received = []
+    while len(received) < 8:
+        found = post(new, "/v1/queues/orders/billing/receive", {"max": 8, "wait_ms": 5_000})
+        received += found["messages"]
+        if receipts := [one["receipt"] for one in found["messages"]]:
+            post(new, "/v1/queues/orders/billing/settle", {"ack": receipts})
+    old.stop()
+    new.stop()
+
+
 # --- access keys ---------------------------------------------------------------------------------
 
 PASSWORD = "of the tests' admin"
