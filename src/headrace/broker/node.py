@@ -221,11 +221,7 @@ class Node:
             environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
         )
         self.appends.delays = self.timers.delayed
-        self.dead_letters = DeadLetters(
-            environment,
-            self.topics,
-            self._append_copies,
-        )
+        self.dead_letters = DeadLetters(environment, self.topics, self._append_copies)
         self.shares = SharePartitions(
             environment,
             self.topics,
@@ -235,8 +231,12 @@ class Node:
             is_standalone=self._is_standalone,
         )
         self.share_groups = ShareGroups(
-            *(self.topics, self.shares, self.group_configs),
-            *(self._check_coordinator, self.clock, self.tasks),
+            self.topics,
+            self.shares,
+            self.group_configs,
+            self._check_coordinator,
+            self.clock,
+            self.tasks,
         )
         self.share_group_administration = ShareGroupAdministration(
             self.topics,
@@ -247,8 +247,12 @@ class Node:
             self.brokers,
         )
         self.queue_owners = QueueOwners(
-            *(self.ownership, self.config.broker_id, self.shares),
-            *(self.group_configs, self.brokers, self.tasks),
+            self.ownership,
+            self.config.broker_id,
+            self.shares,
+            self.group_configs,
+            self.brokers,
+            self.tasks,
         )
 
     def _make_ownership(self, incarnation: str) -> Ownership:
@@ -379,8 +383,7 @@ class Node:
         services.groups = GroupAdministration(self.topics, self.groups, shares, self.cluster)
         services.transactions = self.transactions
         services.all_groups = GroupService(
-            *(services.calls, self.topics, services.groups, shares),
-            *(services.reads, self.cluster),
+            services.calls, self.topics, services.groups, shares, services.reads, self.cluster
         )
         self.coordinators.add(self.groups.shards)
         self.coordinators.add(self.transactions.shards)

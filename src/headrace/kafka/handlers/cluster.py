@@ -91,7 +91,7 @@ async def update_features(_node: Node, request: Any, context: Context) -> Answer
 async def unregister_broker(node: Node, request: Any, _context: Context) -> Answer:
     """UnregisterBroker (KIP-500): a live broker cannot be, any other one is not registered."""
     broker_id = request.broker_id
-    if any(broker.id == broker_id for broker in node.brokers()):
+    if any(broker.id == broker_id for broker in node.services.cluster.brokers()):
         code = INVALID_REQUEST
         message = (
             f"broker {broker_id} is running: stop it, and its registration ends with its session;"

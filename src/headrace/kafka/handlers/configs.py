@@ -192,7 +192,7 @@ def _resource_names(node: Node) -> dict[int, list[str]]:
     """What has a configuration, by type; brokers have no loggers that clients can set."""
     return {
         TOPIC_RESOURCE: list(node.services.topics.names()),
-        BROKER_RESOURCE: [str(broker.id) for broker in node.brokers()],
+        BROKER_RESOURCE: [str(broker.id) for broker in node.services.cluster.brokers()],
         LOGGER_RESOURCE: [],
         CLIENT_METRICS_RESOURCE: node.services.telemetry.subscriptions.names(),
         GROUP_RESOURCE: node.group_configs.configured(),
