@@ -151,6 +151,10 @@ def test_explain_names_the_rule():
     nothing = run(*asked, "--topic", "u")
     assert not nothing["allowed"]
     assert "no rule applies" in nothing["reason"]
+    tenant = run("acl", "explain", "--principal", "User:tina", "--operation", "READ",
+                 "--topic", "«beta»t")  # fmt: skip
+    assert not tenant["allowed"]
+    assert "is of acme tenant" in tenant["reason"]
     root = run("acl", "explain", "--principal", "User:ANONYMOUS", "--operation", "ALTER",
                "--cluster")  # fmt: skip
     assert "super.users" in root["reason"]

@@ -334,6 +334,7 @@ def _explained(
         explain,
     )
     from headrace.broker.security.authorizer import Operation, ResourceType
+    from headrace.broker.security.tenants import tenants_of
     from headrace.broker.services.access_control import super_users_of
 
     by_pattern: dict[Pattern, list[Entry]] = {}
@@ -355,10 +356,12 @@ def _explained(
     principal, host, operation = asked
     kind, name = resource
     question = Question(principal, host, Operation[operation.upper()], ResourceType[kind], name)
+    super_users = super_users_of(settings.get("super.users") or "")
     found = explain(
         index,
         question,
-        super_users_of(settings.get("super.users") or ""),
+        super_users,
+        tenants_of(settings.get("headrace.tenants") or "", super_users),
         is_open_without_acl=settings.get("allow.everyone.if.no.acl.found") == "true",
     )
     rules = [str(rule) for rule in found.rules]

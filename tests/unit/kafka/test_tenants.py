@@ -25,9 +25,16 @@ from access_rig import (
 from face_rig import batch, broker
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
-from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.acls import (
+    Acl,
+    Entry,
+    Pattern,
+    Permission,
+    Question,
+)
+from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenants import tenants_of
 from headrace.broker.services.access_control import access_of
 from headrace.errors import RequestInvalid
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
     from face_rig import Rig
 
 ROOT, ALICE, CAROL, DAVE = (Principal(name) for name in ("root", "alice", "carol", "dave"))
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "offsets_partition_count": 2,
     "authorizer": "acl",
     "super_users": "User:root",
@@ -273,6 +280,29 @@ def test_two_tenants_write_and_read_topics_of_one_name(versions):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("first", [ALICE, ROOT], ids=str)
+def test_a_tenant_and_an_operator_are_answered_by_the_names_they_use(first):
+    """Whoever's requests the handlers remember."""
+
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            topic = rig.node.topics.get(KEY + TOPIC)
+            for who in (first, ALICE, ROOT, first):
+                name = TOPIC if who is ALICE else KEY + TOPIC
+                client = Tenant(rig, who)
+                request = produce(topic, b"v", 9)
+                request["topic_data"][0]["name"] = name
+                stored = await client.ask(apis.PRODUCE, 9, request)
+                assert codes_in(stored) == {0}
+                assert stored.responses[0].name == name
+                wanted = fetch(topic, 12)
+                wanted["topics"][0]["topic"] = name
+                read = await client.ask(apis.FETCH, 12, wanted)
+                assert [one.topic for one in read.responses] == [name]
+
+    asyncio.run(scenario())
+
+
 def test_a_pattern_of_a_tenant_finds_its_topics_alone():
     async def scenario() -> None:
         async with tenants(ALICE, CAROL) as rig:
@@ -360,6 +390,35 @@ def test_an_operator_may_deny_a_tenants_client_what_its_tenant_has():
             stored = await client.ask(apis.PRODUCE, 9, produce(topic, b"v", 9))
             assert stored.responses[0].name == TOPIC
             assert codes_in(stored) == {29}
+
+    asyncio.run(scenario())
+
+
+def test_an_explanation_agrees_with_the_decision():
+    async def scenario() -> None:
+        config = BrokerConfig(**CONFIG)
+        access = access_of(config, MemoryMetadataStore())
+        assert access is not None
+        names = TOPIC, KEY + TOPIC, "«beta»" + TOPIC
+        entries = (
+            Entry("User:*", "*", Operation.READ, Permission.ALLOW),
+            Entry(str(ALICE), "*", Operation.WRITE, Permission.DENY),
+        )
+        patterns = [Pattern(ResourceType.TOPIC, name) for name in ("*", *names)]
+        patterns.append(Pattern(ResourceType.CLUSTER, CLUSTER_NAME))
+        for pattern in patterns:
+            await access.create([Acl(pattern, entry) for entry in entries])
+        for who in (ROOT, ALICE, CAROL, DAVE):
+            session = ClientSession("KAFKA", "10.0.0.7", who)
+            for kind, name in (
+                *((ResourceType.TOPIC, name) for name in names),
+                (ResourceType.CLUSTER, CLUSTER_NAME),
+            ):
+                for operation in (Operation.READ, Operation.WRITE, Operation.CREATE):
+                    asked = Question(str(who), "10.0.0.7", operation, kind, name)
+                    found = access.explain(asked)
+                    allowed = access.allows(session, operation, kind, name)
+                    assert found.is_allowed == allowed, (asked, found)
 
     asyncio.run(scenario())
 

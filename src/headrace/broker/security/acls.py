@@ -16,7 +16,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.security.tenants import OF_TENANTS
 from headrace.errors import RequestInvalid
+from headrace.records.tenant_names import DEFAULT, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -411,12 +413,25 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    index: AclIndex, asked: Question, super_users: Collection[str], *, is_open_without_acl: bool
+    index: AclIndex,
+    asked: Question,
+    super_users: Collection[str],
+    tenants: Mapping[str, str],
+    *,
+    is_open_without_acl: bool,
 ) -> Explanation:
-    """Answer an operator's question, naming the rule that decides."""
+    """Answer an operator's question, naming the rule that decides. `tenants`: of principals."""
     rules = index.matching(*asked)
     if asked.principal in super_users:
         return Explanation(True, f"{asked.principal} is listed in super.users", rules)
+    own = tenants.get(asked.principal, DEFAULT)
+    has_own = asked.kind in OF_TENANTS
+    if tenant_of(asked.name) != own if has_own else own:
+        reason = f"{asked.principal} is of {own or 'no'} tenant, and the resource is not"
+        return Explanation(False, reason, rules)
+    denials = [rule for rule in rules if rule.entry.permission == Permission.DENY]
+    if own and not denials:
+        return Explanation(True, f"the resource is of {own}, the principal's tenant", rules)
     if rules:
         is_allowed = rules[0].entry.permission == Permission.ALLOW
         return Explanation(is_allowed, f"this rule decides: {rules[0]}", rules)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER
 from headrace.errors import RequestInvalid
 from headrace.records.tenant_names import TENANT
@@ -16,6 +17,11 @@ from headrace.records.tenant_names import TENANT
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+OF_TENANTS: Final = frozenset(
+    {ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}
+)
+"""What a tenant has its own of. Its principals may do everything with these, unless a rule denies
+it, and nothing with anything else."""
 _TENANT: Final = re.compile(TENANT)
 _FORM: Final = (
     "write tenant=Type:name, such as acme=User:alice, and separate several by semicolons; nothing"

@@ -30,7 +30,7 @@ from headrace.broker.security.acls import (
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
 from headrace.broker.security.principal import BROKER
-from headrace.broker.security.tenants import tenants_of
+from headrace.broker.security.tenants import OF_TENANTS, tenants_of
 from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
@@ -61,11 +61,6 @@ RIGHTS_MAX: Final = 10_000
 _ATTEMPTS_MAX: Final = 10
 _HARDCODED: Final = "hardcode"
 """As in Kafka: a topic of this name stands for any topic without rules."""
-_OF_TENANTS: Final = frozenset(
-    {ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}
-)
-"""What a tenant has its own of. Its principals may do everything with these, unless a rule denies
-it, and nothing with anything else."""
 _CLOSED: Final = Entry(ANY_PRINCIPAL, WILDCARD, Operation.ALL, Permission.DENY)
 
 
@@ -163,7 +158,11 @@ class AccessControl:
     def explain(self, asked: Question) -> Explanation:
         """Why an operation is allowed or not."""
         return explain(
-            self._index, asked, self._super_users, is_open_without_acl=self._is_open_without_acl
+            self._index,
+            asked,
+            self._super_users,
+            self._tenants,
+            is_open_without_acl=self._is_open_without_acl,
         )
 
     async def create(self, acls: Sequence[Acl]) -> list[HeadraceError | None]:
@@ -310,7 +309,7 @@ class AccessControl:
         if principal_type == BROKER or principal in self._super_users:
             return ALL_OPERATIONS
         own = self._tenants.get(principal, DEFAULT)
-        if kind in _OF_TENANTS:
+        if kind in OF_TENANTS:
             if tenant_of(name) != own:
                 return 0
             if name == WILDCARD and kind == ResourceType.TOPIC and self.has_tenants:
@@ -330,7 +329,7 @@ class AccessControl:
         if principal is None:
             return False
         if self.tenant(session):
-            return kind in _OF_TENANTS
+            return kind in OF_TENANTS
         if self.allows(session, operation, kind, _HARDCODED):
             return True
         return self._index.allows_any(str(principal), session.client_host, operation, kind)

@@ -151,8 +151,9 @@ class ProduceHandler:
         self._found: dict[tuple[bytes, int, bool], PartitionLog] = {}
         """Partitions by their names in requests, as of `_found_version` of the topics."""
         self._found_version = -1
-        self._routes: dict[tuple[int, bytes, int], _Route] = {}
-        """The same for requests with one partition."""
+        self._routes: dict[tuple[int, bytes, int, bytes], _Route] = {}
+        """The same for requests with one partition, by version, topic, partition, and the prefix
+        of the client's tenant: the response names the topic as the request does."""
 
     def handle(
         self,
@@ -236,7 +237,7 @@ class ProduceHandler:
         try:
             if self._found_version != self._topics.version:
                 self._forget_found()
-            key = (version, topic, number)
+            key = (version, topic, number, prefix)
             route = self._routes.get(key)
             if route is None:
                 found = self._partition(topic, number, version)
