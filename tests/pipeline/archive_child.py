@@ -3,7 +3,8 @@
 import sys
 
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
-from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+from headrace.pipeline.session import SessionConfig, make_session
+from headrace.pipeline.warehouse import Warehouse
 
 if __name__ == "__main__":
     bootstrap, topic, folder, table = sys.argv[1:]

@@ -9,7 +9,8 @@ from confluent_kafka import Producer
 
 from headrace.pipeline.demo.broker import BrokerProcess
 from headrace.pipeline.demo.clients import create_topic
-from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+from headrace.pipeline.session import SessionConfig, make_session
+from headrace.pipeline.warehouse import Warehouse
 
 Sent = namedtuple("Sent", "topic count")  # noqa: PYI024 - a test's pair
 

@@ -60,6 +60,7 @@ COMMANDS = {
     "check": ("headrace.cli.check", "Check a data directory for damage."),
     "dump": ("headrace.cli.dump", "Show segments, write-ahead log and metadata."),
     "demo": ("headrace.cli.demo", "Run the pipeline end to end on real data."),
+    "table": ("headrace.cli.table", "Keep topics as Iceberg tables."),
     "pipeline": ("headrace.cli.pipeline", "Run Spark jobs, such as the Iceberg archive."),
     "verify": (
         "headrace_verify.commands.verify",
@@ -72,6 +73,7 @@ COMMANDS = {
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
     "config", "quota", "acl", "user", "key", "info", "health", "top", "doctor", "pipeline",
+    "table",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 

@@ -24,6 +24,7 @@ from headrace.cli.pipeline_session import (
     job_module,
     stop_on_interrupt,
 )
+from headrace.cli.pipeline_tables import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,7 @@ def pipeline() -> None:
     """
 
 
-for command in (proof, verify, quality, resend, replay, dead, backlog, trace, page):
+for command in (proof, verify, quality, resend, replay, dead, backlog, trace, page, tables):
     pipeline.add_command(command)
 
 
@@ -68,7 +69,7 @@ def run() -> None:
 def _table_of(topic: str, warehouse: str) -> str:
     """The table that `archive` uses for a topic."""
     catalog = job_module("catalog")
-    place = job_module("session").Warehouse.at(warehouse)
+    place = job_module("warehouse").Warehouse.at(warehouse)
     found: str = catalog.table_of_topic(place, topic).in_spark
     return found
 

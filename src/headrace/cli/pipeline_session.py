@@ -77,7 +77,7 @@ def spark_for(master: str, warehouse: str | None, table: str | None = None) -> I
     place = None
     if warehouse is not None:
         catalog = job_module("catalog").TableName.parse(table or "headrace.archive").catalog
-        place = sessions.Warehouse.at(warehouse, catalog)
+        place = job_module("warehouse").Warehouse.at(warehouse, catalog)
     config = sessions.SessionConfig(
         master, warehouse=place, memory_mb=MEMORY_MB, short_run=master.startswith("local")
     )

@@ -1,4 +1,4 @@
-"""Iceberg tables without a JVM: the SQLite catalog, a table's progress, and its lease.
+"""Iceberg tables without a JVM: their catalog, a table's progress, and its lease.
 
 Invariants: pyiceberg reads what Spark writes, and both use the same catalog name. The table itself
 is the only record of an archive's progress: there is no checkpoint to lose.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.pipeline.errors import LeaseHeld, OptionInvalid, TableUnusable
 from headrace.pipeline.planning import Offsets, build, larger, walk
-from headrace.pipeline.session import CATALOG, Warehouse
+from headrace.pipeline.warehouse import CATALOG, Warehouse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,6 @@ def open_catalog(warehouse: Warehouse) -> Any:
     """The shared catalog, opened with pyiceberg."""
     from pyiceberg.catalog.sql import SqlCatalog
 
-    warehouse.folder.mkdir(parents=True, exist_ok=True)
     with creating(warehouse):
         return SqlCatalog(
             warehouse.catalog,
@@ -115,6 +114,7 @@ def open_catalog(warehouse: Warehouse) -> Any:
 def creating(warehouse: Warehouse) -> Iterator[None]:
     """Hold the lock under which the catalog's own tables, and namespaces, are created: pyiceberg
     and Iceberg look whether they are there, and then create them."""
+    warehouse.folder.mkdir(parents=True, exist_ok=True)
     with (warehouse.folder / ".catalog.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -132,9 +132,7 @@ def load_table_or_none(catalog: Any, table: TableName) -> Any:
 
 def load_table(warehouse: Warehouse, table: TableName) -> Any:
     """Load the table. Raises OptionInvalid if it does not exist."""
-    # Opening a catalog creates it.
-    is_there = warehouse.catalog_file.is_file()
-    found = load_table_or_none(open_catalog(warehouse), table) if is_there else None
+    found = load_table_or_none(open_catalog(warehouse), table) if warehouse.is_there else None
     if found is None:
         raise OptionInvalid(
             f"There is no table {table.in_spark} in the warehouse {warehouse.folder}. Check"
@@ -149,7 +147,7 @@ def table_of_topic(warehouse: Warehouse, topic: str) -> TableName:
     If an earlier version archived the topic into the shared table, that table continues.
     """
     shared = TableName.parse(SHARED_TABLE)
-    if warehouse.catalog_file.is_file():
+    if warehouse.is_there:
         found = load_table_or_none(open_catalog(warehouse), shared)
         if found is not None and topic in read_progress(found).offsets:
             return shared

@@ -147,12 +147,37 @@ class ClusterClient:
 
     def configuration(self, topic: str) -> dict[str, str]:
         """Return the topic's settings, by name."""
+        return self._configurations([topic])[topic]
+
+    def configurations(self) -> dict[str, dict[str, str]]:
+        """Return the settings of all topics but internal ones."""
+        with _asking("list the topics"):
+            listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        return self._configurations([name for name in listed if not name.startswith("__")])
+
+    def _configurations(self, topics: list[str]) -> dict[str, dict[str, str]]:
+        from confluent_kafka import KafkaError, KafkaException
+
+        if not topics:
+            return {}
         library = _admin_library()
-        resource = library["ConfigResource"](library["ResourceType"].TOPIC, topic)
-        with _asking(f"read the settings of topic {topic}"):
-            asked = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
-            found = asked[resource].result(REQUEST_TIMEOUT_S)
-        return {name: entry.value for name, entry in found.items() if entry.value is not None}
+        kind = library["ResourceType"].TOPIC
+        resources = {library["ConfigResource"](kind, topic): topic for topic in topics}
+        asked = self.admin.describe_configs(list(resources), request_timeout=REQUEST_TIMEOUT_S)
+        found = {}
+        for resource, topic in resources.items():
+            try:
+                with _asking(f"read the settings of topic {topic}"):
+                    entries = asked[resource].result(REQUEST_TIMEOUT_S)
+            except KafkaException as error:
+                is_deleted = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if is_deleted and len(topics) > 1:
+                    continue  # since it was listed
+                raise
+            found[topic] = {
+                name: entry.value for name, entry in entries.items() if entry.value is not None
+            }
+        return found
 
     def at_time(self, partitions: Offsets, timestamp_ms: int) -> Offsets:
         """Return the first offset whose timestamp is at least `timestamp_ms`, or the end offset if

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from headrace.pipeline.catalog import TableName, load_table
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, ReconcileReport, run_reconcile
-from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+from headrace.pipeline.session import SessionConfig, make_session
+from headrace.pipeline.warehouse import Warehouse
 
 __all__ = ["ReconcileConfig", "ReconcileReport", "prove"]
 

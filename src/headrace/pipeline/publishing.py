@@ -15,7 +15,6 @@ added and none is deleted; compaction (`replace`) does not count as a conflict.
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -41,12 +40,8 @@ _MERGE = """MERGE INTO {table} t USING {rows} s
 _CONFLICTS = ("conflicting files", "ValidationException")
 
 
-_staging = Lock()
-"""The id is a setting of the session, which several archives of a process may share."""
-
-
 class Publisher:
-    """Commits to one table."""
+    """Commits to one table. The session is its own: a commit is staged by a setting of it."""
 
     def __init__(self, spark: Any, table: TableName, catalog: Any) -> None:
         self._spark = spark
@@ -67,12 +62,11 @@ class Publisher:
         Raises TableMoved if rows at or after `start` were added since the snapshot.
         """
         wap_id = f"headrace-{uuid4().hex}"
-        with _staging:
-            self._spark.conf.set("spark.wap.id", wap_id)
-            try:
-                frame.writeTo(self._table.in_spark).append()
-            finally:
-                self._spark.conf.unset("spark.wap.id")
+        self._spark.conf.set("spark.wap.id", wap_id)
+        try:
+            frame.writeTo(self._table.in_spark).append()
+        finally:
+            self._spark.conf.unset("spark.wap.id")
         self._publish(self._staged(wap_id), start, end, since_snapshot_id, properties)
 
     def merge(self, frame: Any, end: Offsets, *, properties: Mapping[str, str]) -> None:
@@ -89,21 +83,20 @@ class Publisher:
         rows = frame.withColumn("_rank", f.row_number().over(latest))
         view = f"headrace_{uuid4().hex}"
         rows.where("_rank = 1").drop("_rank").createOrReplaceTempView(view)
-        with _staging:
-            for name, value in properties.items():
-                self._spark.conf.set(_SNAPSHOT_PROPERTY + name, value)
-            try:
-                self._spark.sql(_MERGE.format(table=self._table.in_spark, rows=view))
-            except Exception as error:
-                if any(phrase in str(error) for phrase in _CONFLICTS):
-                    raise TableMoved(
-                        f"{self._table.in_spark}: another writer changed rows of this round."
-                    ) from error
-                raise
-            finally:
-                for name in properties:
-                    self._spark.conf.unset(_SNAPSHOT_PROPERTY + name)
-                self._spark.catalog.dropTempView(view)
+        for name, value in properties.items():
+            self._spark.conf.set(_SNAPSHOT_PROPERTY + name, value)
+        try:
+            self._spark.sql(_MERGE.format(table=self._table.in_spark, rows=view))
+        except Exception as error:
+            if any(phrase in str(error) for phrase in _CONFLICTS):
+                raise TableMoved(
+                    f"{self._table.in_spark}: another writer changed rows of this round."
+                ) from error
+            raise
+        finally:
+            for name in properties:
+                self._spark.conf.unset(_SNAPSHOT_PROPERTY + name)
+            self._spark.catalog.dropTempView(view)
         self._record_unchanged(end, properties)
 
     def _record_unchanged(self, end: Offsets, properties: Mapping[str, str]) -> None:

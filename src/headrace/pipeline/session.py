@@ -15,17 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from headrace.java.installation import find_java_home
 from headrace.java.jars import cache_folder, ensure_jars
-from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jars import PINNED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CATALOG = "headrace"
+    from headrace.pipeline.warehouse import Warehouse
 
 _LOG4J = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -42,53 +40,16 @@ logger.gateway.level = error
 """
 _LOG_BYTES_MAX = 10 << 20
 _TASK_FAILURES_MAX = 4
-
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-
-
-@dataclass(frozen=True)
-class Warehouse:
-    """Where tables live: data files under `folder`, their catalog in one SQLite file.
-
-    Raises OptionInvalid for a URI: a path would silently become a local folder of that name.
-    """
-
-    folder: Path
-    catalog: str = CATALOG
-
-    def __post_init__(self) -> None:
-        _check_is_path(str(self.folder))
-
-    @classmethod
-    def at(cls, place: str | Path, catalog: str = CATALOG) -> Warehouse:
-        """The warehouse at a path or a `file:` URI. Raises OptionInvalid for other URIs."""
-        uri = urlsplit(str(place))
-        text = unquote(uri.path) if uri.scheme == "file" and not uri.netloc else str(place)
-        _check_is_path(text)  # before a Path is made of it, which joins slashes
-        return cls(Path(text), catalog)
-
-    @property
-    def catalog_file(self) -> Path:
-        """The SQLite file of the JDBC catalog."""
-        return self.folder / "catalog.db"
-
-
-def _check_is_path(text: str) -> None:
-    if _SCHEME.match(text):
-        raise OptionInvalid(
-            f"The warehouse {text!r} is a URI, but a warehouse is a directory to which this machine"
-            " and all workers can write: its catalog is an SQLite file. Nothing was written. Give a"
-            " path, for example of a mounted file system."
-        )
+_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
 @dataclass(frozen=True)
 class SessionConfig:
     """The parameters of a session.
 
-    `short_run` trades peak speed for a quick start. Output of Java and the workers goes to
-    `log_file` (default: spark.log in the cache folder).
+    `short_run` trades peak speed for a quick start; with `has_iceberg`, catalogs are attached
+    later. Output of Java and the workers goes to `log_file` (default: spark.log in the cache
+    folder).
     """
 
     master: str = "local[*]"
@@ -97,6 +58,7 @@ class SessionConfig:
     memory_mb: int = 1024
     shuffle_partitions: int = 2
     short_run: bool = False
+    has_iceberg: bool = False
     log_file: Path | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -121,6 +83,15 @@ def make_session(config: SessionConfig) -> Any:
         builder = builder.config(name, value)
     with _stderr_to(config.log_file or cache_folder() / "spark.log"):
         return builder.getOrCreate()
+
+
+def session_for(spark: Any, warehouse: Warehouse) -> Any:
+    """A session of its own on the same Spark: settings, such as the id of a staged commit, and the
+    catalog that a name stands for, are those of this session alone."""
+    own = spark.newSession()
+    for name, value in warehouse.spark_settings().items():
+        own.conf.set(name, value)
+    return own
 
 
 def adopt(spark: Any) -> None:
@@ -170,7 +141,7 @@ def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.python.filterPushdown.enabled": "true",
         # Spark's own pattern, with the secrets of the client's settings that it does not know.
-        "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|[.]pem",
+        "spark.redaction.regex": r"(?i)secret|password|token|access[.-]?key|credential|jaas|[.]pem",
         "spark.speculation": "false",  # two concurrent attempts would write a row twice
         "spark.python.worker.reuse": "true",
     }
@@ -179,8 +150,10 @@ def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
+    if config.warehouse is not None or config.has_iceberg:
+        settings["spark.sql.extensions"] = _EXTENSIONS
     if config.warehouse is not None:
-        settings |= _catalog_settings(config.warehouse)
+        settings |= config.warehouse.spark_settings()
     return settings | config.settings
 
 
@@ -188,23 +161,6 @@ def with_retries(master: str) -> str:
     """`local[n]` fails at a task's first failure; under load, a worker may start too late."""
     found = re.fullmatch(r"local\[(\*|\d+)\]", master)
     return f"local[{found.group(1)},{_TASK_FAILURES_MAX}]" if found else master
-
-
-def _catalog_settings(warehouse: Warehouse) -> dict[str, str]:
-    warehouse.folder.mkdir(parents=True, exist_ok=True)
-    prefix = f"spark.sql.catalog.{warehouse.catalog}"
-    return {
-        "spark.sql.extensions": (
-            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-        ),
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.type": "jdbc",
-        # Several processes share the file: wait for its lock instead of failing.
-        f"{prefix}.uri": f"jdbc:sqlite:{warehouse.catalog_file.resolve()}?busy_timeout=30000",
-        f"{prefix}.jdbc.schema-version": "V1",
-        f"{prefix}.warehouse": f"file://{warehouse.folder.resolve()}",
-        f"{prefix}.cache-enabled": "false",
-    }
 
 
 def _log4j_file() -> str:

@@ -20,7 +20,7 @@ from headrace.pipeline.catalog import (
     read_progress,
 )
 from headrace.pipeline.errors import LeaseHeld, OptionInvalid, TableUnusable
-from headrace.pipeline.session import Warehouse
+from headrace.pipeline.warehouse import Warehouse
 
 SCHEMA = Schema(
     NestedField(1, "topic", StringType()),

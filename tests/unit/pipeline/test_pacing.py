@@ -36,3 +36,16 @@ def test_enough_bytes_or_a_full_round_do_not_wait():
 def test_no_least_size_means_a_round_for_whatever_is_there():
     assert pacer(bytes_min=0).is_due(1, 10, now_ms=0)
     assert pacer(wait_ms_max=0).is_due(1, 10, now_ms=0)
+
+
+def test_a_quiet_topic_waits_less_than_a_busy_one():
+    def pacer():
+        return RoundPacer(
+            bytes_min=10_000, wait_ms_max=20_000, records_max=10**6,
+            quiet_wait_ms=2_000, quiet_bytes_max=1_000,
+        )  # fmt: skip
+
+    quiet, busy = pacer(), pacer()
+    assert [quiet.is_due(10, 100, now_ms) for now_ms in (0, 1_999, 2_000)] == [False, False, True]
+    assert [busy.is_due(11, 100, now_ms) for now_ms in (0, 2_000, 19_999)] == [False] * 3
+    assert busy.is_due(11, 100, 20_000)

@@ -1,7 +1,8 @@
 """Quiet settings of a Spark session."""
 
 from headrace.java.jars import CACHE_VARIABLE
-from headrace.pipeline.session import SessionConfig, Warehouse, settings_of, with_retries
+from headrace.pipeline.session import SessionConfig, settings_of, with_retries
+from headrace.pipeline.warehouse import Warehouse
 
 
 def test_settings_stay_on_this_machine_and_say_nothing(tmp_path, monkeypatch):

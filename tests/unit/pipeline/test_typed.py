@@ -361,7 +361,11 @@ def test_rows_are_written_with_the_id_of_the_latest_version(served):
 def test_a_registry_that_refuses_or_is_away_is_an_error_without_the_password(served):
     for options, error, word in (
         ({**served, "schemaRegistry.password": "wrong-one"}, OptionInvalid, "HTTP 401"),
-        ({**served, "valueSubject": "none"}, OptionInvalid, "has no subject 'none'"),
+        (
+            {**served, "valueSubject": "none"},
+            OptionInvalid,
+            "no latest version of a subject 'none'",
+        ),
         ({**served, "valueSubject": "json"}, OptionInvalid, "of type JSON"),
         ({**served, "schemaRegistry": "http://127.0.0.1:1"}, RegistryUnavailable, "did not answer"),
     ):

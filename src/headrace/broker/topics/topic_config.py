@@ -83,6 +83,13 @@ def _cleanup(text: str) -> bool:
     return len(parts) <= _CLEANUPS and set(parts) <= {"delete", "compact"}
 
 
+_PLACE_LENGTH_MAX = 1_000
+
+
+def _place(text: str) -> bool:
+    return len(text) <= _PLACE_LENGTH_MAX and text.isprintable()
+
+
 def _quorum(text: str) -> bool:
     return parse_copies(text) is not None
 
@@ -179,6 +186,29 @@ _USED = (
         " header: the header and CRC alone, so a faulty producer can store records that consumers "
         "cannot read, or that are deleted too early, or whose queue attributes have no effect.",
         _one_of("full", "header"),
+    ),
+    ConfigDefinition(
+        "headrace.table",
+        STRING,
+        "none",
+        "append: `headrace pipeline tables` keeps the topic's records in an Iceberg table; upsert: "
+        "the latest record of each key, for compacted topics. See `headrace table`.",
+        _one_of("none", "append", "upsert"),
+    ),
+    ConfigDefinition(
+        "headrace.table.value",
+        STRING,
+        "binary",
+        "What the table's column value is: bytes, or columns by the latest schema of the topic's "
+        "subject in the service's schema registry.",
+        _one_of("binary", "avro", "json", "protobuf"),
+    ),
+    ConfigDefinition(
+        "headrace.table.warehouse",
+        STRING,
+        "",
+        "The directory of the table's warehouse, as the service sees it.",
+        _place,
     ),
     ConfigDefinition(
         QUORUM,

@@ -26,7 +26,8 @@ from headrace.pipeline.demo.delays import read_delays, run_delays
 from headrace.pipeline.demo.flights import FLIGHT_COUNT, Flight, airlines, flights
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
-from headrace.pipeline.session import SessionConfig, Warehouse, adopt, make_session
+from headrace.pipeline.session import SessionConfig, adopt, make_session
+from headrace.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from rich.console import Console

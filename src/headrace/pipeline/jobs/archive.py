@@ -16,37 +16,35 @@ import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from threading import Event
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.pipeline.catalog import (
-    ADDED_COLUMNS,
     APPEND,
-    MODE_PROPERTY,
     OFFSETS_PROPERTY,
     TOPIC_IDS_PROPERTY,
     Progress,
     TableName,
-    check_layout,
-    check_mode,
-    creating,
     lease,
-    load_table_or_none,
     open_catalog,
     read_progress,
     table_of_topic,
 )
 from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.errors import LeaseHeld, OptionInvalid, RecordsLost, TableMoved
+from headrace.pipeline.jobs.layout import Layout, ensure_table
 from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
 from headrace.pipeline.jobs.pacing import RoundPacer
+from headrace.pipeline.jobs.typed_rounds import TypedRounds, pinned_values
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, build, larger, limited, offset_of, total, walk
 from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
-from headrace.pipeline.publishing import WAP_PROPERTY, Publisher
-from headrace.pipeline.session import CATALOG, SessionConfig, Warehouse, make_session
+from headrace.pipeline.publishing import Publisher
+from headrace.pipeline.session import SessionConfig, make_session, session_for
+from headrace.pipeline.warehouse import CATALOG, Warehouse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOST_RACES_MAX = 5
+_NO_GATE: AbstractContextManager[Any] = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,12 @@ class ArchiveConfig:
     A continuous run begins a round when about `round_bytes_min` of files are pending, or the oldest
     record has waited for `round_wait_ms`. After every `maintain_rounds` rounds (None: never) it
     compacts the table and expires snapshots, except the last `keep_snapshots` and those younger
-    than `snapshot_age_hours`.
+    than `snapshot_age_hours`. With `quiet_wait_ms`, a backlog of at most `quiet_bytes_max` waits
+    only so long.
+
+    A table that is made with `is_daily` is partitioned by day, too. `values` are the data source's
+    options of typed values: then `value` has columns, and what cannot be decoded is in a side table
+    (`layout.side_table`).
     """
 
     bootstrap: str
@@ -91,6 +95,10 @@ class ArchiveConfig:
     memory_mb: int = 2048
     client: dict[str, str] = field(default_factory=dict)
     mode: Literal["append", "upsert"] = "append"
+    quiet_wait_ms: int | None = None
+    quiet_bytes_max: int = 1 << 20
+    is_daily: bool = False
+    values: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -170,8 +178,10 @@ def run_archive(
     on_round: OnRound | None = None,
     on_maintenance: OnMaintenance | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    gate: AbstractContextManager[Any] = _NO_GATE,
 ) -> ArchiveReport:
-    """Archive into one table until done or stopped; with `spark` None, in a session of its own.
+    """Archive into one table until done or stopped; with `spark` None, in a session of its own. A
+    round holds `gate`, with which a caller bounds how many run at the same time.
 
     Raises LeaseHeld if another process archives into the table, RecordsLost if retention deleted
     records first (fail_on_data_loss), TopicRecreated if the table holds the records of an earlier
@@ -194,6 +204,7 @@ def run_archive(
             )
         try:
             archive = _Archive(config, spark, on_round or _ignore, on_maintenance or _ignore)
+            archive.gate = gate
             return archive.run(should_stop)
         finally:
             if own:
@@ -250,18 +261,25 @@ class _Archive:
         on_maintenance: OnMaintenance = _ignore,
     ) -> None:
         self._config = config
-        self._spark = spark
+        # A commit is staged by a setting of the session, so each archive has one.
+        self._spark = session_for(spark, config.place)
+        self.gate = _NO_GATE
         self._on_round, self._on_maintenance = on_round, on_maintenance
         assert config.table is not None, "of_each_topic names it"
         self._table = TableName.parse(config.table)
         self._catalog = open_catalog(config.place)
-        self._publisher = Publisher(spark, self._table, self._catalog)
+        self._publisher = Publisher(self._spark, self._table, self._catalog)
+        self._typed = TypedRounds(self._spark, self._table, self._catalog, config.place)
+        if config.values:
+            self._spark.conf.set("spark.sql.caseSensitive", "true")  # as schemas are
         self._client = {**config.client, "bootstrap.servers": config.bootstrap}
         self._cluster = ClusterClient(self._client)
         self._pacer = RoundPacer(
             bytes_min=config.round_bytes_min,
             wait_ms_max=config.round_wait_ms,
             records_max=config.round_records_max,
+            quiet_wait_ms=config.quiet_wait_ms,
+            quiet_bytes_max=config.quiet_bytes_max,
         )
         self._rounds = self._records = 0
 
@@ -287,7 +305,8 @@ class _Archive:
                 sleep(self._config.poll_interval_ms / 1000)
                 continue
             try:
-                self._round(progress, start, target)
+                with self.gate:
+                    self._round(progress, start, target)
             except TableMoved:
                 lost_races += 1
                 if lost_races > _LOST_RACES_MAX:
@@ -335,47 +354,13 @@ class _Archive:
             log.warning("%s: maintenance failed", self._table.in_spark, exc_info=True)
 
     def _create_table(self) -> None:
-        table = load_table_or_none(self._catalog, self._table)
-        if table is not None:
-            check_layout(table)
-            check_mode(table, self._config.mode)
-            self._add_columns({field.name for field in table.schema().fields})
-            if self._stages and table.properties.get(WAP_PROPERTY) != "true":
-                self._spark.sql(
-                    f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES"
-                    f" ('{WAP_PROPERTY}'='true')"
-                )
-            return
-        with creating(self._config.place):
-            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._table.namespace_in_spark}")
-        # A resume reads the bounds of offset; bounds of the payload would only cost.
-        metrics = "write.metadata.metrics.column"
-        added = ", ".join(f"{name} {kind}" for name, kind in ADDED_COLUMNS.items())
-        self._spark.sql(
-            f"""CREATE TABLE IF NOT EXISTS {self._table.in_spark} (
-                topic string, partition int, offset bigint, timestamp timestamp, key binary,
-                headers array<struct<key: string, value: binary>>, value binary, {added})
-            USING iceberg PARTITIONED BY (topic, partition)
-            TBLPROPERTIES ('format-version'='2', 'write.distribution-mode'='none',
-                'write.spark.fanout.enabled'='true', 'commit.retry.num-retries'='20',
-                '{WAP_PROPERTY}'='{str(self._stages).lower()}',
-                '{MODE_PROPERTY}'='{self._config.mode}',
-                'write.parquet.compression-codec'='{self._config.compression}',
-                'write.metadata.delete-after-commit.enabled'='true',
-                'write.metadata.previous-versions-max'='20',
-                '{metrics}.offset'='full', '{metrics}.timestamp'='full',
-                '{metrics}.key'='none', '{metrics}.value'='none')"""
+        layout = Layout(
+            self._config.mode,
+            self._config.compression,
+            is_daily=self._config.is_daily,
+            is_typed=bool(self._config.values),
         )
-
-    @property
-    def _stages(self) -> bool:
-        return self._config.mode == APPEND
-
-    def _add_columns(self, present: set[str]) -> None:
-        """Add the columns that a table of an earlier version lacks; its rows are null there."""
-        for name, kind in ADDED_COLUMNS.items():
-            if name not in present:
-                self._spark.sql(f"ALTER TABLE {self._table.in_spark} ADD COLUMN {name} {kind}")
+        ensure_table(self._spark, self._catalog, self._config.place, self._table, layout)
 
     def _progress(self) -> Progress:
         return read_progress(self._catalog.load_table(self._table.in_catalog))
@@ -424,26 +409,27 @@ class _Archive:
 
     def _commit(self, progress: Progress, start: Offsets, end: StreamPosition) -> None:
         """Write [start, end) and record both, in one snapshot. Raises TableMoved."""
-        reader = self._spark.read.format("headrace").option(
-            "subscribe", ",".join(self._config.topics)
-        )
-        for name, value in self._client.items():
-            reader = reader.option(f"kafka.{name}", value)
-        # Partitions outside the round (deleted topics in the table) are irrelevant here.
-        frame = (
-            reader.option("startingOffsets", offsets_to_json(start))
-            .option("endingOffsets", offsets_to_json(end.offsets))
-            .option("topicIds", json.dumps(end.topic_ids))
-            .option("failOnDataLoss", str(self._config.fail_on_data_loss).lower())
-            .option("maxRecordsPerTask", str(self._config.task_records_max))
-            .load()
-        )
+        frame = self._frame(start, end)
         topic_ids = json.dumps(progress.topic_ids | end.topic_ids, sort_keys=True)
         properties = {
             OFFSETS_PROPERTY: json.dumps(end.offsets, sort_keys=True),
             TOPIC_IDS_PROPERTY: topic_ids,
         }
-        if not self._stages:
+        if not self._config.values:
+            self._publish(frame, progress, start, end, properties)
+            return
+        with self._typed.split(frame, start, end.offsets, properties) as rows:
+            self._publish(rows, progress, start, end, properties)
+
+    def _publish(
+        self,
+        frame: Any,
+        progress: Progress,
+        start: Offsets,
+        end: StreamPosition,
+        properties: dict[str, str],
+    ) -> None:
+        if self._config.mode != APPEND:
             self._publisher.merge(frame, end.offsets, properties=properties)
             return
         self._publisher.commit(
@@ -452,6 +438,24 @@ class _Archive:
             end.offsets,
             since_snapshot_id=progress.snapshot_id,
             properties=properties,
+        )
+
+    def _frame(self, start: Offsets, end: StreamPosition) -> Any:
+        """The records [start, end)."""
+        reader = self._spark.read.format("headrace").option(
+            "subscribe", ",".join(self._config.topics)
+        )
+        for name, value in self._client.items():
+            reader = reader.option(f"kafka.{name}", value)
+        # Partitions outside the round (deleted topics in the table) are irrelevant here.
+        return (
+            reader.option("startingOffsets", offsets_to_json(start))
+            .option("endingOffsets", offsets_to_json(end.offsets))
+            .option("topicIds", json.dumps(end.topic_ids))
+            .option("failOnDataLoss", str(self._config.fail_on_data_loss).lower())
+            .option("maxRecordsPerTask", str(self._config.task_records_max))
+            .options(**pinned_values(self._config.values, self._config.topics))
+            .load()
         )
 
 

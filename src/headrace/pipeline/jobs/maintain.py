@@ -24,7 +24,8 @@ from headrace.pipeline.catalog import (
     open_catalog,
     read_progress,
 )
-from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+from headrace.pipeline.session import SessionConfig, make_session
+from headrace.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pathlib import Path

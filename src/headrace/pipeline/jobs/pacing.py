@@ -13,17 +13,28 @@ UNKNOWN_RECORD_BYTES = 100
 class RoundPacer:
     """Decides whether the backlog of a topic is worth a round."""
 
-    def __init__(self, *, bytes_min: int, wait_ms_max: int, records_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        bytes_min: int,
+        wait_ms_max: int,
+        records_max: int,
+        quiet_wait_ms: int | None = None,
+        quiet_bytes_max: int = 0,
+    ) -> None:
         self._bytes_min = bytes_min
         self._wait_ms_max = wait_ms_max
         self._records_max = records_max
+        self._quiet_wait_ms = quiet_wait_ms
+        self._quiet_bytes_max = quiet_bytes_max
         self._waiting_since_ms: int | None = None
 
     def is_due(self, record_count: int, record_bytes: float | None, now_ms: int) -> bool:
         """Return whether to archive a backlog of this many records of this mean size now.
 
         A backlog is due when it fills a round, when it is expected to fill `bytes_min` of files, or
-        when `wait_ms_max` have passed since it was first seen.
+        when `wait_ms_max` have passed since it was first seen; `quiet_wait_ms`, if it is as small
+        as that of a quiet topic still: waiting longer would make no file worth the name.
         """
         if record_count == 0:
             self._waiting_since_ms = None
@@ -33,7 +44,11 @@ class RoundPacer:
         if record_count >= self._records_max:
             return True
         size = record_count * (record_bytes or UNKNOWN_RECORD_BYTES)
-        return size >= self._bytes_min or now_ms - self._waiting_since_ms >= self._wait_ms_max
+        waited_ms = now_ms - self._waiting_since_ms
+        is_quiet = self._quiet_wait_ms is not None and size <= self._quiet_bytes_max
+        if is_quiet and waited_ms >= (self._quiet_wait_ms or 0):
+            return True
+        return size >= self._bytes_min or waited_ms >= self._wait_ms_max
 
     def begun(self) -> None:
         """Note that a round took the backlog: the wait of later records starts over."""

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 Format = Literal["avro", "json", "protobuf"]
 FORMATS = ("avro", "json", "protobuf")
 NAMES = (
-    "valueFormat", "valueSchemaFile", "valueMessage", "valueSubject", "valueSchemaId",
+    "valueFormat", "valueSchemaFile", "valueMessage", "valueSubject", "valueSchemaVersion",
+    "valueSchemaId",
     "schemaRegistry", "schemaRegistry.user", "schemaRegistry.password", "onUndecodable",
 )  # fmt: skip
+LATEST = "latest"
 _PLACES = ("prefix", "header")
 _REACTIONS = ("column", "fail")
 
@@ -36,7 +38,8 @@ class RegistryAccess:
 class TypedOptions:
     """What values are: `file` is a path; `subject` None is `<topic>-value`.
 
-    `message` is the full name of a Protobuf message, "" the first of its file.
+    `message` is the full name of a Protobuf message, "" the first of its file. `version` of the
+    subject gives the columns; "latest" may be another one in each process.
     """
 
     format: Format
@@ -44,6 +47,7 @@ class TypedOptions:
     message: str = ""
     subject: str | None = None
     registry: RegistryAccess | None = None
+    version: str = LATEST
     id_in_header: bool = False
     fails: bool = False
 
@@ -70,6 +74,12 @@ def parse_typed(options: Mapping[str, str]) -> TypedOptions | None:
             "The option schemaRegistry must not contain a user or a password. Use"
             " schemaRegistry.user and schemaRegistry.password."
         )
+    version = options.get("valueschemaversion", LATEST)
+    if version != LATEST and (not version.isdecimal() or url is None):
+        raise OptionInvalid(
+            f"Option valueSchemaVersion must be {LATEST} or a number, with schemaRegistry, not"
+            f" {version!r}."
+        )
     registry = None
     if url is not None:
         user, password = (options.get(f"schemaregistry.{name}", "") for name in _LOGIN)
@@ -80,6 +90,7 @@ def parse_typed(options: Mapping[str, str]) -> TypedOptions | None:
         options.get("valuemessage", ""),
         options.get("valuesubject"),
         registry,
+        version,
         id_in_header=_word(options, "valueSchemaId", _PLACES) == "header",
         fails=_word(options, "onUndecodable", _REACTIONS) == "fail",
     )

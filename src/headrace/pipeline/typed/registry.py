@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from headrace.pipeline.errors import OptionInvalid, RegistryUnavailable
+from headrace.pipeline.typed.options import LATEST
 
 if TYPE_CHECKING:
     from headrace.pipeline.typed.options import RegistryAccess
@@ -45,20 +46,29 @@ class SchemaUnknown(Exception):
     """The registry has no such schema."""
 
 
-def latest(
-    access: RegistryAccess, subject: str, *, is_serialized: bool = False
+def of_subject(
+    access: RegistryAccess, subject: str, version: str, *, is_serialized: bool = False
 ) -> RegisteredSchema:
-    """The latest version of a subject. Raises OptionInvalid, RegistryUnavailable."""
-    path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest"
-    try:
-        found = _get(access, path)
-    except SchemaUnknown as error:
-        raise OptionInvalid(
-            f"The registry {access.url} has no subject {subject!r}. Register the schema, or name"
-            " the subject with valueSubject."
-        ) from error
+    """A version of a subject, or its latest. Raises OptionInvalid, RegistryUnavailable."""
+    found = _version(access, subject, version)
     schema = _schema_of(access, found, int(found.get("id", -1)))
     return by_id(access, schema.id, is_serialized=True) if is_serialized else schema
+
+
+def latest_version(access: RegistryAccess, subject: str) -> str:
+    """The number of a subject's latest version. Raises OptionInvalid, RegistryUnavailable."""
+    return str(_version(access, subject, LATEST).get("version", LATEST))
+
+
+def _version(access: RegistryAccess, subject: str, version: str) -> dict[str, Any]:
+    path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}"
+    try:
+        return _get(access, path)
+    except SchemaUnknown as error:
+        raise OptionInvalid(
+            f"The registry {access.url} has no {version} version of a subject {subject!r}. Register"
+            " the schema, or name the subject with valueSubject."
+        ) from error
 
 
 @lru_cache(maxsize=1_024)

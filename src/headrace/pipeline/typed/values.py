@@ -62,7 +62,9 @@ class TypedValues:
             if not subject:
                 raise OptionInvalid("Set valueSubject: there is no single topic to derive it from.")
             serialized = options.format == "protobuf"
-            self.schema = registries.latest(options.registry, subject, is_serialized=serialized)
+            self.schema = registries.of_subject(
+                options.registry, subject, options.version, is_serialized=serialized
+            )
             if self.schema.type != _SCHEMA_TYPES[options.format]:
                 raise OptionInvalid(
                     f"The subject {subject} has a schema of type {self.schema.type}: set"

@@ -1,0 +1,120 @@
+"""`headrace pipeline tables`: the service that keeps topics as tables.
+
+Invariants: Spark is imported only when the service runs, and only through `headrace.pipeline`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.output import say
+from headrace.cli.pipeline_session import MASTER, job_module, restarted, stop_on_interrupt
+
+if TYPE_CHECKING:
+    from headrace.cli.session import CliSession
+
+_LOGIN = {
+    "schemaRegistry.user": "HEADRACE_SCHEMA_REGISTRY_USER",
+    "schemaRegistry.password": "HEADRACE_SCHEMA_REGISTRY_PASSWORD",
+}
+
+
+@click.command()
+@MASTER
+@click.option(
+    "--schema-registry",
+    metavar="URL",
+    help="For topics with typed values. Its login: HEADRACE_SCHEMA_REGISTRY_USER and _PASSWORD.",
+)
+@click.option(
+    "--quiet-wait",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Records of a quiet topic wait this long for others before a commit.",
+)
+@click.option(
+    "--round-wait",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Records of a busy topic wait at most this long.",
+)
+@click.option(
+    "--rounds",
+    default=2,
+    show_default=True,
+    type=click.IntRange(min=1, max=64),
+    help="Tables that are written at the same time.",
+)
+@click.option(
+    "--memory",
+    default=2048,
+    show_default=True,
+    type=click.IntRange(min=512),
+    metavar="MIB",
+    help="Memory of Spark's Java process.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Do not print a line per commit.")
+@click.pass_obj
+def tables(session: CliSession, /, quiet: bool, **options: Any) -> None:
+    """Keep all topics that `headrace table enable` names as Iceberg tables.
+
+    Runs until it is stopped. Several may run, on any machines: each topic is served by one of
+    them, and by another when that one dies. It can be killed at any moment without loss.
+
+    \b
+    Example:
+      headrace pipeline tables --master local[4]
+    """
+    session.check_reachable()
+    job, sessions = job_module("jobs.tables"), job_module("session")
+    registry = {}
+    if options["schema_registry"]:
+        login = {name: os.environ.get(variable, "") for name, variable in _LOGIN.items()}
+        registry = {"schemaRegistry": options["schema_registry"], **login}
+    config = job.TablesConfig(
+        session.bootstrap,
+        session.client_config,
+        registry,
+        quiet_wait_ms=int(options["quiet_wait"] * 1000),
+        round_wait_ms=int(options["round_wait"] * 1000),
+        rounds_max=options["rounds"],
+    )
+    stop = stop_on_interrupt("round")
+    spark = sessions.make_session(
+        sessions.SessionConfig(
+            options["master"],
+            has_iceberg=True,
+            memory_mb=options["memory"],
+        )
+    )
+    try:
+        restarted(
+            lambda: job.serve_tables(
+                config,
+                spark=spark,
+                on_round=_ignore if quiet else _say,
+                on_failure=lambda topic, why: say(f"{topic}: not served, trying again: {why}"),
+                should_stop=lambda: stop.wanted,
+            ),
+            "The service of tables",
+        )
+    finally:
+        spark.stop()
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _say(done: Any) -> None:
+    say(
+        f"{done.table}: {done.record_count:,} records in {done.elapsed_ms / 1000:.1f} s,"
+        f" {done.remaining:,} to go"
+    )

@@ -1,0 +1,129 @@
+"""`headrace table`: which topics are kept as Iceberg tables, and how far these are.
+
+Invariants: enabling and disabling are settings of the topic; `headrace pipeline tables` acts on
+them. Nothing here starts Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.client import kafka_admin
+from headrace.cli.completion import complete_topics
+from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.pipeline_session import job_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.cli.session import CliSession
+
+_SETTING = "headrace.table"
+_ALL = (_SETTING, f"{_SETTING}.value", f"{_SETTING}.warehouse")
+TOPIC = click.argument("topic", shell_complete=complete_topics)
+
+
+@click.group()
+def table() -> None:
+    """Keep topics as Iceberg tables.
+
+    \b
+    Examples:
+      headrace table enable orders --warehouse /srv/warehouse
+      headrace table enable customers --mode upsert --warehouse /srv/warehouse
+      headrace pipeline tables        # the service that fills them
+      headrace table status
+    """
+
+
+def _alter(session: CliSession, topic: str, values: Mapping[str, str | None]) -> None:
+    """Set settings of a topic; None removes one."""
+    library = kafka_admin()
+    put, remove = library.AlterConfigOpType.SET, library.AlterConfigOpType.DELETE
+    resource = library.ConfigResource(
+        library.ResourceType.TOPIC,
+        topic,
+        incremental_configs=[
+            library.ConfigEntry(name, value, incremental_operation=remove if value is None else put)
+            for name, value in values.items()
+        ],
+    )
+    futures = session.admin().incremental_alter_configs(
+        [resource], request_timeout=session.timeout_s
+    )
+    session.answer(futures[resource], f"change settings of topic {topic!r}")
+
+
+@table.command()
+@TOPIC
+@click.option(
+    "--warehouse",
+    required=True,
+    metavar="DIR",
+    help="A directory that the service can write to; an absolute path.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["append", "upsert"]),
+    default="append",
+    show_default=True,
+    help="upsert: keep the latest record of each key, as a compacted topic does.",
+)
+@click.option(
+    "--value",
+    type=click.Choice(["binary", "avro", "json", "protobuf"]),
+    default="binary",
+    show_default=True,
+    help="Columns by the topic's schema; what cannot be decoded goes to a side table.",
+)
+@click.pass_obj
+def enable(session: CliSession, topic: str, warehouse: str, mode: str, value: str) -> None:
+    """Keep a topic as a table, from its first record on."""
+    place = job_module("warehouse").Warehouse.at(warehouse)
+    if not place.folder.is_absolute():
+        raise CommandFailed(
+            f"The warehouse {warehouse} is a relative path, which names another directory for each"
+            " process; nothing was changed",
+            "Give the absolute path as the service sees it",
+            USAGE,
+        )
+    session.describe_topics([topic])
+    _alter(session, topic, dict(zip(_ALL, (mode, value, str(place.folder)), strict=True)))
+    click.echo(
+        f"{topic} is kept as a table in {place.folder} while `headrace pipeline tables` runs"
+    )
+
+
+@table.command()
+@TOPIC
+@click.pass_obj
+def disable(session: CliSession, topic: str) -> None:
+    """Stop keeping a topic as a table. The table stays, and is continued when enabled again."""
+    session.describe_topics([topic])
+    _alter(session, topic, dict.fromkeys(_ALL))
+    click.echo(f"{topic} is no longer kept as a table")
+
+
+@table.command()
+@click.argument("topics", nargs=-1, shell_complete=complete_topics)
+@AS_JSON
+@click.pass_obj
+def status(session: CliSession, topics: tuple[str, ...], *, as_json: bool) -> None:
+    """Show how far the tables of topics are: of those named, or of all that are enabled."""
+    if topics:
+        session.describe_topics(list(topics))
+    else:
+        session.check_reachable()
+    settings = {**session.client_config, "bootstrap.servers": session.bootstrap}
+    rows = job_module("jobs.table_status").status_of(settings, topics)
+    if as_json:
+        print_json([row._asdict() for row in rows])
+        return
+    shown: list[list[Any]] = [
+        [row.topic, row.mode, row.table, row.pending, row.committed_at or "-", row.problem or ""]
+        for row in rows
+    ]
+    print_table(["topic", "mode", "table", "pending", "last commit", "problem"], shown)

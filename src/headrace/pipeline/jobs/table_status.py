@@ -1,0 +1,82 @@
+"""How far the tables of topics are: what brokers and tables themselves say, without Spark.
+
+Invariants: reads only. A table that cannot be read is a line with its problem.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import HeadraceError
+from headrace.pipeline.catalog import (
+    load_table_or_none,
+    open_catalog,
+    read_progress,
+    table_of_topic,
+)
+from headrace.pipeline.cluster import ClusterClient
+from headrace.pipeline.jobs.table_settings import TableSetting, tables_of
+from headrace.pipeline.planning import build, offset_of, total, walk
+from headrace.pipeline.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class TableStatus(NamedTuple):
+    """One topic's table. `pending` counts offsets that are not in it; None: not known."""
+
+    topic: str
+    mode: str
+    value: str
+    warehouse: str
+    table: str
+    pending: int | None = None
+    committed_at: str | None = None
+    problem: str | None = None
+
+
+def status_of(client: dict[str, str], topics: Sequence[str]) -> list[TableStatus]:
+    """The tables of these topics, or of all that are enabled. Raises BrokerUnavailable."""
+    cluster = ClusterClient(client)
+    enabled = tables_of(cluster)
+    found = []
+    for topic in topics or list(enabled):
+        if topic not in enabled:
+            found.append(TableStatus(topic, "none", "", "", ""))
+            continue
+        setting = enabled[topic]
+        try:
+            found.append(_status(cluster, topic, setting))
+        except HeadraceError as error:
+            found.append(TableStatus(topic, *_named(setting), "", problem=str(error)))
+    return found
+
+
+def _named(setting: TableSetting) -> tuple[str, str, str]:
+    return setting.mode, setting.value, setting.warehouse
+
+
+def _status(cluster: ClusterClient, topic: str, setting: TableSetting) -> TableStatus:
+    place = Warehouse.at(setting.warehouse)
+    name = table_of_topic(place, topic)
+    present = load_table_or_none(open_catalog(place), name) if place.is_there else None
+    partitions = cluster.partitions_of((topic,), None)
+    first, end = cluster.earliest(partitions), cluster.latest(partitions)
+    if present is None:
+        pending = total(first, end)
+        return TableStatus(topic, *_named(setting), name.in_spark, pending, None, "no table yet")
+    progress = read_progress(present)
+    reached = build(
+        [(t, p, max(low, offset_of(progress.offsets, t, p, low))) for t, p, low in walk(first)]
+    )
+    snapshot = present.current_snapshot()
+    committed_at = (
+        None
+        if snapshot is None
+        else datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+    )
+    return TableStatus(
+        topic, *_named(setting), name.in_spark, total(reached, end), committed_at, None
+    )
