@@ -8,12 +8,21 @@ import duckdb
 import pytest
 from confluent_kafka import Producer
 
-from headrace.pipeline.catalog import TableName, load_table, open_catalog, table_of_topic
+from headrace.pipeline.catalog import (
+    OFFSETS_PROPERTY,
+    TableName,
+    load_table,
+    open_catalog,
+    read_progress,
+    table_of_topic,
+)
 from headrace.pipeline.demo.clients import create_topic
-from headrace.pipeline.errors import OptionInvalid, TableUnusable
+from headrace.pipeline.errors import OptionInvalid, TableMoved, TableUnusable
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive, run_archives
 from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
+from headrace.pipeline.publishing import Publisher
+from headrace.pipeline.session import session_for
 
 
 def test_each_topic_has_a_table_of_its_own_that_duckdb_and_pyiceberg_read(
@@ -114,6 +123,42 @@ def test_a_merge_that_changes_nothing_is_progress_all_the_same(
         assert run_archive(config, spark=spark).record_count == 1
     assert run_archive(config, spark=spark).record_count == 0
     assert spark.table(f"headrace.{table}").count() == 0
+
+
+@pytest.mark.parametrize("deletes_later", [False, True])
+def test_a_merge_that_was_overtaken_brings_no_deleted_key_back(
+    spark, broker, topic, warehouse, table, deletes_later
+):
+    """One writer reads progress; another merges the key, and a tombstone, before it merges."""
+    producer = Producer({"bootstrap.servers": broker})
+    config = ArchiveConfig(broker, topic, warehouse.folder, table, mode="upsert")
+    place = TableName.parse(table)
+
+    def archived(key, value):
+        producer.produce(topic, value, key, 0)
+        assert producer.flush(60) == 0
+        assert run_archive(config, spark=spark).record_count == 1
+
+    archived(b"other", b"0")
+    catalog = open_catalog(warehouse)
+    progress = read_progress(catalog.load_table(place.in_catalog))
+    archived(b"k", b"1")
+    if deletes_later:
+        archived(b"k", None)
+    expected = {b"other"} if deletes_later else {b"other", b"k"}
+    own = session_for(spark, warehouse)
+    source = own.read.format("headrace").option("kafka.bootstrap.servers", broker)
+    late = source.option("subscribe", topic).load().where("offset = 1")
+    with pytest.raises(TableMoved, match="another writer changed the table"):
+        Publisher(own, place, catalog).merge(
+            late,
+            {topic: {"0": 2}},
+            since_snapshot_id=progress.snapshot_id,
+            properties={OFFSETS_PROPERTY: json.dumps({topic: {"0": 2}})},
+        )
+    rows = spark.table(f"headrace.{table}").collect()
+    assert {bytes(row.key) for row in rows} == expected
+    assert run_archive(config, spark=spark).record_count == 0
 
 
 def test_typed_values_are_columns_and_what_is_none_is_a_side_table(

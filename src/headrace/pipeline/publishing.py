@@ -9,8 +9,11 @@ are added by an OverwriteFiles operation that replaces nothing, which Iceberg re
 and validates against the snapshot that the progress was read from. A kill between the steps leaves
 a staged snapshot, which expires like others.
 
+A merge is staged, too, and published only if the table still is what the progress was read from.
+
 Relies on this behaviour of Iceberg 1.12: `BaseOverwriteFiles.operation` is `append` if files are
-added and none is deleted; compaction (`replace`) does not count as a conflict.
+added and none is deleted; compaction (`replace`) does not count as a conflict;
+`CherryPickOperation` makes a staged overwrite current only if its parent is the current snapshot.
 """
 
 from __future__ import annotations
@@ -69,35 +72,64 @@ class Publisher:
             self._spark.conf.unset("spark.wap.id")
         self._publish(self._staged(wap_id), start, end, since_snapshot_id, properties)
 
-    def merge(self, frame: Any, end: Offsets, *, properties: Mapping[str, str]) -> None:
+    def merge(
+        self,
+        frame: Any,
+        end: Offsets,
+        *,
+        since_snapshot_id: int | None,
+        properties: Mapping[str, str],
+    ) -> None:
         """Replace the rows of the keys in `frame` by its latest ones, and delete those whose latest
         record is a tombstone, with snapshot properties.
 
-        A key is one of a partition, as for compaction. Raises TableMoved if another writer changed
-        the table meanwhile.
+        A key is one of a partition, as for compaction. Raises TableMoved if the table has changed
+        since the snapshot: a key that a later tombstone deleted would be inserted again.
         """
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
         latest = Window.partitionBy("topic", "partition", "key").orderBy(f.col("offset").desc())
         rows = frame.withColumn("_rank", f.row_number().over(latest))
-        view = f"headrace_{uuid4().hex}"
+        view, wap_id = f"headrace_{uuid4().hex}", f"headrace-{uuid4().hex}"
         rows.where("_rank = 1").drop("_rank").createOrReplaceTempView(view)
-        for name, value in properties.items():
-            self._spark.conf.set(_SNAPSHOT_PROPERTY + name, value)
+        settings = {_SNAPSHOT_PROPERTY + name: value for name, value in properties.items()}
+        settings["spark.wap.id"] = wap_id
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
         try:
             self._spark.sql(_MERGE.format(table=self._table.in_spark, rows=view))
         except Exception as error:
             if any(phrase in str(error) for phrase in _CONFLICTS):
-                raise TableMoved(
-                    f"{self._table.in_spark}: another writer changed rows of this round."
-                ) from error
+                raise self._overtaken() from error
             raise
         finally:
-            for name in properties:
-                self._spark.conf.unset(_SNAPSHOT_PROPERTY + name)
+            for name in settings:
+                self._spark.conf.unset(name)
             self._spark.catalog.dropTempView(view)
+        staged = self._staged_or_none(wap_id)
+        if staged is not None:
+            self._advance(staged, since_snapshot_id)
         self._record_unchanged(end, properties)
+
+    def _advance(self, staged: Any, since_snapshot_id: int | None) -> None:
+        """Make the staged snapshot the current one, whose parent it must be."""
+        from py4j.protocol import Py4JJavaError
+
+        if staged.parent_snapshot_id != since_snapshot_id:
+            raise self._overtaken()
+        try:
+            self._java_table().manageSnapshots().cherrypick(staged.snapshot_id).commit()
+        except Py4JJavaError as error:
+            if any(phrase in str(error) for phrase in (*_CONFLICTS, "Cannot cherry-pick")):
+                raise self._overtaken() from error
+            raise
+
+    def _overtaken(self) -> TableMoved:
+        return TableMoved(
+            f"{self._table.in_spark}: another writer changed the table during this round, which was"
+            " not committed. Run the archive again; if this repeats, end the other writer."
+        )
 
     def _record_unchanged(self, end: Offsets, properties: Mapping[str, str]) -> None:
         """A merge that changes no row commits no snapshot: its end goes to the table."""
@@ -108,15 +140,27 @@ class Publisher:
         pairs = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
         self._spark.sql(f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES ({pairs})")
 
-    def _staged(self, wap_id: str) -> int:
-        """The id of the staged snapshot."""
+    def _staged_or_none(self, wap_id: str) -> Any:
         for snapshot in reversed(self._catalog.load_table(self._table.in_catalog).snapshots()):
             if snapshot.summary and snapshot.summary.additional_properties.get(_WAP_ID) == wap_id:
-                return int(snapshot.snapshot_id)
+                return snapshot
+        return None
+
+    def _staged(self, wap_id: str) -> int:
+        """The id of the staged snapshot."""
+        staged = self._staged_or_none(wap_id)
+        if staged is not None:
+            return int(staged.snapshot_id)
         raise TableMoved(
             f"{self._table.in_spark}: the files of this round were not staged, or their snapshot"
             f" has expired. The table property {WAP_PROPERTY} must be true; an archive sets it"
             " when it starts."
+        )
+
+    def _java_table(self) -> Any:
+        return self._spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(  # noqa: SLF001 - pyspark has no public way
+            self._spark._jsparkSession,  # noqa: SLF001
+            self._table.in_spark,
         )
 
     def _publish(
@@ -130,10 +174,7 @@ class Publisher:
         from py4j.protocol import Py4JJavaError
 
         jvm = self._spark._jvm  # noqa: SLF001 - pyspark has no public way
-        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-            self._spark._jsparkSession,  # noqa: SLF001
-            self._table.in_spark,
-        )
+        table = self._java_table()
         files = list(table.snapshot(staged_id).addedDataFiles(table.io()))
         # Without files an overwrite would be recorded as such, and nothing can conflict.
         update = table.newOverwrite() if files else table.newAppend()

@@ -430,7 +430,12 @@ class _Archive:
         properties: dict[str, str],
     ) -> None:
         if self._config.mode != APPEND:
-            self._publisher.merge(frame, end.offsets, properties=properties)
+            self._publisher.merge(
+                frame,
+                end.offsets,
+                since_snapshot_id=progress.snapshot_id,
+                properties=properties,
+            )
             return
         self._publisher.commit(
             frame,

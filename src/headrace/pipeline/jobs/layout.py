@@ -41,11 +41,6 @@ class Layout(NamedTuple):
     is_daily: bool = False
     is_typed: bool = False
 
-    @property
-    def stages(self) -> bool:
-        """Whether its commits are staged first (`publishing.py`)."""
-        return self.mode == APPEND
-
 
 def side_table(table: TableName) -> TableName:
     """The table of what a typed table cannot hold: of the same name, in a namespace beside it."""
@@ -72,7 +67,7 @@ def ensure_table(
     for name, kind in ADDED_COLUMNS.items():
         if name not in columns:  # of an earlier version; its rows are null there
             spark.sql(f"ALTER TABLE {table.in_spark} ADD COLUMN {name} {kind}")
-    if layout.stages and present.properties.get(WAP_PROPERTY) != "true":
+    if present.properties.get(WAP_PROPERTY) != "true":
         spark.sql(f"ALTER TABLE {table.in_spark} SET TBLPROPERTIES ('{WAP_PROPERTY}'='true')")
     if layout.is_daily and present.sort_order().is_unsorted:
         _order(spark, table)
@@ -105,7 +100,7 @@ def _create(
         TBLPROPERTIES ('format-version'='2', 'write.distribution-mode'='none',
             'write.spark.fanout.enabled'='{str(not layout.is_daily).lower()}',
             'commit.retry.num-retries'='20',
-            '{WAP_PROPERTY}'='{str(layout.stages).lower()}', '{MODE_PROPERTY}'='{layout.mode}',
+            '{WAP_PROPERTY}'='true', '{MODE_PROPERTY}'='{layout.mode}',
             'write.parquet.compression-codec'='{layout.compression}',
             'write.metadata.delete-after-commit.enabled'='true',
             'write.metadata.previous-versions-max'='20', {without_value}
