@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka import Producer
 from tests.integration.broker import wait_until
 
 from headrace.pipeline.catalog import ADDED_COLUMNS, TableName, lease, open_catalog, read_progress
@@ -242,3 +243,18 @@ def test_a_log_that_ends_before_the_table_is_not_archived_into_it(config, spark,
               f"'{{\"{topic}\": {{\"0\": 99}}}}')")  # fmt: skip
     with pytest.raises(RecordsLost, match="the table ends at offset 99, but the log holds 0 to 10"):
         run_archive(config, spark=spark)
+
+
+def test_what_was_archived_uncommitted_waits_for_its_transaction(config, spark, topic):
+    producer = Producer({"bootstrap.servers": config.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(5):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+    early = replace(config, client={"isolation.level": "read_uncommitted"})
+    assert run_archive(early, spark=spark).record_count == 5
+    assert run_archive(config, spark=spark).record_count == 0
+    producer.commit_transaction(30)
+    run_archive(config, spark=spark)
+    assert prove(config, spark) == 5

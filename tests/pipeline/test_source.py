@@ -1,13 +1,16 @@
 """Reading topics with Spark, in batches and as a stream."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
+from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.streams import run_available
 
@@ -279,3 +282,42 @@ def test_secrets_are_in_no_plan_checkpoint_log_or_error(
     seen = [plan, progress, str(refused.value), spark_log.read_text(), repr(frame)]
     for each in [text.encode() for text in seen] + stored:
         assert b"hidden-" not in each
+
+
+SLOW_READER = """
+import resource, sys, time
+from headrace.pipeline import direct, fetch
+from headrace.pipeline.options import SourceOptions
+from headrace.pipeline.planning import OffsetRange
+broker, topic, way, count = sys.argv[1:]
+read = {"direct": direct.read_directly, "client": fetch.read_through_client}[way]
+options = SourceOptions(client={"bootstrap.servers": broker})
+rows = 0
+for batch in read(OffsetRange(topic, 0, 0, int(count)), options):
+    rows += batch.num_rows
+    time.sleep(0.1)
+print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts ru_maxrss in KiB")
+@pytest.mark.parametrize("way", ["direct", "client"])
+@pytest.mark.parametrize("where", ["keys", "headers"])
+def test_what_a_slow_reader_holds_is_bounded_by_bytes_of_keys_and_headers_too(
+    broker, topic, where, way
+):
+    name, count, size = f"{topic}-wide", (440 if where == "keys" else 4_000), 900_000
+    create_topic(broker, name, 1, {})
+    producer = Producer({"bootstrap.servers": broker, "linger.ms": 0})
+    for _ in range(count):
+        if where == "keys":
+            producer.produce(name, None, b"k" * size, 0)
+        else:
+            producer.produce(name, None, None, 0, headers=[("h", b"h" * (size // 9))])
+        producer.flush(0.001)
+    assert producer.flush(120) == 0
+    command = [sys.executable, "-c", SLOW_READER, broker, name, way, str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    rows, peak_mib = map(int, done.stdout.split())
+    assert rows == count
+    assert peak_mib <= 320, "with all 400 MB in memory it would be 470"
