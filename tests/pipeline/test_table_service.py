@@ -22,6 +22,9 @@ from headrace.pipeline.jobs.tables import TablesConfig
 SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
 WIDER = {**SCHEMA, "properties": {"note": {"type": "string"}, **SCHEMA["properties"]}}
 
+START_S = 400
+"""Bounds a hang: a service starts Spark, which on a busy machine takes minutes."""
+
 
 def headrace(broker, *arguments):
     command = [sys.executable, "-m", "headrace", "--bootstrap", broker, *arguments]
@@ -52,6 +55,7 @@ def pending(broker, *topics):
     return [(row["topic"], row["pending"], row["problem"]) for row in found]
 
 
+@pytest.mark.timeout(1_800)
 def test_the_service_fills_tables_that_settings_name_and_survives_kills(
     broker, topic, send, spark, warehouse, tmp_path
 ):
@@ -76,12 +80,12 @@ def test_the_service_fills_tables_that_settings_name_and_survives_kills(
     publish(400)
     for first in (3_000, 6_000):  # killed as soon as a round is done
         with service(broker, log):
-            wait_until(lambda: pending(broker, topic)[0][1] < 3_000, timeout_s=240)
+            wait_until(lambda: pending(broker, topic)[0][1] < 3_000, timeout_s=START_S)
         send(topic, 3_000, first=first)
         publish(200)
     names = [(topic, 0, None), (kept, 0, None)]
     with service(broker, log):
-        wait_until(lambda: pending(broker, topic, kept) == names, timeout_s=240)
+        wait_until(lambda: pending(broker, topic, kept) == names, timeout_s=START_S)
         begun = time.monotonic()
         send(topic, 3, first=9_000)
         wait_until(lambda: pending(broker, topic) == names[:1], timeout_s=120)
