@@ -311,6 +311,8 @@ class _Archive:
                 lost_races += 1
                 if lost_races > _LOST_RACES_MAX:
                     raise
+            else:
+                lost_races = 0
             progress = self._progress()
 
     def _round(self, progress: Progress, start: Offsets, target: StreamPosition) -> None:
