@@ -284,8 +284,8 @@ def test_secrets_are_in_no_plan_checkpoint_log_or_error(
         assert b"hidden-" not in each
 
 
-SLOW_READER = """
-import resource, sys, time
+SLOW_READER = r"""
+import re, sys, time
 from headrace.pipeline import direct, fetch
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.planning import OffsetRange
@@ -296,11 +296,12 @@ rows = 0
 for batch in read(OffsetRange(topic, 0, 0, int(count)), options):
     rows += batch.num_rows
     time.sleep(0.1)
-print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+peak = re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())  # its own, not a parent's
+print(rows, int(peak[1]) >> 10)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="counts ru_maxrss in KiB")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("way", ["direct", "client"])
 @pytest.mark.parametrize("where", ["keys", "headers"])
 def test_what_a_slow_reader_holds_is_bounded_by_bytes_of_keys_and_headers_too(
@@ -314,10 +315,11 @@ def test_what_a_slow_reader_holds_is_bounded_by_bytes_of_keys_and_headers_too(
             producer.produce(name, None, b"k" * size, 0)
         else:
             producer.produce(name, None, None, 0, headers=[("h", b"h" * (size // 9))])
-        producer.flush(0.001)
+        if len(producer) > 100:
+            producer.flush(60)
     assert producer.flush(120) == 0
     command = [sys.executable, "-c", SLOW_READER, broker, name, way, str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     rows, peak_mib = map(int, done.stdout.split())
     assert rows == count
-    assert peak_mib <= 320, "with all 400 MB in memory it would be 470"
+    assert peak_mib <= 256, "with all 400 MB in memory it would be 470"
