@@ -193,7 +193,7 @@ async def test_a_partition_that_fails_does_not_take_the_messages_of_the_others_w
         queue = await Queue.make(rig, 3)
         await queue.append(batch(b"first"), partition=0)
         await queue.append(batch(b"second"), partition=2)
-        queue.topic.partitions[1].failure = DataCorrupt("a batch is damaged")
+        queue.topic.partitions[1].tenure.abandon(DataCorrupt("a batch is damaged"))
         messages = await queue.receive(max=10)
         assert sorted(values(messages)) == ["first", "second"]
         await queue.acknowledge(messages)
@@ -203,7 +203,7 @@ async def test_a_partition_that_fails_does_not_take_the_messages_of_the_others_w
 async def test_the_error_of_a_partition_is_returned_when_no_other_has_a_message():
     async with broker() as rig:
         queue = await Queue.make(rig, 2)
-        queue.topic.partitions[1].failure = DataCorrupt("a batch is damaged")
+        queue.topic.partitions[1].tenure.abandon(DataCorrupt("a batch is damaged"))
         status, answer = await queue.ask("receive", {"max": 10, "wait_ms": 50})
         assert status != 200
         assert "a batch is damaged" in answer["detail"]
@@ -213,7 +213,7 @@ async def test_the_error_of_a_partition_is_returned_when_no_other_has_a_message(
 async def test_a_receive_waits_for_healthy_partitions_while_another_one_fails():
     async with broker() as rig:
         queue = await Queue.make(rig, 2)
-        queue.topic.partitions[1].failure = DataCorrupt("a batch is damaged")
+        queue.topic.partitions[1].tenure.abandon(DataCorrupt("a batch is damaged"))
         waiting = asyncio.create_task(queue.receive(max=10, wait_ms=20_000))
         async with asyncio.timeout(10):
             while not queue.topic.partitions[0].waiters:
