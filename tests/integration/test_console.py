@@ -27,6 +27,7 @@ PAGES = [
     "topics/orders/partitions",
     "topics/orders/settings",
     "topics/orders/send",
+    "topics/orders?from=where&where=value.order > 390",
     "topics/empty",
     "groups",
     "groups/billing",
@@ -193,6 +194,52 @@ def test_a_value_is_shown_in_the_form_that_is_asked_for(browser):
         assert "000000  7b 22" in dialog.inner_text()
         dialog.get_by_label("Decode as").select_option("text")
         assert '{"order": ' in dialog.inner_text()
+
+
+def test_messages_are_found_by_an_expression_and_exported(browser, console_broker):
+    with browser.page("topics/orders") as page:
+        page.get_by_label("Show").select_option("where")
+        page.get_by_label("Expression (CEL)").fill("value.order >= 300 && value.order % 7 == 3")
+        page.get_by_label("Expression (CEL)").press("Enter")
+        page.get_by_text("records searched").wait_for()
+        rows = page.locator("tbody tr")
+        wanted = sorted(n for n in range(300, 400) if n % 7 == 3)
+        assert (
+            sorted(
+                json.loads(one)["order"]
+                for one in rows.locator("td:last-child bdi").all_inner_texts()
+            )
+            == wanted
+        )
+        assert page.get_by_text("The expression has no value for").is_visible()
+        page.get_by_text("This page elsewhere").click()
+        command = page.locator("pre", has_text="headrace find").inner_text()
+        found = run(f"{command} --json --http {console_broker.http}", console_broker)
+        assert (
+            sorted(json.loads(one["value"])["order"] for one in json.loads(found)["messages"])
+            == wanted
+        )
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Export as NDJSON").click()
+        lines = download.value.path().read_text().splitlines()
+        assert sorted(json.loads(json.loads(one)["value"])["order"] for one in lines) == wanted
+        page.get_by_label("Expression (CEL)").fill("value.order >")
+        page.get_by_label("Expression (CEL)").press("Enter")
+        page.get_by_role("alert").wait_for()
+        assert "where=value.order" in page.url
+
+
+def test_a_search_of_many_results_goes_on_where_its_link_says(browser):
+    with browser.page("topics/orders?from=where&where=value.order < 60") as page:
+        page.get_by_text("There is more to search.").wait_for()
+        assert page.locator("tbody tr").count() == 50
+        page.get_by_role("button", name="Search on").click()
+        page.wait_for_url("**after=**")
+        page.get_by_role("button", name="Search on").wait_for(state="detached")
+        assert page.locator("tbody tr").count() == 10
+        page.reload()
+        page.locator("tbody tr").first.wait_for()
+        assert page.locator("tbody tr").count() == 10
 
 
 def test_a_link_restores_what_a_page_showed(browser, console_broker):

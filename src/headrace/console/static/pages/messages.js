@@ -1,27 +1,32 @@
-// Messages of a topic: browsed by offset, time or key, or followed as they come.
+// Messages of a topic: browsed by offset or time, found by key or expression, exported, or followed
+// as they come.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { address, at, get, useData, words } from "../api.js";
 import { count, decoded, line, time, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
-import { Code, Dialog, Empty, Field, Loaded, Refusal, Select, Table } from "../ui.js";
+import { Code, Dialog, Empty, Field, Loaded, PageForms, Refusal, Select, Table } from "../ui.js";
 import { t } from "../words.js";
 
 const ROWS = 50;
 export const TAIL_ROWS = 200;
 const PARTITIONS_AT_ONCE = 16;
+const EXPORTED_MAX = 10_000;
+const START = { offset: "", time: "", key: "", where: "", after: "" };
+const EXAMPLE = 'value.amount > 100 && headers.region == "eu"';
 const FORMS = () => [["auto", t("Automatic")], ["json", "JSON"], ["text", t("Text")], ["hex", t("Hexadecimal")]];
 
 export function Messages({ topic, query }) {
   const [opened, setOpened] = useState(null);
   const from = query.from ?? "latest";
   return html`<div class="filters">
-      <${Select} label=${t("Show")} value=${from} onChange=${(one) => setQuery({ from: one, offset: "", time: "", key: "" })} options=${[
-        ["latest", t("the latest")], ["offset", t("from an offset")], ["time", t("from a time")], ["key", t("with a key")], ["live", t("as they come (live)")]]} />
-      <${Select} label=${t("Partition")} value=${query.partition ?? ""} onChange=${(partition) => setQuery({ partition, offset: "" })}
+      <${Select} label=${t("Show")} value=${from} onChange=${(one) => setQuery({ ...START, from: one })} options=${[
+        ["latest", t("the latest")], ["offset", t("from an offset")], ["time", t("from a time")], ["key", t("with a key")], ["where", t("by an expression")], ["live", t("as they come (live)")]]} />
+      <${Select} label=${t("Partition")} value=${query.partition ?? ""} onChange=${(partition) => setQuery({ partition, offset: "", after: "" })}
         options=${[["", t("all")], ...topic.partitions.map((one) => [one.partition, one.partition])]} />
       ${from === "offset" && html`<${Field} label=${t("Offset")}><input type="number" min="0" value=${query.offset ?? ""} onChange=${(event) => setQuery({ offset: event.target.value })} /><//>`}
       ${from === "time" && html`<${Field} label=${t("Time")}><input type="datetime-local" step="1" value=${query.time ?? ""} onChange=${(event) => setQuery({ time: event.target.value })} /><//>`}
-      ${from === "key" && html`<${Field} label=${t("Key")}><input value=${query.key ?? ""} onChange=${(event) => setQuery({ key: event.target.value })} /><//>`}
+      ${from === "key" && html`<${Field} label=${t("Key")}><input value=${query.key ?? ""} onChange=${(event) => setQuery({ key: event.target.value, after: "" })} /><//>`}
+      ${from === "where" && html`<${Field} label=${t("Expression (CEL)")}><input class="wide" spellcheck="false" autocomplete="off" maxlength="2048" placeholder=${EXAMPLE} value=${query.where ?? ""} onChange=${(event) => setQuery({ where: event.target.value, after: "" })} /><//>`}
       <${Select} label=${t("Decode as")} value=${query.as ?? "auto"} options=${FORMS()} onChange=${(as) => setQuery({ as })} />
     </div>
     ${from === "live"
@@ -48,11 +53,19 @@ async function latest(topic, number, signal) {
   return probe.end_offset > end ? page(topic, number, { offset: start }, signal) : probe;
 }
 
+const isSearch = (from) => from === "key" || from === "where";
+
+// What a page searches for; null: it reads messages by their place, or has nothing to search for yet.
+export function searched({ from, partition, ...query }) {
+  return isSearch(from) && query[from] ? { [from]: query[from], partition } : null;
+}
+
 async function read(topic, from, query, signal) {
-  if (from === "key") {
-    if (!query.key) return { records: [] };
-    const found = await get(at("topics", topic.name, "messages"), { key: query.key, partition: query.partition, limit: ROWS }, signal);
-    return { records: found.messages, isCut: !found.is_complete, searched: found.searched };
+  const search = searched(query);
+  if (isSearch(from)) {
+    if (!search) return { records: [] };
+    const found = await get(at("topics", topic.name, "messages"), { ...search, limit: ROWS, page_token: query.after }, signal);
+    return { records: found.messages, searched: found.searched, failed: found.failed, after: found.next_page_token };
   }
   const numbers = query.partition ? [Number(query.partition)] : topic.partitions.slice(0, PARTITIONS_AT_ONCE).map((one) => one.partition);
   const asked = from === "time" ? { timestamp_ms: Math.max(Date.parse(query.time) || 0, 0) } : { offset: Number(query.offset) || 0 };
@@ -73,20 +86,44 @@ async function read(topic, from, query, signal) {
 }
 
 function Browse({ topic, from, query, open }) {
-  const keys = [topic.name, from, query.partition, query.offset, query.time, query.key];
+  const keys = [topic.name, from, query.partition, query.offset, query.time, query.key, query.where, query.after];
   const state = useData((signal) => read(topic, from, query, signal), keys);
+  const search = searched(query);
+  const exported = exportOf(from, query);
   const hint = `echo 'hello' | ${words("headrace", "produce", topic.name)}`;
   return html`<${Loaded} state=${state}>${(data) => html`
     ${data.unreadable?.length > 0 && html`<div class="note bad"><strong>${t("Batches that cannot be decoded")}</strong>
       <ul>${data.unreadable.map((one) => html`<li>${one.partition}: ${one.offset}–${one.last_offset}: ${visible(one.reason, 300)}</li>`)}</ul></div>`}
     ${data.skipped > 0 && html`<p class="quiet">${t("Only the first {n} partitions are shown: choose one to see another.", { n: PARTITIONS_AT_ONCE })}</p>`}
-    ${data.isCut && html`<p class="quiet">${t("The search ended at its time limit after {n} records: a task searches all (headrace find).", { n: count(data.searched.records) })}</p>`}
+    ${data.searched && html`<${Progress} found=${data} />`}
+    ${from === "where" && !query.where && html`<p class="quiet">${t("For example")}: <code>${EXAMPLE}</code></p>`}
     ${data.records.length === 0
-      ? html`<${Empty} text=${from === "latest" ? t("No messages yet: here is how to send one.") : t("No message is there. To send one:")} command=${hint} />`
+      ? !data.after && html`<${Empty} text=${from === "latest" ? t("No messages yet: here is how to send one.") : t("No message is there. To send one:")} command=${hint} />`
       : html`<${Rows} topic=${topic} records=${data.records} open=${open} />`}
     <div class="tools"><button onClick=${state.again}>${t("Read again")}</button>
-      ${data.next != null && from !== "latest" && html`<button onClick=${() => setQuery({ from: "offset", offset: data.next, time: "" })}>${t("Next {n}", { n: ROWS })}</button>`}</div>
-  `}<//>`;
+      ${data.next != null && from !== "latest" && html`<button onClick=${() => setQuery({ from: "offset", offset: data.next, time: "" })}>${t("Next {n}", { n: ROWS })}</button>`}
+      ${data.after && html`<button onClick=${() => setQuery({ after: data.after })}>${t("Search on")}</button>`}
+      ${exported && ["ndjson", "csv"].map((format) => html`<a download href=${address(at("topics", topic.name, "export"), { ...exported, format, max: EXPORTED_MAX })}>${t("Export as {format}", { format: format.toUpperCase() })}</a>`)}</div>
+    ${exported && html`<p class="quiet">${t("An export has all that matches, at most {n} messages of the log, with all their bytes and headers.", { n: count(EXPORTED_MAX) })}</p>`}
+  `}<//>
+  ${search && html`<${PageForms} cli=${words("headrace", "find", topic.name, from === "where" ? "--filter" : "--key", search[from], ...(query.partition ? ["--partition", query.partition] : []))}
+    path=${address(at("topics", topic.name, "messages"), { ...search, limit: ROWS })} />`}`;
+}
+
+// How far a search came, and what it could not decide.
+function Progress({ found: { searched: done, failed, after } }) {
+  return html`<p class="quiet" role="status">${t("{n} records searched", { n: count(done.records) })}${after && ` · ${t("There is more to search.")}`}</p>
+    ${done.not_evaluated > 0 && html`<p class="quiet">${t("The expression has no value for {n} records; the first", { n: count(done.not_evaluated) })}: ${visible(done.not_evaluated_because, 300)}</p>`}
+    ${failed?.length > 0 && html`<div class="note bad"><strong>${t("Partitions that could not be searched")}</strong>
+      <ul>${failed.map((one) => html`<li>${one.topic} ${one.partition}: ${visible(one.error.detail ?? "", 300)}</li>`)}</ul></div>`}`;
+}
+
+// What the export of this page asks for; null: nothing was chosen to export.
+function exportOf(from, query) {
+  const search = searched(query);
+  if (search) return search;
+  if (from === "time" && query.time) return { since_ms: Math.max(Date.parse(query.time) || 0, 0), partition: query.partition };
+  return from === "offset" && query.partition ? { partition: query.partition, offset: query.offset || 0 } : null;
 }
 
 function Rows({ topic, records, open }) {

@@ -6,7 +6,7 @@ import { bytes, count } from "../format.js";
 import { offsets, watchedTopic } from "../live.js";
 import { go, link } from "../route.js";
 import { Loaded, PageForms, Table, Tabs, Title } from "../ui.js";
-import { Messages } from "./messages.js";
+import { Messages, searched } from "./messages.js";
 import { Produce } from "./produce.js";
 import { Settings } from "./settings.js";
 import { t } from "../words.js";
@@ -30,7 +30,7 @@ export function Topic({ name, tab, query }) {
         cli=${(change) => words("headrace", "topic", "alter", name, ...change)} />`}
       ${tab === "send" && html`<${Produce} topic=${topic} query=${query} start=${start} />`}
     `}<//>
-    <${PageForms} cli=${words("headrace", "topic", "describe", name)} path=${at("topics", name)} />
+    ${!(tab === "messages" && searched(query)) && html`<${PageForms} cli=${words("headrace", "topic", "describe", name)} path=${at("topics", name)} />`}
     ${dialog}`;
 }
 
