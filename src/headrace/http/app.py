@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 import uvicorn
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route, Router
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Router
 
 from headrace.http.acls import AclOperations
 from headrace.http.cluster import ClusterOperations
@@ -33,7 +33,7 @@ from headrace.http.openapi import document
 from headrace.http.operations import SLASH, routes
 from headrace.http.overview import OverviewOperations
 from headrace.http.parked import ParkedOperations
-from headrace.http.problems import problem
+from headrace.http.problems import PathRoute, not_found, problem
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
@@ -134,7 +134,7 @@ class _Api:
         self.routes = [
             *routes(services, operations, is_local=listener.is_local, figures=rendering.http),
             *Monitoring(face, listener.security, rendering).routes,
-            Route("/openapi.json", self._openapi),
+            PathRoute("/openapi.json", self._openapi),
         ]
 
     async def _openapi(self, _request: Request) -> Response:
@@ -173,7 +173,11 @@ class _Guard:
             scope = dict(scope, path=path_of_parts(scope["raw_path"]))
         hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
         if self._is_local and not all(map(is_own_host, hosts)):
-            refusal = PlainTextResponse("this listener serves its own machine alone\n", 421)
+            refusal = problem(
+                421,
+                "this listener serves its own machine alone",
+                "use localhost or the listener's address, and no other host's name",
+            )
             await refusal(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -198,7 +202,7 @@ def _make_server(
         app = Router(Monitoring(face, listener.security, rendering).routes, default=_admin_only)
     else:
         api = _Api(face, listener, rendering, history)
-        app = Router([*api.routes, *console_routes()])
+        app = Router([*api.routes, *console_routes()], default=not_found)
     if listener.security.is_sasl:
         app = Authenticated(app, face.node.services, listener.security)
     config = uvicorn.Config(

@@ -11,9 +11,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from headrace.console.assets import load_assets
+from headrace.http.problems import PathRoute
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -60,6 +60,6 @@ def _response(request: Request, asset: Asset, caching: str) -> Response:
     return Response(data, headers=headers, media_type=asset.media_type)
 
 
-def console_routes() -> list[Route]:
+def console_routes() -> list[PathRoute]:
     """The routes of the console."""
-    return [Route("/", _index), Route("/console/{version}/{path:path}", _file)]
+    return [PathRoute("/", _index), PathRoute("/console/{version}/{path:path}", _file)]

@@ -31,6 +31,7 @@ from headrace.errors import CredentialUnknown, Unauthorized
 from headrace.http.acls import PATTERNS, RESOURCES
 from headrace.http.connection import LOGIN
 from headrace.http.operations import (
+    CREATED,
     PAGE,
     Call,
     Json,
@@ -87,7 +88,7 @@ class KeyOperations:
                       self._list, PAGE),
             Operation("POST", _PATH, "createKey",
                       "Create an API key. Its secret is in this answer only.",
-                      self._create, body=_BODY),
+                      self._create, body=_BODY, success=CREATED),
             Operation("DELETE", f"{_PATH}/{{id}}", "revokeKey", "Revoke an API key.",
                       self._revoke, {"id": _ID}),
         ]  # fmt: skip
@@ -113,7 +114,7 @@ class KeyOperations:
         secret, key = await self._services.issuers.keys.create(new)
         self._services.audit.changed(call.session, "createKey", [f"{owner} {key.name}"], 0)
         made = _shown(key) | {"key" if kind == HTTP else "secret": secret}
-        return JSONResponse(made, headers={"Cache-Control": "no-store"})
+        return JSONResponse(made, int(CREATED), {"Cache-Control": "no-store"})
 
     async def _revoke(self, call: Call) -> Json:
         self._client(call)

@@ -11,13 +11,13 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
 
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.http.access import MONITOR, SEE_CLUSTER
 from headrace.http.authorization import Rights
 from headrace.http.metrics import Metrics, encoding_for
 from headrace.http.operations import session_of
+from headrace.http.problems import PathRoute
 from headrace.http.request_figures import HttpFigures
 from headrace.metadata.health_facts import PROBLEMS_MAX
 
@@ -95,9 +95,9 @@ class Monitoring:
         self._security = security
         self._rendering = rendering
         self.routes = [
-            Route("/healthz", self._healthz),
-            Route("/readyz", self._readyz),
-            Route("/metrics", self._serve_metrics),
+            PathRoute("/healthz", self._healthz),
+            PathRoute("/readyz", self._readyz),
+            PathRoute("/metrics", self._serve_metrics),
         ]
 
     async def _healthz(self, _request: Request) -> Response:

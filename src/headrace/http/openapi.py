@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.http.operations import described
+from headrace.http.answers import components
+from headrace.http.operations import PROBLEM_CONTENT, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 _ERRORS = {
-    "405": {"description": "Only GET and HEAD are served here."},
+    "405": {"description": "Only GET and HEAD are served here.", "content": PROBLEM_CONTENT},
     "421": {
         "description": "A loopback listener received another machine's host name.",
-        "content": _TEXT,
+        "content": PROBLEM_CONTENT,
     },
 }
 _READY: dict[str, Any] = {
@@ -105,4 +106,5 @@ _DOCUMENT: dict[str, Any] = {
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """The document, with these operations."""
-    return _DOCUMENT | {"paths": _DOCUMENT["paths"] | described(operations)}
+    paths = _DOCUMENT["paths"] | described(operations)
+    return _DOCUMENT | {"paths": paths, "components": {"schemas": components()}}

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
@@ -30,9 +29,11 @@ from headrace.errors import (
 )
 from headrace.http import schemas
 from headrace.http.access import ACCESS
+from headrace.http.answers import ANSWERS, component, example_of, schema_of
+from headrace.http.answers import PROBLEM as ANSWERED_PROBLEM
 from headrace.http.authorization import Rights
 from headrace.http.connection import LOGIN, PRINCIPAL, SCOPE
-from headrace.http.problems import PROBLEM, Contradiction, problem, refused
+from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ CLIENT_ID, CLIENT_ID_DEFAULT = "x-client-id", "http"
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
 Json = dict[str, Any]
+CREATED: Final = "201"
 INT64_MAX: Final = 2**63 - 1
 
 
@@ -103,7 +105,6 @@ class Operation:
     """Request headers that it knows, by name in lower case."""
     lines: str = ""
     """The field of the body that may also be sent as NDJSON, an item a line; empty: none."""
-    answer: Schema = field(default_factory=lambda: {"type": "object"})
     media_type: str = "application/json"
     other_media_types: tuple[str, ...] = ()
     """That an answer may have instead, with the same schema."""
@@ -350,7 +351,7 @@ def routes(
     *,
     is_local: bool,
     figures: HttpFigures | None = None,
-) -> list[Route]:
+) -> list[PathRoute]:
     """The routes of `operations`, one for each path; `figures`: where responses are counted."""
     counted = figures or HttpFigures()
     by_path: dict[str, dict[str, Operation]] = {}
@@ -362,7 +363,7 @@ def routes(
             schemas.verify(operation.body)
         by_path.setdefault(operation.path, {})[operation.method] = operation
     return [
-        Route(path, _Resource(services, found, counted, is_local=is_local), methods=[*found])
+        PathRoute(path, _Resource(services, found, counted, is_local=is_local), methods=[*found])
         for path, found in by_path.items()
     ]
 
@@ -482,23 +483,17 @@ class _Resource:
 
 # --- the document ----------------------------------------------------------------------------
 
-_PROBLEM_SCHEMA: Final[Json] = {
-    "type": "object",
-    "required": ["type", "status", "detail", "retriable", "next_step"],
-    "properties": {
-        "type": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "retriable": {"type": "boolean"},
-        "next_step": {"type": "string"},
-    },
+PROBLEM_CONTENT: Final[Json] = {
+    PROBLEM: {"schema": schema_of(ANSWERED_PROBLEM), "example": example_of(ANSWERED_PROBLEM)}
 }
 _ERRORS: Final = {
     "400": "The request is invalid.",
     "403": "Available on loopback only, or forbidden by the broker.",
     "404": "The topic, group or task does not exist.",
+    "405": "The path does not allow the method.",
     "409": "The request conflicts with the current state.",
     "412": "The settings have changed since the ETag in If-Match.",
+    "421": "A loopback listener received another machine's host name.",
     "429": "A quota is exhausted: retry after the seconds in Retry-After.",
     "503": "Temporarily unavailable: retry.",
 }
@@ -513,14 +508,15 @@ def described(operations: Sequence[Operation]) -> dict[str, Json]:
 
 
 def _described(operation: Operation) -> Json:
-    problem_content = {PROBLEM: {"schema": _PROBLEM_SCHEMA}}
+    answered = {"schema": {"$ref": f"#/components/schemas/{component(operation.name)}"}}
+    answered["example"] = example_of(ANSWERS[operation.name])
     media_types = operation.media_type, *operation.other_media_types
-    content = {one: {"schema": operation.answer} for one in media_types}
+    content = dict.fromkeys(media_types, answered)
     answers: Json = {operation.success: {"description": "Done.", "content": content}}
+    if operation.success == CREATED and "dry_run" in operation.parameters:
+        answers["200"] = {"description": "Checked: nothing was created.", "content": content}
     for status, meaning in _ERRORS.items():
-        answers[status] = {"description": meaning, "content": problem_content}
-    answers["405"] = {"description": "Method not allowed."}
-    answers["421"] = {"description": "The host name is wrong."}
+        answers[status] = {"description": meaning, "content": PROBLEM_CONTENT}
     found: Json = {
         "operationId": operation.name,
         "summary": operation.summary,

@@ -10,6 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from headrace import errors
 from headrace.broker.services.background_tasks import TaskUnknown
@@ -18,6 +19,7 @@ from headrace.errors import HeadraceError, Retriable
 
 if TYPE_CHECKING:
     from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
 
 class Contradiction(errors.Rejected):
@@ -87,3 +89,25 @@ def problem(status: int, detail: str, next_step: str) -> Response:
         "next_step": next_step,
     }
     return JSONResponse(body, status, media_type=PROBLEM)
+
+
+class PathRoute(Route):
+    """A route whose refusal of a method is problem details, too."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer on this path."""
+        if self.methods is None or scope["method"] in self.methods:
+            await self.app(scope, receive, send)
+            return
+        allowed = ", ".join(sorted(self.methods))
+        refusal = problem(
+            405, "this path does not allow the method of the request", f"use one of: {allowed}"
+        )
+        refusal.headers["Allow"] = allowed  # RFC 9110, section 15.5.6
+        await refusal(scope, receive, send)
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """The answer on a path that does not exist."""
+    refusal = problem(404, "this path does not exist", "see /openapi.json for the paths")
+    await refusal(scope, receive, send)

@@ -8,7 +8,7 @@ accepted for is in `logins`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse
 
@@ -19,7 +19,6 @@ from headrace.broker.security.users import NAME_BYTES_MAX
 from headrace.errors import AuthenticationFailed, SaslStateIllegal, Unauthorized
 from headrace.http.connection import LOGIN
 from headrace.http.logins import (
-    CSRF_HEADER,
     HTTP_SESSION,
     SESSION,
     SESSION_PATH,
@@ -38,28 +37,6 @@ if TYPE_CHECKING:
     from headrace.broker.services.services import Services
 
 _NO_STORE: Final = {"Cache-Control": "no-store"}
-_WHO: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["principal", "is_authenticated", "can_sign_in"],
-    "properties": {
-        "principal": {"type": "string", "description": "Such as User:alice."},
-        "is_authenticated": {"type": "boolean"},
-        "by": {
-            "type": "string",
-            "enum": ["", "password", "token", "session", "key", "certificate"],
-            "description": "How the client has authenticated.",
-        },
-        "can_sign_in": {
-            "type": "boolean",
-            "description": "Whether this listener begins sessions for users with a password.",
-        },
-        "expires_ms": {"type": "integer", "description": "When the session ends."},
-        "csrf_token": {
-            "type": "string",
-            "description": f"Sent as {CSRF_HEADER} with requests other than GET and HEAD.",
-        },
-    },
-}
 
 
 class SessionOperations:
@@ -75,10 +52,10 @@ class SessionOperations:
         )
         self.operations = [
             Operation("GET", SESSION_PATH, "getSession", "Get who the client is.",
-                      self._get, answer=_WHO, is_public=True),
+                      self._get, is_public=True),
             Operation("POST", SESSION_PATH, "signIn",
                       "Begin a browser session: the answer sets a cookie.",
-                      self._sign_in, body=body, answer=_WHO, is_public=True),
+                      self._sign_in, body=body, is_public=True),
             Operation("DELETE", SESSION_PATH, "signOut", "End the client's browser session.",
                       self._sign_out, is_public=True),
         ]  # fmt: skip

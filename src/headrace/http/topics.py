@@ -21,6 +21,7 @@ from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.topics.topic_config import DEFINITIONS
 from headrace.coordination.quotas.entities import MUTATION
 from headrace.http.operations import (
+    CREATED,
     DRY_RUN,
     ETAG,
     PAGE,
@@ -124,7 +125,8 @@ class TopicOperations:
                       {**PAGE, "prefix": prefix, "internal": {"type": "boolean"},
                        "details": details}),
             Operation("POST", topics, "createTopic", "Create a topic.", self._create,
-                      {"dry_run": DRY_RUN}, fields(["name"], **new), quota=MUTATION),
+                      {"dry_run": DRY_RUN}, fields(["name"], **new), quota=MUTATION,
+                      success=CREATED),
             Operation("GET", topic, "getTopic", "Get a topic, its partitions and settings.",
                       self._get, named),
             Operation("PATCH", topic, "growTopic", "Increase the number of partitions.", self._grow,
@@ -186,7 +188,9 @@ class TopicOperations:
                 "replication_factor": fact.replication_factor,
                 "config": fact.configs,
                 "dry_run": call.is_dry_run,
-            }
+            },
+            200 if call.is_dry_run else int(CREATED),
+            {} if call.is_dry_run else {"Location": f"/v1/topics/{fact.name}"},
         )
 
     async def _get(self, call: Call) -> Json:

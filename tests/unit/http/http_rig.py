@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
+import jsonschema_rs
 from starlette.applications import Starlette
 from tests.unit.kafka.face_rig import Rig, on_a_broker
 
+from headrace.http import answers
 from headrace.http.acls import AclOperations
 from headrace.http.cluster import ClusterOperations
 from headrace.http.dead_letters import DeadLetterOperations
@@ -109,7 +112,39 @@ class Web:
         ]
         await asyncio.wait_for(self.app(asked, receive, send), 30)
         self.answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+        data = b"".join(message.get("body", b"") for message in sent[1:])
+        check_answer(asked, sent[0]["status"], self.answered, data)
+        return sent[0]["status"], data
+
+
+def closed(schema: Any) -> Any:
+    """The same schema without room for fields that it does not name."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: closed(one) for name, one in schema.items()}
+    return found | {"additionalProperties": False} if "properties" in found else found
+
+
+@functools.cache
+def answer_schema(name: str) -> jsonschema_rs.Validator:
+    """What checks that an answer has exactly the fields that the document names."""
+    return jsonschema_rs.validator_for(
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$ref": f"#/components/schemas/{answers.component(name)}",
+            "components": {"schemas": closed(answers.components())},
+        }
+    )
+
+
+def check_answer(asked: Any, status: int, headers: dict[str, str], data: bytes) -> None:
+    """Every success that a test gets is as the document says."""
+    if status < 300 and headers.get("content-type") == "application/json":
+        operation = asked["route"].app._operations[asked["method"]]
+        if operation.name in answers.ANSWERS:
+            answer_schema(operation.name).validate(json.loads(data))
 
 
 @contextlib.asynccontextmanager

@@ -7,11 +7,14 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema_rs
 import pytest
+from tests.unit.http.http_rig import closed
 from tests.unit.http.served_rig import BareFace, client, served
 
-from headrace.http import app, monitoring
+from headrace.http import answers, app, monitoring
 from headrace.http.openapi import document
+from headrace.http.problems import PROBLEM
 
 
 @pytest.mark.parametrize(
@@ -112,6 +115,71 @@ def test_the_interface_is_told_as_it_is_served(monkeypatch):
         face = BareFace()
         routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None).routes
         assert told == {(one.path, method) for one in routes for method in one.methods - {"HEAD"}}
+
+    asyncio.run(scenario())
+
+
+def _operations_of(face: Any) -> list[dict[str, Any]]:
+    routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None)
+    return [
+        one
+        for path, methods in routes._document["paths"].items()
+        if path.startswith("/v1/")
+        for one in methods.values()
+    ]
+
+
+def test_every_operation_has_a_typed_answer_with_an_example():
+    face = BareFace()
+    operations = _operations_of(face)
+    assert {one["operationId"] for one in operations} == set(answers.ANSWERS)
+    schemas = {"components": {"schemas": closed(answers.components())}}
+    for operation in operations:
+        successes = {status: one for status, one in operation["responses"].items() if status < "3"}
+        assert successes, operation["operationId"]
+        for success in successes.values():
+            (content,) = success["content"].values()
+            checked = jsonschema_rs.validator_for({**schemas, **content["schema"]})
+            checked.validate(content["example"])
+
+
+def test_every_error_is_problem_details():
+    for operation in _operations_of(BareFace()):
+        for status, answer in operation["responses"].items():
+            if status >= "4":
+                assert list(answer["content"]) == [PROBLEM], (operation["operationId"], status)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "expected"),
+    [
+        (b"GET /nowhere", 404),
+        (b"POST /healthz", 405),
+        (b"DELETE /openapi.json", 405),
+        (b"PUT /v1/topics", 405),
+        (b"DELETE /", 405),
+    ],
+)
+def test_what_no_operation_answers_is_problem_details(request_line, expected):
+    async def scenario() -> None:
+        async with served(None) as address, client(address) as one:
+            one.send(request_line + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            status, headers, body = await one.response()
+            told = json.loads(body)
+            assert (status, told["status"]) == (expected, expected)
+            assert headers[b"content-type"] == PROBLEM.encode()
+            assert told["next_step"]
+            assert (b"allow" in headers) == (expected == 405)
+
+    asyncio.run(scenario())
+
+
+def test_another_hosts_name_is_answered_with_problem_details(monkeypatch):
+    async def scenario() -> None:
+        asked = _served(monkeypatch, None)
+        status, headers, body = await _ask(asked, "/v1/topics", b"evil.example")
+        assert (status, json.loads(body)["status"]) == (421, 421)
+        assert headers[b"content-type"] == PROBLEM.encode()
 
     asyncio.run(scenario())
 

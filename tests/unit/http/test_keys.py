@@ -20,7 +20,7 @@ READ_ORDERS = {"operation": "READ", "resource": "topic", "name": "orders"}
 async def create(address: Address, name: str = "nightly", **more: Any) -> dict[str, Any]:
     """What the broker answers alice, who makes a key."""
     status, answer = await ask(address, "POST", "/v1/keys", ALICE, body={"name": name, **more})
-    assert status == 200, answer
+    assert status == 201, answer
     made: dict[str, Any] = json.loads(answer.rpartition("\r\n\r\n")[2])
     return made
 
@@ -113,7 +113,7 @@ def test_a_key_makes_no_keys_and_no_session():
             status, answer = await ask(
                 address, "POST", "/v1/keys", page.cookie, page.csrf, body=body
             )
-            assert status == 200, answer
+            assert status == 201, answer
 
     asyncio.run(scenario())
 

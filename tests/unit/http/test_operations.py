@@ -22,7 +22,7 @@ GROUP = "workers"
 @on_the_web
 async def test_topics_are_created_listed_grown_and_deleted(web: Web) -> None:
     status, made = await web.ask("POST", "/v1/topics", {"name": "a", "partitions": 2})
-    assert (status, made["partitions"]) == (200, 2)
+    assert (status, made["partitions"]) == (201, 2)
     await web.ask("POST", "/v1/topics", {"name": "b", "config": {"retention.ms": "5"}})
     status, found = await web.ask("GET", "/v1/topics/b")
     assert (status, found["config"]) == (200, {"retention.ms": "5"})

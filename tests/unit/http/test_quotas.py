@@ -83,7 +83,7 @@ async def test_partitions_are_created_and_deleted_at_the_rate(http: Web) -> None
     assert (await http.ask("PATCH", QUOTAS, quota))[0] == 200
     many = {"partitions": 30}
     assert (await http.ask("POST", "/v1/topics?dry_run=true", {"name": "a", **many}))[0] == 200
-    assert (await http.ask("POST", "/v1/topics", {"name": "a", **many}))[0] == 200
+    assert (await http.ask("POST", "/v1/topics", {"name": "a", **many}))[0] == 201
     assert (await http.ask("POST", "/v1/topics", {"name": "b"}))[0] == 429
     assert (await http.ask("PATCH", "/v1/topics/a", {"partitions": 31}))[0] == 429
     assert (await http.ask("DELETE", "/v1/topics/a"))[0] == 429

@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 async def create(web: Web, name: str = "orders", partitions: int = 1) -> None:
     body = {"name": name, "partitions": partitions, "config": ATTRIBUTES}
-    assert (await web.ask("POST", "/v1/topics", body))[0] == 200
+    assert (await web.ask("POST", "/v1/topics", body))[0] == 201
 
 
 async def send(web: Web, *records: dict[str, Any], topic: str = "orders") -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ def test_a_session_stands_for_its_user_until_it_signs_out():
             assert (found["principal"], found["by"]) == ("User:alice", "session")
             assert page.csrf.endswith(found["csrf_token"])
             assert await status_of(address, page.cookie) == 200
-            assert await status_of(address, page.cookie, page.csrf, method="POST") == 200
+            assert await status_of(address, page.cookie, page.csrf, method="POST") == 201
             status, answer = await ask(address, "DELETE", "/v1/session", page.cookie, page.csrf)
             assert status == 200
             assert "max-age=0" in answer.lower()
@@ -126,7 +126,7 @@ def test_a_change_needs_the_token_that_only_a_page_of_the_broker_can_read():
             for csrf in ((), ("X-CSRF-Token: x",), (other.csrf,)):
                 assert await status_of(address, page.cookie, *csrf, method="POST") == 403
             own = "Origin: http://localhost"
-            assert await status_of(address, page.cookie, page.csrf, own, method="POST") == 200
+            assert await status_of(address, page.cookie, page.csrf, own, method="POST") == 201
 
     asyncio.run(scenario())
 
