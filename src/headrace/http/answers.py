@@ -317,7 +317,11 @@ _CHANGED_QUOTA: Final[Json] = {
     "dry_run": False,
 }
 _QUEUE: Final[Json] = {"topic": "orders", "group": "billing"}
-_STREAM: Final = 'id: 19acdeadbeef-12\nevent: rates\ndata: {"at_ms":1764201600000}\n\n'
+_STREAM: Final = Part(
+    "ServerSentEvent",
+    {"event": "rates", "data": '{"at_ms": 1764201600000}', "id?": "19acdeadbeef-12"},
+)
+"""Each event of a stream (OpenAPI has no schema for a stream as a whole); `data` is JSON."""
 
 # --- the answers -----------------------------------------------------------------------------
 
@@ -398,7 +402,10 @@ ANSWERS: Final[dict[str, Any]] = {
         "end_offset": 42,
         "unreadable?": [_UNREADABLE],
     },
-    "followTopic": 'event: record\ndata: {"partition":0,"offset":41,"value":"hello"}\n\n',
+    "followTopic": Part(
+        "FollowedRecord",
+        {"event": "record", "data": '{"partition": 0, "offset": 41, "value": "hello"}'},
+    ),
     # delayed records and half messages
     "listDelayed": {
         **_TIMED,
