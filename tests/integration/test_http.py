@@ -60,9 +60,7 @@ def test_figures_move_with_what_clients_do(broker, name):
     assert moved("headrace_requests_total", "Fetch") >= 1
     assert moved("headrace_storage_sync_duration_seconds_count") >= 1
     assert moved("headrace_storage_wal_bytes_total") > 5_000
-    assert after["headrace_log_end_offset", "0", name] == 50
-    assert after["headrace_log_start_offset", "0", name] == 0
-    assert after["headrace_log_size_bytes", "0", name] > 5_000
+    assert after["headrace_topic_size_bytes", name] > 5_000
     assert after["process_cpu_seconds_total",] > 0
 
 

@@ -80,6 +80,8 @@ class BrokerConfig:
     """A compaction round that reads more than this runs in a process of its own."""
     request_bytes_max: int = 100 * 1024 * 1024
     """socket.request.max.bytes"""
+    metrics_partitions_max: int = 0
+    """headrace.metrics.partitions.max"""
     connections_max: int = 2_147_483_647
     """max.connections"""
     connections_per_ip_max: int = 2_147_483_647

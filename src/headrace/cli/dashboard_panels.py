@@ -161,7 +161,7 @@ TOPIC: Final = Dashboard(
     (
         _stat("Topics", f"max(headrace_topics{{{_BROKER}}})"),
         _stat("Partitions", f"max(headrace_partitions{{{_BROKER}}})"),
-        _stat("Size", f"sum(headrace_log_size_bytes{{{_BROKER}{_TOPIC}}})", "bytes"),
+        _stat("Size", f"sum(headrace_topic_size_bytes{{{_BROKER}{_TOPIC}}})", "bytes"),
         Panel(
             "Records in",
             ((_rate("headrace_topic_in_records_total", "topic", _TOPIC), "{{topic}}"),),
@@ -184,7 +184,7 @@ TOPIC: Final = Dashboard(
         ),
         Panel(
             "Size",
-            ((f"sum by (topic) (headrace_log_size_bytes{{{_BROKER}{_TOPIC}}})", "{{topic}}"),),
+            ((f"sum by (topic) (headrace_topic_size_bytes{{{_BROKER}{_TOPIC}}})", "{{topic}}"),),
             "bytes",
         ),
         Panel(

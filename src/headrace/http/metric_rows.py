@@ -33,7 +33,7 @@ def _histogram(name: str, text: str, *labels: str, bound: str = "") -> Row:
 
 
 _TOPICS: Final = "the first 1,000 topics; headrace_topics_without_series counts the others"
-_PARTITIONS: Final = "5,000 partitions that are loaded on this broker"
+_PARTITIONS: Final = "headrace.metrics.partitions.max partitions that are loaded, by default none"
 _GROUPS: Final = "5,000 partitions of groups that this broker coordinates"
 _QUEUES: Final = "1,000 groups and topics, those used last"
 _APIS: Final = "the APIs that were used"
@@ -197,6 +197,16 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
             "problems",
             "Things that this broker cannot serve, or not as configured; /readyz and `headrace"
             " health` list them with reasons.",
+        ),
+        _gauge(
+            "topic_size_bytes",
+            "Size of a topic's partitions that are loaded here, including offloaded data.",
+            "topic",
+            bound="the first 1,000 topics",
+        ),
+        _gauge(
+            "partitions_without_series",
+            "Loaded partitions beyond headrace.metrics.partitions.max.",
         ),
         _gauge(
             "log_end_offset",

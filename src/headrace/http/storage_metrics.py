@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import ReportsSpace
 
 TOPICS_MAX: Final = 1_000
-PARTITIONS_MAX: Final = 5_000
-"""Partitions with series of their own: more would make a scrape slow for all clients."""
 
 
 class Counters(Protocol):
@@ -87,29 +85,38 @@ def topic_metrics(topics: Topics) -> Iterable[Metric]:
     yield figure("headrace_topics_without_series", len(topics.traffic) - len(shown))
 
 
-def log_metrics(topics: Topics, health: Health) -> Iterable[Metric]:
-    """Of the partitions that are loaded here."""
+def log_metrics(topics: Topics, health: Health, partitions_max: int) -> Iterable[Metric]:
+    """Of the partitions that are loaded here. So many have series of their own: four each, which
+    would make a scrape slow for all clients, and fill the monitoring system."""
+    sizes = family("headrace_topic_size_bytes")
     end = family("headrace_log_end_offset")
     start = family("headrace_log_start_offset")
     size = family("headrace_log_size_bytes")
     local = family("headrace_log_local_size_bytes")
     count = loaded = 0
-    for topic in topics.by_name.values():
+    for rank, topic in enumerate(topics.by_name.values()):
         count += len(topic.partitions)
+        topic_bytes = 0
         for number, partition in topic.logs:
-            if not partition.is_loaded or loaded >= PARTITIONS_MAX:
+            if not partition.is_loaded:
                 continue
             loaded += 1
+            topic_bytes += partition.size_bytes
+            if loaded > partitions_max:
+                continue
             at = [topic.name, str(number)]
             end.add_metric(at, partition.high_watermark)
             start.add_metric(at, partition.log_start_offset)
             size.add_metric(at, partition.size_bytes)
             local.add_metric(at, local_size_bytes(partition))
+        if rank < TOPICS_MAX:
+            sizes.add_metric([topic.name], topic_bytes)
     yield figure("headrace_topics", len(topics.by_name))
     yield figure("headrace_partitions", count)
     yield figure("headrace_partitions_damaged", len(health.damaged_partitions()))
     yield figure("headrace_problems", len(health.problems()))
-    yield from (end, start, size, local)
+    yield figure("headrace_partitions_without_series", max(loaded - partitions_max, 0))
+    yield from (sizes, end, start, size, local)
 
 
 def garbage_metrics(garbage: LedgerGarbageCollector | None) -> Iterable[Metric]:

@@ -119,6 +119,26 @@ def test_topics_beyond_the_bound_are_counted_without_series(monkeypatch) -> None
     asyncio.run(scenario())
 
 
+def test_partitions_have_series_of_their_own_only_on_demand() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 3)
+            client = rig.client()
+            await _produce(client, "t", batch(b"v"))
+            found = await _samples(rig)
+            loaded = found["headrace_partitions_without_series", ""]
+            assert loaded >= 1
+            assert not [name for name, _ in found if name.startswith("headrace_log_")]
+            assert found["headrace_topic_size_bytes", "t"] > 0
+            rig.node.config.metrics_partitions_max = 1
+            found = await _samples(rig)
+            assert found["headrace_log_end_offset", "0,t"] == 1
+            assert len([name for name, _ in found if name == "headrace_log_size_bytes"]) == 1
+            assert found["headrace_partitions_without_series", ""] == loaded - 1
+
+    asyncio.run(scenario())
+
+
 def test_lag_is_shown_in_records_and_in_seconds() -> None:
     async def scenario() -> None:
         async with broker() as rig:

@@ -411,6 +411,15 @@ _TIERS = (
 
 _CONNECTIONS = (
     of_config(
+        "headrace.metrics.partitions.max",
+        "metrics_partitions_max",
+        Whole(0, 5_000),
+        "Partitions that have metrics of their own (`headrace_log_*`, four series each): the first"
+        " that are loaded; `headrace_partitions_without_series` counts the others. 0: none; sizes"
+        " of topics are in `headrace_topic_size_bytes`.",
+        **LIVE,
+    ),
+    of_config(
         "max.connections",
         "connections_max",
         Whole(0, UNLIMITED),
