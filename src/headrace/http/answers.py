@@ -699,6 +699,8 @@ ANSWERS: Final[dict[str, Any]] = {
                 "records": 1_200,
                 "bytes": 52_000,
                 "unreadable_batches?": 1,
+                "not_evaluated?": 1,
+                "not_evaluated_because?": "a string has no field 'n'",
                 "up_to?": {**_MESSAGE_PLACE, "timestamp_ms?": _AT_MS},
             },
         ),
