@@ -136,7 +136,8 @@ class Metrics(Collector):
         yield from counter_metrics(self._counters, node.store)
         yield from disk_metrics(services.topics.disk)
         yield from topic_metrics(topics)
-        yield from log_metrics(topics, services.health, node.config.metrics_partitions_max)
+        partitions_max = services.configurations.series_partitions_max
+        yield from log_metrics(topics, services.health, partitions_max)
         yield from consumer_group_metrics(node.groups, topics, clock)
         yield from share_group_metrics(services.shares, topics, ownership, clock)
         yield from dead_letter_metrics(node.dead_letters)

@@ -29,12 +29,13 @@ from headrace.errors import (
 )
 from headrace.http import schemas
 from headrace.http.access import ACCESS
-from headrace.http.answers import ANSWERS, component, example_of, schema_of
-from headrace.http.answers import PROBLEM as ANSWERED_PROBLEM
+from headrace.http.answer_parts import PROBLEM as ANSWERED_PROBLEM
+from headrace.http.answers import ANSWERS, component
 from headrace.http.authorization import Rights
 from headrace.http.connection import LOGIN, PRINCIPAL, SCOPE
 from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
+from headrace.http.shapes import example_of, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -112,6 +112,11 @@ class Configurations:
 
     # --- topics ------------------------------------------------------------------------------
 
+    @property
+    def series_partitions_max(self) -> int:
+        """How many partitions have metrics of their own."""
+        return self._config.metrics_partitions_max
+
     def of_topic(self, name: str) -> list[Setting]:
         """All settings of a topic. Raises TopicUnknown."""
         return self.of_overrides(self._topics.get(name).fact.configs)
