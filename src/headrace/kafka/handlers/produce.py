@@ -385,10 +385,11 @@ class ProduceHandler:
 
 def _with_keys(request: ProduceRequest, prefix: bytes, *, has_names: bool) -> ProduceRequest:
     """The names of a tenant's request as keys."""
-    parts, name = request.partitions, request.transactional_id
+    parts = request.partitions
     if has_names:
         parts = [part._replace(topic=prefix + part.topic) for part in parts]
-    key = name if name is None else prefix + name
+    name = request.transactional_id
+    key = None if name is None else prefix + name
     return ProduceRequest(request.acks, request.timeout_ms, key, parts)
 
 
