@@ -19,7 +19,7 @@ def test_hostile_clients_harm_nobody(tmp_path):
     assert violations == {}
     assert report["good_client"]["lost"] == []
     assert report["good_client"]["writes"] > 20
-    assert {one["listener"] for one in report["cases"]} == {"kafka", "http"}
+    assert {one["listener"] for one in report["cases"]} == {"kafka", "http", "rocketmq"}
     assert result.exit_code == 0
 
 
