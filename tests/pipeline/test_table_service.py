@@ -32,12 +32,13 @@ def headrace(broker, *arguments):
 
 
 @contextmanager
-def service(broker, log):
+def service(broker, warehouse, log):
     """Killed at the end, with all of its processes."""
     command = [sys.executable, "-m", "headrace", "--bootstrap", broker, "pipeline", "tables"]
+    command += ["--warehouse", str(warehouse.folder), "--master", "local[2]"]
     with (
         open(log, "a") as out,
-        subprocess.Popen([*command, "--master", "local[2]"], stdout=out, stderr=out) as process,
+        subprocess.Popen(command, stdout=out, stderr=out) as process,
     ):
         try:
             yield process
@@ -50,8 +51,13 @@ def service(broker, log):
                 psutil.wait_procs(tree[:-1], timeout=60)
 
 
-def pending(broker, *topics):
-    found = json.loads(headrace(broker, "table", "status", *topics, "--json"))
+def status(broker, warehouse, *topics):
+    place = ("--warehouse", str(warehouse.folder))
+    return json.loads(headrace(broker, "table", "status", *topics, *place, "--json"))
+
+
+def pending(broker, warehouse, *topics):
+    found = status(broker, warehouse, *topics)
     return [(row["topic"], row["pending"], row["problem"]) for row in found]
 
 
@@ -63,9 +69,8 @@ def test_the_service_fills_tables_that_settings_name_and_survives_kills(
     create_topic(broker, kept, 2, {"cleanup.policy": "compact"})
     send(topic, 3_000)
     for name, mode in ((topic, "append"), (kept, "upsert")):
-        place = ("--warehouse", str(warehouse.folder), "--mode", mode)
-        headrace(broker, "table", "enable", name, *place)
-    assert pending(broker, topic) == [(topic, 3_000, "no table yet")]
+        headrace(broker, "table", "enable", name, "--mode", mode)
+    assert pending(broker, warehouse, topic) == [(topic, 3_000, "no table yet")]
     model, random, producer = {}, Random(5), Producer({"bootstrap.servers": broker})
     log = tmp_path / "log"
 
@@ -79,16 +84,16 @@ def test_the_service_fills_tables_that_settings_name_and_survives_kills(
 
     publish(400)
     for first in (3_000, 6_000):  # killed as soon as a round is done
-        with service(broker, log):
-            wait_until(lambda: pending(broker, topic)[0][1] < 3_000, timeout_s=START_S)
+        with service(broker, warehouse, log):
+            wait_until(lambda: pending(broker, warehouse, topic)[0][1] < 3_000, timeout_s=START_S)
         send(topic, 3_000, first=first)
         publish(200)
     names = [(topic, 0, None), (kept, 0, None)]
-    with service(broker, log):
-        wait_until(lambda: pending(broker, topic, kept) == names, timeout_s=START_S)
+    with service(broker, warehouse, log):
+        wait_until(lambda: pending(broker, warehouse, topic, kept) == names, timeout_s=START_S)
         begun = time.monotonic()
         send(topic, 3, first=9_000)
-        wait_until(lambda: pending(broker, topic) == names[:1], timeout_s=120)
+        wait_until(lambda: pending(broker, warehouse, topic) == names[:1], timeout_s=120)
         print(f"lag of a quiet topic: {time.monotonic() - begun:.1f} s")
     table = TableName.of_topic(topic)
     proof = run_reconcile(ReconcileConfig(broker, topic, table.in_spark), spark=spark)
@@ -102,7 +107,7 @@ def test_the_service_fills_tables_that_settings_name_and_survives_kills(
     assert len(rows) == len(found)
     assert found == {key: value for key, value in model.items() if value is not None}
     headrace(broker, "table", "disable", topic)
-    assert json.loads(headrace(broker, "table", "status", topic, "--json"))[0]["mode"] == "none"
+    assert status(broker, warehouse, topic)[0]["mode"] == "none"
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -110,7 +115,7 @@ def test_typed_columns_grow_with_the_schema_and_what_is_none_is_in_the_side_tabl
     broker, topic, spark, warehouse, tmp_path, mode
 ):
     producer = Producer({"bootstrap.servers": broker})
-    config = TablesConfig(broker).archive_of(topic, TableSetting(mode, str(warehouse.folder)))
+    config = TablesConfig(broker, str(warehouse.folder)).archive_of(topic, TableSetting(mode))
     place = TableName.parse(config.table)
     for number, schema in enumerate((SCHEMA, WIDER, SCHEMA)):
         path = tmp_path / f"{number}.json"

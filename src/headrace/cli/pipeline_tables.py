@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.output import say
-from headrace.cli.pipeline_session import MASTER, job_module, restarted, stop_on_interrupt
+from headrace.cli.pipeline_session import (
+    MASTER,
+    WAREHOUSE,
+    job_module,
+    restarted,
+    stop_on_interrupt,
+)
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -23,6 +29,7 @@ _LOGIN = {
 
 
 @click.command()
+@WAREHOUSE
 @MASTER
 @click.option(
     "--schema-registry",
@@ -70,7 +77,7 @@ def tables(session: CliSession, /, quiet: bool, **options: Any) -> None:
 
     \b
     Example:
-      headrace pipeline tables --master local[4]
+      headrace pipeline tables --warehouse ./warehouse --master local[4]
     """
     session.check_reachable()
     job, sessions = job_module("jobs.tables"), job_module("session")
@@ -80,6 +87,7 @@ def tables(session: CliSession, /, quiet: bool, **options: Any) -> None:
         registry = {"schemaRegistry": options["schema_registry"], **login}
     config = job.TablesConfig(
         session.bootstrap,
+        options["warehouse"],
         session.client_config,
         registry,
         quiet_wait_ms=int(options["quiet_wait"] * 1000),

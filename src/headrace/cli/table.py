@@ -12,9 +12,8 @@ import click
 
 from headrace.cli.client import kafka_admin
 from headrace.cli.completion import complete_topics
-from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
-from headrace.cli.pipeline_session import job_module
+from headrace.cli.pipeline_session import WAREHOUSE, job_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 _SETTING = "headrace.table"
-_ALL = (_SETTING, f"{_SETTING}.value", f"{_SETTING}.warehouse")
+_ALL = (_SETTING, f"{_SETTING}.value")
 TOPIC = click.argument("topic", shell_complete=complete_topics)
 
 
@@ -32,10 +31,10 @@ def table() -> None:
 
     \b
     Examples:
-      headrace table enable orders --warehouse /srv/warehouse
-      headrace table enable customers --mode upsert --warehouse /srv/warehouse
-      headrace pipeline tables        # the service that fills them
-      headrace table status
+      headrace table enable orders
+      headrace table enable customers --mode upsert
+      headrace pipeline tables --warehouse ./warehouse    # the service that fills them
+      headrace table status --warehouse ./warehouse
     """
 
 
@@ -60,12 +59,6 @@ def _alter(session: CliSession, topic: str, values: Mapping[str, str | None]) ->
 @table.command()
 @TOPIC
 @click.option(
-    "--warehouse",
-    required=True,
-    metavar="DIR",
-    help="A directory that the service can write to; an absolute path.",
-)
-@click.option(
     "--mode",
     type=click.Choice(["append", "upsert"]),
     default="append",
@@ -80,21 +73,11 @@ def _alter(session: CliSession, topic: str, values: Mapping[str, str | None]) ->
     help="Columns by the topic's schema; what cannot be decoded goes to a side table.",
 )
 @click.pass_obj
-def enable(session: CliSession, topic: str, warehouse: str, mode: str, value: str) -> None:
+def enable(session: CliSession, topic: str, mode: str, value: str) -> None:
     """Keep a topic as a table, from its first record on."""
-    place = job_module("warehouse").Warehouse.at(warehouse)
-    if not place.folder.is_absolute():
-        raise CommandFailed(
-            f"The warehouse {warehouse} is a relative path, which names another directory for each"
-            " process; nothing was changed",
-            "Give the absolute path as the service sees it",
-            USAGE,
-        )
     session.describe_topics([topic])
-    _alter(session, topic, dict(zip(_ALL, (mode, value, str(place.folder)), strict=True)))
-    click.echo(
-        f"{topic} is kept as a table in {place.folder} while `headrace pipeline tables` runs"
-    )
+    _alter(session, topic, dict(zip(_ALL, (mode, value), strict=True)))
+    click.echo(f"{topic} is kept as a table while `headrace pipeline tables` runs")
 
 
 @table.command()
@@ -109,16 +92,17 @@ def disable(session: CliSession, topic: str) -> None:
 
 @table.command()
 @click.argument("topics", nargs=-1, shell_complete=complete_topics)
+@WAREHOUSE
 @AS_JSON
 @click.pass_obj
-def status(session: CliSession, topics: tuple[str, ...], *, as_json: bool) -> None:
+def status(session: CliSession, topics: tuple[str, ...], warehouse: str, *, as_json: bool) -> None:
     """Show how far the tables of topics are: of those named, or of all that are enabled."""
     if topics:
         session.describe_topics(list(topics))
     else:
         session.check_reachable()
     settings = {**session.client_config, "bootstrap.servers": session.bootstrap}
-    rows = job_module("jobs.table_status").status_of(settings, topics)
+    rows = job_module("jobs.table_status").status_of(settings, warehouse, topics)
     if as_json:
         print_json([row._asdict() for row in rows])
         return

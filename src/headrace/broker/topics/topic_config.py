@@ -83,13 +83,6 @@ def _cleanup(text: str) -> bool:
     return len(parts) <= _CLEANUPS and set(parts) <= {"delete", "compact"}
 
 
-_PLACE_LENGTH_MAX = 1_000
-
-
-def _place(text: str) -> bool:
-    return len(text) <= _PLACE_LENGTH_MAX and text.isprintable()
-
-
 def _quorum(text: str) -> bool:
     return parse_copies(text) is not None
 
@@ -202,13 +195,6 @@ _USED = (
         "What the table's column value is: bytes, or columns by the latest schema of the topic's "
         "subject in the service's schema registry.",
         _one_of("binary", "avro", "json", "protobuf"),
-    ),
-    ConfigDefinition(
-        "headrace.table.warehouse",
-        STRING,
-        "",
-        "The directory of the table's warehouse, as the service sees it.",
-        _place,
     ),
     ConfigDefinition(
         QUORUM,

@@ -1,6 +1,8 @@
 """Which topics are to be tables, by the topics' own settings.
 
-Invariants: reads only. A broker without these settings (Apache Kafka) has no such topics.
+Invariants: reads only. Where tables lie is the service's own option: whoever may alter a topic must
+not choose where another process writes. A broker without these settings (Apache Kafka) has no such
+topics.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.cluster import ClusterClient
 
-MODE, VALUE, WAREHOUSE = "headrace.table", "headrace.table.value", "headrace.table.warehouse"
+MODE, VALUE = "headrace.table", "headrace.table.value"
 GROUP = "headrace-tables"
 """The consumer group by which services share the topics; it commits no offsets."""
 
@@ -23,16 +25,15 @@ class TableSetting(NamedTuple):
     """What a topic's settings ask for."""
 
     mode: str
-    warehouse: str
     value: str = "binary"
 
 
 def setting_of(configuration: Mapping[str, str]) -> TableSetting | None:
     """The setting of a topic; None: it is no table."""
-    mode, warehouse = configuration.get(MODE), configuration.get(WAREHOUSE)
-    if mode not in (APPEND, UPSERT) or not warehouse:
+    mode = configuration.get(MODE)
+    if mode not in (APPEND, UPSERT):
         return None
-    return TableSetting(mode, warehouse, configuration.get(VALUE, "binary"))
+    return TableSetting(mode, configuration.get(VALUE, "binary"))
 
 
 def tables_of(cluster: ClusterClient) -> dict[str, TableSetting]:

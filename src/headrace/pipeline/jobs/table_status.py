@@ -30,43 +30,42 @@ class TableStatus(NamedTuple):
     topic: str
     mode: str
     value: str
-    warehouse: str
     table: str
     pending: int | None = None
     committed_at: str | None = None
     problem: str | None = None
 
 
-def status_of(client: dict[str, str], topics: Sequence[str]) -> list[TableStatus]:
-    """The tables of these topics, or of all that are enabled. Raises BrokerUnavailable."""
-    cluster = ClusterClient(client)
+def status_of(client: dict[str, str], warehouse: str, topics: Sequence[str]) -> list[TableStatus]:
+    """The tables of these topics, or of all that are enabled.
+
+    Raises BrokerUnavailable, OptionInvalid.
+    """
+    cluster, place = ClusterClient(client), Warehouse.at(warehouse)
     enabled = tables_of(cluster)
     found = []
     for topic in topics or list(enabled):
         if topic not in enabled:
-            found.append(TableStatus(topic, "none", "", "", ""))
+            found.append(TableStatus(topic, "none", "", ""))
             continue
         setting = enabled[topic]
         try:
-            found.append(_status(cluster, topic, setting))
+            found.append(_status(cluster, place, topic, setting))
         except HeadraceError as error:
-            found.append(TableStatus(topic, *_named(setting), "", problem=str(error)))
+            found.append(TableStatus(topic, *setting, "", problem=str(error)))
     return found
 
 
-def _named(setting: TableSetting) -> tuple[str, str, str]:
-    return setting.mode, setting.value, setting.warehouse
-
-
-def _status(cluster: ClusterClient, topic: str, setting: TableSetting) -> TableStatus:
-    place = Warehouse.at(setting.warehouse)
+def _status(
+    cluster: ClusterClient, place: Warehouse, topic: str, setting: TableSetting
+) -> TableStatus:
     name = table_of_topic(place, topic)
     present = load_table_or_none(open_catalog(place), name) if place.is_there else None
     partitions = cluster.partitions_of((topic,), None)
     first, end = cluster.earliest(partitions), cluster.latest(partitions)
     if present is None:
         pending = total(first, end)
-        return TableStatus(topic, *_named(setting), name.in_spark, pending, None, "no table yet")
+        return TableStatus(topic, *setting, name.in_spark, pending, None, "no table yet")
     progress = read_progress(present)
     reached = build(
         [(t, p, max(low, offset_of(progress.offsets, t, p, low))) for t, p, low in walk(first)]
@@ -77,6 +76,4 @@ def _status(cluster: ClusterClient, topic: str, setting: TableSetting) -> TableS
         if snapshot is None
         else datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
     )
-    return TableStatus(
-        topic, *_named(setting), name.in_spark, total(reached, end), committed_at, None
-    )
+    return TableStatus(topic, *setting, name.in_spark, total(reached, end), committed_at, None)

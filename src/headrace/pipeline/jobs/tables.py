@@ -40,6 +40,7 @@ class TablesConfig:
     """
 
     bootstrap: str
+    warehouse: str
     client: dict[str, str] = field(default_factory=dict)
     registry: dict[str, str] = field(default_factory=dict, repr=False)
     quiet_wait_ms: int = 2_000
@@ -55,11 +56,11 @@ class TablesConfig:
     def archive_of(self, topic: str, setting: TableSetting) -> ArchiveConfig:
         """The archive of one topic. Raises OptionInvalid."""
         values = {} if setting.value == "binary" else {"valueFormat": setting.value}
-        place = Warehouse.at(setting.warehouse)
+        place = Warehouse.at(self.warehouse)
         return ArchiveConfig(
             self.bootstrap,
             topic,
-            setting.warehouse,
+            self.warehouse,
             table_of_topic(place, topic).in_spark,
             continuous=True,
             mode="upsert" if setting.mode == "upsert" else "append",
