@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.security.access import How, Need, unauthorized
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.http.access import EVERYWHERE
+from headrace.records.tenant_names import DEFAULT, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,9 +69,10 @@ class Rights:
         for need in self._access.needs:
             if need.how is How.SHOWN:
                 continue
-            if need.unless is not None and self.may(need.unless, ResourceType.CLUSTER):
-                continue
+            is_of_all = need.unless is not None and self.may(need.unless, ResourceType.CLUSTER)
             for name in _names({"path": path, "body": body}, need.of):
+                if is_of_all and tenant_of(name) == DEFAULT:
+                    continue
                 self.require(need.operation, need.kind, need.prefix + name)
         if self._access.rule == "redrive":
             self._check_redrive(body)

@@ -16,6 +16,7 @@ from headrace.kafka.authorization import Check, as_written
 from headrace.kafka.error_codes import OPERATION_NOT_ATTEMPTED, TOPIC_AUTHORIZATION_FAILED
 from headrace.kafka.refusals import refusal, refused_items
 from headrace.records.identifiers import INTERNAL_TOPICS
+from headrace.records.tenant_names import DEFAULT, tenant_of
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -41,6 +42,18 @@ def _refusal_of_topic(check: Check, operation: Operation, name: str | None) -> U
     if name is None or check.may_topic(operation, name):
         return None
     return check.error(operation, TOPIC, name)
+
+
+def _refusal_without_cluster(
+    check: Check, operation: Operation, name: str | None
+) -> Unauthorized | None:
+    is_given = name is not None and _is_given_by_cluster(check, operation, name)
+    return None if is_given else _refusal_of_topic(check, operation, name)
+
+
+def _is_given_by_cluster(check: Check, operation: Operation, name: str) -> bool:
+    """Whether a right to the cluster, which is one to all topics but those of tenants, gives it."""
+    return check.may_cluster(operation) and tenant_of(name) == DEFAULT
 
 
 # --- topics ----------------------------------------------------------------------------------
@@ -93,8 +106,7 @@ async def describe_topic_partitions(check: Check, _access: Access) -> Answer:
 
 async def create_topics(check: Check, _access: Access) -> Answer:
     """CreateTopics: the configuration of a new topic is shown to those who may see it."""
-    if not check.may_cluster(Operation.CREATE):
-        check.keep("topics", lambda item: _refusal_of_topic(check, Operation.CREATE, item.name))
+    check.keep("topics", lambda item: _refusal_without_cluster(check, Operation.CREATE, item.name))
     answer = await check.proceed()
     for item in answer["topics"]:
         if not item["error_code"] and not check.may_topic(Operation.DESCRIBE_CONFIGS, item["name"]):
@@ -107,17 +119,17 @@ async def create_topics(check: Check, _access: Access) -> Answer:
 async def delete_topics(check: Check, _access: Access) -> Answer:
     """DeleteTopics: neither the name of an id nor whether a name exists is revealed to those who
     may not DESCRIBE the topic."""
-    if check.may_cluster(Operation.DELETE):
-        return await check.proceed()
     if check.context.version < TOPIC_IDS_SINCE:
-        check.keep("topic_names", lambda name: _refusal_of_topic(check, Operation.DELETE, name))
+        check.keep(
+            "topic_names", lambda name: _refusal_without_cluster(check, Operation.DELETE, name)
+        )
         return await check.proceed()
     find = check.node.services.topics.find
 
     def refuse(item: Any) -> Unauthorized | None:
         is_id = item.topic_id is not None and item.name is None
         name = check.topic_of(item.topic_id) if is_id else item.name
-        if name is None:
+        if name is None or _is_given_by_cluster(check, Operation.DELETE, name):
             return None
         may_see = check.may_topic(Operation.DESCRIBE, name)
         known = find(name)
@@ -236,6 +248,9 @@ async def subscribe(check: Check, _access: Access) -> Answer:
     check.require(Operation.READ, GROUP, request.group_id)
     for name in request.subscribed_topic_names or ():
         check.require(Operation.DESCRIBE, TOPIC, name)
+    pattern = getattr(request, "subscribed_topic_regex", None)
+    if pattern and tenant_of(pattern) != tenant_of(request.group_id):
+        raise check.error(Operation.DESCRIBE, TOPIC, pattern)
     answer = await check.proceed()
     assignment = answer.get("assignment")
     if assignment is not None:

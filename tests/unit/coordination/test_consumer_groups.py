@@ -494,3 +494,10 @@ def test_classic_members_of_a_tenants_group_read_and_write_names_without_the_ten
     found = read_subscription(write_subscription(["«7»t"]), "«8»g")
     assert found is not None
     assert found.topics == ("«8»t",)
+
+
+def test_no_member_subscribes_to_a_key_of_a_tenant():
+    named = write_subscription(["?acm?t", "own"]).replace(b"?acm?", "«a»".encode())
+    found = read_subscription(named, "g")
+    assert found is not None
+    assert found.topics == ("own",)

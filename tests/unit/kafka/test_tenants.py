@@ -41,6 +41,7 @@ from headrace.errors import RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.tenancy import NAMES
 from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -340,6 +341,57 @@ def test_a_pattern_of_a_tenant_finds_its_topics_alone():
                 given = refused.assignment
                 assert given is None or not given.topic_partitions
                 assert "«" not in (refused.error_message or "").replace(pattern, "")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", [1, 5, 6])
+def test_rights_to_the_cluster_are_none_to_topics_of_tenants(version):
+    """They neither create nor delete there, nor tell what there is."""
+
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            assert rig.node.access is not None
+            entry = Entry(str(DAVE), "*", Operation.ALL, Permission.ALLOW)
+            rule = Acl(Pattern(ResourceType.CLUSTER, "kafka-cluster"), entry)
+            assert await rig.node.access.create([rule]) == [None]
+            client = NamedClient(rig, DAVE)
+            for name in (KEY + TOPIC, KEY + "absent", KEY + TOPIC.replace("-", "_")):
+                made = await client.ask(apis.CREATE_TOPICS, 5, made_topics(name))
+                assert codes_in(made) - {0} == {29}
+                asked = {"topic_names": [name]}
+                if version >= 6:
+                    asked = {"topics": [{"name": name, "topic_id": None}]}
+                asked["timeout_ms"] = 1_000
+                codes = codes_in(await client.ask(apis.DELETE_TOPICS, version, asked))
+                assert codes - {0} == {29}
+            assert KEY + TOPIC in rig.node.topics.by_name
+            assert KEY + "absent" not in rig.node.topics.by_name
+            assert codes_in(await client.ask(apis.CREATE_TOPICS, 5, made_topics("own"))) == {0}
+
+    asyncio.run(scenario())
+
+
+def test_a_rule_about_all_topics_opens_none_that_holds_what_tenants_have():
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            client = NamedClient(rig, DAVE)
+            present = [rig.node.topics.by_name[one] for one in INTERNAL_TOPICS
+                       if one in rig.node.topics.by_name]  # fmt: skip
+            assert present
+            for topic in present:
+                answer = await client.ask(apis.FETCH, 13, fetch(topic, 13))
+                assert codes_in(answer) - {0} == {29}
+            beat = {
+                "group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None,
+                "rack_id": None, "rebalance_timeout_ms": 60_000, "subscribed_topic_names": None,
+                "subscribed_topic_regex": "«acme».*", "server_assignor": None,
+                "topic_partitions": [],
+            }  # fmt: skip
+            find = {"key_type": 0, "coordinator_keys": ["g"]}
+            await client.ask(apis.FIND_COORDINATOR, 4, find)
+            refused = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
+            assert refused.error_code == 29
 
     asyncio.run(scenario())
 

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from headrace.broker.security.tenants import OF_TENANTS
+from headrace.broker.security.tenants import OF_ALL_TENANTS, OF_TENANTS
 from headrace.errors import RequestInvalid
 from headrace.records.tenant_names import DEFAULT, tenant_of
 
@@ -429,6 +429,8 @@ def explain(
     if tenant_of(asked.name) != own if has_own else own:
         reason = f"{asked.principal} is of {own or 'no'} tenant, and the resource is not"
         return Explanation(False, reason, rules)
+    if tenants and asked.kind == ResourceType.TOPIC and asked.name in OF_ALL_TENANTS:
+        return Explanation(False, f"{asked.name} holds what all tenants have", rules)
     denials = [rule for rule in rules if rule.entry.permission == Permission.DENY]
     if own and not denials:
         return Explanation(True, f"the resource is of {own}, the principal's tenant", rules)

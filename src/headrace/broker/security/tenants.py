@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER
 from headrace.errors import RequestInvalid
+from headrace.records.identifiers import INTERNAL_TOPICS
 from headrace.records.tenant_names import TENANT
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ OF_TENANTS: Final = frozenset(
 )
 """What a tenant has its own of. Its principals may do everything with these, unless a rule denies
 it, and nothing with anything else."""
+OF_ALL_TENANTS: Final = frozenset({"*", *INTERNAL_TOPICS})
+"""Names of topics that hold what all tenants have: all topics that there are, and those in which
+brokers keep offsets and transactions. With tenants, no rule opens them."""
 _TENANT: Final = re.compile(TENANT)
 _FORM: Final = (
     "write tenant=Type:name, such as acme=User:alice, and separate several by semicolons; nothing"

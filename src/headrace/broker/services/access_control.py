@@ -30,7 +30,7 @@ from headrace.broker.security.acls import (
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
 from headrace.broker.security.principal import BROKER
-from headrace.broker.security.tenants import OF_TENANTS, tenants_of
+from headrace.broker.security.tenants import OF_ALL_TENANTS, OF_TENANTS, tenants_of
 from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
@@ -312,8 +312,8 @@ class AccessControl:
         if kind in OF_TENANTS:
             if tenant_of(name) != own:
                 return 0
-            if name == WILDCARD and kind == ResourceType.TOPIC and self.has_tenants:
-                return 0  # asked for all topics that there are, those of other tenants included
+            if self.has_tenants and kind == ResourceType.TOPIC and name in OF_ALL_TENANTS:
+                return 0
         elif own != DEFAULT:
             return 0
         denied, allowed = self._index.decide(principal, host, kind, name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.coordination.stored_bytes import INT16, INT32, StoredReader, stored_string
 from headrace.errors import RecordInvalid
-from headrace.records.tenant_names import name_in, sibling
+from headrace.records.tenant_names import DEFAULT, name_in, sibling, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,7 +41,11 @@ def read_subscription(data: bytes, group_id: str = "") -> Subscription | None:
         if version < 0:
             return None
         topics = tuple(
-            dict.fromkeys(sibling(group_id, reader.string()) for _ in range(reader.count(2)))
+            dict.fromkeys(
+                sibling(group_id, name)
+                for name in [reader.string() for _ in range(reader.count(2))]
+                if tenant_of(name) == DEFAULT  # a key is no name that a client may use
+            )
         )
         _skip_nullable_data(reader)
         owned = _read_partitions(reader, group_id) if version >= 1 else {}
@@ -95,6 +99,8 @@ def _skip_nullable_data(reader: StoredReader) -> None:
 def _read_partitions(reader: StoredReader, group_id: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for _ in range(reader.count(_TOPIC_SIZE_MIN)):
-        name = sibling(group_id, reader.string())
-        found[name] = tuple(reader.int32() for _ in range(reader.count(4)))
+        name = reader.string()
+        numbers = tuple(reader.int32() for _ in range(reader.count(4)))
+        if tenant_of(name) == DEFAULT:
+            found[sibling(group_id, name)] = numbers
     return found
