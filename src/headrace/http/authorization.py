@@ -25,6 +25,8 @@ _CHANGING: Final = frozenset(
     {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
 )
 
+_SELECTING: Final = frozenset({"group", "reason", "letters", "loop_max"})
+
 
 class Rights:
     """What one call's principal may do."""
@@ -80,7 +82,7 @@ class Rights:
     def _check_redrive(self, body: Json) -> None:
         if "to" not in body:
             self.require(Operation.WRITE, ResourceType.TOPIC, EVERYWHERE)
-        if "group" in body or "reason" in body:  # the others are appended again
+        if not body.keys().isdisjoint(_SELECTING):  # the others are appended again
             self.require(Operation.WRITE, ResourceType.TOPIC, body["topic"])
 
     def shown(self, items: Sequence[Json], place: str) -> Sequence[Json]:

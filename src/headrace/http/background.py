@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
 from typing import TYPE_CHECKING, Final
 
@@ -94,7 +95,8 @@ class TaskOperations:
         task = self._task(call, Right.DESCRIBE)
         first = _first(call.query.get("page_token", ""))
         end = first + call.query.get("limit", LIMIT_DEFAULT)
-        answer = _shown(task) | {"results": task.results[first:end]}
+        # Copied: what this client may not see is left out of the answer, not of the results.
+        answer = _shown(task) | {"results": copy.deepcopy(task.results[first:end])}
         if end < len(task.results):
             answer["next_page_token"] = _token(end)
         return answer
@@ -124,7 +126,7 @@ class TaskOperations:
                 return
             is_over = task.ended_ms >= 0  # before its results are read: no later ones come
             while first < len(task.results):
-                part: Json = {"results": task.results[first : first + EVENT_RESULTS]}
+                part: Json = {"results": copy.deepcopy(task.results[first : first + EVENT_RESULTS])}
                 first += len(part["results"])
                 call.rights.filter(part)
                 yield event("results", part, str(first))

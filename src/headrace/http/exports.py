@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import StreamingResponse
 
 from headrace.broker.services.search import LOG, SearchBounds
-from headrace.errors import HeadraceError, StorageUnavailable
+from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
 from headrace.http.operations import NDJSON, PARTITION, TOPIC, Call, Json, Operation, integer
 from headrace.http.records import as_text, shown
 from headrace.http.search import CONDITIONS, asked_condition, asked_start
@@ -68,13 +68,8 @@ class ExportOperations:
         number, form = query.get("partition"), query.get("format", "ndjson")
         if self._running >= RUNNING_MAX:
             raise StorageUnavailable(f"{RUNNING_MAX} exports are running already: try later")
-        self._running += 1
-        try:
-            first = await self._services.search.page(topic, condition, place, STEP, number)
-            _check_whole(first)
-        except BaseException:
-            self._end()
-            raise
+        first = await self._services.search.page(topic, condition, place, STEP, number)
+        _check_whole(first)
 
         async def pages() -> AsyncIterator[Page]:
             page = first
@@ -88,37 +83,43 @@ class ExportOperations:
 
         rows = _rows(pages(), topic.name, query.get("max", MESSAGES), _WRITERS[form])
         name = f"{topic.name}.{form}"
-        return _Export(_with_head(rows, form), _TYPES[form], name, self._end)
+        return _Export(_with_head(rows, form), _TYPES[form], name, self._count)
 
-    def _end(self) -> None:
-        self._running -= 1
+    def _count(self, change: int) -> None:
+        self._running += change
 
 
 class _Export(StreamingResponse):
-    """A download, whose end is reported even where it is never begun."""
+    """A download that is counted while it runs: one that is never begun does not count."""
 
     def __init__(
-        self, rows: AsyncIterator[bytes], media_type: str, name: str, ended: Callable[[], None]
+        self, rows: AsyncIterator[bytes], media_type: str, name: str, count: Callable[[int], None]
     ) -> None:
         headers = {
             "Content-Disposition": f'attachment; filename="{name}"',
             "Cache-Control": "no-store",
         }
         super().__init__(rows, media_type=media_type, headers=headers)
-        self._ended = ended
+        self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the rows or the client end."""
+        self._count(1)
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._ended()
+            self._count(-1)
 
 
 def _check_whole(page: Page) -> None:
     """Raises the error of a partition that could not be searched: a part is no export."""
     for error in page.failed.values():
         raise error
+    if page.unreadable:
+        raise DataCorrupt(
+            "a batch cannot be decoded, so that its records would be missing: export the offsets"
+            " before and behind it, and see headrace check"
+        )
 
 
 async def _with_head(rows: AsyncIterator[bytes], form: str) -> AsyncIterator[bytes]:

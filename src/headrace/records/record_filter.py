@@ -34,8 +34,8 @@ class Candidate:
     """A record that a filter looks at."""
 
     __slots__ = (
-        "_decode", "_value", "headers", "key", "offset", "partition", "raw", "timestamp_ms",
-        "topic",
+        "_decode", "_headers", "_key", "_text", "_value", "headers", "key", "offset", "partition",
+        "raw", "timestamp_ms", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,9 @@ class Candidate:
         self.headers = headers
         self._decode = decode
         self._value: Any = _UNKNOWN
+        self._text: Any = _UNKNOWN
+        self._key: Any = _UNKNOWN
+        self._headers: Any = _UNKNOWN
 
     @property
     def value(self) -> Any:
@@ -67,6 +70,27 @@ class Candidate:
             decode = self._decode
             self._value = plain_value(self.raw) if decode is None else decode(self)
         return self._value
+
+    @property
+    def value_text(self) -> str | bytes | None:
+        """The value as text."""
+        if self._text is _UNKNOWN:
+            self._text = text_or_bytes(self.raw)
+        return self._text  # type: ignore[no-any-return]
+
+    @property
+    def key_text(self) -> str | bytes | None:
+        """The key as text."""
+        if self._key is _UNKNOWN:
+            self._key = text_or_bytes(self.key)
+        return self._key  # type: ignore[no-any-return]
+
+    @property
+    def headers_by_name(self) -> dict[str, str | bytes | None]:
+        """The last header of each name."""
+        if self._headers is _UNKNOWN:
+            self._headers = {name: text_or_bytes(value) for name, value in self.headers}
+        return self._headers  # type: ignore[no-any-return]
 
 
 _UNKNOWN: Final = object()
@@ -94,15 +118,11 @@ def text_or_bytes(data: bytes | None) -> str | bytes | None:
         return data
 
 
-def _headers(one: Candidate) -> dict[str, str | bytes | None]:
-    return {name: text_or_bytes(value) for name, value in one.headers}
-
-
 VARIABLES: Final = {
     "value": lambda one: one.value,
-    "text": lambda one: text_or_bytes(one.raw),
-    "key": lambda one: text_or_bytes(one.key),
-    "headers": _headers,
+    "text": lambda one: one.value_text,
+    "key": lambda one: one.key_text,
+    "headers": lambda one: one.headers_by_name,
     "topic": lambda one: one.topic,
     "partition": lambda one: one.partition,
     "offset": lambda one: one.offset,
@@ -132,6 +152,8 @@ class RecordFilter:
             reason = "the expression is no condition: it is neither true nor false"
         except EvaluationFailed as error:
             reason = str(error)
+        except (ValueError, RecursionError, OverflowError) as error:  # such as half a surrogate
+            reason = f"the expression cannot be applied to it: {error}"
         self.failures += 1
         self.first_failure = self.first_failure or reason
         return False

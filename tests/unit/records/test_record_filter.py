@@ -55,6 +55,13 @@ def test_a_record_without_a_truth_value_does_not_match_and_is_counted() -> None:
     assert "neither true nor false" in number.first_failure
 
 
+@pytest.mark.parametrize("text", ["value.matches('a')", "int(value) == 1", "double(value) == 1.0"])
+def test_a_value_that_is_no_text_of_unicode_breaks_no_search(text: str) -> None:
+    condition = RecordFilter(text)
+    assert not condition.matches(record(b'"\\ud800"'))
+    assert condition.failures == 1
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -63,6 +70,8 @@ def test_a_record_without_a_truth_value_does_not_match_and_is_counted() -> None:
         ("value.__class__.mro()", "no function 'mro'"),
         ("open('/etc/passwd')", "no function 'open'"),
         ("text.matches('(')", "no regular expression"),
+        ("text.matches(key)", "written as a string"),
+        (r"text.matches('\\pL{1000}')", "no regular expression"),
         ("value ! 3", "instead of the end"),
         ("99999999999999999999 == 1", "more than 64 bits"),
         ("1u == 1", "instead of the end"),

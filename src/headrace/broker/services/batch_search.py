@@ -41,6 +41,8 @@ class Wanted(NamedTuple):
     """None: all records."""
     needles: Sequence[bytes] = ()
     """Byte strings that a batch must contain to have any match."""
+    is_costly: bool = False
+    """Whether `matches` may take milliseconds for a record: then never on the event loop."""
 
 
 async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
@@ -50,8 +52,10 @@ async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
     """
     if isinstance(batch, HeldBatch) and batch.opened is not None:
         payload, header, place = batch.opened
+        if wanted.is_costly:
+            return await asyncio.to_thread(_kept_of, payload, header, wanted, place)
         return _kept_of(payload, header, wanted, place)
-    if len(batch) <= INLINE_BYTES_MAX:
+    if len(batch) <= INLINE_BYTES_MAX and not wanted.is_costly:
         try:
             return _kept(batch, wanted, INLINE_BYTES_MAX)
         except BatchCorrupt:
@@ -82,7 +86,7 @@ def _kept_of(
     kept: list[Record] = []
     if not all(needle in payload for needle in wanted.needles):
         return kept
-    first, last, count_max, bytes_left, matches, _needles = wanted
+    first, last, count_max, bytes_left, matches, _needles, _is_costly = wanted
     is_small = len(payload) + OVERHEAD_BYTES * header.record_count <= bytes_left
     for records in iterate_payload(payload, header, first, last, place):
         if (

@@ -457,7 +457,8 @@ class _Run:
 
         left = self._count_max - len(page.found), self._bytes_left
         try:
-            wanted = Wanted(within.first, within.end - 1, *left, matches, self._needles)
+            is_costly = self._filter is not None
+            wanted = Wanted(within.first, within.end - 1, *left, matches, self._needles, is_costly)
             return await wanted_records(batch, wanted)
         except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat):
             page.unreadable += 1
