@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.unit.http.http_rig import on_the_web
 
+from headrace.errors import StorageUnavailable
+
 OURS = [
     ["__dlq.errors.topic", "orders"],
     ["__dlq.errors.group", "billing"],
@@ -257,6 +259,28 @@ async def test_what_was_not_delivered_is_taken_back_once(web):
     )
     names = [name for name, *_ in letter["record"]["headers"]]
     assert "headrace-redriven-from" not in names
+
+
+@on_the_web
+async def test_what_cannot_become_a_letter_again_stays_deliverable(web):
+    """Of the first record too, which the group leaves behind as soon as it is finished."""
+    await with_redriven(web)
+    desk = web.node.services.desk
+    append = desk._sends.append_copies
+
+    async def refuse(*_arguments):
+        raise StorageUnavailable("its owner is away")
+
+    desk._sends.append_copies = refuse
+    failed = await take_back(web, 0)
+    desk._sends.append_copies = append
+    assert failed["taken_back"] == 0
+    assert (await take_back(web, 0, is_dry_run=True))["taken_back"] == 1
+    assert (await take_back(web, 0))["taken_back"] == 1
+    _, listed = await web.ask("GET", "/v1/dead-letters/orders.dead/letters")
+    assert [one["record"]["value"] for one in listed["letters"]] == ["v0"]
+    _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 10})
+    assert [one["value"] for one in got["messages"]] == ["v1"]
 
 
 @on_the_web

@@ -350,22 +350,26 @@ class LetterDesk:
                 " its records",
             )
         letter = await self._record(letters, one.letter)  # before anything is changed
-        asked = [one.place.offset, int(is_dry_run)]
-        groups, reason = checked(
-            await self._calls.ask_partition(
-                "letters.take_back", one.topic, one.place.partition, asked
-            ),
-            list | tuple,
-            str,
-        )
-        if reason:
-            return TakenBack(is_taken=False, reason=reason)
-        if is_dry_run:
-            return TakenBack(is_taken=True, groups=groups)
+        groups, reason = await self._ask_to_take(one, is_dry_run=True)
+        if reason or is_dry_run:
+            return TakenBack(is_taken=not reason, reason=reason, groups=groups)
+        # The letter first: what fails in between may be handled twice, and is never lost.
         again = replace(record, headers=_as_letter(record, letter))
         name = f"take-back/{letters.id.hex}-{one.letter}/{one.topic.id.hex}-{one.place}"
         await self._append(letters, one.letter.partition, again, name)
-        return TakenBack(is_taken=True, groups=groups)
+        groups, reason = await self._ask_to_take(one, is_dry_run=False)
+        if reason:
+            reason += f"; its letter is in {letters.name} again as well: purge it"
+        return TakenBack(is_taken=not reason, reason=reason, groups=groups)
+
+    async def _ask_to_take(self, one: Sent, *, is_dry_run: bool) -> tuple[Any, str]:
+        """(the groups, why it cannot be taken), of the owner of its partition."""
+        asked = [one.place.offset, int(is_dry_run)]
+        answer = await self._calls.ask_partition(
+            "letters.take_back", one.topic, one.place.partition, asked
+        )
+        groups, reason = checked(answer, list | tuple, str)
+        return groups, reason
 
     async def _take_back_here(self, topic: Topic, number: int, asked: Any) -> tuple[Any, str]:
         """(the groups in which the record is finished now, why it is not)."""
