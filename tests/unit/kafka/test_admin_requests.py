@@ -82,7 +82,7 @@ def test_metrics_leave_out_what_is_damaged_or_not_loaded_and_load_nothing() -> N
             assert b"headrace_group_lag_records{" not in text
             assert not any(log.is_loaded for _number, log in logs)
             await rig.node.services.topics.log("t", 1)
-            rig.node.topics.get("t").partitions[0].failure = DataCorrupt("damaged")
+            rig.node.topics.get("t").partitions[0].tenure.abandon(DataCorrupt("damaged"))
             text, _type = await metrics.render()
             assert b'headrace_group_lag_records{group="g",partition="1",topic="t"}' in text
             assert b'headrace_group_lag_records{group="g",partition="0",topic="t"}' not in text
