@@ -40,6 +40,9 @@ class Limits(NamedTuple):
     """Of all connections of the listener: the one that holds most is closed."""
     unsent_bytes_max: int = 32 * MIB
     """Responses of one connection that its client has not read; then it is closed."""
+    listener_unsent_bytes_max: int = 64 * MIB
+    """Of all connections of the listener: the one that owes most is closed. Twice the limit of
+    one."""
     stream_unsent_bytes: int = 256 * 1024
     """`Call.drained` waits while a stream has more than that to send."""
     resets_burst: int = 1000

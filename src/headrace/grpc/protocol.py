@@ -56,6 +56,10 @@ if TYPE_CHECKING:
             """Count bytes of incomplete messages; returns whether they may be kept."""
             ...
 
+        def owe(self, change: int) -> None:
+            """Count responses that are not read; may abort the connection that owes most."""
+            ...
+
         def wake_by(self, deadline: float) -> None:
             """Have `sweep` called by then."""
             ...
@@ -100,6 +104,7 @@ class GrpcProtocol:
         "is_write_paused",
         "limits",
         "outflow",
+        "owed_bytes",
         "peer",
         "session",
     )
@@ -117,6 +122,8 @@ class GrpcProtocol:
         self.session: object | None = None
         self.held_bytes = 0
         """Incomplete messages of its calls."""
+        self.owed_bytes = 0
+        """Responses that its client has not read, while it waits for it."""
         self.is_write_paused = False
         self._is_receiving = False
         self._opened_s = loop.time()
@@ -150,6 +157,7 @@ class GrpcProtocol:
         self._tunnel = None
         self._http2.lost()
         self.outflow.output.clear()
+        self._owe(0)
         self._server.closed(self)
 
     def eof_received(self) -> bool:
@@ -165,6 +173,7 @@ class GrpcProtocol:
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self.is_write_paused = False
+        self._owe(self.outflow.unsent_bytes)
         if self._transport is not None:
             self._transport.resume_reading()
         for stream in list(self._http2.streams.values()):
@@ -315,16 +324,22 @@ class GrpcProtocol:
                     self.abort(f"cannot be sent anything ({error.reason})")
                     return
             transport.write(data)
-        if (
-            self.is_write_paused or outflow.unsent_bytes
-        ) and self.unsent_bytes > self.limits.unsent_bytes_max:
-            self.abort("does not read its responses: unsent_bytes_max")
-            return
+        if (self.is_write_paused or outflow.unsent_bytes) and not self._is_lingering:
+            self._owe(self.unsent_bytes)
+            if self.owed_bytes > self.limits.unsent_bytes_max:
+                self.abort("does not read its responses: unsent_bytes_max")
+                return
+        elif self.owed_bytes:
+            self._owe(0)
         http2 = self._http2
         if http2.failure is not None:
             self._fail()
         elif http2.is_closing and not http2.streams:
             self._linger()
+
+    def _owe(self, size: int) -> None:
+        change, self.owed_bytes = size - self.owed_bytes, size
+        self._server.owe(change)
 
     @property
     def unsent_bytes(self) -> int:
@@ -374,6 +389,7 @@ class GrpcProtocol:
         if transport is not None:
             log.warning("client %s of listener %s %s", self.peer, self._server.name, reason)
             self._is_lingering = True
+            self._owe(0)  # it is freed in this turn
             transport.abort()
 
     def end_for_memory(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.grpc.limits import Limits
 from headrace.grpc.protocol import GrpcProtocol
 from headrace.grpc.tls import ContextOfListener
+from headrace.runtime.free_memory import trim_heap
 
 if TYPE_CHECKING:
     import ssl
@@ -55,6 +56,10 @@ class GrpcServer:
         self.accepts_plain = accepts_plain
         self.held_bytes = 0
         """Incomplete messages of all connections."""
+        self.owed_bytes = 0
+        """Responses that no client has read yet, of all connections that wait for theirs."""
+        self._is_trim_due = False
+        """Whether much memory is freed once no client owes anything."""
         self._tls = None if tls is None else ContextOfListener(tls)
         self._open_session = open_session
         self._loop = asyncio.get_running_loop()
@@ -135,6 +140,14 @@ class GrpcServer:
                 return False
         return connection.held_bytes <= self.limits.partial_bytes_max
 
+    def owe(self, change: int) -> None:
+        """See Server."""
+        self.owed_bytes += change
+        if change > 0 and self.owed_bytes > self.limits.listener_unsent_bytes_max:
+            most = max(self._connections, key=lambda one: one.owed_bytes)
+            most.abort("does not read its responses: listener_unsent_bytes_max")
+            self._is_trim_due = True
+
     def wake_by(self, deadline: float) -> None:
         """See Server."""
         if self._sweep is not None:
@@ -150,5 +163,8 @@ class GrpcServer:
         self._sweep = None
         for connection in list(self._connections):
             next_s = min(next_s, connection.sweep(now_s))
-        if self._connections:
+        if self._is_trim_due and not self.owed_bytes:
+            self._is_trim_due = False
+            trim_heap()  # responses are small blocks, of which the C library would keep most
+        if self._connections or self._is_trim_due:
             self.wake_by(max(next_s, now_s + SWEEP_S_MIN))

@@ -108,6 +108,15 @@ def set_memory_aside_for_the_largest_message(patch: Patch) -> None:
     patch(GrpcServer, "hold", generous)
 
 
+def keep_whatever_grpc_clients_have_not_read(patch: Patch) -> None:
+    from headrace.grpc.limits import Limits
+    from headrace.rocketmq import face
+
+    any_size = 1 << 40
+    unbounded = Limits(unsent_bytes_max=any_size, listener_unsent_bytes_max=any_size)
+    patch(face, "Limits", unbounded._replace)
+
+
 BUGS = (
     Bug(take_frames_of_any_length, "a frame of an impossible length", "stays open"),
     Bug(unfold_whatever_a_batch_claims, "bombs are refused before", "MiB"),
@@ -119,6 +128,7 @@ BUGS = (
     Bug(take_http2_frames_of_any_length, "http2 frames that lie", "stays open"),
     Bug(let_a_client_flood_its_connection, "http2 floods", "stays open"),
     Bug(set_memory_aside_for_the_largest_message, "streams that stop within", "MiB more"),
+    Bug(keep_whatever_grpc_clients_have_not_read, "grpc clients that read nothing", "MiB more"),
 )
 
 

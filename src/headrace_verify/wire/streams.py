@@ -22,6 +22,7 @@ END_STREAM, END_HEADERS, PADDED = 1, 4, 8
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2.settings({})
 SERVICE = b"/apache.rocketmq.v2.MessagingService/"
 HEALTH = b"/grpc.health.v1.Health/Check"
+REFLECTION = b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 SERVING = b"\0\0\0\0\2\x08\1"
 """The message of a HealthCheckResponse."""
 EMPTY = bytes(5)
@@ -30,7 +31,8 @@ STREAM_COUNT = 10_000
 FLOOD_COUNT = 30_000
 STALLED_COUNT, STALLED_BYTES, CLAIMED_BYTES = 200, 48 << 10, 15 << 20
 """Together they claim 3 GB, and stay within the windows that they are given."""
-DEAF_COUNT, DEAF_CALLS = 10, 5_000
+DEAF_COUNT, DEAF_QUESTIONS = 80, 1_170
+"""Together they ask for 1 GB: each question gets a description of 12 KB."""
 PATIENCE_S = 30
 
 
@@ -123,9 +125,17 @@ def streams_that_stop_within_a_message_take_bounded_memory(abuse: Abuse) -> None
 
 
 def grpc_clients_that_read_nothing_take_bounded_memory(abuse: Abuse) -> None:
-    calls = b"".join(_call(stream, HEALTH) for stream in range(1, 2 * DEAF_CALLS, 2))
-    for _ in range(DEAF_COUNT):
-        abuse.open(is_rocketmq=True).send(PREFACE + calls, 2)
+    """Some leave the sockets full, others keep their windows closed."""
+    symbol = SERVICE.strip(b"/")
+    question = b"\x22" + bytes([len(symbol)]) + symbol
+    message = b"\0" + len(question).to_bytes(4, "big") + question
+    at_once = http2.PAYLOAD_BYTES_MAX // len(message)
+    asked = http2.frame(DATA, 0, 1, message * at_once) * (DEAF_QUESTIONS // at_once)
+    all_windows = http2.settings({http2.INITIAL_WINDOW_SIZE: http2.WINDOW_MAX})
+    all_windows += http2.window_update(0, http2.WINDOW_MAX - http2.WINDOW_DEFAULT)
+    for number in range(DEAF_COUNT):
+        windows = all_windows if number % 2 else b""
+        abuse.open(is_rocketmq=True).send(PREFACE + windows + _headers(1, REFLECTION) + asked, 2)
     _is_served(abuse, f"{DEAF_COUNT} that read nothing")
 
 

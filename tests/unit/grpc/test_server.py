@@ -288,6 +288,32 @@ def test_the_connection_that_holds_most_is_closed_when_the_listener_holds_too_mu
         assert other.status(3) == OK
 
 
+def ask_for(client: RawClient, kib: int) -> None:
+    """Call for responses that are not read; the window of the connection holds them back."""
+    body = message(bytes(kib << 10))
+    client.call(1, "/t/echo", None)
+    for at in range(0, len(body), 16_384):
+        client.send(data(1, body[at : at + 16_384]))
+    client.send(data(1, b"", 1))
+
+
+def test_the_connection_that_owes_most_is_closed_when_the_listener_owes_too_much():
+    limits = Limits(listener_unsent_bytes_max=1 << 20)
+    with served(limits) as one, RawClient(one.address) as greedy, RawClient(one.address) as other:
+        for client, kib in ((greedy, 900), (other, 300)):
+            ask_for(client, kib)
+            if client is greedy:
+                while one.server.owed_bytes < kib - 64 << 10:
+                    time.sleep(0.001)
+        greedy.rest()
+        assert one.server.connection_count == 1
+        other.send(frames.window_update(0, 1 << 20), frames.window_update(1, 1 << 20))
+        assert other.status(1) == OK
+        other.call(3, "/t/echo", b"served")
+        assert other.status(3) == OK
+        assert one.server.owed_bytes == 0
+
+
 # --- stop --------------------------------------------------------------------------------------
 
 
