@@ -106,7 +106,7 @@ ACCESS: Final[Mapping[str, Access]] = {
         transaction(WRITE, "path.group"), *_shown(WRITE, ResourceType.TOPIC, "checks.topic")
     ),
     "listGroups": needs(*_shown(DESCRIBE, ResourceType.GROUP, "groups.group")),
-    "getGroup": needs(_group(DESCRIBE)),
+    "getGroup": needs(_group(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "members.topics")),
     "deleteGroup": needs(_group(Operation.DELETE)),
     "getGroupOffsets": needs(
         _group(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "offsets.topic")

@@ -103,6 +103,9 @@ class Rights:
 
     def _is_shown(self, need: Need, item: Json, field: str) -> bool:
         name = item.get(field)
+        if isinstance(name, list):  # an item is shown with those that it may show
+            item[field] = [one for one in name if self.may(need.operation, need.kind, one)]
+            return True
         return name is None or self.may(need.operation, need.kind, name)
 
     def filter(self, answer: Json) -> None:

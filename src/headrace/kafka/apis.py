@@ -137,7 +137,10 @@ _APIS = (
         0,
         6,
         5,
-        needs(group(Operation.DESCRIBE, "groups", How.EACH)),
+        needs(
+            group(Operation.DESCRIBE, "groups", How.EACH),
+            topics(Operation.DESCRIBE, "groups.members"),
+        ).by("describe_groups"),
     ),
     Api(
         LIST_GROUPS,

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.coordination.groups.consumer_protocol import read_assignment, read_subscription
 from headrace.errors import Unauthorized
 from headrace.kafka.authorization import Check, as_written
 from headrace.kafka.error_codes import OPERATION_NOT_ATTEMPTED, TOPIC_AUTHORIZATION_FAILED
@@ -19,6 +20,8 @@ from headrace.records.identifiers import INTERNAL_TOPICS
 from headrace.records.tenant_names import DEFAULT, tenant_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.broker.node import Node
     from headrace.broker.security.access import Access
     from headrace.kafka.apis import Api
@@ -35,6 +38,8 @@ BATCHED_SINCE: Final = 4
 """From here on only brokers send AddPartitionsToTxn."""
 TOPIC_IDS_SINCE: Final = 6
 """The first version of DeleteTopics that may name ids."""
+CONSUMER: Final = "consumer"
+"""The type of groups whose assignments the broker makes and shows by name (KIP-848)."""
 HIDDEN: Final = "the group uses topics that the client may not DESCRIBE"
 
 
@@ -295,16 +300,38 @@ async def describe_members(check: Check, access: Access) -> Answer:
     for group in answer["groups"]:
         if group["error_code"]:
             continue
-        names = dict.fromkeys(_topics_of(group))
-        hidden = [name for name in names if not check.may_topic(Operation.DESCRIBE, name)]
-        if hidden:
-            check.error(Operation.DESCRIBE, TOPIC, hidden[0])
-            group["error_code"] = TOPIC_AUTHORIZATION_FAILED
-            group["error_message"] = HIDDEN
-            group["members"] = []
-            if "topology" in group:
-                group["topology"] = None
+        _hide_members(check, group, dict.fromkeys(_topics_of(group)))
     return answer
+
+
+async def describe_groups(check: Check, access: Access) -> Answer:
+    """DescribeGroups: of a group whose assignments the broker makes, as in `describe_members`. What
+    members of a classic group sent each other is shown as it is, as in Kafka."""
+    check.refuse_each(access.needs[0])
+    answer = await check.proceed()
+    for group in answer["groups"]:
+        if group.get("group_type") != CONSUMER:
+            continue
+        names: dict[str, None] = {}
+        for member in group["members"]:
+            assigned = read_assignment(member["member_assignment"], group["group_id"])
+            subscribed = read_subscription(member["member_metadata"], group["group_id"])
+            names.update(dict.fromkeys([*assigned, *(subscribed.topics if subscribed else ())]))
+        _hide_members(check, group, names)
+    return answer
+
+
+def _hide_members(check: Check, group: dict[str, Any], names: Iterable[str]) -> None:
+    """Refuse a described group if its members use a topic that the client may not DESCRIBE."""
+    hidden = [name for name in names if not check.may_topic(Operation.DESCRIBE, name)]
+    if not hidden:
+        return
+    check.error(Operation.DESCRIBE, TOPIC, hidden[0])
+    group["error_code"] = TOPIC_AUTHORIZATION_FAILED
+    group["error_message"] = HIDDEN
+    group["members"] = []
+    if "topology" in group:
+        group["topology"] = None
 
 
 def _topics_of(value: Any, key: str = "") -> list[str]:
@@ -402,6 +429,7 @@ RULES: Final[dict[str, Rule]] = {
         offset_fetch,
         subscribe,
         streams_heartbeat,
+        describe_groups,
         describe_members,
         share,
         init_producer_id,

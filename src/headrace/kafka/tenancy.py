@@ -69,10 +69,14 @@ NAMES: Final[Mapping[int, tuple[str, ...]]] = {
 tenants may send. Produce and Fetch are not dispatched as these are."""
 _TOPIC: Final = 2
 """The only type of resource whose settings a tenant may see. Do not change: on the wire."""
-_OF_CLIENTS: Final = frozenset(
-    {"client_id", "committed_metadata", "host", "member_id", "metadata", "rack", "value"}
+_KEYS: Final = frozenset(
+    {
+        *("group_id", "key", "name", "resource_name", "topic", "topic_name", "transactional_id"),
+        *("subscribed_topic_names", "subscribed_topic_regex"),
+    }
 )
-"""Fields with texts that are not the broker's: returned as they are."""
+"""Fields of answers with keys. All others are returned as they are: an id that a client chose may
+look like a key."""
 
 
 NOT_FOR_TENANTS: Final = ClusterUnauthorized(
@@ -160,11 +164,11 @@ class Tenancy:
     def leave(self, value: Any, field: str = "") -> Any:
         """An answer as its client may see it."""
         if isinstance(value, str):
-            if not self.prefix or field in _OF_CLIENTS:
-                return value
             if field == "error_message":
-                return value.replace(self.prefix, "")
-            return value.removeprefix(self.prefix)
+                for unknown, sent in self._replaced.items():
+                    value = value.replace(str(unknown), str(sent))
+                return value.replace(self.prefix, "") if self.prefix else value
+            return value.removeprefix(self.prefix) if field in _KEYS else value
         if isinstance(value, UUID):
             return self._replaced.get(value, value)
         if isinstance(value, dict):

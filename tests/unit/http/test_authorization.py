@@ -21,10 +21,12 @@ from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, Resourc
 from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
+from headrace.coordination.shares.membership import ShareHeartbeat
 from headrace.http import operations
 from headrace.http.access import ACCESS, EVERYWHERE
 from headrace.http.keys import KeyOperations
 from headrace.http.sessions import SessionOperations
+from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -221,6 +223,25 @@ def test_lists_are_filtered_before_they_are_cut_into_pages(monkeypatch):
             _, second = await web.ask("GET", f"/v1/topics?page_token={first['next_page_token']}")
             assert [one["name"] for one in first["topics"]] == ["a"]
             assert [one["name"] for one in second["topics"]] == ["c", "d"]
+
+    asyncio.run(scenario())
+
+
+def test_the_members_of_a_group_are_shown_with_the_topics_that_the_client_may_see(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            await web.node.topics.create("open")
+            await web.node.topics.ensure_internal(OFFSETS_TOPIC)
+            beat = ShareHeartbeat(GROUP, "m", 0, [TOPIC, "open"], None, "c", "/h")
+            web.node.services.share_members.heartbeat(beat)
+            seen = {(ResourceType.GROUP, GROUP), (ResourceType.TOPIC, "open")}
+            entry = Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW)
+            await web.node.access.create([Acl(Pattern(*one), entry) for one in sorted(seen)])
+            for web.principal, topics in (("nobody", ["open"]), ("root", ["open", TOPIC])):
+                status, answer = await web.call("getGroup")
+                assert status == 200
+                assert [sorted(one["topics"]) for one in answer["members"]] == [topics]
 
     asyncio.run(scenario())
 

@@ -25,18 +25,22 @@ ABSENT = {TOPIC: "absent-topic", GROUP: "absent-group", TRANSACTION: "absent-txn
 class NamedClient(Client):
     """A client with a principal, whose answers are read by the broker's own codecs."""
 
-    def __init__(self, rig: Rig, principal: Principal) -> None:
+    def __init__(self, rig: Rig, principal: Principal, client_id: str = "t") -> None:
         super().__init__(rig.face)
+        self._client_id = client_id.encode()
         self.connection.session.principal = principal
 
     def send(self, api_key: int, version: int, request: dict[str, Any]) -> None:
         header = b"".join(
             number.to_bytes(size, "big")
-            for number, size in ((api_key, 2), (version, 2), (len(self.asked), 4))
+            for number, size in (
+                *((api_key, 2), (version, 2), (len(self.asked), 4)),
+                (len(self._client_id), 2),
+            )
         )
         api = apis.APIS.get(api_key) or apis.OWN_APIS[api_key]
         tags = b"\x00" if version >= api.flexible_from else b""
-        frame = header + b"\x00\x01t" + tags + write_request(api_key, version, request)
+        frame = header + self._client_id + tags + write_request(api_key, version, request)
         self.asked.append((api_key, version))
         self.connection.data_received(len(frame).to_bytes(4, "big") + frame)
 

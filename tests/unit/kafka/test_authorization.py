@@ -353,6 +353,53 @@ def test_denied_and_allowed_items_of_a_request_are_answered_together():
     asyncio.run(scenario())
 
 
+def _beat(**more: Any) -> dict[str, Any]:
+    return {
+        "group_id": GROUP, "member_id": "m", "member_epoch": 0, "instance_id": None,
+        "rack_id": None, "rebalance_timeout_ms": 60_000, "server_assignor": None,
+        "subscribed_topic_names": None, "subscribed_topic_regex": None, "topic_partitions": [],
+        **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sees_topic", [True, False])
+@pytest.mark.parametrize(
+    "subscription", [{"subscribed_topic_regex": "s.*"}, {"subscribed_topic_names": [TOPIC]}]
+)
+def test_a_description_of_a_group_names_no_topic_that_the_client_may_not_describe(
+    subscription, sees_topic
+):
+    """Neither of its assignments nor of its subscriptions, in the protocol of either time."""
+
+    async def scenario() -> None:
+        async with guarded() as rig:
+            member = NamedClient(rig, ROOT)
+            answer = await member.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, _beat(**subscription))
+            for _ in range(100):
+                if answer.assignment is not None and answer.assignment.topic_partitions:
+                    break
+                await asyncio.sleep(0.01)
+                beat = _beat(member_epoch=answer.member_epoch, **subscription)
+                answer = await member.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
+            assert answer.assignment.topic_partitions
+            await _grant(rig, allow(Operation.DESCRIBE, ResourceType.GROUP, GROUP))
+            if sees_topic:
+                await _grant(rig, allow(Operation.DESCRIBE, ResourceType.TOPIC, TOPIC))
+            client = NamedClient(rig, SOMEBODY)
+            for api_key, field in (
+                (apis.DESCRIBE_GROUPS, "groups"),
+                (apis.CONSUMER_GROUP_DESCRIBE, "group_ids"),
+            ):
+                for version in versions(apis.APIS[api_key]):
+                    asked = {field: [GROUP], "include_authorized_operations": False}
+                    (group,) = (await client.ask(api_key, version, asked)).groups
+                    assert group.error_code == (0 if sees_topic else 29), version
+                    assert len(group.members) == sees_topic
+            assert (TOPIC.encode() in bytes(client.transport.out)) == sees_topic
+
+    asyncio.run(scenario())
+
+
 def test_authorized_operations_are_those_of_the_principal():
     async def scenario() -> None:
         async with guarded() as rig:

@@ -396,6 +396,50 @@ def test_a_rule_about_all_topics_opens_none_that_holds_what_tenants_have():
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("who", [CAROL, DAVE], ids=str)
+def test_an_error_names_the_id_that_the_client_sent(who):
+    """Whether it is of another tenant's topic, or of none."""
+
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            client = NamedClient(rig, who)
+            texts = []
+            for sent in (rig.node.topics.get(KEY + TOPIC).id, uuid4()):
+                asked = {"topics": [{"name": None, "topic_id": sent}], "timeout_ms": 1_000}
+                (result,) = (await client.ask(apis.DELETE_TOPICS, 6, asked)).responses
+                assert result.error_code == 100
+                texts.append(result.error_message.replace(str(sent), "SENT"))
+            assert "SENT" in texts[0]
+            assert texts[0] == texts[1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", [4, 9])
+def test_a_client_may_call_itself_by_a_key_of_its_tenant(version):
+    """Its member id begins with its client id, and it must find out that it is the leader."""
+
+    async def scenario() -> None:
+        async with tenants(ALICE) as rig:
+            client = NamedClient(rig, ALICE, KEY + "app")
+            find = {"key_type": 0, "coordinator_keys": ["g"]}
+            await client.ask(apis.FIND_COORDINATOR, 4, find)
+            join = {
+                "group_id": "g", "member_id": "", "group_instance_id": None,
+                "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "reason": "",
+                "protocol_type": KEY + "t", "protocols": [{"name": KEY + "p", "metadata": b""}],
+            }  # fmt: skip
+            first = await client.ask(apis.JOIN_GROUP, version, join)
+            join["member_id"] = first.member_id
+            joined = await client.ask(apis.JOIN_GROUP, version, join)
+            assert joined.error_code == 0
+            assert joined.member_id.startswith(KEY + "app")
+            assert joined.leader == joined.member_id == joined.members[0].member_id
+            assert joined.protocol_name == KEY + "p"
+
+    asyncio.run(scenario())
+
+
 def test_super_users_see_the_keys_of_all_tenants():
     async def scenario() -> None:
         async with tenants(ALICE, CAROL) as rig:
@@ -446,9 +490,12 @@ def test_an_operator_may_deny_a_tenants_client_what_its_tenant_has():
     asyncio.run(scenario())
 
 
-def test_an_explanation_agrees_with_the_decision():
+@pytest.mark.parametrize("of", [CONFIG["tenants"], ""])
+def test_an_explanation_agrees_with_the_decision(of):
+    """Without tenants a group may have a name that looks like a key."""
+
     async def scenario() -> None:
-        config = BrokerConfig(**CONFIG)
+        config = BrokerConfig(**CONFIG | {"tenants": of})
         access = access_of(config, MemoryMetadataStore())
         assert access is not None
         names = TOPIC, KEY + TOPIC, "«beta»" + TOPIC
@@ -458,6 +505,7 @@ def test_an_explanation_agrees_with_the_decision():
         )
         patterns = [Pattern(ResourceType.TOPIC, name) for name in ("*", *names)]
         patterns.append(Pattern(ResourceType.CLUSTER, CLUSTER_NAME))
+        patterns.append(Pattern(ResourceType.GROUP, KEY + GROUP))
         for pattern in patterns:
             await access.create([Acl(pattern, entry) for entry in entries])
         for who in (ROOT, ALICE, CAROL, DAVE):
@@ -465,12 +513,16 @@ def test_an_explanation_agrees_with_the_decision():
             for kind, name in (
                 *((ResourceType.TOPIC, name) for name in names),
                 (ResourceType.CLUSTER, CLUSTER_NAME),
+                (ResourceType.GROUP, KEY + GROUP),
             ):
                 for operation in (Operation.READ, Operation.WRITE, Operation.CREATE):
                     asked = Question(str(who), "10.0.0.7", operation, kind, name)
                     found = access.explain(asked)
                     allowed = access.allows(session, operation, kind, name)
                     assert found.is_allowed == allowed, (asked, found)
+        session = ClientSession("KAFKA", "10.0.0.7", DAVE)
+        named = session, Operation.READ, ResourceType.GROUP, KEY + GROUP
+        assert access.allows(*named) == (not of)
 
     asyncio.run(scenario())
 

@@ -16,9 +16,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from headrace.broker.security.tenants import OF_ALL_TENANTS, OF_TENANTS
+from headrace.broker.security.tenants import OF_ALL_TENANTS, OF_TENANTS, is_of_another
 from headrace.errors import RequestInvalid
-from headrace.records.tenant_names import DEFAULT, tenant_of
+from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -426,7 +426,8 @@ def explain(
         return Explanation(True, f"{asked.principal} is listed in super.users", rules)
     own = tenants.get(asked.principal, DEFAULT)
     has_own = asked.kind in OF_TENANTS
-    if tenant_of(asked.name) != own if has_own else own:
+    is_hidden = is_of_another(asked.kind, asked.name, own, has_tenants=bool(tenants))
+    if is_hidden if has_own else own:
         reason = f"{asked.principal} is of {own or 'no'} tenant, and the resource is not"
         return Explanation(False, reason, rules)
     if tenants and asked.kind == ResourceType.TOPIC and asked.name in OF_ALL_TENANTS:

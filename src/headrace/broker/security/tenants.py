@@ -13,7 +13,7 @@ from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER
 from headrace.errors import RequestInvalid
 from headrace.records.identifiers import INTERNAL_TOPICS
-from headrace.records.tenant_names import TENANT
+from headrace.records.tenant_names import TENANT, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,6 +31,14 @@ _FORM: Final = (
     "write tenant=Type:name, such as acme=User:alice, and separate several by semicolons; nothing"
     " was started"
 )
+
+
+def is_of_another(kind: ResourceType, name: str, own: str, *, has_tenants: bool) -> bool:
+    """Whether a key is of another tenant than `own`. No topic's name looks like a key, but an
+    installation without tenants may have groups and transactional ids that do."""
+    if not has_tenants and kind != ResourceType.TOPIC:
+        return False
+    return tenant_of(name) != own
 
 
 def tenants_of(text: str, super_users: Collection[str]) -> Mapping[str, str]:

@@ -30,7 +30,7 @@ from headrace.broker.security.acls import (
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
 from headrace.broker.security.principal import BROKER
-from headrace.broker.security.tenants import OF_ALL_TENANTS, OF_TENANTS, tenants_of
+from headrace.broker.security.tenants import OF_ALL_TENANTS, OF_TENANTS, is_of_another, tenants_of
 from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
@@ -43,7 +43,7 @@ from headrace.errors import (
 from headrace.metadata.acl_facts import AclFact, AclRule, acl_key, pattern_of_key
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT, MetadataEntry
-from headrace.records.tenant_names import DEFAULT, tenant_of
+from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -310,7 +310,7 @@ class AccessControl:
             return ALL_OPERATIONS
         own = self._tenants.get(principal, DEFAULT)
         if kind in OF_TENANTS:
-            if tenant_of(name) != own:
+            if is_of_another(kind, name, own, has_tenants=self.has_tenants):
                 return 0
             if self.has_tenants and kind == ResourceType.TOPIC and name in OF_ALL_TENANTS:
                 return 0

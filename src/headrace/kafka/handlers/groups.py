@@ -175,6 +175,7 @@ def _described(group: GroupDescription, context: Context, *, with_operations: bo
         "error_message": message_of(group.error),
         "group_id": group.group_id,
         "group_state": group.state,
+        "group_type": group.group_type,  # for authorization: no client gets it
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol_name,
         "members": [
