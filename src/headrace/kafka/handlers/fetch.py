@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from headrace.broker.security.authorizer import Operation
@@ -71,6 +71,7 @@ EMPTY: Final = b""
 _HEAD: Final = Struct(">ii")
 _FLEXIBLE_HEAD: Final = Struct(">iib")
 NOTHING: Final = Fetched(EMPTY)
+_NONE: Final[dict[bytes, Any]] = {}
 
 
 class _Fetch:
@@ -102,7 +103,8 @@ class _Fetch:
         self.version = version
         self.correlation_id = 0
         self.prefix = b""
-        """Of the topics' keys in the client's tenant: the response has names without it."""
+        """What precedes the client's names in the keys of its tenant's topics. Requests, sessions
+        and responses have the names."""
         self.session: FetchSession | None = None
         self.is_incremental = False
         self.wanted: list[FetchPartition] = []
@@ -143,8 +145,9 @@ class FetchHandler:
         self.bytes_total = 0
         self.waiting = 0
         self._waiting: dict[KafkaConnection, dict[_Fetch, None]] = {}
-        self._found: tuple[dict[bytes, Topic], dict[bytes, Topic]] = ({}, {})
-        """Topics by name and by id in wire form, as of `_found_version` of the topics."""
+        self._found: dict[tuple[bytes, bool], dict[bytes, Topic]] = {}
+        """Topics by name or id in wire form, for each prefix of names, and whether they are ids; as
+        of `_found_version` of the topics."""
         self._found_version = -1
 
     def handle(
@@ -160,8 +163,6 @@ class FetchHandler:
         prefix = b""
         if self._node.services.authorizer.has_tenants and version < TOPIC_IDS:
             prefix = topic_prefix(self._node.services.authorizer, connection.session)
-            if prefix:
-                request = _with_keys(request, prefix)
         bytes_max = min(max(request.bytes_max, 0), self._bytes_max)
         reply = connection.expect(max(bytes_max, BATCH_BYTES))
         fetch = _Fetch(self, reply, request, version)
@@ -197,17 +198,18 @@ class FetchHandler:
         """Find the partitions, as far as the client may read them."""
         version, authorizer = fetch.version, self._node.authorizer
         if authorizer.is_open:
-            fetch.partitions = [self._find(wanted, version) for wanted in fetch.wanted]
+            fetch.partitions = [self._find(wanted, version, b"") for wanted in fetch.wanted]
             return
-        session, is_id = fetch.reply.connection.session, version >= TOPIC_IDS
+        session, is_id, prefix = fetch.reply.connection.session, version >= TOPIC_IDS, fetch.prefix
         fetch.rights_version = authorizer.version
         granted = self._rights.granted(session)
         fetch.partitions = []
         for wanted in fetch.wanted:
             key, error = (wanted.topic, is_id), None
             if key not in granted:
-                error = self._rights.refusal(session, wanted.topic, is_id=is_id, grant=key)
-            fetch.partitions.append(error or self._find(wanted, version))
+                topic = prefix + wanted.topic
+                error = self._rights.refusal(session, topic, is_id=is_id, grant=key)
+            fetch.partitions.append(error or self._find(wanted, version, prefix))
 
     def _limit(self, fetch: _Fetch) -> None:
         """Throttle a client that is in debt, and limit others to their remaining quota."""
@@ -218,11 +220,13 @@ class FetchHandler:
         if burst is not None:
             fetch.bytes_max = min(fetch.bytes_max, burst)
 
-    def _find(self, wanted: FetchPartition, version: int) -> PartitionLog | HeadraceError:
+    def _find(
+        self, wanted: FetchPartition, version: int, prefix: bytes
+    ) -> PartitionLog | HeadraceError:
         try:
-            topic = self._found[version >= TOPIC_IDS].get(wanted.topic)
+            topic = self._found.get((prefix, version >= TOPIC_IDS), _NONE).get(wanted.topic)
             if topic is None or self._found_version != self._topics.version:
-                topic = self._find_anew(wanted.topic, version)
+                topic = self._find_anew(wanted.topic, version, prefix)
             partition = topic.require_log(wanted.partition)
             if not partition.is_loaded:
                 partition.load()
@@ -232,16 +236,15 @@ class FetchHandler:
             return error
         return partition
 
-    def _find_anew(self, key: bytes, version: int) -> Topic:
+    def _find_anew(self, name_or_id: bytes, version: int, prefix: bytes) -> Topic:
         if self._found_version != self._topics.version:
             self._found_version = self._topics.version
-            for found in self._found:
-                found.clear()
+            self._found.clear()
         if version >= TOPIC_IDS:
-            topic = self._topics.get_by_id(UUID(bytes=key))
+            topic = self._topics.get_by_id(UUID(bytes=name_or_id))
         else:
-            topic = self._topics.get(key.decode(errors="replace"))
-        self._found[version >= TOPIC_IDS][key] = topic
+            topic = self._topics.get((prefix + name_or_id).decode(errors="replace"))
+        self._found.setdefault((prefix, version >= TOPIC_IDS), {})[name_or_id] = topic
         return topic
 
     # --- reads -------------------------------------------------------------------------------
@@ -463,9 +466,6 @@ class FetchHandler:
             updates = session.updates(results)
             if fetch.is_incremental:
                 results = updates
-        if fetch.prefix:
-            size = len(fetch.prefix)
-            results = [FetchResult(result[0][size:], *result[1:]) for result in results]
         if self._quotas.is_active:
             size = sum(len(result.records) for result in results)
             client = fetch.reply.connection.session
@@ -502,7 +502,7 @@ class FetchHandler:
             stable = partition.visibility.last_stable_offset
         hint = leader_hint(
             self._node,
-            wanted.topic,
+            fetch.prefix + wanted.topic,
             wanted.partition,
             error,
             fetch.reply.connection.session.listener,
@@ -520,15 +520,6 @@ class FetchHandler:
             EMPTY,
             hint=hint,
         )
-
-
-def _with_keys(request: FetchRequest, prefix: bytes) -> FetchRequest:
-    """The names of a tenant's request as keys."""
-    return FetchRequest(
-        *request[:6],
-        [FetchPartition(prefix + one[0], *one[1:]) for one in request.partitions],
-        [(prefix + topic, number) for topic, number in request.forgotten],
-    )
 
 
 def _count(data: Buffer) -> int:
