@@ -200,9 +200,9 @@ async def test_what_cannot_be_edited_is_refused(web):
 # --- taking back -----------------------------------------------------------------------------
 
 
-async def with_redriven(web, **config: str) -> None:
-    """Two letters that were sent back to `orders`, which the queue `billing` consumes."""
-    await with_letters(web, 2)
+async def with_redriven(web, count: int = 2, **config: str) -> None:
+    """Letters that were sent back to `orders`, which the queue `billing` consumes."""
+    await with_letters(web, count)
     await web.ask("POST", "/v1/topics", {"name": "orders"})
     change = {"set": {"share.auto.offset.reset": "earliest", **config}}
     await web.ask("PATCH", "/v1/groups/billing/config", change)
@@ -217,10 +217,12 @@ async def with_redriven(web, **config: str) -> None:
                 ["headrace-redriven-from", f"orders.dead-0:{n}"],
             ],
         }
-        for n in range(2)
+        for n in range(count)
     ]
     await web.ask("POST", "/v1/topics/orders/records", {"records": records})
-    await web.node.services.all_groups.commit("headrace-redrive.orders.dead", "orders.dead", 0, 2)
+    await web.node.services.all_groups.commit(
+        "headrace-redrive.orders.dead", "orders.dead", 0, count
+    )
 
 
 def sent(number: int) -> dict[str, str]:
@@ -259,6 +261,39 @@ async def test_what_was_not_delivered_is_taken_back_once(web):
     )
     names = [name for name, *_ in letter["record"]["headers"]]
     assert "headrace-redriven-from" not in names
+
+
+@on_the_web
+async def test_what_was_acknowledged_is_not_taken_back_with_its_neighbour(web):
+    """Neither by the same call nor by a later one: its letter would be handled twice."""
+    await with_redriven(web, count=3)
+    _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 2})
+    first, second = (one["receipt"] for one in got["messages"])
+    await web.ask("POST", "/v1/queues/orders/billing/settle", {"ack": [second]})
+    answer = await take_back(web, 2, 1)
+    assert [one["taken_back"] for one in answer["results"]] == [True, False]
+    assert "was delivered to group billing" in answer["results"][1]["reason"]
+    assert (await take_back(web, 1))["taken_back"] == 0
+    assert (await take_back(web, 2))["taken_back"] == 1
+    _, listed = await web.ask("GET", "/v1/dead-letters/orders.dead/letters")
+    assert [one["record"]["value"] for one in listed["letters"]] == ["v2"]
+    await web.ask("POST", "/v1/queues/orders/billing/settle", {"ack": [first]})
+    _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 10})
+    assert got["messages"] == []
+
+
+@on_the_web
+async def test_what_is_in_the_way_in_one_group_leaves_the_others_as_they_were(web):
+    await with_redriven(web)
+    change = {"set": {"share.auto.offset.reset": "earliest"}}
+    await web.ask("PATCH", "/v1/groups/archive/config", change)
+    await web.ask("POST", "/v1/queues/orders/archive/receive", {"max": 1})
+    answer = await take_back(web, 0)
+    assert "was delivered to group archive" in answer["results"][0]["reason"]
+    answer = await take_back(web, 1)
+    assert answer["results"][0]["groups"] == ["archive", "billing"]
+    _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 10})
+    assert [one["value"] for one in got["messages"]] == ["v0"]
 
 
 @on_the_web

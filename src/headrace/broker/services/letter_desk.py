@@ -9,18 +9,18 @@ reads the log by offset, and a log keeps its records. Reads are bounded.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked
 from headrace.broker.services.reads import AT_OFFSET, AT_START, Start
 from headrace.broker.services.share_group_administration import SHARE
-from headrace.coordination.shares.commands import SkipCommand
+from headrace.coordination.shares.commands import TakeBackCommand
 from headrace.errors import (
     GroupUnknown,
     HeadraceError,
     OffsetOutOfRange,
+    RecordStateInvalid,
     Rejected,
     StorageUnavailable,
 )
@@ -60,7 +60,6 @@ SCAN_RECORDS_MAX: Final = 100_000
 GROUPS_MAX: Final = 2_000
 """Consumer groups whose offsets one call looks at."""
 _RESERVED: Final = frozenset({*NAMED_SEQUENCE, PATH, REDRIVES, REDRIVEN_FROM, EDIT_OF, EDITED})
-_UNSEEN: Final = frozenset({"waiting", "available"})
 
 
 class LetterSent(Rejected):
@@ -374,25 +373,14 @@ class LetterDesk:
     async def _take_back_here(self, topic: Topic, number: int, asked: Any) -> tuple[Any, str]:
         """(the groups in which the record is finished now, why it is not)."""
         offset, is_dry_run = checked(asked, int, int)
-        (states,) = await self._shares.states(topic, number, [offset])
-        if not states:
+        command = TakeBackCommand(offset, is_dry_run=bool(is_dry_run))
+        try:
+            reply = await self._shares.ask(topic, number, command)
+        except GroupUnknown:
             return [], f"no share group has begun on {topic.name}-{number}: it stays in the log"
-        for one in states:
-            is_taken = one.state == "archived" and one.deliveries == 0
-            if not is_taken and (one.state not in _UNSEEN or one.deliveries):
-                return [], f"it was delivered to group {one.group_id} ({one.state})"
-        if is_dry_run:
-            return [one.group_id for one in states], ""
-        for one in states:
-            if one.state in _UNSEEN:
-                command = SkipCommand(one.group_id, [(offset, offset)])
-                await self._shares.ask_of_keys(topic, number, command)
-        await asyncio.sleep(0)
-        (states,) = await self._shares.states(topic, number, [offset])
-        for one in states:
-            if one.deliveries:
-                return [], f"it was delivered to group {one.group_id} meanwhile ({one.state})"
-        return [one.group_id for one in states], ""
+        except RecordStateInvalid as refused:
+            return [], str(refused)
+        return reply.groups, ""
 
 
 def _edited(

@@ -192,9 +192,9 @@ class QueueService:
     async def list_parked_here(
         self, topic: Topic, number: int, group_id: str
     ) -> Sequence[ParkedKey]:
-        """Raises what `SharePartitions.ask_of_keys` raises, except GroupUnknown."""
+        """Raises what `SharePartitions.ask` raises, except GroupUnknown."""
         try:
-            reply = await self._shares.ask_of_keys(topic, number, ListParkedCommand(group_id))
+            reply = await self._shares.ask(topic, number, ListParkedCommand(group_id))
         except GroupUnknown:
             return []
         return reply.keys
@@ -202,7 +202,7 @@ class QueueService:
     async def park_here(
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]
     ) -> None:
-        """Raises what `SharePartitions.begin` and `ask_of_keys` raise."""
+        """Raises what `SharePartitions.begin` and `ask` raise."""
         try:
             self._shares.check_parks(group_id)  # before the group begins on the topic
         except RecordStateInvalid:  # unless another broker has just changed the settings
@@ -211,16 +211,16 @@ class QueueService:
         await self._shares.begin(topic, number, group_id)
         for key in keys:
             command = ParkKeyCommand(group_id, key, crc32(key))
-            await self._shares.ask_of_keys(topic, number, command)
+            await self._shares.ask(topic, number, command)
 
     async def unpark_here(
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """Raises what `SharePartitions.ask_of_keys` raises, except that a key is not parked."""
+        """Raises what `SharePartitions.ask` raises, except that a key is not parked."""
         released: list[bytes] = []
         for key in keys:
             try:
-                await self._shares.ask_of_keys(topic, number, ReleaseKeyCommand(group_id, key))
+                await self._shares.ask(topic, number, ReleaseKeyCommand(group_id, key))
             except (GroupUnknown, RecordStateInvalid):
                 continue
             released.append(key)

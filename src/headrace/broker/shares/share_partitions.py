@@ -179,9 +179,9 @@ class SharePartitions:
             return [[] for _ in offsets]
         return (await hosted.ask(StatesCommand(offsets))).states
 
-    async def ask_of_keys(self, topic: Topic, number: int, command: Command[Answer]) -> Answer:
-        """The reply to a command on parked keys. Raises RecordStateInvalid, GroupUnknown, NotOwner,
-        StorageUnavailable."""
+    async def ask(self, topic: Topic, number: int, command: Command[Answer]) -> Answer:
+        """The reply to a command on groups that have begun. Raises RecordStateInvalid,
+        GroupUnknown, NotOwner, StorageUnavailable."""
         hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             raise GroupUnknown(f"no share group has begun on {topic.name}-{number}")

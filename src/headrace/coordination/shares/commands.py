@@ -308,6 +308,29 @@ class SkipCommand:
 
 
 @dataclass(slots=True)
+class TakeBackReply:
+    """Answers a TakeBackCommand."""
+
+    error: HeadraceError | None = None
+    groups: Sequence[str] = ()
+    """Those that finish the record without a delivery, sorted."""
+
+
+@dataclass(slots=True)
+class TakeBackCommand:
+    """Finish a record without a delivery in every group that has begun, or in none: if it was
+    delivered or finished in one, the error says so. Repeated, it has the same result, until a
+    group's start passes the record. `is_dry_run`: change nothing."""
+
+    offset: int
+    is_dry_run: bool
+
+    def refused(self, error: HeadraceError) -> TakeBackReply:
+        """The reply that carries `error`."""
+        return TakeBackReply(error)
+
+
+@dataclass(slots=True)
 class LearnCommand:
     """The rows of records from `rows_from` to `rows_end`, for a group that needs rows.
 
@@ -484,6 +507,7 @@ ShareCommand = (
     | RepeatCommand
     | LearnCommand
     | SkipCommand
+    | TakeBackCommand
     | SettleCommand
     | ReleaseMemberCommand
     | MoveStartCommand
@@ -507,4 +531,5 @@ AnyShareReply = (
     | DescribeReply
     | StatesReply
     | ParkedReply
+    | TakeBackReply
 )

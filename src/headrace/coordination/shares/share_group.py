@@ -38,8 +38,10 @@ from headrace.coordination.shares.window import (
     ARCHIVED,
     ARCHIVING,
     AVAILABLE,
+    STATE_NAMES,
     Window,
 )
+from headrace.errors import RecordStateInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -421,6 +423,19 @@ class ShareGroup:
             if last >= window.end:
                 runs.append(StoredRun(max(first, window.end), last, state, 0))
         return runs
+
+    def decide_take_back(self, offset: int, now_ms: int) -> list[StoredRun] | RecordStateInvalid:
+        """The run that finishes a record without a delivery; none if that was taken back before."""
+        run, word = self.window.run_at(offset), ""
+        if run is None:
+            word = "finished" if offset < self.window.start else ""
+        elif run.is_taken_back:
+            return []
+        elif run.state != AVAILABLE or run.count:
+            word = STATE_NAMES[run.state]
+        if word:
+            return RecordStateInvalid(f"it was delivered to group {self.group_id} ({word})")
+        return [StoredRun(offset, offset, ARCHIVED, 0, now_ms)]
 
     def lacks_rows(self, rows_from: int, rows_end: int) -> bool:
         """Whether rows from `rows_from` to `rows_end` continue and extend the known ones, or

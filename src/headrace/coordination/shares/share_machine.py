@@ -48,6 +48,8 @@ from headrace.coordination.shares.commands import (
     SkipCommand,
     StatesCommand,
     StatesReply,
+    TakeBackCommand,
+    TakeBackReply,
 )
 from headrace.coordination.shares.parking import decide_park, list_parked
 from headrace.coordination.shares.settlements import decide_settle
@@ -134,6 +136,8 @@ class ShareMachine:
                 return Decision([], self.describe(command))
             case StatesCommand(offsets):
                 return Decision([], self._states(offsets))
+            case TakeBackCommand():
+                return self._decide_take_back(command, now_ms)
             case LogStartCommand():
                 return self._decide_log_start(command.log_start_offset)
             case ShareTickCommand():
@@ -163,6 +167,19 @@ class ShareMachine:
         number = self._next_number
         opened = ShareGroupOpened(number, command.group_id, command.start)
         return Decision([opened, ShareGroupConfigured(number, command.config)], ShareReply())
+
+    def _decide_take_back(self, command: TakeBackCommand, now_ms: int) -> ShareDecision:
+        if not self.groups:
+            return Decision([], TakeBackReply(GroupUnknown("no share group has begun on it")))
+        groups = [self.groups[group_id] for group_id in sorted(self.groups)]
+        taken: list[ShareRecord] = []
+        for group in groups:
+            runs = group.decide_take_back(command.offset, now_ms)
+            if isinstance(runs, HeadraceError):
+                return Decision([], TakeBackReply(runs))
+            taken += _changed(group, runs)
+        reply = TakeBackReply(None, [group.group_id for group in groups])
+        return Decision([] if command.is_dry_run else taken, reply)
 
     def _decide_log_start(self, offset: int) -> ShareDecision:
         return Decision(
@@ -445,7 +462,8 @@ def _state(group: ShareGroup, offset: int) -> DeliveryState:
         word = "finished" if offset < window.start else "waiting"
         return DeliveryState(group.group_id, word, 0, "", 0)
     word = STATE_NAMES[run.state]
-    return DeliveryState(group.group_id, word, run.count, run.owner, run.at_ms)
+    at_ms = 0 if run.is_terminal else run.at_ms
+    return DeliveryState(group.group_id, word, run.count, run.owner, at_ms)
 
 
 def _describe(group: ShareGroup) -> ShareDescription:

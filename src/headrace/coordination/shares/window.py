@@ -33,7 +33,8 @@ STATE_NAMES: Final = ("available", "acquired", "acknowledged", "archiving", "arc
 class OffsetRun:
     """Consecutive offsets in one state.
 
-    `at_ms`: end of the lock (acquired) or earliest next delivery (available; 0: at once).
+    `at_ms`: end of the lock (acquired), earliest next delivery (available; 0: at once), or when it
+    was taken back before its first delivery (archived; 0: it was not).
     """
 
     __slots__ = ("at_ms", "count", "first", "last", "owner", "state")
@@ -53,10 +54,16 @@ class OffsetRun:
         """Whether its records are finished."""
         return self.state == ACKNOWLEDGED or self.state == ARCHIVED
 
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether its records were taken back before their first delivery."""
+        return self.state == ARCHIVED and self.at_ms > 0
+
     def continues(self, other: OffsetRun) -> bool:
         """Whether `other`, which follows, has the same state in every relevant respect."""
         if self.is_terminal and other.is_terminal:
-            return True  # the reason does not matter: the start moves past both
+            # Otherwise the reason does not matter: the start moves past both.
+            return self.at_ms == other.at_ms
         return (
             self.state == other.state
             and self.count == other.count
