@@ -31,7 +31,7 @@ def test_a_partition_that_was_given_up_while_its_start_was_asked_for_is_fetched_
             await move(one, one)
             await append(one, b"v")
             asked, answer = hold_answers(one)
-            host, port = one.kafka_address
+            host, port = one.cluster.kafka_address
             consumer = Consumer({"bootstrap.servers": f"{host}:{port}", "group.id": "g"})
             with contextlib.closing(consumer):
                 consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])

@@ -18,6 +18,7 @@ from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
+from headrace.server.peers import call_peers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,13 +45,14 @@ async def broker(
         shared_ledgers=own,
     )
     await node.open()
-    face = KafkaFace(node)
+    peers, face = call_peers(node), KafkaFace(node)
     await node.register(await face.listen("127.0.0.1", 0), ("127.0.0.1", 0))
     try:
         yield node
     finally:
         await node.leave()
         await face.close()
+        await peers.close()
         await node.close()
         await node.metadata.close()
 

@@ -19,7 +19,7 @@ def member(node: Node, reset: str) -> Any:
     """A librdkafka consumer that hears of another leader soon, whatever it is told."""
     from confluent_kafka import Consumer
 
-    host, port = node.kafka_address
+    host, port = node.cluster.kafka_address
     return Consumer(
         {
             "bootstrap.servers": f"{host}:{port}",

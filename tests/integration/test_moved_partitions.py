@@ -42,7 +42,7 @@ def test_kafka_python_follows_a_partition_to_a_broker_that_joined_after_it() -> 
         async with broker(1, metadata, ledgers) as one:
             await one.topics.create("t", 1)
             await serve(one)
-            host, port = one.kafka_address
+            host, port = one.cluster.kafka_address
             consumer = await asyncio.to_thread(
                 KafkaConsumer, bootstrap_servers=f"{host}:{port}", auto_offset_reset="earliest"
             )
@@ -74,7 +74,7 @@ def test_metadata_names_no_leader_that_is_not_among_its_brokers() -> None:
 
             async def create_late(name: str) -> None:
                 await stack.aclose()  # broker 2 goes while the request waits for the new topic
-                await until(lambda: [fact.id for fact in one.brokers()] == [1])
+                await until(lambda: [fact.id for fact in one.cluster.brokers()] == [1])
                 await create(name)
 
             one.topics.create = create_late  # type: ignore[method-assign,assignment]

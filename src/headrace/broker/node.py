@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
@@ -84,8 +84,8 @@ from headrace.log.sealed_view import show_sealed
 from headrace.metadata.acl_facts import ACLS
 from headrace.metadata.client_metrics_facts import CLIENT_METRICS
 from headrace.metadata.config_facts import BROKER_CONFIGS
-from headrace.metadata.endpoints import HTTP, HTTP_ADVERTISED, Endpoint, address_of, listeners_text
-from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
+from headrace.metadata.endpoints import HTTP, HTTP_ADVERTISED, address_of, listeners_text
+from headrace.metadata.facts import GROUPS, TOPICS, copy_cluster_id, ensure_cluster_id
 from headrace.metadata.quota_facts import QUOTAS
 from headrace.metadata.user_facts import USERS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -99,6 +99,8 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
     from headrace.broker.services.authorizer import Authorizer
+    from headrace.broker.shares.queue_peers import QueuePeerCalls
+    from headrace.broker.topics.ownership import OpenLine
     from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import PartitionFact
     from headrace.metadata.store import MetadataEntry, MetadataStore
@@ -107,6 +109,30 @@ if TYPE_CHECKING:
     from headrace.storage.tiering.tier import Tier
 
 log = logging.getLogger(__name__)
+
+
+class PeerClients(Protocol):
+    """Clients of other brokers."""
+
+    @property
+    def coordinators(self) -> PeerCalls:
+        """Calls between coordinators of transactions and owners of partitions."""
+        ...
+
+    @property
+    def shares(self) -> SharePeerCalls:
+        """Calls of share groups' coordinators."""
+        ...
+
+    @property
+    def queues(self) -> QueuePeerCalls:
+        """Calls to the owners of partitions for this broker's clients."""
+        ...
+
+    @property
+    def open_line(self) -> OpenLine:
+        """Opens the connections that tell of deaths."""
+        ...
 
 
 class Node:
@@ -140,11 +166,6 @@ class Node:
         self.store, self.metadata, self.clock = store, metadata, clock
         self.tasks = Tasks()
         self.cluster_id = ""
-        self.kafka_address = ("", 0)
-        """Advertised address of the first Kafka listener."""
-        self.endpoints: list[Endpoint] = []
-        """Advertised endpoints of all listeners."""
-        self._fact: BrokerFact | None = None
         is_storage_shared = shared_ledgers is not None
         is_standalone = self._is_standalone = not is_storage_shared and not slots
         self._slots = slots
@@ -157,7 +178,7 @@ class Node:
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
-        self.cluster = Cluster(config.broker_id, self.topics, self.ownership, self.brokers)
+        self.cluster = Cluster(config, self.topics, self.ownership, clock)
         groups = self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get)
         self.tiering: Tiering | None = None
         """None without object storage."""
@@ -190,9 +211,10 @@ class Node:
         self._prepare_housekeeping()
 
     def _advertised(self) -> dict[str, str]:
-        host, port = address_of(self.endpoints, HTTP)
+        endpoints = self.cluster.endpoints
+        host, port = address_of(endpoints, HTTP)
         http = HostAndPort().format((host, port)) if port else ""
-        return {ADVERTISED: listeners_text(self.endpoints), HTTP_ADVERTISED: http}
+        return {ADVERTISED: listeners_text(endpoints), HTTP_ADVERTISED: http}
 
     def _prepare_housekeeping(self) -> None:
         self.deleted_topics = DeletedTopics(
@@ -244,14 +266,14 @@ class Node:
             self.share_groups,
             self.shares,
             self.group_configs,
-            self.brokers,
+            self.cluster.brokers,
         )
         self.queue_owners = QueueOwners(
             self.ownership,
             self.config.broker_id,
             self.shares,
             self.group_configs,
-            self.brokers,
+            self.cluster.brokers,
             self.tasks,
         )
 
@@ -388,10 +410,12 @@ class Node:
         self.coordinators.add(self.groups.shards)
         self.coordinators.add(self.transactions.shards)
 
-    def call_peers_with(self, peers: PeerCalls, share_peers: SharePeerCalls | None = None) -> None:
-        """Use these clients for requests to other brokers."""
-        self.marker_sender.peers = self.transaction_checks.peers = peers
-        self.share_group_administration.peers = share_peers
+    def call_peers_with(self, peers: PeerClients) -> None:
+        """Reach other brokers by these clients."""
+        self.marker_sender.peers = self.transaction_checks.peers = peers.coordinators
+        self.share_group_administration.peers = peers.shares
+        self.queue_owners.peers = peers.queues
+        self.ownership.watch_peers(peers.open_line)
 
     @property
     def randomness(self) -> Randomness:
@@ -402,16 +426,7 @@ class Node:
         self, kafka: tuple[str, int] | None = None, http: tuple[str, int] | None = None
     ) -> None:
         """Join the cluster with the endpoints that the faces have added, or with the given ones."""
-        kafka = self.kafka_address = kafka or self.kafka_address
-        self._fact = BrokerFact(
-            self.config.broker_id,
-            *kafka,
-            *(http or address_of(self.endpoints, HTTP)),
-            self.clock.now_ms(),
-            self.config.rack,
-            endpoints=list(self.endpoints),
-        )
-        await self.ownership.join(self._fact)
+        await self.cluster.register(kafka, http)
 
     async def leave(self) -> None:
         """Hand this broker's partitions over to other brokers: the first step of a clean
@@ -426,15 +441,6 @@ class Node:
         self.appends.close()
         self.services.authentication.close()
         await self.tasks.close()
-
-    def brokers(self) -> Sequence[BrokerFact]:
-        """The live brokers, including this one before it has registered."""
-        return self.ownership.brokers() or [
-            self._fact
-            or BrokerFact(
-                self.config.broker_id, *self.kafka_address, "", 0, 0, endpoints=self.endpoints
-            )
-        ]
 
     def _topic_changed(self, key: str, entry: MetadataEntry | None) -> None:
         """Another broker may have created, changed or deleted a topic."""
@@ -483,7 +489,7 @@ class Node:
     def _rack_of(self, topic: Topic, partition: int) -> str | None:
         """The rack of the broker that serves a partition."""
         owner = self.ownership.leader(topic, partition).broker
-        return next((fact.rack for fact in self.brokers() if fact.id == owner), None)
+        return next((fact.rack for fact in self.cluster.brokers() if fact.id == owner), None)
 
     def _check_coordinator(self, group_id: str) -> None:
         """Raise NotCoordinator if another broker coordinates the group."""
@@ -515,7 +521,7 @@ def _services_of(node: Node) -> Services:
     """Put together what faces may use."""
     owners, topics, groups = node.queue_owners, node.topics, node.group_configs
     broker_id = node.config.broker_id
-    calls = OwnerCalls(owners, node.brokers, broker_id)
+    calls = OwnerCalls(owners, node.cluster.brokers, broker_id)
     parts = node.metadata, node.clock, node.randomness
     authentication = without_listeners(*parts, broker_id)
     logins = authentication.logins
@@ -542,8 +548,11 @@ def _services_of(node: Node) -> Services:
             lambda: node.services.groups,
             *(node.clock, node.randomness, node.tasks),
         ),
-        timers=MessageTimers(calls, node.timers, node.brokers, broker_id, node.tasks),
+        timers=MessageTimers(calls, node.timers, node.cluster.brokers, broker_id, node.tasks),
         search=MessageSearch(calls, search, Tracer(topics, search, node.shares, node.timers)),
+        producer_ids=node.producer_ids,
+        markers=node.markers,
+        transaction_checks=node.transaction_checks,
         share_groups=node.share_group_administration,
         shares=node.shares,
         share_members=node.share_groups,
@@ -566,4 +575,6 @@ def _services_of(node: Node) -> Services:
         issuers=issuers,
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,
+        clock=node.clock,
+        randomness=node.randomness,
     )

@@ -93,7 +93,9 @@ class HttpFace:
         if not found.is_admin:
             host, port = advertised or address[:2]
             port = port or address[1]
-            self.node.endpoints.append(Endpoint(HTTP, listener.name, host, port, listener.protocol))
+            self.node.services.cluster.add_endpoint(
+                Endpoint(HTTP, listener.name, host, port, listener.protocol)
+            )
         return address[0], address[1]
 
     def serve_ready(self) -> None:

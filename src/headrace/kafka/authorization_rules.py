@@ -73,7 +73,10 @@ async def metadata(check: Check, _access: Access) -> Answer:
         answer = await check.proceed()
         check.show(answer, "topics", lambda item: check.may_topic(Operation.DESCRIBE, item["name"]))
         return answer
-    may_create = check.node.config.auto_create_topics and request.allow_auto_topic_creation
+    may_create = (
+        check.node.services.settings.current.auto_create_topics
+        and request.allow_auto_topic_creation
+    )
     find = check.node.services.topics.find
 
     def refuse(item: Any) -> Unauthorized | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -88,12 +87,9 @@ from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
 from headrace.kafka.login_connections import LoginConnections
-from headrace.kafka.peer_client import KafkaPeerClient, PeerAccess
-from headrace.kafka.peer_lines import incarnation_in, open_line
-from headrace.kafka.queue_peers import KafkaQueuePeers
+from headrace.kafka.peer_lines import incarnation_in
 from headrace.kafka.refusals import refusal
 from headrace.kafka.request_figures import RequestFigures
-from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.tenancy import NOT_FOR_TENANTS, Tenancy, tenancy_of
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
@@ -203,11 +199,8 @@ class KafkaFace:
         node: Node,
         admission: Admission | None = None,
         quotas: Quotas | None = None,
-        peers: PeerAccess | None = None,
     ) -> None:
-        """By default clients are authenticated and throttled as the node says; `peers`: how other
-        brokers are reached."""
-        way = PeerAccess() if peers is None else peers
+        """By default clients are authenticated and throttled as the node says."""
         self._node = node
         known = self._authentication = node.services.authentication
         self._admission: Admission = known if admission is None else admission
@@ -216,25 +209,21 @@ class KafkaFace:
         node.services.quotas.on_change(self._forget_throttles)
         known.users.on_change(self._user_changed)
         node.services.issuers.tokens.issued.changed = self._token_changed
-        self.now_ns = node.clock.now_ns
+        self.now_ns = node.services.clock.now_ns
         self.figures = RequestFigures({key: api.name for key, api in _SERVED.items()})
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server | TlsServer] = []
         # ordered, so that a simulated run can be replayed
         self.connections: dict[KafkaConnection, None] = {}
-        self._peer_client = KafkaPeerClient(way)
-        node.call_peers_with(self._peer_client, SharePeers(self._peer_client.call))
-        node.ownership.watch_peers(partial(open_line, way))
-        self._queue_peers = node.queue_owners.peers = KafkaQueuePeers(way)
-        self.request_bytes_max = node.config.request_bytes_max
+        config = self._config = node.services.settings.current
+        self.request_bytes_max = config.request_bytes_max
         self._logins = LoginConnections(node.services, self._loop, self.request_bytes_max)
-        self.gate: Gate | None = node.ownership.guard
-        self.produce = ProduceHandler(node, self.figures)
-        config = node.config
+        self.gate: Gate | None = node.services.cluster.guard
+        self.produce = ProduceHandler(node.services, self.figures)
         self.responses = ResponseMemory(config.response_bytes_max, self._loop)
         self.requests = RequestMemory(config.request_memory_bytes_max, self._loop)
-        self.fetch = FetchHandler(node, self._tasks, self.responses, self.figures)
+        self.fetch = FetchHandler(node.services, self._tasks, self.responses, self.figures)
         self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)
 
     async def listen(
@@ -265,11 +254,9 @@ class KafkaFace:
         # Set before the first client connects: clients that waited for a restart send requests at
         # once, and must be led back to this broker.
         told_host, told_port = advertised or address
-        self._node.endpoints.append(
+        self._node.services.cluster.add_endpoint(
             Endpoint(KAFKA, listener.name, told_host, told_port, listener.protocol)
         )
-        if not self._node.kafka_address[0]:
-            self._node.kafka_address = told_host, told_port
         await server.start_serving()
         return address[0], address[1]
 
@@ -282,15 +269,13 @@ class KafkaFace:
             server.close()
         for connection in list(self.connections):
             connection.close()
-        self._peer_client.close()
-        self._queue_peers.close()
         await self._tasks.close()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(CONNECTIONS_SWEEP_S)
             now_ns = self.now_ns()
-            oldest_ns = now_ns - self._node.config.connections_idle_max_ms * 1_000_000
+            oldest_ns = now_ns - self._config.connections_idle_max_ms * 1_000_000
             for connection in list(self.connections):
                 if connection.last_request_ns < oldest_ns:
                     connection.close()
@@ -356,7 +341,7 @@ class KafkaFace:
         self._node.services.share_members.disconnected(connection)
         incarnation = incarnation_in(connection.session.client_id)
         if incarnation is not None and self._authentication.admits_to_brokers(connection.session):
-            self._node.ownership.line_ended(incarnation)
+            self._node.services.cluster.line_ended(incarnation)
 
     def _user_changed(self, user: str) -> None:
         """Close the connections that were authenticated by a credential the user no longer has."""

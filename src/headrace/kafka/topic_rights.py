@@ -17,22 +17,22 @@ from headrace.errors import HeadraceError
 from headrace.kafka.tenancy import is_foreign
 
 if TYPE_CHECKING:
-    from headrace.broker.node import Node
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.services import Services
 
 
 class TopicRights:
     """One operation on topics, and the name of the request that needs it."""
 
-    def __init__(self, node: Node, operation: Operation, request: str) -> None:
-        self._node = node
+    def __init__(self, services: Services, operation: Operation, request: str) -> None:
+        self._services = services
         self._operation = operation
         self._request = request
 
     def granted(self, session: ClientSession) -> set[Any]:
         """The keys that are allowed for the session's principal by the current rules."""
         if (
-            session.rights_version != self._node.services.authorizer.version
+            session.rights_version != self._services.authorizer.version
             or session.rights_principal is not session.principal
         ):
             session.granted.clear()
@@ -45,9 +45,9 @@ class TopicRights:
         key to remember, if it may."""
         try:
             if is_id:
-                topics, topic_id = self._node.services.topics, UUID(bytes=topic_key)
+                topics, topic_id = self._services.topics, UUID(bytes=topic_key)
                 name = topics.get_by_id(topic_id).name
-                if is_foreign(self._node.services.authorizer, session, name):
+                if is_foreign(self._services.authorizer, session, name):
                     raise topic_id_unknown(topic_id)
             else:
                 name = topic_key.decode(errors="replace")
@@ -62,7 +62,7 @@ class TopicRights:
         self, session: ClientSession, kind: ResourceType, name: str
     ) -> HeadraceError | None:
         """The error if the client may not use a resource, which is noted for the audit log."""
-        if self._node.services.authorizer.allows(session, self._operation, kind, name):
+        if self._services.authorizer.allows(session, self._operation, kind, name):
             return None
-        self._node.services.audit.denied(session, self._operation, kind, name, self._request)
+        self._services.audit.denied(session, self._operation, kind, name, self._request)
         return unauthorized(session, self._operation, kind, name)

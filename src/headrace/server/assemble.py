@@ -34,6 +34,7 @@ from headrace.server.authentication import helper_access, set_up_authentication
 from headrace.server.connection_limits import limit_connections
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
+from headrace.server.peers import call_peers
 from headrace.server.request_log import RequestLog
 from headrace.server.settings import (
     check_advertised,
@@ -272,13 +273,12 @@ def _faces(
     node: Node,
     settings: Settings,
     counters: Counters | None,
-    peers: PeerAccess,
     certificates: Certificates,
     slow: RequestLog,
 ) -> list[Face]:
     """The protocol faces of this broker, Kafka's first. Add new faces here. Raises RequestInvalid
     if one lacks its package."""
-    kafka = KafkaFace(node, peers=peers)
+    kafka = KafkaFace(node)
     http = HttpFace(node, kafka, counters)
     http.certificate_expiries = certificates.expiries
     http.loop_lag = LoopLag(node.clock)
@@ -294,7 +294,7 @@ def _faces(
                 f"--rocketmq needs a package that is not installed ({error.name}): pip install"
                 " 'headrace[rocketmq]'"
             ) from error
-        faces.append(RocketMqFace(node.services, node.tasks, node.endpoints))
+        faces.append(RocketMqFace(node.services, node.tasks, node.cluster.endpoints))
     return faces
 
 
@@ -314,12 +314,13 @@ async def _open(
     broker.on_stop(node.close)
     limit_connections(node, settings)
     await set_up_authentication(node, settings)
-    peers = PeerAccess(
+    way = PeerAccess(
         settings.inter_broker_listener,
         Access(certificates.peers),
         PeerLogin(node.services.authentication),
     )
-    faces = _faces(node, settings, counters, peers, certificates, slow)
+    broker.on_stop(call_peers(node, way).close)
+    faces = _faces(node, settings, counters, certificates, slow)
     for face in faces:
         for endpoint in settings.endpoints:
             if endpoint.face == face.name:
@@ -373,12 +374,12 @@ async def _listen(
     if face.name == KAFKA:
         advertised = settings.advertised.get(endpoint.listener)
     elif is_wildcard(endpoint.host):  # reached under the name that Kafka clients use
-        advertised = node.endpoints[0].host, endpoint.port
+        advertised = node.cluster.endpoints[0].host, endpoint.port
     try:
         address = await face.listen(endpoint.host, endpoint.port, listener, advertised)
     except OSError as error:
         raise RequestInvalid(_why_not_listening(endpoint, error)) from error
     broker.bound.append(replace(endpoint, host=address[0], port=address[1]))
     if endpoint.listener == settings.inter_broker_listener and face.name == KAFKA:
-        told = node.endpoints[-1]
-        node.kafka_address = told.host, told.port
+        told = node.cluster.endpoints[-1]
+        node.cluster.kafka_address = told.host, told.port

@@ -184,7 +184,7 @@ async def test_an_owner_refuses_copies_that_no_broker_would_send(cluster):
     other = next(b.node for b in cluster.brokers.values() if b.node is not node)
     append = partial(other.queue_owners.peers.append, are_copies=True)
     topic_id = node.topics.get(DEAD).id
-    (there,) = [one for one in other.brokers() if one.id == node.config.broker_id]
+    (there,) = [one for one in other.cluster.brokers() if one.id == node.config.broker_id]
     for what, (batch, kind) in BAD_BATCHES.items():
         with pytest.raises(kind):
             await append(there, topic_id, 0, batch)
@@ -194,7 +194,7 @@ async def test_an_owner_refuses_copies_that_no_broker_would_send(cluster):
         await append(there, UUID(int=77), 0, good)
     with pytest.raises(TopicUnknown):
         await append(there, topic_id, 1, good)
-    (here,) = [one for one in other.brokers() if one.id == other.config.broker_id]
+    (here,) = [one for one in other.cluster.brokers() if one.id == other.config.broker_id]
     with pytest.raises(NotOwner):
         await append(here, topic_id, 0, good)
     internal = (await node.topics.ensure_internal(OFFSETS_TOPIC)).id

@@ -66,6 +66,7 @@ from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
+from headrace.server.peers import KafkaPeers, call_peers
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Cluster:
         self.ledgers = MemoryLedgerStore()
         self.nodes: dict[int, Node] = {}
         self.faces: dict[int, KafkaFace] = {}
+        self.peers: dict[int, KafkaPeers] = {}
 
     async def start(
         self, broker_id: int, slots: Sequence[int] = (), *, with_face: bool = False
@@ -102,6 +104,7 @@ class Cluster:
         await node.open()
         kafka = "127.0.0.1", 1
         if with_face:
+            self.peers[broker_id] = call_peers(node)
             self.faces[broker_id] = KafkaFace(node)
             kafka = await self.faces[broker_id].listen("127.0.0.1", 0)
         await node.register(kafka, ("127.0.0.1", 0))
@@ -131,6 +134,8 @@ class Cluster:
     async def close(self) -> None:
         for broker_id in list(self.nodes):
             await self.kill(broker_id)
+        for peers in self.peers.values():
+            await peers.close()
         for face in self.faces.values():
             await face.close()
 
@@ -302,11 +307,11 @@ def test_a_stopping_broker_stays_listed_until_clients_have_heard_of_the_new_owne
         await until(lambda: not any(one.ownership.is_mine(topic, number) for number in range(4)))
         await asyncio.sleep(0.1)
         for node in one, two:
-            assert {fact.id for fact in node.brokers()} == {1, 2}
+            assert {fact.id for fact in node.cluster.brokers()} == {1, 2}
             assert {node.ownership.leader(topic, number).broker for number in range(4)} == {2}
         await stopping
         assert asyncio.get_running_loop().time() - began >= 0.2
-        await until(lambda: {fact.id for fact in two.brokers()} == {2})
+        await until(lambda: {fact.id for fact in two.cluster.brokers()} == {2})
 
     run(scenario)
 

@@ -364,7 +364,7 @@ def test_a_marker_is_sent_to_another_broker_until_it_answers(monkeypatch):
             await w.node.register(("localhost", 1), ("localhost", 2))
             await w.node.topics.create("a", 1)
             peers = FlakyPeers()
-            w.node.call_peers_with(peers)
+            w.node.marker_sender.peers = peers
             # The partition's leader is another broker as far as the sender knows.
             monkeypatch.setattr(w.node.marker_sender, "_broker_id", 99)
             reported = asyncio.get_running_loop().create_future()

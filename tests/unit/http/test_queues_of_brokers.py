@@ -37,6 +37,7 @@ from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
+from headrace.server.peers import KafkaPeers, call_peers
 from headrace.storage.memory import MemoryLedgerStore
 
 GROUP, TOPIC, PARTITIONS = "workers", "jobs", 6
@@ -47,8 +48,8 @@ LIMIT_S = 30
 class Broker:
     """A node with both faces."""
 
-    def __init__(self, node: Node, face: KafkaFace) -> None:
-        self.node, self.face = node, face
+    def __init__(self, node: Node, face: KafkaFace, peers: KafkaPeers) -> None:
+        self.node, self.face, self.peers = node, face, peers
         services = node.services
         parts = Queues(services), ParkedOperations(services), GroupOperations(services)
         operations = [one for part in parts for one in part.operations]
@@ -108,9 +109,9 @@ class Cluster:
             shared_ledgers=ledgers,
         )
         await node.open()
-        face = KafkaFace(node)
+        peers, face = call_peers(node), KafkaFace(node)
         await node.register(await face.listen("127.0.0.1", 0), ("127.0.0.1", 1))
-        self.brokers[broker_id] = Broker(node, face)
+        self.brokers[broker_id] = Broker(node, face, peers)
         await until(
             lambda: all(
                 len(one.node.ownership.brokers()) == len(self.brokers)
@@ -121,6 +122,7 @@ class Cluster:
     async def kill(self, broker_id: int) -> None:
         broker = self.brokers.pop(broker_id)
         await broker.face.close()
+        await broker.peers.close()
         await broker.node.tasks.close()
         await broker.node.metadata.close()
 
@@ -238,7 +240,7 @@ async def test_an_owner_that_hears_late_of_a_new_topic_is_waited_for(cluster):
 
     cluster.patch.setattr(other.topics, "apply", apply_late)
     await one.topics.create(TOPIC, PARTITIONS, 1, {})
-    (there,) = [broker for broker in one.brokers() if broker.id == other.config.broker_id]
+    (there,) = [broker for broker in one.cluster.brokers() if broker.id == other.config.broker_id]
     topic_id = one.topics.get(TOPIC).id
     assert topic_id not in other.topics.by_id
     answered = await one.queue_owners.peers.describe(there, topic_id, GROUP, [0])
@@ -671,7 +673,7 @@ async def test_a_peer_refuses_what_no_broker_would_ask(cluster):
     await cluster.make_queue()
     one, other = cluster.brokers[1].node, cluster.brokers[2].node
     peers, topic_id = one.queue_owners.peers, one.topics.get(TOPIC).id
-    (there,) = [broker for broker in one.brokers() if broker.id == other.config.broker_id]
+    (there,) = [broker for broker in one.cluster.brokers() if broker.id == other.config.broker_id]
     mine = cluster.owners().index(1)
     (refused,) = (await peers.describe(there, topic_id, GROUP, [mine])).values()
     assert isinstance(refused, NotOwner)

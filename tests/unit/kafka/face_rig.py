@@ -167,7 +167,7 @@ class Rig:
 async def broker(config: BrokerConfig | None = None) -> AsyncIterator[Rig]:
     rig = Rig(config)
     await rig.node.open()
-    rig.node.kafka_address = ADDRESS
+    rig.node.cluster.kafka_address = ADDRESS
     rig.face = KafkaFace(rig.node)
     try:
         yield rig

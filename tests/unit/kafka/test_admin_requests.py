@@ -93,7 +93,7 @@ def test_metrics_leave_out_what_is_damaged_or_not_loaded_and_load_nothing() -> N
 def test_a_client_that_comes_while_the_broker_starts_is_told_its_true_address() -> None:
     async def scenario() -> None:
         async with broker(BrokerConfig(offsets_partition_count=2)) as rig:
-            rig.node.kafka_address = ("", 0)
+            rig.node.cluster.kafka_address = ("", 0)
             address = await rig.face.listen("127.0.0.1", 0)
             answer = await rig.client().ask(apis.METADATA, 1, {"topics": None})
             assert [(b.host, b.port) for b in answer.brokers] == [address]

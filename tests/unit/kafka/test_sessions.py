@@ -38,7 +38,7 @@ class ListenerClient(Client):
 
 
 def _give_endpoints(rig: Rig) -> None:
-    rig.node.endpoints += [
+    rig.node.cluster.endpoints += [
         Endpoint(KAFKA, "INSIDE", *INSIDE),
         Endpoint(KAFKA, "OUTSIDE", *OUTSIDE),
         Endpoint(HTTP, "INSIDE", "127.0.0.1", 9_180),
@@ -79,12 +79,12 @@ def test_a_broker_of_an_earlier_version_is_reached_at_its_one_address():
 def test_two_listeners_of_one_broker_take_clients_and_tell_each_its_own_address():
     async def scenario() -> None:
         async with broker() as rig:
-            rig.node.kafka_address = ("", 0)
+            rig.node.cluster.kafka_address = ("", 0)
             first = await rig.face.listen("127.0.0.1", 0, ListenerSecurity("INSIDE"))
             second = await rig.face.listen("127.0.0.1", 0, ListenerSecurity("OUTSIDE"), OUTSIDE)
             assert first != second
-            assert rig.node.kafka_address == first
-            assert [(one.listener, one.host, one.port) for one in rig.node.endpoints] == [
+            assert rig.node.cluster.kafka_address == first
+            assert [(one.listener, one.host, one.port) for one in rig.node.cluster.endpoints] == [
                 ("INSIDE", *first),
                 ("OUTSIDE", *OUTSIDE),
             ]

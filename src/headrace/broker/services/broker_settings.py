@@ -81,7 +81,8 @@ class BrokerSettings:
         self, config: BrokerConfig, metadata: MetadataStore, given: Mapping[str, str]
     ) -> None:
         """`given`: start-up settings by name; BrokerConfig has its own part."""
-        self._config = config
+        self.current = config
+        """Read by every use: dynamic changes are made in place."""
         self._metadata = metadata
         self._changing = asyncio.Lock()
         self._listeners: list[Callable[[str, Any], None]] = []
@@ -101,10 +102,10 @@ class BrokerSettings:
     ) -> tuple[str | None, SettingSource]:
         text = given.get(setting.name, setting.default)
         if setting.field is not None:
-            value = getattr(self._config, setting.field)
+            value = getattr(self.current, setting.field)
             text = None if value is None else setting.kind.format(value)
         elif (topic_setting := topic_default_of(setting)) is not None:
-            text = self._config.topic_defaults.get(topic_setting, setting.default)
+            text = self.current.topic_defaults.get(topic_setting, setting.default)
         is_given = setting.name in given or text != setting.default or setting.name == NODE_ID
         return text, SettingSource.START if is_given else SettingSource.DEFAULT
 
@@ -155,9 +156,9 @@ class BrokerSettings:
                 continue
             self._now[name] = text
             if setting.field is not None:
-                setattr(self._config, setting.field, value)
+                setattr(self.current, setting.field, value)
             elif (topic_setting := topic_default_of(setting)) is not None:
-                self._config.topic_defaults[topic_setting] = text
+                self.current.topic_defaults[topic_setting] = text
                 are_defaults_new = True
             log.info("setting %s changed to %s", name, text)
             for listener in self._listeners:
@@ -170,7 +171,7 @@ class BrokerSettings:
         found: list[tuple[str | None, SettingSource]] = []
         if setting.can_change:
             for broker, source in (
-                (str(self._config.broker_id), SettingSource.BROKER),
+                (str(self.current.broker_id), SettingSource.BROKER),
                 (ALL_BROKERS, SettingSource.ALL_BROKERS),
             ):
                 value = self.overrides(broker).get(setting.name)
@@ -195,9 +196,9 @@ class BrokerSettings:
                 for name, value in self.overrides(ALL_BROKERS).items()
                 if name in SETTINGS
             ]
-        if broker != str(self._config.broker_id):
+        if broker != str(self.current.broker_id):
             raise RequestInvalid(
-                f"this is broker {self._config.broker_id}, which does not know the settings "
+                f"this is broker {self.current.broker_id}, which does not know the settings "
                 f"of broker {broker[:50]!r}: send the request to that broker"
             )
         shown = [_shown(setting, self._set_values(setting)) for setting in self._shown]
@@ -220,9 +221,9 @@ class BrokerSettings:
         _check_not_fixed(one.name for one in changes)
         rest = [one for one in changes if not self._is_reread(one)]
         if len(rest) < len(changes):
-            if broker not in {ALL_BROKERS, str(self._config.broker_id)}:
+            if broker not in {ALL_BROKERS, str(self.current.broker_id)}:
                 raise RequestInvalid(
-                    f"certificates are read by the broker that is asked, {self._config.broker_id},"
+                    f"certificates are read by the broker that is asked, {self.current.broker_id},"
                     f" not by broker {broker[:50]!r}: send the request to that broker"
                 )
             if not is_dry_run:

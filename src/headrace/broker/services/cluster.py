@@ -8,17 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import CoordinatorUnavailable
+from headrace.metadata.endpoints import HTTP, KAFKA, address_of
+from headrace.metadata.facts import BrokerFact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.session_guard import SessionGuard
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
-    from headrace.metadata.facts import BrokerFact
+    from headrace.metadata.endpoints import Endpoint
+    from headrace.runtime.clock import Clock
 
     Shards = CoordinatorShards[Any, Any, Any]
 
@@ -42,21 +46,29 @@ class Cluster:
 
     def __init__(
         self,
-        broker_id: int,
+        config: BrokerConfig,
         topics: Topics,
         ownership: Ownership,
-        brokers: Callable[[], Sequence[BrokerFact]],
+        clock: Clock,
     ) -> None:
-        self.broker_id = broker_id
+        self.broker_id = config.broker_id
+        self._rack = config.rack
+        self._clock = clock
+        self._fact: BrokerFact | None = None
+        """What this broker has registered."""
         self.id = ""
         """Set when the broker has opened."""
-        self.brokers = brokers
-        """The live brokers, including this one before it has registered."""
         self.helper_access: Callable[[ClientSession], HelperAccess] = _open_access
         """How a command that this broker runs for a client reaches it. Raises RequestInvalid,
         AuthenticationFailed."""
         self.wait_settled = ownership.wait_settled
         """See `Ownership.wait_settled`."""
+        self.line_ended = ownership.line_ended
+        """See `Ownership.line_ended`."""
+        self.kafka_address = ("", 0)
+        """Advertised address of this broker's first Kafka listener, or of that for brokers."""
+        self.endpoints: list[Endpoint] = []
+        """Advertised endpoints of this broker's listeners."""
         self._topics = topics
         self._ownership = ownership
 
@@ -65,15 +77,42 @@ class Cluster:
         """How long this broker may act as an owner; None if nothing limits it."""
         return self._ownership.guard
 
+    async def register(
+        self, kafka: tuple[str, int] | None = None, http: tuple[str, int] | None = None
+    ) -> None:
+        """Join the cluster with the endpoints that the faces have added, or with the given ones."""
+        self.kafka_address = kafka or self.kafka_address
+        http = http or address_of(self.endpoints, HTTP)
+        self._fact = self._own_fact(http, self._clock.now_ms(), list(self.endpoints))
+        await self._ownership.join(self._fact)
+
+    def _own_fact(
+        self, http: tuple[str, int], started_ms: int, endpoints: list[Endpoint]
+    ) -> BrokerFact:
+        return BrokerFact(
+            self.broker_id,
+            *self.kafka_address,
+            *http,
+            started_ms,
+            self._rack,
+            endpoints=endpoints,
+        )
+
+    def brokers(self) -> Sequence[BrokerFact]:
+        """The live brokers, including this one before it has registered."""
+        return self._ownership.brokers() or [
+            self._fact or self._own_fact(("", 0), 0, self.endpoints)
+        ]
+
     def listed_brokers(self) -> Sequence[BrokerFact]:
         """See `Ownership.listed_brokers`."""
         return self._ownership.listed_brokers() or self.brokers()
 
-    @property
-    def kafka_address(self) -> tuple[str, int]:
-        """Advertised address of this broker's first Kafka listener."""
-        own = next(one for one in self.brokers() if one.id == self.broker_id)
-        return own.kafka_host, own.kafka_port
+    def add_endpoint(self, endpoint: Endpoint) -> None:
+        """A face listens: this broker registers so."""
+        self.endpoints.append(endpoint)
+        if endpoint.face == KAFKA and not self.kafka_address[0]:
+            self.kafka_address = endpoint.host, endpoint.port
 
     def leader_of(self, topic: Topic, number: int) -> BrokerFact | None:
         """The live broker that serves the partition; None if there is none."""

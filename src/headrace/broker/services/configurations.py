@@ -107,6 +107,8 @@ class Configurations:
         settings, or cannot be asked."""
         self._topics = topics
         self._groups = group_configs
+        self.configured_groups = group_configs.configured
+        """The groups that have settings of their own, sorted."""
         self._config = config
         self._announce_group = announce_group
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.broker.coordinators.marker_writer import MarkerWriter
+    from headrace.broker.coordinators.producer_ids import ProducerIds
+    from headrace.broker.coordinators.transaction_checks import TransactionChecks
     from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
     from headrace.broker.housekeeping.replication import Replication
     from headrace.broker.security.authentication import Authentication
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from headrace.broker.shares.dead_letters import DeadLetters
     from headrace.broker.shares.share_groups import ShareGroups
     from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +63,11 @@ class Services:
     timers: MessageTimers
     """Delayed and half messages."""
     search: MessageSearch
+    producer_ids: ProducerIds
+    markers: MarkerWriter
+    """Of transactions that end, in partitions of this broker."""
+    transaction_checks: TransactionChecks
+    """Whether a transaction includes a partition: its coordinator says."""
     share_groups: ShareGroupAdministration
     shares: SharePartitions
     """Share groups on the partitions of this broker."""
@@ -89,6 +99,8 @@ class Services:
     """Searches, traces and redrives in progress."""
     calls: OwnerCalls
     """What other brokers ask of this one."""
+    clock: Clock
+    randomness: Randomness
     groups: GroupAdministration = None  # type: ignore[assignment]  # set when the broker opens
     """Those that this broker coordinates."""
     transactions: TransactionCoordinator = None  # type: ignore[assignment]  # as above

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.topics.overrides import delay_max_ms, message_type
 from headrace.errors import (
@@ -80,6 +80,21 @@ class DiskSpace(NamedTuple):
     """For records: free bytes without the reserve (KIP-827)."""
 
 
+class TopicLookup(Protocol):
+    """Topics, for a face that keeps what it found."""
+
+    version: int
+    """Changes with the topics, their settings and owners: what was found before is found again."""
+
+    def get(self, name: str) -> Topic:
+        """The topic of a name. Raises TopicUnknown."""
+        ...
+
+    def get_by_id(self, topic_id: UUID) -> Topic:
+        """The topic of an id. Raises TopicIdUnknown."""
+        ...
+
+
 class TopicService:
     """See the module."""
 
@@ -89,6 +104,7 @@ class TopicService:
         self._broker_id = broker_id
         self.disk: ReportsSpace | None = None
         """None if the ledgers are not on this machine."""
+        self.lookup: TopicLookup = topics
         self.get = topics.get
         """The topic of a name. Raises TopicUnknown."""
         self.get_by_id = topics.get_by_id

@@ -195,7 +195,7 @@ def _resource_names(node: Node) -> dict[int, list[str]]:
         BROKER_RESOURCE: [str(broker.id) for broker in node.services.cluster.brokers()],
         LOGGER_RESOURCE: [],
         CLIENT_METRICS_RESOURCE: node.services.telemetry.subscriptions.names(),
-        GROUP_RESOURCE: node.group_configs.configured(),
+        GROUP_RESOURCE: node.services.configurations.configured_groups(),
     }
 
 

@@ -49,7 +49,7 @@ from headrace.runtime.file_bytes import FileBytes, in_memory
 from headrace.runtime.rate_limited_warnings import RateLimitedWarnings
 
 if TYPE_CHECKING:
-    from headrace.broker.node import Node
+    from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
     from headrace.kafka.connection_memory import ResponseMemory
@@ -127,21 +127,26 @@ class FetchHandler:
     """The Fetch API."""
 
     def __init__(
-        self, node: Node, tasks: Tasks, responses: ResponseMemory, figures: RequestFigures
+        self,
+        services: Services,
+        tasks: Tasks,
+        responses: ResponseMemory,
+        figures: RequestFigures,
     ) -> None:
         self._figures = figures
-        self._topics = node.topics
-        self._node = node
+        self._services = services
+        config = services.settings.current
+        self._topics = services.topics.lookup
         self._tasks = tasks
         self._responses = responses
-        self._bytes_max = node.config.fetch_bytes_max
+        self._bytes_max = config.fetch_bytes_max
         self.loop = asyncio.get_running_loop()
         self._cold = ColdReads(tasks)
-        self._warnings = RateLimitedWarnings(log, node.clock)
-        self._quotas = node.quotas
-        self._rights = TopicRights(node, Operation.READ, "Fetch")
-        self._gate: Gate | None = node.ownership.guard
-        self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
+        self._warnings = RateLimitedWarnings(log, services.clock)
+        self._quotas = services.quotas
+        self._rights = TopicRights(services, Operation.READ, "Fetch")
+        self._gate: Gate | None = services.cluster.guard
+        self.sessions = FetchSessions(services.randomness, config.fetch_sessions_max)
         self.bytes_total = 0
         self.waiting = 0
         self._waiting: dict[KafkaConnection, dict[_Fetch, None]] = {}
@@ -161,8 +166,8 @@ class FetchHandler:
         """Handle one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
         request = read_fetch(frame, at, version)
         prefix = b""
-        if self._node.services.authorizer.has_tenants and version < TOPIC_IDS:
-            prefix = topic_prefix(self._node.services.authorizer, connection.session)
+        if self._services.authorizer.has_tenants and version < TOPIC_IDS:
+            prefix = topic_prefix(self._services.authorizer, connection.session)
         bytes_max = min(max(request.bytes_max, 0), self._bytes_max)
         reply = connection.expect(max(bytes_max, BATCH_BYTES))
         fetch = _Fetch(self, reply, request, version)
@@ -196,7 +201,7 @@ class FetchHandler:
 
     def _find_all(self, fetch: _Fetch) -> None:
         """Find the partitions, as far as the client may read them."""
-        version, authorizer = fetch.version, self._node.authorizer
+        version, authorizer = fetch.version, self._services.authorizer
         if authorizer.is_open:
             fetch.partitions = [self._find(wanted, version, b"") for wanted in fetch.wanted]
             return
@@ -283,7 +288,7 @@ class FetchHandler:
         """Read what is available; respond if that is enough, else wait."""
         if self._gate is not None:
             self._begin_reading(fetch)
-        if not is_first and fetch.rights_version != self._node.authorizer.version:
+        if not is_first and fetch.rights_version != self._services.authorizer.version:
             self._find_all(fetch)  # rights have changed while it waited
         results: list[FetchResult] = []
         size, has_error = 0, False
@@ -425,7 +430,7 @@ class FetchHandler:
 
     def _wait(self, fetch: _Fetch) -> None:
         poll = fetch.poll = LongPoll(self.loop, fetch.look)
-        fetch.reply.waited_ns -= self._node.services.appends.clock.now_ns()
+        fetch.reply.waited_ns -= self._services.appends.clock.now_ns()
         for partition in fetch.partitions:
             if isinstance(partition, PartitionLog):
                 poll.watch(partition.waiters, fetch.request.isolation)
@@ -441,7 +446,7 @@ class FetchHandler:
         if fetch.poll is not None:
             fetch.poll.end()
             fetch.poll = None
-            fetch.reply.waited_ns += self._node.services.appends.clock.now_ns()
+            fetch.reply.waited_ns += self._services.appends.clock.now_ns()
             self.waiting -= 1
             waiting = self._waiting.get(fetch.reply.connection)
             if waiting is not None:
@@ -500,26 +505,12 @@ class FetchHandler:
             # an error with a high watermark equal to its position for the end of the partition.
             start, mark = partition.log_start_offset, partition.high_watermark
             stable = partition.visibility.last_stable_offset
-        hint = leader_hint(
-            self._node,
-            fetch.prefix + wanted.topic,
-            wanted.partition,
-            error,
-            fetch.reply.connection.session.listener,
-            is_id=fetch.version >= TOPIC_IDS,
-        )
+        listener, is_id = fetch.reply.connection.session.listener, fetch.version >= TOPIC_IDS
+        place = fetch.prefix + wanted.topic, wanted.partition
+        hint = leader_hint(self._services, place, error, listener, is_id=is_id)
         code = code_of(error)
         self._figures.failed(FETCH, code)
-        return FetchResult(
-            wanted.topic,
-            wanted.partition,
-            code,
-            mark,
-            stable,
-            start,
-            EMPTY,
-            hint=hint,
-        )
+        return FetchResult(*wanted[:2], code, mark, stable, start, EMPTY, hint=hint)
 
 
 def _count(data: Buffer) -> int:

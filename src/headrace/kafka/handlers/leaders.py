@@ -13,16 +13,25 @@ from headrace.errors import Fenced, HeadraceError, NotOwner
 from headrace.kafka.wire.leader_hints import LeaderHint
 
 if TYPE_CHECKING:
-    from headrace.broker.node import Node
+    from headrace.broker.services.services import Services
 
 
 def leader_hint(
-    node: Node, topic_key: bytes, number: int, error: BaseException, listener: str, *, is_id: bool
+    services: Services,
+    place: tuple[bytes, int],
+    error: BaseException,
+    listener: str,
+    *,
+    is_id: bool,
 ) -> LeaderHint | None:
-    """The hint for a partition that was refused with `error` at `listener`, or None."""
+    """The hint for a partition that was refused with `error` at `listener`, or None.
+
+    `place`: (topic in wire form, partition).
+    """
     if not isinstance(error, NotOwner | Fenced):
         return None
-    topics, cluster = node.services.topics, node.services.cluster
+    topics, cluster = services.topics, services.cluster
+    topic_key, number = place
     try:
         topic = (
             topics.get_by_id(UUID(bytes=topic_key))

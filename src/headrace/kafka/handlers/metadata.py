@@ -166,7 +166,9 @@ def _missing(name: str | None, topic_id: UUID | None, error: HeadraceError) -> d
 async def metadata(node: Node, request: MetadataRequest, context: Context) -> Answer:
     """Metadata; creates topics that are requested by name."""
     topics, cluster = node.services.topics, node.services.cluster
-    may_create = node.config.auto_create_topics and request.allow_auto_topic_creation
+    may_create = (
+        node.services.settings.current.auto_create_topics and request.allow_auto_topic_creation
+    )
     with_operations = request.include_topic_authorized_operations
     asked = request.topics
     found: list[Topic | dict[str, Any]] = []

@@ -47,8 +47,8 @@ from headrace.records.compression import ZSTD
 from headrace.records.validation import check_single
 
 if TYPE_CHECKING:
-    from headrace.broker.node import Node
     from headrace.broker.services.appends import Appends
+    from headrace.broker.services.services import Services
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
     from headrace.kafka.request_figures import RequestFigures
     from headrace.kafka.wire.leader_hints import LeaderHint
@@ -140,13 +140,13 @@ def _check_codec(header: Fields, version: int) -> None:
 class ProduceHandler:
     """The Produce API."""
 
-    def __init__(self, node: Node, figures: RequestFigures) -> None:
-        self._node = node
+    def __init__(self, services: Services, figures: RequestFigures) -> None:
         self._figures = figures
-        self._topics = node.topics
-        self._appends: Appends = node.appends
-        self._rights = TopicRights(node, Operation.WRITE, "Produce")
-        self._gate: Gate | None = node.ownership.guard
+        self._services = services
+        self._topics = services.topics.lookup
+        self._appends: Appends = services.appends
+        self._rights = TopicRights(services, Operation.WRITE, "Produce")
+        self._gate: Gate | None = services.cluster.guard
         self.errors_total = 0
         self._found: dict[tuple[bytes, int, bool], PartitionLog] = {}
         """Partitions by their names in requests, as of `_found_version` of the topics."""
@@ -165,8 +165,8 @@ class ProduceHandler:
     ) -> None:
         """Handle one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
         prefix = b""
-        if self._node.services.authorizer.has_tenants:
-            prefix = topic_prefix(self._node.services.authorizer, connection.session)
+        if self._services.authorizer.has_tenants:
+            prefix = topic_prefix(self._services.authorizer, connection.session)
         if (
             version >= ONE_VERSION_MIN
             and not connection.throttle_ms
@@ -189,7 +189,7 @@ class ProduceHandler:
         refusal: HeadraceError | None = None
         if request.acks not in {-1, 0, 1}:
             refusal = AcksInvalid(f"acks={request.acks} is not valid: use -1, 0 or 1")
-        is_open, session = self._node.authorizer.is_open, connection.session
+        is_open, session = self._services.authorizer.is_open, connection.session
         if not is_open and pending.transactional_id is not None and refusal is None:
             transactional_id = pending.transactional_id
             refusal = self._rights.refusal_of(session, TRANSACTIONAL_ID, transactional_id)
@@ -245,7 +245,7 @@ class ProduceHandler:
                     return False  # before its CRC is computed, so that this happens once
                 route = self._routes[key] = (found, frame_around_one(version, name, number))
             partition, around = route
-            if not self._node.authorizer.is_open:
+            if not self._services.authorizer.is_open:
                 session = connection.session
                 if key not in self._rights.granted(session) and self._rights.refusal(
                     session, topic, is_id=version >= TOPIC_IDS, grant=key
@@ -359,14 +359,12 @@ class ProduceHandler:
                 error = NotOwner("this broker no longer owns the partition: refresh the metadata")
         hint: LeaderHint | None = None
         if pending.reply is not None:
-            hint = leader_hint(
-                self._node,
-                part.topic,
-                part.partition,
-                error,
+            listener, is_id = (
                 pending.reply.connection.session.listener,
-                is_id=pending.version >= TOPIC_IDS,
+                pending.version >= TOPIC_IDS,
             )
+            place = part.topic, part.partition
+            hint = leader_hint(self._services, place, error, listener, is_id=is_id)
         code = code_of(error)
         self._figures.failed(PRODUCE, code)
         pending.results[index] = ProduceResult(

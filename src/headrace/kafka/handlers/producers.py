@@ -40,7 +40,7 @@ async def init_producer_id(node: Node, request: InitProducerIdRequest, context: 
         if (name := request.transactional_id) is not None:
             producer_id, epoch = await _init_transactional(node, name, request)
         else:
-            producer_id, epoch = await node.producer_ids.take(), 0
+            producer_id, epoch = await node.services.producer_ids.take(), 0
     except HeadraceError as refused:
         error = refused
     return {

@@ -42,7 +42,7 @@ _NOT_AVAILABLE: Final = {
 def _elected(node: Node, topic: Topic, number: int, election: int) -> tuple[int, str | None]:
     """The result for one partition. Raises TopicUnknown."""
     topic.check_partition(number)
-    if node.ownership.leader(topic, number).broker != NO_LEADER:
+    if node.services.topics.leader(topic, number).broker != NO_LEADER:
         return ELECTION_NOT_NEEDED, "the broker that serves a partition is its preferred leader"
     return _NOT_AVAILABLE[election], (
         "no broker serves the partition: one that may, takes it over by itself; see the brokers'"

@@ -324,7 +324,7 @@ def _hint(
     if error is None:
         return None
     listener = context.session.listener
-    return leader_hint(node, key[0].bytes, key[1], error, listener, is_id=True)
+    return leader_hint(node.services, (key[0].bytes, key[1]), error, listener, is_id=True)
 
 
 def _endpoints(hints: Sequence[LeaderHint | None]) -> list[dict[str, Any]]:

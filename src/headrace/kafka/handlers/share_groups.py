@@ -47,7 +47,7 @@ async def share_group_heartbeat(node: Node, request: Any, context: Context) -> A
         members = node.services.share_members
         is_new = beat.member_epoch == JOIN_EPOCH and not members.exists(beat.group_id)
         if is_new and beat.group_id:
-            await node.groups.check_is_free_for_shares(beat.group_id)
+            await node.services.groups.check_is_free_for_shares(beat.group_id)
         answer = members.heartbeat(beat)
     except HeadraceError as error:
         return {

@@ -109,7 +109,7 @@ async def _commit_verified(
     held = node.services.topics.get(OFFSETS_TOPIC).require_log(number)
     # A marker that arrives before the offsets are appended invalidates the coordinator's answer.
     held.begin_verification(request.producer_id)
-    refusal = await node.transaction_checks.check(
+    refusal = await node.services.transaction_checks.check(
         request.transactional_id,
         (request.producer_id, request.producer_epoch),
         frozenset({(OFFSETS_TOPIC, number)}),

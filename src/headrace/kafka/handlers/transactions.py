@@ -191,7 +191,7 @@ async def write_txn_markers(node: Node, request: Any, _context: Context) -> Answ
         )
         for item in request.markers
     ]
-    outcomes = await asyncio.gather(*(node.markers.write(*marker) for marker in markers))
+    outcomes = await asyncio.gather(*(node.services.markers.write(*marker) for marker in markers))
     return {
         "markers": [
             {
