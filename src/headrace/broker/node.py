@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
+    from headrace.broker.security.authentication import Authentication
     from headrace.broker.services.authorizer import Authorizer
     from headrace.broker.shares.queue_peers import QueuePeerCalls
     from headrace.broker.topics.ownership import OpenLine
@@ -176,6 +177,7 @@ class Node:
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
         environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs())
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
+        self.coordinators = CoordinatorRegistry()
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
         self.cluster = Cluster(config, self.topics, self.ownership, clock)
@@ -203,9 +205,10 @@ class Node:
                 shared_ledgers, self.topics, self.ownership, metadata.session, clock
             )
         self.producer_ids = ProducerIds(metadata, clock)
-        self._prepare_coordinators()
-        self.appends = Appends(clock, self.verifications)
         self._prepare_shares()
+        self._prepare_coordinators()
+        self.verifications = Verifications(self.tasks, self.transaction_checks)
+        self.appends = Appends(clock, self.verifications, self.timers.delayed)
         self.services = _services_of(self)
         self.settings.attach(self.topics.defaults_changed, self._advertised)
         self._prepare_housekeeping()
@@ -222,7 +225,7 @@ class Node:
             self.shares,
             self.timers,
             self.group_configs,
-            lambda: self.groups,
+            self.groups,
             self.tasks,
         )
         self.topics.forget_progress = self.deleted_topics.forget
@@ -242,7 +245,6 @@ class Node:
         self.timers = TimerPartitions(
             environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
         )
-        self.appends.delays = self.timers.delayed
         self.dead_letters = DeadLetters(environment, self.topics, self._append_copies)
         self.shares = SharePartitions(
             environment,
@@ -285,13 +287,11 @@ class Node:
             self.metadata,
             self.topics,
             Events(
-                lambda topic, n: self.coordinators.preload(topic.name, n),
-                lambda topic, n, wait_s: self.coordinators.shrink(topic.name, n, wait_s),
-                lambda topic, n, is_moving: self.coordinators.hold(
-                    topic.name, n, is_moving=is_moving
-                ),
+                self.coordinators.preload,
+                self.coordinators.shrink,
+                self.coordinators.hold,
                 self._read_ahead,
-                lambda topic, n: self.coordinators.withdraw(topic.name, n),
+                self.coordinators.withdraw,
                 self._suspended,
                 self._resigned,
             ),
@@ -306,7 +306,6 @@ class Node:
         self.cluster_id = self.cluster.id = await ensure_cluster_id(self.metadata, self.randomness)
         if self.evidence is not None:
             await self.evidence.check_ids()
-        self._open_coordinators()
         followed = self.tasks, self.topics.damaged_facts
         for prefix, apply in (
             (BROKER_CONFIGS, self.settings.apply),
@@ -357,26 +356,9 @@ class Node:
             self.tasks.spawn(self.tiering.run(), "tiering")
 
     def _prepare_coordinators(self) -> None:
-        """Create what handlers and logs use before the metadata is read."""
-        self.coordinators = CoordinatorRegistry()
-        self.groups: GroupCoordinator
-        self.transactions: TransactionCoordinator
-        self.markers = MarkerWriter(self.topics, lambda: self.groups)
-        self.marker_sender = MarkerSender(
-            self.config.broker_id, self.topics, self.ownership, self.markers, self.tasks
-        )
-        self.transaction_checks = TransactionChecks(
-            self.config.broker_id,
-            lambda: self.transactions,
-            lambda key: self.cluster.coordinator_of(self.transactions.shards, key),
-        )
-        self.verifications = Verifications(self.tasks)
-        self.verifications.verifier = self.transaction_checks
-
-    def _open_coordinators(self) -> None:
         config = self.config
         self.groups = GroupCoordinator(
-            lambda partition: self._shard_log(OFFSETS_TOPIC, partition),
+            partial(self._shard_log, OFFSETS_TOPIC),
             config.offsets_partition_count,
             self.clock,
             self.randomness,
@@ -392,8 +374,12 @@ class Node:
                 self.tasks,
             ),
         )
+        self.markers = MarkerWriter(self.topics, self.groups)
+        self.marker_sender = MarkerSender(
+            config.broker_id, self.topics, self.ownership, self.markers, self.tasks
+        )
         self.transactions = TransactionCoordinator(
-            lambda partition: self._shard_log(TRANSACTIONS_TOPIC, partition),
+            partial(self._shard_log, TRANSACTIONS_TOPIC),
             config.transactions_partition_count,
             self.producer_ids,
             self.marker_sender,
@@ -401,11 +387,10 @@ class Node:
             self.tasks,
             config.transaction_config(),
         )
-        services, shares = self.services, self.share_group_administration
-        services.groups = GroupAdministration(self.topics, self.groups, shares, self.cluster)
-        services.transactions = self.transactions
-        services.all_groups = GroupService(
-            services.calls, self.topics, services.groups, shares, services.reads, self.cluster
+        self.transaction_checks = TransactionChecks(
+            config.broker_id,
+            self.transactions,
+            partial(self.cluster.coordinator_of, self.transactions.shards),
         )
         self.coordinators.add(self.groups.shards)
         self.coordinators.add(self.transactions.shards)
@@ -472,19 +457,19 @@ class Node:
         show_sealed(view, chain, self._environment)
         records = InternalPartition(view, self.clock).replay_from(view.log_start_offset)
         end = view.high_watermark
-        await self.coordinators.read_ahead(topic.name, partition, records, end, leader_epoch)
+        await self.coordinators.read_ahead(topic, partition, records, end, leader_epoch)
 
     def _suspended(self, topic: Topic, partition: int) -> None:
         """It is uncertain whether this broker owns a partition."""
         self.shares.resign(topic, partition)
         self.timers.host.hosted.resign(topic, partition)
-        self.coordinators.suspend(topic.name, partition)
+        self.coordinators.suspend(topic, partition)
 
     def _resigned(self, topic: Topic, partition: int) -> None:
         """This broker is about to stop serving a partition."""
         self.shares.resign(topic, partition)
         self.timers.host.hosted.resign(topic, partition)
-        self.coordinators.resign(topic.name, partition)
+        self.coordinators.resign(topic, partition)
 
     def _rack_of(self, topic: Topic, partition: int) -> str | None:
         """The rack of the broker that serves a partition."""
@@ -519,46 +504,43 @@ class Node:
 
 def _services_of(node: Node) -> Services:
     """Put together what faces may use."""
-    owners, topics, groups = node.queue_owners, node.topics, node.group_configs
-    broker_id = node.config.broker_id
-    calls = OwnerCalls(owners, node.cluster.brokers, broker_id)
-    parts = node.metadata, node.clock, node.randomness
-    authentication = without_listeners(*parts, broker_id)
-    logins = authentication.logins
-    issuers = Issuers(node.metadata, logins.users, logins.secret, node.clock, node.randomness)
-    logins.delegation, logins.keys = issuers.tokens, issuers.keys
-    search = Search(
-        *(topics, node.shares, node.timers),
-        lambda: groups.values("errors.deadletterqueue.topic.name"),
-    )
+    owners, topics, configs = node.queue_owners, node.topics, node.group_configs
+    broker_id, cluster = node.config.broker_id, node.cluster
+    calls = OwnerCalls(owners, cluster.brokers, broker_id)
+    authentication, issuers = _authentication_of(node)
     reads, sends = Reads(calls), RecordSends(topics, owners, node.appends)
-    desk = LetterDesk(
-        *(calls, reads, sends),
-        lambda: node.services.all_groups,
-        *(node.shares, node.clock, node.randomness),
+    share_groups = node.share_group_administration
+    groups = GroupAdministration(topics, node.groups, share_groups, cluster)
+    all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
+    search = Search(
+        topics,
+        node.shares,
+        node.timers,
+        partial(configs.values, "errors.deadletterqueue.topic.name"),
     )
     return Services(
         topics=TopicService(topics, node.ownership, broker_id),
-        cluster=node.cluster,
+        cluster=cluster,
         appends=node.appends,
         sends=sends,
         reads=reads,
         queues=QueueService(
-            *(owners, node.shares, groups),
-            lambda: node.services.groups,
-            *(node.clock, node.randomness, node.tasks),
+            owners, node.shares, configs, groups, node.clock, node.randomness, node.tasks
         ),
-        timers=MessageTimers(calls, node.timers, node.cluster.brokers, broker_id, node.tasks),
+        timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
         search=MessageSearch(calls, search, Tracer(topics, search, node.shares, node.timers)),
-        producer_ids=node.producer_ids,
-        markers=node.markers,
-        transaction_checks=node.transaction_checks,
-        share_groups=node.share_group_administration,
+        groups=groups,
+        share_groups=share_groups,
+        all_groups=all_groups,
         shares=node.shares,
         share_members=node.share_groups,
+        producer_ids=node.producer_ids,
+        transactions=node.transactions,
+        transaction_checks=node.transaction_checks,
+        markers=node.markers,
         settings=node.settings,
         configurations=Configurations(
-            topics, groups, node.config, GroupAnnouncements(calls, groups).announce
+            topics, configs, node.config, GroupAnnouncements(calls, configs).announce
         ),
         quotas=node.quotas,
         reassignments=Reassignments(topics, node.metadata, broker_id),
@@ -566,7 +548,7 @@ def _services_of(node: Node) -> Services:
         health=node.health,
         replication=node.replication,
         dead_letters=node.dead_letters,
-        desk=desk,
+        desk=LetterDesk(calls, reads, sends, all_groups, node.shares, node.clock, node.randomness),
         authorizer=node.authorizer,
         access=node.access,
         audit=node.audit,
@@ -578,3 +560,13 @@ def _services_of(node: Node) -> Services:
         clock=node.clock,
         randomness=node.randomness,
     )
+
+
+def _authentication_of(node: Node) -> tuple[Authentication, Issuers]:
+    authentication = without_listeners(
+        node.metadata, node.clock, node.randomness, node.config.broker_id
+    )
+    logins = authentication.logins
+    issuers = Issuers(node.metadata, logins.users, logins.secret, node.clock, node.randomness)
+    logins.delegation, logins.keys = issuers.tokens, issuers.keys
+    return authentication, issuers

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from headrace.broker.coordinators.shard_log import Replayed, ShardLog
+    from headrace.broker.topics.topic import Topic
     from headrace.coordination.machine import Command, Machine
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
@@ -233,15 +234,15 @@ class CoordinatorRegistry:
         """All kinds."""
         return iter(self._kinds.values())
 
-    def preload(self, topic: str, partition: int) -> None:
+    def preload(self, topic: Topic, partition: int) -> None:
         """This broker owns a partition with records, of an internal topic or any other."""
-        shards = self._kinds.get(topic)
+        shards = self._kinds.get(topic.name)
         if shards is not None:
             shards.preload(partition)
 
     async def read_ahead(
         self,
-        topic: str,
+        topic: Topic,
         partition: int,
         records: AsyncIterator[Replayed],
         end_offset: int,
@@ -249,38 +250,38 @@ class CoordinatorRegistry:
     ) -> None:
         """Another broker is about to hand over a partition of an internal topic. Raises what
         reading its records raises."""
-        shards = self._kinds.get(topic)
+        shards = self._kinds.get(topic.name)
         if shards is not None:
             await shards.read_ahead(partition, records, end_offset, leader_epoch)
 
-    def withdraw(self, topic: str, partition: int) -> None:
+    def withdraw(self, topic: Topic, partition: int) -> None:
         """A partition, of an internal topic or any other, is not handed over after all."""
-        shards = self._kinds.get(topic)
+        shards = self._kinds.get(topic.name)
         if shards is not None:
             shards.withdraw(partition)
 
-    async def shrink(self, topic: str, partition: int, timeout_s: float) -> None:
+    async def shrink(self, topic: Topic, partition: int, timeout_s: float) -> None:
         """This broker is about to hand over a partition, of an internal topic or any other."""
-        shards = self._kinds.get(topic)
+        shards = self._kinds.get(topic.name)
         if shards is not None:
             await shards.shrink(partition, timeout_s)
 
-    def hold(self, topic: str, partition: int, *, is_moving: bool) -> None:
+    def hold(self, topic: Topic, partition: int, is_moving: bool) -> None:
         """A hand-over begins or has ended, of a partition of an internal topic or any other."""
-        shards = self._kinds.get(topic)
+        shards = self._kinds.get(topic.name)
         if shards is not None:
             shards.hold(partition, is_moving=is_moving)
 
-    def suspend(self, topic: str, partition: int) -> None:
+    def suspend(self, topic: Topic, partition: int) -> None:
         """It is uncertain whether this broker owns a partition, of an internal topic or any
         other."""
-        shards = self._kinds.get(topic)
+        shards = self._kinds.get(topic.name)
         if shards is not None:
             shards.suspend(partition)
 
-    def resign(self, topic: str, partition: int) -> None:
+    def resign(self, topic: Topic, partition: int) -> None:
         """This broker no longer owns a partition, of an internal topic or any other."""
-        shards = self._kinds.get(topic)
+        shards = self._kinds.get(topic.name)
         if shards is not None:
             shards.resign(partition)
 

@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, StorageUnavailable, TopicUnknown
 from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
     from headrace.broker.topics.topics import Topics
@@ -32,7 +32,7 @@ READY_WAIT_S = 2.0
 class MarkerWriter:
     """See the module."""
 
-    def __init__(self, topics: Topics, groups: Callable[[], GroupCoordinator]) -> None:
+    def __init__(self, topics: Topics, groups: GroupCoordinator) -> None:
         self._topics = topics
         self._groups = groups
         self.markers_total = 0
@@ -47,7 +47,7 @@ class MarkerWriter:
         for place in partitions:
             name, number = place
             if name == OFFSETS_TOPIC:
-                slow.append((place, self._groups().write_marker(number, marker)))
+                slow.append((place, self._groups.write_marker(number, marker)))
                 continue
             try:
                 partition = self._topics.get(name).require_log(number)

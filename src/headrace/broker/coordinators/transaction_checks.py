@@ -49,7 +49,7 @@ class TransactionChecks:
     def __init__(
         self,
         broker_id: int,
-        transactions: Callable[[], TransactionCoordinator],
+        transactions: TransactionCoordinator,
         coordinator_of: Callable[[str], BrokerFact],
     ) -> None:
         """`coordinator_of(transactional_id)` raises CoordinatorUnavailable."""
@@ -86,7 +86,7 @@ class TransactionChecks:
         try:
             broker = self._coordinator_of(command.transactional_id)
             if broker.id == self._broker_id:
-                return await self._transactions().submit(command)
+                return await self._transactions.submit(command)
             if self.peers is None:
                 raise BrokerUnreachable(f"no client is configured to call broker {broker.id}")
             return await self.peers.add_partitions(broker, command)

@@ -71,9 +71,9 @@ class TransactionVerifier(Protocol):
 class Verifications:
     """The writes that wait for an answer."""
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: Tasks, verifier: TransactionVerifier | None = None) -> None:
         self._tasks = tasks
-        self.verifier: TransactionVerifier | None = None
+        self.verifier = verifier
         """None: every write counts as verified."""
         self._held: dict[_Key, list[Then]] = {}
 

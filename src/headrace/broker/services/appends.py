@@ -109,11 +109,13 @@ class _Write:
 class Appends:
     """The appends of one broker."""
 
-    def __init__(self, clock: Clock, verifications: Verifications) -> None:
+    def __init__(
+        self, clock: Clock, verifications: Verifications, delays: Delays | None = None
+    ) -> None:
         self.clock = clock
         self._verifications = verifications
         self._admission = BatchAdmission(clock)
-        self.delays: Delays = NoDelays()
+        self.delays: Delays = NoDelays() if delays is None else delays
         """Stores delayed records."""
         self._queues: dict[PartitionLog, deque[_Write]] = {}
         """Partitions with a waiting batch, and the batches after it."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
@@ -38,10 +37,9 @@ class DeletedTopics:
         shares: SharePartitions,
         timers: TimerPartitions,
         group_configs: ConfiguredGroups,
-        groups: Callable[[], GroupCoordinator],
+        groups: GroupCoordinator,
         tasks: Tasks,
     ) -> None:
-        """`groups()`: the coordinator, which is created when the broker opens."""
         self._topics = topics
         self._shares = shares
         self._timers = timers
@@ -66,7 +64,7 @@ class DeletedTopics:
         self._shares.forget_topic(topic_id)
         self._timers.host.hosted.forget_topic(topic_id)
         self._tasks.spawn(self._forget_share_topic(topic_id), "a deleted topic's share groups")
-        await self._groups().topic_deleted(name, topic_id)
+        await self._groups.topic_deleted(name, topic_id)
 
     async def _forget_if_deleted(self, topic: Topic) -> None:
         """Delete a topic's offsets unless only its fact was lost."""
@@ -90,7 +88,7 @@ class DeletedTopics:
         while storage is unavailable."""
         while True:
             try:
-                await self._groups().topic_deleted(name, topic_id)
+                await self._groups.topic_deleted(name, topic_id)
                 return
             except HeadraceError as error:
                 log.info("cannot delete the offsets of deleted topic %s yet: %s", name, error)

@@ -148,12 +148,11 @@ class LetterDesk:
         calls: OwnerCalls,
         reads: Reads,
         sends: RecordSends,
-        groups: Callable[[], GroupService],
+        groups: GroupService,
         shares: SharePartitions,
         clock: Clock,
         randomness: Randomness,
     ) -> None:
-        """`groups()`: that service is there once the broker has opened."""
         self._calls = calls
         self._reads = reads
         self._sends = sends
@@ -168,7 +167,7 @@ class LetterDesk:
     async def redriven(self, topic: Topic) -> dict[int, int]:
         """Where redrives of the topic ended, by partition."""
         try:
-            offsets = await self._groups().offsets(f"{REDRIVE_PREFIX}{topic.name}")
+            offsets = await self._groups.offsets(f"{REDRIVE_PREFIX}{topic.name}")
         except GroupUnknown:
             return {}
         return {one.partition: one.offset for one in offsets if one.topic == topic.name}
@@ -310,7 +309,7 @@ class LetterDesk:
 
     async def _readers(self, name: str) -> dict[int, list[tuple[str, int]]]:
         """The consumer groups with offsets in a topic, by partition. Raises HeadraceError."""
-        listed = await self._groups().list([], [])
+        listed = await self._groups.list([], [])
         if listed.failed:
             raise next(iter(listed.failed.values()))
         others = [one.group_id for one in listed.groups if one.group_type != SHARE]
@@ -322,7 +321,7 @@ class LetterDesk:
         found: dict[int, list[tuple[str, int]]] = {}
         for group in others:
             try:
-                offsets = await self._groups().offsets(group)
+                offsets = await self._groups.offsets(group)
             except GroupUnknown:
                 continue
             for one in offsets:

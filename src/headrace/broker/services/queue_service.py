@@ -58,12 +58,11 @@ class QueueService:
         owners: QueueOwners,
         shares: SharePartitions,
         groups: ConfiguredGroups,
-        administration: Callable[[], GroupAdministration],
+        administration: GroupAdministration,
         clock: Clock,
         randomness: Randomness,
         tasks: Tasks,
     ) -> None:
-        """`administration()`: that of groups, which is there once the broker has opened."""
         self._owners = owners
         self._shares = shares
         self._groups = groups
@@ -105,7 +104,7 @@ class QueueService:
         """
         if asked.selection is not None:
             filters_of(asked.selection)
-        await self._administration().check_is_free_for_shares(asked.group_id)
+        await self._administration.check_is_free_for_shares(asked.group_id)
         receive = QueueReceive(self._parts, topic, asked, show, ends)
         await receive.receive(wait_s, client)
         return receive

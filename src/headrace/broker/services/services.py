@@ -63,6 +63,12 @@ class Services:
     timers: MessageTimers
     """Delayed and half messages."""
     search: MessageSearch
+    groups: GroupAdministration
+    """Those that this broker coordinates."""
+    all_groups: GroupService
+    """Of any broker, of both kinds."""
+    transactions: TransactionCoordinator
+    """Those that this broker coordinates."""
     producer_ids: ProducerIds
     markers: MarkerWriter
     """Of transactions that end, in partitions of this broker."""
@@ -101,7 +107,3 @@ class Services:
     """What other brokers ask of this one."""
     clock: Clock
     randomness: Randomness
-    groups: GroupAdministration = None  # type: ignore[assignment]  # set when the broker opens
-    """Those that this broker coordinates."""
-    transactions: TransactionCoordinator = None  # type: ignore[assignment]  # as above
-    all_groups: GroupService = None  # type: ignore[assignment]  # set when the broker opens
