@@ -44,6 +44,12 @@ from headrace.broker.services.audit_topic import AuditTopic
 from headrace.broker.services.authorizer import AllowAll
 from headrace.broker.services.background_tasks import BackgroundTasks
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
+from headrace.broker.services.client_figures import (
+    append_figures,
+    login_figures,
+    pushed_figures,
+    throttling_figures,
+)
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.client_telemetry import ClientTelemetry
 from headrace.broker.services.cluster import Cluster
@@ -51,6 +57,13 @@ from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.group_announcements import GroupAnnouncements
+from headrace.broker.services.group_figures import (
+    consumer_group_figures,
+    dead_letter_figures,
+    measured_lags,
+    share_group_figures,
+    timer_figures,
+)
 from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
 from headrace.broker.services.letter_desk import LetterDesk
@@ -65,6 +78,16 @@ from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.search import Search
 from headrace.broker.services.services import Services
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
+from headrace.broker.services.storage_figures import (
+    cache_figures,
+    cluster_figures,
+    compaction_figures,
+    disk_figures,
+    garbage_figures,
+    log_figures,
+    tiering_figures,
+    topic_figures,
+)
 from headrace.broker.services.topic_service import TopicService
 from headrace.broker.services.trace import Tracer
 from headrace.broker.settings.kinds import HostAndPort
@@ -106,6 +129,7 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import PartitionFact
     from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.clock import Clock
+    from headrace.runtime.figures import Source
     from headrace.runtime.randomness import Randomness
     from headrace.storage.tiering.tier import Tier
 
@@ -209,9 +233,10 @@ class Node:
         self._prepare_coordinators()
         self.verifications = Verifications(self.tasks, self.transaction_checks)
         self.appends = Appends(clock, self.verifications, self.timers.delayed)
-        self.services = _services_of(self)
-        self.settings.attach(self.topics.defaults_changed, self._advertised)
         self._prepare_housekeeping()
+        self.services = _services_of(self)
+        self.services.figures += _figures_of(self, self.services)
+        self.settings.attach(self.topics.defaults_changed, self._advertised)
 
     def _advertised(self) -> dict[str, str]:
         endpoints = self.cluster.endpoints
@@ -559,7 +584,34 @@ def _services_of(node: Node) -> Services:
         calls=calls,
         clock=node.clock,
         randomness=node.randomness,
+        lags=partial(measured_lags, node.groups, topics, node.shares, node.ownership),
     )
+
+
+def _figures_of(node: Node, services: Services) -> list[Source]:
+    """What the parts count, in the order in which it is shown."""
+    topics, ownership, clock = node.topics, node.ownership, node.clock
+    sources: list[Source] = [
+        partial(append_figures, services.appends),
+        partial(login_figures, services),
+        partial(throttling_figures, services.quotas),
+        partial(pushed_figures, services.telemetry),
+        partial(cache_figures, node.store),
+        partial(disk_figures, services.topics),
+        partial(topic_figures, topics),
+        partial(log_figures, topics, services.health, services.configurations),
+        partial(consumer_group_figures, node.groups, topics, clock),
+        partial(share_group_figures, services.shares, topics, ownership, clock),
+        partial(dead_letter_figures, services.dead_letters),
+        partial(timer_figures, node.timers, clock),
+        partial(compaction_figures, node.compactor),
+        partial(cluster_figures, topics, ownership, node.replication),
+    ]
+    if node.tiering is not None:
+        sources.append(partial(tiering_figures, node.tiering))
+    if node.ledger_garbage is not None:
+        sources.append(partial(garbage_figures, node.ledger_garbage))
+    return sources
 
 
 def _authentication_of(node: Node) -> tuple[Authentication, Issuers]:

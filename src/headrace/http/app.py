@@ -124,11 +124,11 @@ class _Api:
             KeyOperations,
             AclOperations,
         )
-        services = face.node.services
+        services = face.services
         operations = [one for part in parts for one in part(services).operations]
         operations += SessionOperations(services, listener.security).operations
         operations += ClusterOperations(services, lambda: face.kafka.connections).operations
-        operations += OverviewOperations(services, history, rendering.lags).operations
+        operations += OverviewOperations(services, history).operations
         operations += queries(services)
         self._document = document(operations)
         self.routes = [
@@ -186,9 +186,9 @@ class _Guard:
 def make_servers(face: HttpFace) -> list[uvicorn.Server]:
     """A server for each listener of the face, whose sockets are open already."""
     rendering = Rendering(face)
-    services = face.node.services
+    services = face.services
     history = History(services.appends.clock, reader(services, face.kafka))
-    face.node.tasks.spawn(history.run(), "history of figures")
+    face.tasks.spawn(history.run(), "history of figures")
     return [_make_server(face, listener, rendering, history) for listener in face.listeners]
 
 
@@ -204,7 +204,7 @@ def _make_server(
         api = _Api(face, listener, rendering, history)
         app = Router([*api.routes, *console_routes()], default=not_found)
     if listener.security.is_sasl:
-        app = Authenticated(app, face.node.services, listener.security)
+        app = Authenticated(app, face.services, listener.security)
     config = uvicorn.Config(
         _Guard(app, is_local=listener.is_local),
         log_config=None,
@@ -218,4 +218,4 @@ def _make_server(
         limit_concurrency=TASKS_MAX,
         timeout_graceful_shutdown=1,
     )
-    return _Server(config, listener.security, face.node.services.connections)
+    return _Server(config, listener.security, face.services.connections)

@@ -20,13 +20,13 @@ from headrace.metadata.endpoints import HTTP, Endpoint
 from headrace.runtime.slow_requests import SlowRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from headrace.broker.node import Node
     from headrace.broker.security.listener import ListenerSecurity
-    from headrace.http.metrics import KafkaFigures
-    from headrace.http.storage_metrics import Counters
-    from headrace.runtime.loop_lag import LoopLag
+    from headrace.broker.services.services import Services
+    from headrace.http.history import KafkaFigures
+    from headrace.runtime.figures import Source
+    from headrace.runtime.tasks import Tasks
 
 CLOSE_TIMEOUT_S = 3
 
@@ -51,18 +51,18 @@ class HttpFace:
 
     name = HTTP
 
-    def __init__(self, node: Node, kafka: KafkaFigures, counters: Counters | None) -> None:
-        self.node = node
+    def __init__(
+        self, services: Services, tasks: Tasks, kafka: KafkaFigures, sources: Sequence[Source] = ()
+    ) -> None:
+        """`sources`: of metrics, beside those of the services and of this face."""
+        self.services = services
+        self.tasks = tasks
         self.kafka = kafka
-        self.counters = counters
-        self.certificate_expiries: Callable[[], Sequence[tuple[str, int]]] = list
-        """(listener, seconds since 1970) of the certificates that the broker's listeners show."""
+        self.sources = sources
         self.listeners: list[HttpListener] = []
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
         self.slow = SlowRequests()
-        self.loop_lag: LoopLag | None = None
-        """Of the loop that the broker runs on, if it is measured."""
         self._begun = asyncio.Event()
         self._servers: list[Any] = []
         self._task: asyncio.Task[None] | None = None
@@ -89,11 +89,11 @@ class HttpFace:
         found = HttpListener(accepting, listener, is_local)
         self.listeners.append(found)
         if self._task is None:
-            self._task = self.node.tasks.start(self._serve(), "http")
+            self._task = self.tasks.start(self._serve(), "http")
         if not found.is_admin:
             host, port = advertised or address[:2]
             port = port or address[1]
-            self.node.services.cluster.add_endpoint(
+            self.services.cluster.add_endpoint(
                 Endpoint(HTTP, listener.name, host, port, listener.protocol)
             )
         return address[0], address[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headrace.runtime.clock import process_cpu_ns
 from headrace.runtime.process_memory import process_memory
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.broker.services.services import Services
-    from headrace.http.metrics import KafkaFigures
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -27,6 +26,14 @@ log = logging.getLogger(__name__)
 INTERVAL_S: Final = 5
 SAMPLES_MAX: Final = 3_600 // INTERVAL_S
 Json = dict[str, Any]
+
+
+class KafkaFigures(Protocol):
+    """What the Kafka face counts."""
+
+    connections: Any
+    produce: Any
+    fetch: Any
 
 
 class Sample(NamedTuple):

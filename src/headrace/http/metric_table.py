@@ -6,7 +6,7 @@ Invariants: a metric without a row here fails when it is made. Names end in thei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -16,42 +16,27 @@ from prometheus_client.metrics_core import (
 )
 
 from headrace.http.metric_rows import SECTIONS
+from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
-    from headrace.runtime.histogram import Histogram
+    from headrace.runtime.figures import Figures
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 ROWS: Final = {row.name: row for rows in SECTIONS.values() for row in rows}
 
-Family = CounterMetricFamily | GaugeMetricFamily
 
-
-class Buckets(NamedTuple):
-    """A histogram with the values of its labels."""
-
-    labels: tuple[str, ...]
-    histogram: Histogram
-
-
-def family(name: str) -> Family:
-    """An empty counter or gauge with labels."""
-    row = ROWS[name]
+def metric_of(figures: Figures) -> Metric:
+    """A metric, with the text of its row. Raises KeyError if it has none."""
+    row = ROWS[figures.name]
+    if row.type == HISTOGRAM:
+        made = HistogramMetricFamily(row.name, row.help, labels=row.labels)
+        for labels, value in figures.values:
+            assert isinstance(value, Histogram), row.name
+            made.add_metric(labels, value.cumulative(), value.sum_s)
+        return made
     make = CounterMetricFamily if row.type == COUNTER else GaugeMetricFamily
-    return make(row.name, row.help, labels=row.labels)
-
-
-def figure(name: str, value: float) -> Metric:
-    """A counter or gauge without labels."""
-    row = ROWS[name]
-    make = CounterMetricFamily if row.type == COUNTER else GaugeMetricFamily
-    return make(row.name, row.help, value=value)
-
-
-def histogram(name: str, *found: Buckets) -> Metric:
-    """A histogram, with one set of buckets for each set of labels."""
-    row = ROWS[name]
-    assert row.type == HISTOGRAM
-    made = HistogramMetricFamily(row.name, row.help, labels=row.labels)
-    for labels, buckets in found:
-        made.add_metric(labels, buckets.cumulative(), buckets.sum_s)
-    return made
+    numbers = make(row.name, row.help, labels=row.labels)
+    for labels, value in figures.values:
+        assert not isinstance(value, Histogram), row.name
+        numbers.add_metric(labels, value)
+    return numbers

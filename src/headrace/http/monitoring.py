@@ -45,13 +45,9 @@ class Rendering:
         self._face = face
         self.http = HttpFigures(face.connection_count, face.slow)
         """Counted by the operations."""
-        self._metrics = Metrics(face.node, face.kafka, face.counters, self.http)
-        self._metrics.certificate_expiries = face.certificate_expiries
-        self.lags = self._metrics.lags
-        self._metrics.loop_lag = face.loop_lag
+        self._metrics = Metrics([*face.services.figures, self.http.figures, *face.sources])
         self._next: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
         """By content type: at most the few that the client library writes."""
-        self._rendering = asyncio.Lock()
         self._rest_until_s = 0.0
         self._asking = 0
 
@@ -70,21 +66,23 @@ class Rendering:
         """The next rendering, for all who ask before it begins."""
         found = self._next.get(encoding.content_type)
         if found is None:
-            found = self._face.node.tasks.start(self._render(encoding), "metrics")
+            found = self._face.tasks.start(self._render(encoding), "metrics")
             self._next[encoding.content_type] = found
         return found
 
     async def _render(self, encoding: Encoding) -> tuple[bytes, str]:
         now_s = asyncio.get_running_loop().time
-        async with self._rendering:
-            await asyncio.sleep(max(0.0, self._rest_until_s - now_s()))
-            # who asks from here on wants to see what has happened since
-            del self._next[encoding.content_type]
-            begun_s = now_s()
-            rendered = await self._metrics.render(encoding)
+        # Another format may be rendered first, which adds to the time.
+        while (rest_s := self._rest_until_s - now_s()) > 0:  # noqa: ASYNC110  # waits for time
+            await asyncio.sleep(rest_s)
+        # who asks from here on wants to see what has happened since
+        del self._next[encoding.content_type]
+        begun_s = now_s()
+        try:
+            return self._metrics.render(encoding)
+        finally:
             taken_s = now_s() - begun_s
             self._rest_until_s = now_s() + min(taken_s * RENDER_REST, RENDER_REST_S_MAX)
-        return rendered
 
 
 class Monitoring:
@@ -107,9 +105,9 @@ class Monitoring:
     async def _readyz(self, request: Request) -> Response:
         """Clients can be served, and what they send can be stored."""
         is_full = self._is_disk_full()
-        replication = self._face.node.services.replication
+        replication = self._face.services.replication
         reason = None if replication is None else replication.obstacle()
-        health = self._face.node.services.health
+        health = self._face.services.health
         found, counts = health.problems(), health.opened()
         if reason is None and counts.refused and not counts.served:
             reason = f"none of the {counts.refused} partitions that this broker opened is served"
@@ -127,7 +125,7 @@ class Monitoring:
         return JSONResponse(answer, 200 if is_ready else 503)
 
     def _is_disk_full(self) -> bool:
-        space = self._face.node.services.topics.disk
+        space = self._face.services.topics.disk
         try:
             return space is not None and space.space().is_full
         except OSError as error:
@@ -136,7 +134,7 @@ class Monitoring:
 
     def _may_monitor(self, request: Request) -> bool:
         """Whether the client may see figures and problems, which name topics and groups."""
-        services = self._face.node.services
+        services = self._face.services
         if self._security.is_sasl and session_of(request).principal == ANONYMOUS:
             return False
         return Rights(services, session_of(request), MONITOR, "metrics").may(*SEE_CLUSTER)

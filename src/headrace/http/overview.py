@@ -18,7 +18,7 @@ from headrace.http.operations import TOPIC, Call, Json, Operation, integer, text
 from headrace.http.problems import details
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator
 
     from starlette.responses import Response
 
@@ -100,16 +100,9 @@ def _problem(what: str, cause: str, step: str, *, is_passing: bool = False) -> J
 class OverviewOperations:
     """The operations on a broker's state."""
 
-    def __init__(
-        self,
-        services: Services,
-        history: History,
-        lags: Callable[[], Awaitable[Sequence[Lag]]],
-    ) -> None:
-        """`lags` measures those of all groups that this broker knows."""
+    def __init__(self, services: Services, history: History) -> None:
         self._services = services
         self._history = history
-        self._lags = lags
         self._verdict = Verdict(services)
         self._measured: tuple[int, list[Json]] = (-1, [])
         self._found: tuple[int, list[Json]] = (-1, [])
@@ -135,7 +128,7 @@ class OverviewOperations:
         services = self._services
         topics = [services.topics.get(name) for name in services.topics.names()]
         problems = self._problems()
-        lags = await self._measure()
+        lags = self._measure()
         found: Json = {
             "is_well": not problems,
             "problems": problems,
@@ -185,13 +178,13 @@ class OverviewOperations:
             "is_full": space.is_full,
         }
 
-    async def _measure(self) -> list[Json]:
+    def _measure(self) -> list[Json]:
         """The lag of each group on the partitions that this broker serves, the largest first;
         measured once after each sample, however many ask."""
         if self._measured[0] != self._history.taken:
             records: dict[str, int] = {}
-            for group, _topic, _partition, behind in await self._lags():
-                records[group] = records.get(group, 0) + behind
+            for one in self._services.lags():
+                records[one.group] = records.get(one.group, 0) + one.records
             ordered = sorted(records.items(), key=lambda one: (-one[1], one[0]))
             groups = [{"group": group, "records": count} for group, count in ordered]
             self._measured = self._history.taken, groups

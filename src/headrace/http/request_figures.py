@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.http.metric_table import Buckets, family, figure, histogram
+from headrace.runtime.figures import Figures, figure
 from headrace.runtime.histogram import Histogram
 from headrace.runtime.slow_requests import SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from prometheus_client.metrics_core import Metric
 
 
 class HttpFigures:
@@ -40,12 +38,14 @@ class HttpFigures:
         key = operation, status
         self._statuses[key] = self._statuses.get(key, 0) + 1
 
-    def metrics(self) -> Iterable[Metric]:
-        """For a scrape."""
-        durations = [Buckets((name,), one) for name, one in self._durations.items()]
-        yield histogram("headrace_http_request_duration_seconds", *durations)
-        requests = family("headrace_http_requests")
+    def figures(self) -> Iterable[Figures]:
+        """See `runtime.figures`."""
+        durations = Figures("headrace_http_request_duration_seconds")
+        for operation, one in self._durations.items():
+            durations.add([operation], one)
+        yield durations
+        requests = Figures("headrace_http_requests")
         for (operation, status), count in self._statuses.items():
-            requests.add_metric([operation, str(status)], count)
+            requests.add([operation, str(status)], count)
         yield requests
         yield figure("headrace_http_connections", self._connections())

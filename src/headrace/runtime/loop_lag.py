@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from headrace.runtime.figures import Figures, figure
 from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.runtime.clock import Clock
 
 INTERVAL_S: Final = 0.25
@@ -25,6 +28,10 @@ class LoopLag:
         self.histogram = Histogram()
         self.last_ns = 0
         """The lag measured last."""
+
+    def figures(self) -> Sequence[Figures]:
+        """See `runtime.figures`."""
+        return [figure("headrace_loop_lag_seconds", self.histogram)]
 
     async def run(self) -> None:
         """Measure until cancelled."""

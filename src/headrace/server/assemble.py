@@ -9,14 +9,17 @@ import errno
 import logging
 import socket
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.broker_config import ACL
 from headrace.broker.node import Node
+from headrace.broker.services.storage_figures import counter_figures
 from headrace.broker.settings.kinds import ADMIN_LISTENER, HTTP_LISTENER
 from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
+from headrace.kafka.face_figures import kafka_figures
 from headrace.kafka.peer_client import PeerAccess
 from headrace.kafka.peer_login import PeerLogin
 from headrace.metadata.endpoints import KAFKA
@@ -49,11 +52,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.broker.face import Face
-    from headrace.http.storage_metrics import Counters
     from headrace.metadata.endpoints import Endpoint
     from headrace.metadata.store import MetadataStore
+    from headrace.runtime.figures import Source
     from headrace.runtime.zookeeper import ZooKeeper
     from headrace.server.settings import ClusterSettings, Settings
+    from headrace.storage.files.wal_sync import Counters
     from headrace.storage.ledger import LedgerStore
     from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
@@ -279,11 +283,13 @@ def _faces(
     """The protocol faces of this broker, Kafka's first. Add new faces here. Raises RequestInvalid
     if one lacks its package."""
     kafka = KafkaFace(node)
-    http = HttpFace(node, kafka, counters)
-    http.certificate_expiries = certificates.expiries
-    http.loop_lag = LoopLag(node.clock)
-    node.tasks.spawn(http.loop_lag.run(), "lag of the event loop")
-    slow.name_causes(http.loop_lag, counters)
+    lag = LoopLag(node.clock)
+    node.tasks.spawn(lag.run(), "lag of the event loop")
+    slow.name_causes(lag, counters)
+    sources: list[Source] = [partial(kafka_figures, kafka), lag.figures, certificates.figures]
+    if counters is not None:
+        sources.append(partial(counter_figures, counters))
+    http = HttpFace(node.services, node.tasks, kafka, sources)
     kafka.figures.slow = http.slow = slow
     faces: list[Face] = [kafka, http]
     if settings.rocketmq is not None:

@@ -17,6 +17,7 @@ from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.principal_rules import parse_rules
 from headrace.errors import RequestInvalid
 from headrace.runtime.access import CA, CERTIFICATE, KEY, KEY_PASSWORD, PROTOCOL
+from headrace.runtime.figures import Figures
 from headrace.runtime.security_protocols import SASL_SSL, SSL
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.tls import (
@@ -30,7 +31,7 @@ from headrace.runtime.tls import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.metadata.endpoints import Endpoint
     from headrace.runtime.clock import Clock
@@ -221,6 +222,16 @@ class Certificates:
         }
         given = {name: text.decode() for name, text in texts.items() if text}
         return {PROTOCOL: SSL, **given}
+
+    def figures(self) -> Iterable[Figures]:
+        """See `runtime.figures`."""
+        expiries = self.expiries()
+        if expiries:
+            now_s = self._clock.now_ms() / 1_000
+            seconds = Figures("headrace_certificate_expires_seconds")
+            for listener, at_s in expiries:
+                seconds.add([listener], at_s - now_s)
+            yield seconds
 
     def expiries(self) -> Sequence[Expiry]:
         """When the certificates in use expire."""

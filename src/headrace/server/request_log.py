@@ -12,8 +12,8 @@ from headrace.runtime.slow_requests import SlowRequests
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.http.storage_metrics import Counters
     from headrace.runtime.loop_lag import LoopLag
+    from headrace.storage.files.wal_sync import Counters
 
 SETTING: Final = "headrace.log.slow.request.ms"
 OFF: Final = "-1"

@@ -15,12 +15,11 @@ from tests.unit.broker.test_share_partitions import (
     settle,
     topic_with,
 )
-from tests.unit.kafka.face_rig import batch, broker
+from tests.unit.kafka.face_rig import batch, broker, metrics_of
 from tests.waiting import until
 
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.coordination.shares.commands import REJECT, DeadLetter, Settlement
-from headrace.http.metrics import Metrics
 from headrace.log.reading import LogReader
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, assemble_batch, encode_batch, iterate_records
@@ -292,7 +291,7 @@ async def test_a_group_goes_on_after_a_record_that_cannot_be_copied_and_metrics_
         async with asyncio.timeout(20):
             while (await shares.describe(topic, 0))[0].start != 1:
                 await asyncio.sleep(0.01)
-        text, _type = await Metrics(rig.node, rig.face, None).render()
+        text, _type = metrics_of(rig).render()
         figures = dict(line.split() for line in text.decode().splitlines() if line[0] != "#")
         assert figures["headrace_dead_letters_copied_total"] == "0.0"
         assert figures["headrace_dead_letters_given_up_total"] == "1.0"

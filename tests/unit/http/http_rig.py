@@ -20,7 +20,6 @@ from headrace.http.delayed import DelayedOperations
 from headrace.http.diagnoses import DiagnosisOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.history import History, reader
-from headrace.http.metrics import Metrics
 from headrace.http.operations import Operation, routes
 from headrace.http.overview import OverviewOperations
 from headrace.http.parked import ParkedOperations
@@ -63,8 +62,7 @@ class Web:
         self.operations += queries(services)
         self.operations += ClusterOperations(services, lambda: kafka.connections).operations
         self.history = History(rig.node.clock, reader(services, kafka))
-        lags = Metrics(rig.node, kafka, None).lags
-        self.operations += OverviewOperations(services, self.history, lags).operations
+        self.operations += OverviewOperations(services, self.history).operations
         self.app = Starlette(routes=routes(rig.node.services, self.operations, is_local=is_local))
 
     async def ask(

@@ -32,26 +32,20 @@ class BareFace:
     def __init__(self) -> None:
         self.is_ready = True
         self.listeners = [HttpListener(None, OPEN, is_local=True)]
-        self.counters = None
         counting = SimpleNamespace(bytes_total=0, errors_total=0)
         self.kafka = SimpleNamespace(connections={}, produce=counting, fetch=counting)
-        self.certificate_expiries = list
-        self.loop_lag = None
+        self.sources = ()
         self.slow = SlowRequests()
         self.connection_count = lambda: 0
         topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
         health = Health(topics, SimpleNamespace(damaged_facts={}), MemoryMetadataStore())
-        unused = dict.fromkeys(
-            ("clock", "group_configs", "randomness", "replication", "shares", "space", "store")
-        )
         services = SimpleNamespace(**dict.fromkeys(field.name for field in fields(Services)))
         services.topics, services.health = SimpleNamespace(disk=None), health
         services.authorizer = AllowAll()
         services.appends = SimpleNamespace(clock=SystemClock(), records_total=0, bytes_total=0)
         services.dead_letters = SimpleNamespace(copied_total=0)
-        self.node = SimpleNamespace(
-            topics=topics, tasks=Tasks(), timers=None, services=services, **unused
-        )
+        services.figures = []
+        self.services, self.tasks = services, Tasks()
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,12 +59,12 @@ async def _ask(served: Any, path: str, host: bytes = b"localhost") -> tuple[int,
 
 
 def _served(monkeypatch: pytest.MonkeyPatch, render: Any) -> Any:
-    monkeypatch.setattr(monitoring, "Metrics", lambda *_: SimpleNamespace(render=render, lags=list))
+    monkeypatch.setattr(monitoring, "Metrics", lambda *_: SimpleNamespace(render=render))
     return app.make_servers(BareFace())[0].config.app
 
 
 def test_other_hosts_get_no_answer(monkeypatch):
-    async def render(_encoding) -> tuple[bytes, str]:
+    def render(_encoding) -> tuple[bytes, str]:
         return b"figures", "text/plain"
 
     async def scenario() -> None:
@@ -187,10 +188,10 @@ def test_another_hosts_name_is_answered_with_problem_details(monkeypatch):
 def test_who_asks_for_metrics_at_once_shares_one_rendering(monkeypatch):
     begun = 0
 
-    async def render(_encoding) -> tuple[bytes, str]:
+    def render(_encoding) -> tuple[bytes, str]:
         nonlocal begun
         begun += 1
-        await asyncio.sleep(0.01)
+        time.sleep(0.01)
         return b"%d" % begun, "text/plain"
 
     async def scenario() -> None:
@@ -214,7 +215,7 @@ def test_who_asks_for_metrics_at_once_shares_one_rendering(monkeypatch):
 def test_a_rendering_that_fails_is_tried_anew(monkeypatch, caplog):
     calls = 0
 
-    async def render(_encoding) -> tuple[bytes, str]:
+    def render(_encoding) -> tuple[bytes, str]:
         nonlocal calls
         calls += 1
         if calls == 1:

@@ -67,7 +67,7 @@ async def served(
     if not logins.users.has_user("alice"):
         await set_password(node, "pä:ss")
     kafka = KafkaFace(node)
-    face = HttpFace(node, kafka, None)
+    face = HttpFace(node.services, node.tasks, kafka)
     address = Address(await face.listen("127.0.0.1", 0, HTTP))
     address.node = node
     face.serve_ready()

@@ -10,27 +10,24 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 from tests.prometheus import tool
-from tests.unit.kafka.face_rig import Rig, batch, broker
+from tests.unit.kafka.face_rig import Rig, batch, broker, metrics_of
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.http import group_metrics, metrics, storage_metrics
+from headrace.broker.services import group_figures, storage_figures
 from headrace.http.metric_table import HISTOGRAM, ROWS
 from headrace.http.metrics import OPEN_METRICS, TEXT, Metrics, encoding_for
 from headrace.http.request_figures import HttpFigures
-from headrace.kafka import apis
+from headrace.kafka import apis, face_figures
 from headrace.runtime.loop_lag import LoopLag
-from headrace.storage.files.wal_sync import Counters
 
 
 def _metrics(rig: Rig) -> Metrics:
-    made = Metrics(rig.node, rig.face, Counters(), HttpFigures())
-    made.loop_lag = LoopLag(rig.clock)
-    return made
+    return metrics_of(rig, HttpFigures().figures, LoopLag(rig.clock).figures)
 
 
 async def _samples(rig: Rig) -> dict[tuple[str, str], float]:
     """(name, values of the labels joined by commas) -> value."""
-    text, _type = await _metrics(rig).render()
+    text, _type = _metrics(rig).render()
     return {
         (sample.name, ",".join(sample.labels.values())): sample.value
         for found in parse(text.decode())
@@ -105,7 +102,7 @@ def test_records_and_bytes_of_a_topic_count_in_both_directions() -> None:
 
 
 def test_topics_beyond_the_bound_are_counted_without_series(monkeypatch) -> None:
-    monkeypatch.setattr(storage_metrics, "TOPICS_MAX", 2)
+    monkeypatch.setattr(storage_figures, "TOPICS_MAX", 2)
 
     async def scenario() -> None:
         async with broker() as rig:
@@ -157,7 +154,7 @@ def test_lag_is_shown_in_records_and_in_seconds() -> None:
 
 
 def test_ages_that_cost_too_much_are_left_out(monkeypatch) -> None:
-    monkeypatch.setattr(group_metrics, "AGES_MAX", 1)
+    monkeypatch.setattr(group_figures, "AGES_MAX", 1)
 
     async def scenario() -> None:
         async with broker() as rig:
@@ -183,7 +180,7 @@ def test_a_scrape_opens_no_coordinator_and_waits_for_none() -> None:
             for shard in rig.node.groups.shards.opened():
                 shard.machine = None  # as while its log is read
             async with asyncio.timeout(5):
-                text, _type = await _metrics(rig).render()
+                text, _type = _metrics(rig).render()
             assert b"headrace_group_lag_records{" not in text
             assert len(rig.node.groups.shards.opened()) == opened
 
@@ -191,7 +188,7 @@ def test_a_scrape_opens_no_coordinator_and_waits_for_none() -> None:
 
 
 def test_connections_are_shown_by_software_and_the_many_are_joined(monkeypatch) -> None:
-    monkeypatch.setattr(metrics, "SOFTWARE_MAX", 2)
+    monkeypatch.setattr(face_figures, "SOFTWARE_MAX", 2)
 
     async def scenario() -> None:
         async with broker() as rig:
@@ -214,7 +211,7 @@ def test_connections_are_shown_by_software_and_the_many_are_joined(monkeypatch) 
 def test_every_metric_is_in_the_table_and_its_text_is_the_tables() -> None:
     async def scenario() -> None:
         async with broker() as rig:
-            text, _type = await _metrics(rig).render()
+            text, _type = _metrics(rig).render()
             shown = {found.name: found for found in parse(text.decode())}
             assert shown.keys() <= ROWS.keys()
             for name, found in shown.items():
@@ -249,7 +246,7 @@ def test_a_client_that_accepts_open_metrics_gets_them(accept, encoding) -> None:
 
     async def scenario() -> None:
         async with broker() as rig:
-            text, content_type = await _metrics(rig).render(encoding)
+            text, content_type = _metrics(rig).render(encoding)
             assert content_type == encoding.content_type
             read = parse_open if encoding is OPEN_METRICS else parse
             assert {found.name for found in read(text.decode())} <= ROWS.keys()
@@ -265,7 +262,7 @@ def test_promtool_has_nothing_to_say_against_the_metrics() -> None:
             await rig.node.topics.create("t")
             await _produce(rig.client(), "t", batch(b"v"))
             await _commit(rig.client(), "g", "t", 0)
-            return (await _metrics(rig).render())[0]
+            return (_metrics(rig).render())[0]
 
     text = asyncio.run(scenario())
     checked = [promtool, "check", "metrics"]

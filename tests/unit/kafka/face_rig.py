@@ -8,6 +8,7 @@ import io
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,19 +17,25 @@ from kio.serial import entity_reader, entity_writer
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
+from headrace.broker.services.storage_figures import counter_figures
+from headrace.http.metrics import Metrics
 from headrace.kafka.apis import APIS
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.dispatch import KafkaFace
+from headrace.kafka.face_figures import kafka_figures
 from headrace.kafka.wire.schema import read_response, write_request
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.files.wal_sync import Counters
 from headrace.storage.memory import MemoryLedgerStore
 from headrace_verify.kafka_wire import build_entity, is_in_kio
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from headrace.runtime.figures import Source
 
 T = TypeVar("T")
 Test = Callable[[T], Awaitable[None]]
@@ -174,6 +181,12 @@ async def broker(config: BrokerConfig | None = None) -> AsyncIterator[Rig]:
     finally:
         await rig.face.close()
         await rig.node.close()
+
+
+def metrics_of(rig: Rig, *sources: Source) -> Metrics:
+    """The metrics of a broker with files, as the server puts them together."""
+    counted = partial(kafka_figures, rig.face), partial(counter_figures, Counters())
+    return Metrics([*rig.node.services.figures, *counted, *sources])
 
 
 def on_a_broker(make: Callable[[Rig], T]) -> Callable[[Test[T]], Callable[[], None]]:

@@ -6,15 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import batch, broker
+from face_rig import batch, broker, metrics_of
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.errors import CoordinatorLoading, DataCorrupt
-from headrace.http.metrics import Metrics
 from headrace.kafka import apis
 from headrace.kafka.error_codes import NONE, UNSUPPORTED_VERSION
 from headrace.records.codec import Record, encode_batch
-from headrace.storage.files.wal_sync import Counters
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -77,13 +75,13 @@ def test_metrics_leave_out_what_is_damaged_or_not_loaded_and_load_nothing() -> N
                         ],
                     },
                 )
-            metrics, logs = Metrics(rig.node, rig.face, Counters()), rig.node.topics.get("t").logs
-            text, _type = await metrics.render()
+            metrics, logs = metrics_of(rig), rig.node.topics.get("t").logs
+            text, _type = metrics.render()
             assert b"headrace_group_lag_records{" not in text
             assert not any(log.is_loaded for _number, log in logs)
             await rig.node.services.topics.log("t", 1)
             rig.node.topics.get("t").partitions[0].tenure.abandon(DataCorrupt("damaged"))
-            text, _type = await metrics.render()
+            text, _type = metrics.render()
             assert b'headrace_group_lag_records{group="g",partition="1",topic="t"}' in text
             assert b'headrace_group_lag_records{group="g",partition="0",topic="t"}' not in text
 
@@ -246,7 +244,7 @@ def test_metrics_show_how_many_records_a_share_group_has_not_finished() -> None:
             for value in (b"a", b"b", b"c"):
                 await rig.node.appends.append_own(topic.partitions[0], batch(value))
             await rig.node.shares.move_start(topic, 0, "workers", 1)
-            text, _type = await Metrics(rig.node, rig.face, Counters()).render()
+            text, _type = metrics_of(rig).render()
             sample = 'headrace_share_group_lag_records{group="workers",partition="0",topic="t"}'
             assert f"{sample} 2.0\n" in text.decode()
 
@@ -256,11 +254,11 @@ def test_metrics_show_how_many_records_a_share_group_has_not_finished() -> None:
 def test_metrics_show_the_age_of_the_first_unfinished_record_of_a_queue() -> None:
     async def scenario() -> None:
         async with broker() as rig:
-            metrics = Metrics(rig.node, rig.face, Counters())
+            metrics = metrics_of(rig)
             sample = 'headrace_queue_oldest_seconds{group="workers",topic="t"} '
 
             async def age_s() -> float | None:
-                text, _type = await metrics.render()
+                text, _type = metrics.render()
                 lines = text.decode().splitlines()
                 found = [line.removeprefix(sample) for line in lines if line.startswith(sample)]
                 return float(found[0]) if found else None

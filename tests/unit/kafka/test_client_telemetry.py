@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from face_rig import broker
+from face_rig import broker, metrics_of
 
 from headrace.broker.services import client_telemetry, otlp_metrics
 from headrace.broker.services.client_metrics import INTERVAL_MS_DEFAULT
 from headrace.errors import RecordInvalid
-from headrace.http.metrics import Metrics
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
     INVALID_CONFIG,
@@ -117,7 +116,7 @@ class Pushing:
         return int(answer.error_code)
 
     async def shown(self) -> str:
-        text, _type = await Metrics(self.rig.node, self.rig.face, None).render()
+        text, _type = metrics_of(self.rig).render()
         return "\n".join(
             line
             for line in text.decode().splitlines()

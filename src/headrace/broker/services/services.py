@@ -1,15 +1,17 @@
 """What a protocol's face may use of a broker: a small, named set of services.
 
 Invariants: knows no protocol, and does nothing itself. A face reaches nothing of a node beyond
-these; `tests/test_tidy.py` counts the exceptions, which may only become fewer.
+these (`tests/test_tidy.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from headrace.broker.coordinators.marker_writer import MarkerWriter
     from headrace.broker.coordinators.producer_ids import ProducerIds
     from headrace.broker.coordinators.transaction_checks import TransactionChecks
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.cluster import Cluster
     from headrace.broker.services.configurations import Configurations
     from headrace.broker.services.group_administration import GroupAdministration
+    from headrace.broker.services.group_figures import Lag
     from headrace.broker.services.group_service import GroupService
     from headrace.broker.services.health import Health
     from headrace.broker.services.letter_desk import LetterDesk
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_groups import ShareGroups
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.runtime.clock import Clock
+    from headrace.runtime.figures import Source
     from headrace.runtime.randomness import Randomness
 
 
@@ -107,3 +111,7 @@ class Services:
     """What other brokers ask of this one."""
     clock: Clock
     randomness: Randomness
+    lags: Callable[[], Sequence[Lag]]
+    """Of all groups on the partitions served here, as far as they are loaded."""
+    figures: list[Source] = field(default_factory=list)
+    """For metrics: what the parts of this broker count."""

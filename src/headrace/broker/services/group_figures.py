@@ -1,6 +1,6 @@
 """Figures of consumer groups, share groups, and delayed and half messages.
 
-Invariants: see `metrics`. What is not in memory is left out.
+Invariants: see `runtime.figures`. What is not in memory is left out.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace.http.metric_table import Buckets, family, figure, histogram
 from headrace.log.reading import Miss
 from headrace.records.batch import read_header
+from headrace.runtime.figures import Figures, figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from prometheus_client.metrics_core import Metric
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
     from headrace.broker.shares.dead_letters import DeadLetters
@@ -92,69 +90,69 @@ def share_lags(shares: SharePartitions, topics: Topics, ownership: Ownership) ->
                 yield Lag(one.group_id, name, number, records, log, one.start, held)
 
 
-def consumer_group_metrics(
+def consumer_group_figures(
     groups: GroupCoordinator, topics: Topics, clock: Clock
-) -> Iterable[Metric]:
+) -> Iterable[Figures]:
     """Of the groups that this broker coordinates and has loaded."""
     counters = groups.counters()
     yield figure("headrace_groups", counters.groups)
     yield figure("headrace_group_members", counters.members)
     yield figure("headrace_group_rebalances", counters.rebalances_total)
     yield figure("headrace_group_commits", counters.commits_total)
-    lag, ages = family("headrace_group_lag_records"), Ages(clock)
+    lag, ages = Figures("headrace_group_lag_records"), Ages(clock)
     oldest_s: dict[tuple[str, str], float] = {}
     for one in islice(consumer_lags(groups, topics), LAGS_MAX):
-        lag.add_metric([one.group, one.topic, str(one.partition)], one.records)
+        lag.add([one.group, one.topic, str(one.partition)], one.records)
         age_s = ages.of(one.log, one.offset) if one.records else 0.0
         if age_s is not None:
             key = one.group, one.topic
             oldest_s[key] = max(oldest_s.get(key, 0.0), age_s)
     yield lag
-    seconds = family("headrace_group_lag_seconds")
+    seconds = Figures("headrace_group_lag_seconds")
     for key, age_s in oldest_s.items():
-        seconds.add_metric([*key], age_s)
+        seconds.add([*key], age_s)
     yield seconds
 
 
-def share_group_metrics(
+def share_group_figures(
     shares: SharePartitions, topics: Topics, ownership: Ownership, clock: Clock
-) -> Iterable[Metric]:
+) -> Iterable[Figures]:
     """Of share groups on partitions that this broker serves and whose state is loaded."""
-    lag, ages = family("headrace_share_group_lag_records"), Ages(clock)
+    lag, ages = Figures("headrace_share_group_lag_records"), Ages(clock)
     in_flight: dict[tuple[str, str], int] = {}
     oldest_s: dict[tuple[str, str], float] = {}
     for one in islice(share_lags(shares, topics, ownership), LAGS_MAX):
-        lag.add_metric([one.group, one.topic, str(one.partition)], one.records)
+        lag.add([one.group, one.topic, str(one.partition)], one.records)
         queue = one.group, one.topic
         in_flight[queue] = in_flight.get(queue, 0) + one.acquired_records
         age_s = ages.of(one.log, one.offset) if one.records else None
         if age_s is not None:
             oldest_s[queue] = max(oldest_s.get(queue, 0.0), age_s)
     yield lag
-    flying = family("headrace_queue_in_flight_records")
+    flying = Figures("headrace_queue_in_flight_records")
     for queue, records in in_flight.items():
-        flying.add_metric([*queue], records)
+        flying.add([*queue], records)
     yield flying
-    age = family("headrace_queue_oldest_seconds")
+    age = Figures("headrace_queue_oldest_seconds")
     for queue, age_s in oldest_s.items():
-        age.add_metric([*queue], age_s)
+        age.add([*queue], age_s)
     yield age
     figures = list(shares.figures)
     for name in ("delivered", "acknowledged", "filtered", "released", "timed_out", "given_up"):
-        counter = family(f"headrace_queue_{name}_records")
+        counter = Figures(f"headrace_queue_{name}_records")
         for group, topic_name, counts in figures:
-            counter.add_metric([group, topic_name], getattr(counts, name))
+            counter.add([group, topic_name], getattr(counts, name))
         yield counter
 
 
-def dead_letter_metrics(letters: DeadLetters) -> Iterable[Metric]:
+def dead_letter_figures(letters: DeadLetters) -> Iterable[Figures]:
     """Of dead letters."""
     yield figure("headrace_dead_letters_copied", letters.copied_total)
     yield figure("headrace_dead_letters_failed", letters.failed_total)
     yield figure("headrace_dead_letters_given_up", letters.given_up_total)
 
 
-def timer_metrics(partitions: TimerPartitions, clock: Clock) -> Iterable[Metric]:
+def timer_figures(partitions: TimerPartitions, clock: Clock) -> Iterable[Figures]:
     """Of delayed and half messages."""
     timers = partitions.host
     states = [(hosted, state) for hosted in timers.hosted if (state := hosted.state)]
@@ -169,4 +167,11 @@ def timer_metrics(partitions: TimerPartitions, clock: Clock) -> Iterable[Metric]
     yield figure("headrace_timer_log_bytes", stored)
     yield figure("headrace_delayed_delivered", timers.figures.delivered_total)
     yield figure("headrace_delayed_refused", timers.figures.refused_total)
-    yield histogram("headrace_delayed_lateness_seconds", Buckets((), timers.figures.lateness))
+    yield figure("headrace_delayed_lateness_seconds", timers.figures.lateness)
+
+
+def measured_lags(
+    groups: GroupCoordinator, topics: Topics, shares: SharePartitions, ownership: Ownership
+) -> list[Lag]:
+    """Of all groups on the partitions served here, as far as they are loaded."""
+    return [*consumer_lags(groups, topics), *share_lags(shares, topics, ownership)]

@@ -1,66 +1,55 @@
 """Figures of storage: disks, ledgers, logs, topics, compaction, object storage, the cluster.
 
-Invariants: see `metrics`. Each function gets the part that it reads.
+Invariants: see `runtime.figures`. Each function gets the part that it reads.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.housekeeping.replication import count_partitions
-from headrace.http.metric_table import Buckets, family, figure, histogram
 from headrace.log.tiering import local_size_bytes
+from headrace.runtime.figures import Figures, figure
 from headrace.runtime.session import SessionState
 from headrace.storage.ledger import CachesBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from prometheus_client.metrics_core import Metric
-
     from headrace.broker.housekeeping.compactor import Compactor
     from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
     from headrace.broker.housekeeping.replication import Replication
     from headrace.broker.housekeeping.tiering import Tiering
+    from headrace.broker.services.configurations import Configurations
     from headrace.broker.services.health import Health
+    from headrace.broker.services.topic_service import TopicService
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topics import Topics
-    from headrace.runtime.histogram import Histogram
-    from headrace.storage.ledger import ReportsSpace
+    from headrace.storage.files.wal_sync import Counters
 
 TOPICS_MAX: Final = 1_000
 
 
-class Counters(Protocol):
-    """What the storage counts."""
-
-    appends: int
-    groups: int
-    append_bytes: int
-    sync_durations: Histogram
-    sync_ns_last: int
-    wal_bytes: int
-    checkpoints: int
-    errors: int
-
-
-def counter_metrics(counters: Counters | None, store: object) -> Iterable[Metric]:
-    """Of the ledgers; `counters` is None if they are not on this machine."""
+def cache_figures(store: object) -> Iterable[Figures]:
+    """Of the entries of ledgers that are kept in memory, if they are."""
     if isinstance(store, CachesBytes):
         yield figure("headrace_cache_bytes", store.cached_bytes)
-    if counters is None:
-        return
+
+
+def counter_figures(counters: Counters) -> Iterable[Figures]:
+    """Of ledgers on this machine."""
     yield figure("headrace_storage_appends", counters.appends)
     yield figure("headrace_storage_groups", counters.groups)
     yield figure("headrace_storage_bytes", counters.append_bytes)
     yield figure("headrace_storage_wal_bytes", counters.wal_bytes)
-    yield histogram("headrace_storage_sync_duration_seconds", Buckets((), counters.sync_durations))
+    yield figure("headrace_storage_sync_duration_seconds", counters.sync_durations)
     yield figure("headrace_storage_checkpoints", counters.checkpoints)
     yield figure("headrace_storage_errors", counters.errors)
 
 
-def disk_metrics(disk: ReportsSpace | None) -> Iterable[Metric]:
+def disk_figures(topics: TopicService) -> Iterable[Figures]:
     """Of the data directory's disk."""
+    disk = topics.disk
     if disk is None:
         return
     try:
@@ -73,26 +62,29 @@ def disk_metrics(disk: ReportsSpace | None) -> Iterable[Metric]:
     yield figure("headrace_disk_is_full", float(space.is_full))
 
 
-def topic_metrics(topics: Topics) -> Iterable[Metric]:
+def topic_figures(topics: Topics) -> Iterable[Figures]:
     """What went in and out."""
     shown = list(topics.traffic.items())[:TOPICS_MAX]
     for name in ("in_records", "in_bytes", "out_records", "out_bytes"):
-        counter = family(f"headrace_topic_{name}")
+        counter = Figures(f"headrace_topic_{name}")
         for topic, partitions in shown:
             total = sum(getattr(traffic, name) for traffic in partitions.values())
-            counter.add_metric([topic], total)
+            counter.add([topic], total)
         yield counter
     yield figure("headrace_topics_without_series", len(topics.traffic) - len(shown))
 
 
-def log_metrics(topics: Topics, health: Health, partitions_max: int) -> Iterable[Metric]:
-    """Of the partitions that are loaded here. So many have series of their own: four each, which
+def log_figures(
+    topics: Topics, health: Health, configurations: Configurations
+) -> Iterable[Figures]:
+    """Of the partitions that are loaded here. A few have series of their own: four each, which
     would make a scrape slow for all clients, and fill the monitoring system."""
-    sizes = family("headrace_topic_size_bytes")
-    end = family("headrace_log_end_offset")
-    start = family("headrace_log_start_offset")
-    size = family("headrace_log_size_bytes")
-    local = family("headrace_log_local_size_bytes")
+    partitions_max = configurations.series_partitions_max
+    sizes = Figures("headrace_topic_size_bytes")
+    end = Figures("headrace_log_end_offset")
+    start = Figures("headrace_log_start_offset")
+    size = Figures("headrace_log_size_bytes")
+    local = Figures("headrace_log_local_size_bytes")
     count = loaded = 0
     for rank, topic in enumerate(topics.by_name.values()):
         count += len(topic.partitions)
@@ -105,12 +97,12 @@ def log_metrics(topics: Topics, health: Health, partitions_max: int) -> Iterable
             if loaded > partitions_max:
                 continue
             at = [topic.name, str(number)]
-            end.add_metric(at, partition.high_watermark)
-            start.add_metric(at, partition.log_start_offset)
-            size.add_metric(at, partition.size_bytes)
-            local.add_metric(at, local_size_bytes(partition))
+            end.add(at, partition.high_watermark)
+            start.add(at, partition.log_start_offset)
+            size.add(at, partition.size_bytes)
+            local.add(at, local_size_bytes(partition))
         if rank < TOPICS_MAX:
-            sizes.add_metric([topic.name], topic_bytes)
+            sizes.add([topic.name], topic_bytes)
     yield figure("headrace_topics", len(topics.by_name))
     yield figure("headrace_partitions", count)
     yield figure("headrace_partitions_damaged", len(health.damaged_partitions()))
@@ -119,17 +111,16 @@ def log_metrics(topics: Topics, health: Health, partitions_max: int) -> Iterable
     yield from (sizes, end, start, size, local)
 
 
-def garbage_metrics(garbage: LedgerGarbageCollector | None) -> Iterable[Metric]:
+def garbage_figures(garbage: LedgerGarbageCollector) -> Iterable[Figures]:
     """What the last sweep found to be lost."""
-    if garbage is not None:
-        found = garbage.found
-        count = len(found.missing) + len(found.proved) + len(found.lost_topics)
-        yield figure("headrace_facts_lost", count)
+    found = garbage.found
+    count = len(found.missing) + len(found.proved) + len(found.lost_topics)
+    yield figure("headrace_facts_lost", count)
 
 
-def cluster_metrics(
+def cluster_figures(
     topics: Topics, ownership: Ownership, replication: Replication | None
-) -> Iterable[Metric]:
+) -> Iterable[Figures]:
     """Of the cluster; `replication` is None for files."""
     lacking = {} if replication is None else replication.lacking
     counts = count_partitions(topics, ownership, lacking)
@@ -141,7 +132,7 @@ def cluster_metrics(
     yield figure("headrace_copies_missing", sum(lacking.values()))
     yield figure("headrace_can_write", float(replication.obstacle() is None))
     replicas = replication.ledgers.replication()
-    bookies = family("headrace_bookies")
+    bookies = Figures("headrace_bookies")
     for state, names in (
         ("known", replicas.known),
         ("registered", replicas.registered),
@@ -149,19 +140,19 @@ def cluster_metrics(
         ("read_only", replicas.read_only),
         ("quarantined", replicas.quarantined),
     ):
-        bookies.add_metric([state], len(names))
+        bookies.add([state], len(names))
     yield bookies
-    damaged = family("headrace_copies_damaged")
+    damaged = Figures("headrace_copies_damaged")
     for bookie, count in replicas.damaged.items():
-        damaged.add_metric([bookie], count)
+        damaged.add([bookie], count)
     yield damaged
-    session = family("headrace_zookeeper_session")
+    session = Figures("headrace_zookeeper_session")
     for one in SessionState:
-        session.add_metric([one.value], float(replication.session.state is one))
+        session.add([one.value], float(replication.session.state is one))
     yield session
 
 
-def tiering_metrics(tiering: Tiering) -> Iterable[Metric]:
+def tiering_figures(tiering: Tiering) -> Iterable[Figures]:
     """Of object storage."""
     figures = tiering.figures()
     counters = figures.counters
@@ -180,7 +171,7 @@ def tiering_metrics(tiering: Tiering) -> Iterable[Metric]:
         yield figure(f"headrace_tier_{name}", value)
 
 
-def compaction_metrics(compactor: Compactor) -> Iterable[Metric]:
+def compaction_figures(compactor: Compactor) -> Iterable[Figures]:
     """Of log compaction."""
     yield figure("headrace_compaction_dirty_ratio", compactor.dirty_ratio)
     yield figure("headrace_compaction_last_round_seconds", compactor.last_round_ms / 1000)
