@@ -346,6 +346,7 @@ class Node:
             await load_topics(self.topics, self.metadata)
             await self._collect_orphans()
             self._topics_changed()
+            self.transactions.load()
         else:
             await MetadataCache(
                 self.metadata, TOPICS, self._topic_changed, self._topics_changed, *followed
@@ -367,7 +368,6 @@ class Node:
             self.tasks.spawn(self.audit.topic.run(), "audit topic")
         self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
         self.tasks.spawn(self.timers.host.run(), "delayed delivery")
-        self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:
             self.tasks.spawn(self.evidence.audit_at_start(), "audit ledgers at start")
         self.tasks.spawn(self.compactor.run(), "compaction")

@@ -33,6 +33,10 @@ from headrace.coordination.groups.commands import (
     FetchOffsetsCommand,
     OffsetToCommit,
 )
+from headrace.coordination.transactions.commands import (
+    AddPartitionsCommand,
+    InitProducerIdCommand,
+)
 from headrace.errors import (
     AssignmentInvalid,
     BrokerIdInUse,
@@ -63,7 +67,7 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ANY, MetadataEntry
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch, iterate_records
-from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.server.peers import KafkaPeers, call_peers
@@ -195,6 +199,10 @@ class Cluster:
 
 async def append_at(node: Node, topic: Topic, number: int, value: bytes) -> int:
     batch = encode_batch([Record(0, node.clock.now_ms(), None, value, [])])
+    return await append_batch(topic, number, batch)
+
+
+async def append_batch(topic: Topic, number: int, batch: bytes) -> int:
     for _ in range(20):
         log = topic.require_log(number)
         appended = log.append(batch, check_batch(batch))
@@ -1547,5 +1555,44 @@ def test_the_fact_of_a_topic_that_ended_is_forgotten_after_a_time(monkeypatch) -
         assert await one.metadata.get(topic_key("t")) is None
         await two.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))
+
+    run(scenario)
+
+
+def test_the_next_coordinator_ends_a_dead_producers_transaction_though_its_first_read_fails(
+    monkeypatch,
+) -> None:
+    """No client asks for the coordinator: the broker that takes over its log reads it, and tries
+    again until that succeeds."""
+    genuine, failed = MemoryLedgerStore.recover, set()
+
+    async def recover(store: MemoryLedgerStore, ledger: LedgerId) -> LedgerInfo:
+        if ledger not in failed:
+            failed.add(ledger)
+            raise StorageUnavailable("the storage does not answer yet")
+        return await genuine(store, ledger)
+
+    async def scenario(cluster: Cluster) -> None:
+        one = await cluster.start(1)
+        await one.topics.create("t", 1)
+        await one.topics.ensure_internal(TRANSACTIONS_TOPIC)
+        await until(lambda: cluster.agree(TRANSACTIONS_TOPIC, {1}))
+        reply = await one.transactions.submit(InitProducerIdCommand("id", 1_000))
+        assert reply.error is None
+        producer = reply.producer_id, reply.producer_epoch
+        asked = AddPartitionsCommand("id", *producer, frozenset({("t", 0)}))
+        assert (await one.transactions.submit(asked)).error is None
+        names = dict(zip(("producer_id", "producer_epoch"), producer, strict=True))
+        data = encode_batch(
+            [Record(0, 1, None, b"v", [])], base_sequence=0, is_transactional=True, **names
+        )
+        await append_batch(one.topics.get("t"), 0, data)
+        two = await cluster.start(2)
+        monkeypatch.setattr(MemoryLedgerStore, "recover", recover)
+        await cluster.kill(1)
+        await until(lambda: cluster.agree("t", {2}))
+        taken = two.topics.get("t").require_log(0)
+        await until(lambda: taken.is_loaded and taken.visibility.last_stable_offset == 2)
+        assert failed
 
     run(scenario)

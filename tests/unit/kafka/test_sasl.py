@@ -511,7 +511,7 @@ def test_only_a_broker_can_tell_by_its_connection_that_a_broker_has_died():
     async def scenario() -> None:
         async with sasl_broker() as rig:
             ended: list[str] = []
-            rig.node.ownership.line_ended = ended.append  # type: ignore[method-assign]  # a spy
+            rig.node.cluster.line_ended = ended.append  # a spy
             for listener in (SASL, OPEN):
                 client = SaslClient(rig.face, listener)
                 if listener is SASL:

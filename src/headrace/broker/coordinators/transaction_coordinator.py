@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
 from headrace.broker.coordinators.topic_patterns import matching_names
@@ -58,8 +58,6 @@ COMPLETION_WAIT_S = 0.127
 """How long a request waits in all."""
 COMPLETION_LOOK_S = 0.001
 """Without a report the request looks again after this time; then each time after twice as long."""
-LOOK_S: Final = 1.0
-"""Interval between checks for newly served partitions of the internal topic."""
 
 Reply = TypeVar("Reply")
 TransactionShards = CoordinatorShards[TransactionCommand, TransactionRecord, TransactionReply]
@@ -110,16 +108,12 @@ class TransactionCoordinator:
 
         self._sender.send(effect, log.leader_epoch, written)
 
-    async def run(self) -> None:
-        """Keep loading the partitions that this broker coordinates: the producer of an open
-        transaction may be dead, and no other client would look up its coordinator."""
-        while True:
-            try:
-                for shard in self.shards.owned():
-                    shard.load()
-            except HeadraceError as error:
-                log.debug("cannot load transactions yet: %s", error)
-            await asyncio.sleep(LOOK_S)
+    def load(self) -> None:
+        """Load the partitions that this broker coordinates: the producer of an open transaction may
+        be dead, and no other client would look up its coordinator. For a broker that owns them from
+        the start; others are loaded once their ownership begins (`CoordinatorShards.preload`)."""
+        for shard in self.shards.owned():
+            shard.load()
 
     async def submit(self, command: CommandOfTransaction[Reply]) -> Reply:
         """The reply to a command on one transactional id, once what it decides is durable; the

@@ -66,7 +66,8 @@ class Events(NamedTuple):
     """Called when a tenure begins or ends, with topic and partition."""
 
     loaded: Callable[[Topic, int], None]
-    """The log of a partition with records has been read."""
+    """The log of a partition with records has been read, or of an internal topic's that cannot be
+    read yet: its coordinator tries until that succeeds."""
     leaving: Callable[[Topic, int, float], Awaitable[None]]
     """The partition is about to be handed over: prepare within the given seconds, while it is
     served."""

@@ -117,6 +117,7 @@ class SharedOwnership:
         self.placement = Placement(self.view, slots)
         self.first_owners = self.placement.first_owners
         self.damaged_facts = self.view.damaged_facts
+        self.wait_settled = self.view.departures.wait_settled
         self._members_version = -1
         self._moves_at = 0.0
         """When partitions may move between live brokers: some time after the last membership
@@ -148,10 +149,6 @@ class SharedOwnership:
         """See Ownership."""
         owner = self.view.owners.get((topic.id, partition))
         return 0.0 if owner is None else asyncio.get_running_loop().time() - owner.since_s
-
-    async def wait_settled(self) -> None:
-        """See Ownership."""
-        await self.view.departures.wait_settled()
 
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""
@@ -456,6 +453,8 @@ class SharedOwnership:
             log.debug("%s is no longer read: %s", served.name, error)
         except HeadraceError as error:
             log.warning("%s cannot be read yet: %s", served.name, error)
+            if topic.is_internal and self.is_mine(topic, number):
+                self._loaded(topic, number)  # its coordinator reads it until that succeeds
 
     def _begin(self, topic: Topic, number: int, leader_epoch: int) -> None:
         key = (topic.id, number)

@@ -42,7 +42,6 @@ BROKER_DEFAULT = -1
 """The broker's settings decide the partition count or replication factor."""
 
 NEW_TOPIC_WAIT_S = 1.0
-NEW_TOPIC_LOOK_S = 0.01
 FIRST_OWNER_WAIT_S = 2.0
 """With the time for a new topic, less than another broker waits for an answer."""
 
@@ -138,10 +137,7 @@ class TopicService:
 
         Raises TopicIdUnknown, TopicUnknown.
         """
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + NEW_TOPIC_WAIT_S
-        while self.find_by_id(topic_id) is None and loop.time() < until_s:  # noqa: ASYNC110
-            await asyncio.sleep(NEW_TOPIC_LOOK_S)
+        await self._topics.arrivals.wait(topic_id, NEW_TOPIC_WAIT_S)
         topic = self.get_by_id(topic_id)
         for number in numbers:
             topic.check_partition(number)

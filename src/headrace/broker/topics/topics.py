@@ -14,6 +14,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.broker.topics.arrivals import TopicArrivals
 from headrace.broker.topics.deletion import Deletions, clear
 from headrace.broker.topics.overrides import shared_log_config
 from headrace.broker.topics.ownership import NOT_ASSIGNED, Ownership
@@ -102,6 +103,7 @@ class Topics:
         self.by_name: dict[str, Topic] = {}
         self.traffic: dict[str, dict[int, Traffic]] = defaultdict(dict)
         self.by_id: dict[UUID, Topic] = {}
+        self.arrivals = TopicArrivals(self.by_id)
         self.ids: dict[str, UUID] = {}
         self.version = 0
         self.damaged_facts: dict[str, str] = {}
@@ -183,11 +185,9 @@ class Topics:
         self.ownership.topics_changed()
 
     def _first(self, fact: TopicFact, number: int) -> PartitionLog | ForeignPartition:
-        return (
-            self.new_log(fact, number)
-            if self._is_standalone
-            else ForeignPartition(fact.name, number)
-        )
+        if self._is_standalone:
+            return self.new_log(fact, number)
+        return ForeignPartition(fact.name, number)
 
     def leave(self, topic: Topic, number: int) -> None:
         """The partition no longer has a log here."""
@@ -198,9 +198,9 @@ class Topics:
     def _add(self, fact: TopicFact, version: int) -> Topic:
         partitions = [self._first(fact, number) for number in range(fact.partition_count)]
         topic = Topic(fact, version, partitions)
-        self.by_name[fact.name] = topic
-        self.by_id[fact.id] = topic
+        self.by_name[fact.name] = self.by_id[fact.id] = topic
         self.ids[fact.name] = fact.id
+        self.arrivals.came(fact.id)
         self.version += 1
         self.ownership.topics_changed()
         return topic
