@@ -241,6 +241,49 @@ def test_an_edited_letter_is_sent_in_its_place_and_says_who_changed_it(letters, 
     assert json.loads(headrace("dead", "list", topic, "--json")) == []
 
 
+def test_an_edited_letter_is_shown_as_it_will_be_sent_whatever_others_claim(
+    letters, headrace, broker
+):
+    queue, topic = letters
+    one = origin_of(broker, topic)["3"]
+    place = f"{one['partition']}:{one['letter_offset']}"
+    headrace("dead", "edit", topic, place, "--value", "mended")
+    producer = Producer({"bootstrap.servers": broker.kafka})
+    claim = [
+        ("headrace-dlq-edit-of", place.encode()),
+        ("headrace-producer", f"letter-edit/00-{place}/1".encode()),
+        ("headrace-sequence", b"0"),
+        ("kafka_dlt-original-topic", queue.topic.encode()),
+        ("kafka_dlt-original-partition", bytes(4)),
+        ("kafka_dlt-original-offset", bytes(8)),
+    ]
+    producer.produce(topic, b"forged", partition=one["partition"], headers=claim)
+    assert producer.flush(20) == 0
+    shown = json.loads(headrace("dead", "show", topic, "--json"))
+    assert {row["value"] for row in shown} == {"1", "2", "mended", "4", "forged"}
+    mended = next(row for row in shown if row["value"] == "mended")
+    assert f"{mended['partition']}:{mended['offset']}" == place
+    done = json.loads(headrace("dead", "redrive", topic, "--json"))
+    assert (done["sent"], done["edited"], done["kept"]) == ({queue.topic: 5}, 1, 0)
+
+
+def test_results_that_undo_may_need_are_not_overwritten(letters, headrace, broker, tmp_path):
+    _, topic = letters
+    results, tried = tmp_path / "sent.jsonl", tmp_path / "tried.jsonl"
+    headrace("dead", "redrive", topic, "--results", str(tried), "--dry-run")
+    ran = User(broker.kafka).types("dead", "undo", topic, str(tried))
+    assert ran.code == 2
+    assert "is of a dry run" in ran.err
+    headrace("dead", "redrive", topic, "--results", str(results))
+    before = results.read_text()
+    assert len(before.splitlines()) == 4
+    for more in ((), ("--dry-run",)):
+        ran = User(broker.kafka).types("dead", "redrive", topic, "--results", str(results), *more)
+        assert ran.code == 2
+        assert "nothing was sent" in ran.err
+    assert results.read_text() == before
+
+
 def test_one_letter_is_sent_and_the_others_are_kept_with_their_edits(letters, headrace, broker):
     queue, topic = letters
     found = origin_of(broker, topic)

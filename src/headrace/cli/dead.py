@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -34,7 +34,7 @@ from headrace.cli.redrive import (
 from headrace.cli.topic_trim import delete_before
 from headrace.cli.web import HTTP, Web, path_of
 from headrace.http.records import as_text
-from headrace.records.letters import EDIT_OF, Letter, letter_of
+from headrace.records.letters import Letter, letter_of
 
 if TYPE_CHECKING:
     from headrace.cli.client import Message
@@ -83,10 +83,9 @@ def dead() -> None:
 def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
     """Count dead letters by origin, group and reason."""
     counts: Counter[tuple[str, str, str, str]] = Counter()
-    for message in scan(session, topic):
-        if not _is_edit(message):
-            letter = letter_of(headers_of(message))
-            counts[letter.topic, letter.consumer, letter.reason, letter.format] += 1
+    for _, content in scan(session, topic):
+        letter = letter_of(headers_of(content))
+        counts[letter.topic, letter.consumer, letter.reason, letter.format] += 1
     names = ("origin", "group", "reason", "format", "count")
     rows = [(*key, count) for key, count in counts.most_common()]
     if as_json:
@@ -113,15 +112,15 @@ def show(session: CliSession, /, topic: str, count: int, as_json: bool, **wanted
       headrace dead show orders.dead --reason timeout --since 2h
     """
     found: list[dict[str, Any]] = []
-    for message in scan(session, topic):
-        if _is_edit(message) or not _is_wanted(message, **wanted):
+    for message, content in scan(session, topic):
+        if not _is_wanted(message, **wanted):
             continue
         found.append(
             {
                 "partition": message.partition(),
                 "offset": message.offset(),
-                "key": _text(message.key()),
-                "value": _text(message.value()),
+                "key": _text(content.key()),
+                "value": _text(content.value()),
                 "origin": _origin(letter_of(headers_of(message))),
             }
         )
@@ -151,10 +150,6 @@ def _is_wanted(
         and (since is None or time_ms >= since)
         and (until is None or time_ms < until)
     )
-
-
-def _is_edit(message: Message) -> bool:
-    return any(name == EDIT_OF for name, _ in headers_of(message))
 
 
 def _origin(letter: Letter) -> dict[str, str]:
@@ -270,7 +265,7 @@ def edit(
 @click.option("--loop-max", type=click.IntRange(min=1), default=LOOP_MAX, show_default=True,
               help="Keep letters that were sent back so often already.")  # fmt: skip
 @click.option("--results", type=click.Path(path_type=Path, dir_okay=False, writable=True),
-              help="Write what became of each letter to this file, as JSON lines.")  # fmt: skip
+              help="Write what became of each letter to this new file, as JSON lines.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Count the records; change nothing.")
 @AS_JSON
 @click.option("--lines", is_flag=True, help="Print JSON lines: progress, letters, the result.")
@@ -292,8 +287,9 @@ def redrive(
     options["places"] = frozenset(options["places"])
     wanted, outcome = RedriveOptions(**options), Outcome()
     if results is not None:
-        with results.open("w") as file:
-            outcome.note = lambda row: print(json.dumps(row), file=file, flush=True)
+        said = {"dry_run": True} if dry_run else {}
+        with _new_file(results) as file:
+            outcome.note = lambda row: print(json.dumps(row | said), file=file, flush=True)
             _run(session, topic, wanted, outcome, dry_run=dry_run, lines=False)
     else:
         _run(session, topic, wanted, outcome, dry_run=dry_run, lines=lines)
@@ -312,6 +308,24 @@ def redrive(
             f" ({outcome.failed[0]['error']}): they {would} kept, the others {would} sent",
             "See the errors; redrive letters without an origin with --to TOPIC",
         )
+
+
+def _new_file(path: Path) -> TextIO:
+    """A file that is written for the first time. Raises CommandFailed."""
+    try:
+        return path.open("x")
+    except FileExistsError:
+        raise CommandFailed(
+            f"{path} exists, and may be what `headrace dead undo` needs; nothing was sent",
+            "Give another name with --results, or remove the file",
+            USAGE,
+        ) from None
+    except OSError as error:
+        raise CommandFailed(
+            f"{path} cannot be written ({error.strerror}); nothing was sent",
+            "Give another name with --results",
+            USAGE,
+        ) from None
 
 
 def _run(
@@ -399,6 +413,12 @@ def _sent_row(line: str) -> dict[str, str] | None:
         row = json.loads(line)
         if row.get("outcome") != "sent":
             return None
+        if row.get("dry_run"):
+            raise CommandFailed(
+                "the file is of a dry run, which sent nothing; nothing was changed",
+                "Give the file of the redrive that is to be undone",
+                USAGE,
+            )
         return {"letter": str(row["letter"]), "to": str(row["to"])}
     except (ValueError, KeyError, AttributeError):
         raise CommandFailed(

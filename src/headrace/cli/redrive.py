@@ -34,9 +34,11 @@ from headrace.records.letters import (
     REDRIVE_PREFIX,
     REDRIVEN_FROM,
     REDRIVES,
+    EditFinder,
     Letter,
     edit_of,
     letter_of,
+    origin_of,
     own_headers,
 )
 
@@ -179,65 +181,113 @@ def assigned(session: CliSession, topic: str, group: str) -> tuple[Client, dict[
     return consumer, ends
 
 
-def scan(session: CliSession, topic: str) -> Iterator[Message]:
-    """Yield all records of the topic that were not sent back yet, letters and edits."""
-    consumer, ends = assigned(session, topic, group_of(topic))
-    try:
-        if ends:
-            for bundle in messages_until(consumer, ends):
-                yield from bundle
-    finally:
-        consumer.close()
+class Edits:
+    """The edits among the records of a topic, which are read twice: once to learn, once to use."""
 
-
-class Plan:
-    """What becomes of each letter, decided from the topic's records and the options."""
-
-    def __init__(
-        self, session: CliSession, topic: str, options: RedriveOptions, starts: dict[int, int]
-    ) -> None:
-        """`starts`: where the redrive begins, by partition."""
-        self._session = session
+    def __init__(self, topic: str, starts: dict[int, int]) -> None:
+        """`starts`: where the reading begins, by partition."""
         self._topic = topic
-        self._options = options
         self._starts = starts
-        self._edits: dict[Place, Message] = {}
-        self._edits_bytes = 0
-        self._counts: dict[str, int] = {}
-        self._has_origin = False
+        self._newest: dict[tuple[Place, bytes], Message] = {}
+        """By the letter that they claim to replace, and its origin."""
+        self._claimed: dict[int, set[int]] = {}
+        self._finders: dict[int, EditFinder] = {}
+        self._bytes = 0
 
     def learn(self, message: Message) -> None:
-        """Remember an edit. Raises CommandFailed if there are too many."""
-        place = self._edited_place(message)
-        if place is None:
+        """Remember what may be an edit. Raises CommandFailed if there are too many."""
+        place = self.claimed(message)
+        if place is None or place[1] < self._starts.get(place[0], 0):
             return
-        self._edits[place] = message
-        self._edits_bytes += len(message.value() or b"")
-        if len(self._edits) > EDITS_MAX or self._edits_bytes > EDITS_BYTES_MAX:
+        self._newest[place, origin_of(headers_of(message))] = message
+        self._claimed.setdefault(place[0], set()).add(place[1])
+        self._bytes += len(message.value() or b"")
+        if len(self._newest) > EDITS_MAX or self._bytes > EDITS_BYTES_MAX:
             raise CommandFailed(
                 f"more than {EDITS_MAX:,} letters of {self._topic} are edited, or they are too"
                 " large; nothing was sent",
                 "Redrive some of them first, by --group or --reason",
             )
 
-    def _edited_place(self, message: Message) -> Place | None:
-        """The letter that a record is an edit of, if the redrive sees that letter."""
+    @staticmethod
+    def claimed(message: Message) -> Place | None:
+        """The letter of its partition that a record says it is an edit of."""
         place = edit_of(headers_of(message))
-        if place is None or place[0] != message.partition():
-            return None
-        return place if place[1] >= self._starts.get(place[0], 0) else None
+        return place if place is not None and place[0] == message.partition() else None
+
+    def is_edit(self, message: Message) -> bool:
+        """Whether a record, the next one of its partition, is an edit of a letter."""
+        number = message.partition()
+        finder = self._finders.get(number)
+        if finder is None:
+            finder = EditFinder(number, self._claimed.get(number, ()))
+            self._finders[number] = finder
+        return finder.replaced_by(message.offset(), headers_of(message)) is not None
+
+    def sent_before(self, message: Message) -> Place | None:
+        """The letter that a record says it is an edit of, if that was sent back before."""
+        place = self.claimed(message)
+        return None if place is None or place[1] >= self._starts.get(place[0], 0) else place
 
     def content(self, message: Message) -> Message:
         """What counts of a letter: its newest edit, or itself."""
-        return self._edits.get((message.partition(), message.offset()), message)
+        place = message.partition(), message.offset()
+        if place[1] not in self._claimed.get(place[0], ()):
+            return message
+        return self._newest.get((place, origin_of(headers_of(message))), message)
+
+
+def scan(session: CliSession, topic: str) -> Iterator[tuple[Message, Message]]:
+    """Yield all letters of the topic that were not sent back yet, and what counts of each: its
+    newest edit, or itself."""
+    consumer, ends = assigned(session, topic, group_of(topic))
+    try:
+        if not ends:
+            return
+        edits = _learned(topic, consumer, ends)
+        for bundle in messages_until(consumer, ends):
+            for message in bundle:
+                if not edits.is_edit(message):
+                    yield message, edits.content(message)
+    finally:
+        consumer.close()
+
+
+def _learned(topic: str, consumer: Client, ends: dict[int, int]) -> Edits:
+    """The edits, after a first reading; the consumer starts again."""
+    assignment = consumer.assignment()
+    edits = Edits(topic, {one.partition: one.offset for one in assignment})
+    for bundle in messages_until(consumer, ends):
+        for message in bundle:
+            edits.learn(message)
+    consumer.assign(assignment)
+    return edits
+
+
+class Plan:
+    """What becomes of each letter, decided from the topic's records and the options."""
+
+    def __init__(
+        self, session: CliSession, topic: str, options: RedriveOptions, edits: Edits
+    ) -> None:
+        self._session = session
+        self._topic = topic
+        self._options = options
+        self._edits = edits
+        self._counts: dict[str, int] = {}
+        self._has_origin = False
+
+    def content(self, message: Message) -> Message:
+        """What counts of a letter: its newest edit, or itself."""
+        return self._edits.content(message)
 
     def fate(self, message: Message) -> Fate:
-        """What becomes of one record."""
-        if self._edited_place(message) is not None:
+        """What becomes of one record, the next one of its partition."""
+        if self._edits.is_edit(message):
             return DROPPED
-        original = edit_of(headers_of(message))
-        if original is not None and original[0] == message.partition():
-            error = f"it edits the letter at {original[0]}:{original[1]}, which was sent before"
+        sent = self._edits.sent_before(message)
+        if sent is not None:
+            error = f"it edits the letter at {sent[0]}:{sent[1]}, which was sent before"
             return Fate(error=error, is_dropped=True)
         letter = letter_of(headers_of(message))
         place = message.partition(), message.offset()
@@ -294,30 +344,13 @@ def plan_redrive(
     try:
         if not ends:
             return
-        plan = _learned(session, topic, options, consumer, ends)
+        plan = Plan(session, topic, options, _learned(topic, consumer, ends))
         for bundle in messages_until(consumer, ends):
             for message in bundle:
                 is_edited = plan.content(message) is not message
                 outcome.add(message, plan.fate(message), is_edited=is_edited)
     finally:
         consumer.close()
-
-
-def _learned(
-    session: CliSession,
-    topic: str,
-    options: RedriveOptions,
-    consumer: Client,
-    ends: dict[int, int],
-) -> Plan:
-    """The plan after a first reading, which looks for edits; the consumer starts again."""
-    assignment = consumer.assignment()
-    plan = Plan(session, topic, options, {one.partition: one.offset for one in assignment})
-    for bundle in messages_until(consumer, ends):
-        for message in bundle:
-            plan.learn(message)
-    consumer.assign(assignment)
-    return plan
 
 
 def _refuse_unfinished_job(session: CliSession, topic: str) -> None:
@@ -376,7 +409,7 @@ def redrive_letters(
     try:
         if not ends:
             return
-        plan = _learned(session, topic, options, consumer, ends)
+        plan = Plan(session, topic, options, _learned(topic, consumer, ends))
         starts = {p.partition: p.offset for p in consumer.assignment()}
         left = sum(ends[number] - max(start, 0) for number, start in starts.items())
         done = 0

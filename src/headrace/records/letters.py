@@ -8,9 +8,12 @@ replacement characters; what a letter does not say is empty or -1. Do not change
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from headrace.records.attributes import Headers
 
 SHARE: Final = "__dlq.errors."
@@ -27,6 +30,8 @@ REDRIVE_PREFIX: Final = "headrace-redrive."
 """Of the group and the transactional id of a topic's redrives."""
 EDIT_OF: Final = "headrace-dlq-edit-of"
 """On an edited copy in a dead letter topic: PARTITION:OFFSET of the letter that it replaces."""
+EDIT_NAME: Final = "letter-edit/"
+"""What the named sequence of an edit begins with: then TOPIC_ID-PARTITION:OFFSET/UNIQUE."""
 EDITED: Final = "headrace-edited"
 """Who changed what and when, for each edit: `PRINCIPAL MS PART,PART`; kept when it is sent back."""
 NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
@@ -114,11 +119,54 @@ def letter_of(headers: Headers) -> Letter:
 
 
 def edit_of(headers: Headers) -> tuple[int, int] | None:
-    """(partition, offset) of the letter that a record is an edit of; None: it is none."""
-    value = dict(headers).get(EDIT_OF)
-    number, colon, offset = (value or b"").partition(b":")
+    """(partition, offset) of the letter that a record says it is an edit of; None: of none, or it
+    lacks the name under which edits are appended. See `EditFinder` for what may be believed."""
+    said = dict(headers)
+    value = said.get(EDIT_OF) or b""
+    number, colon, offset = value.partition(b":")
     is_place = bool(colon) and number.isdigit() and offset.isdigit()
-    return (int(number[:10]), int(offset[:DIGITS_MAX])) if is_place else None
+    name = said.get(NAMED_SEQUENCE[0]) or b""
+    if not is_place or not name.startswith(EDIT_NAME.encode()) or b"-%b/" % value not in name:
+        return None
+    return int(number[:10]), int(offset[:DIGITS_MAX])
+
+
+def origin_of(headers: Headers) -> bytes:
+    """A short value that letters of different origins do not share."""
+    letter = letter_of(headers)
+    text = repr((letter.format, letter.topic, letter.partition, letter.offset, letter.consumer))
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
+class EditFinder:
+    """Tells edits from letters among the records of one partition.
+
+    A record that is given up takes its headers along (Spring and Connect copy them all), so a
+    producer can have a letter claim that it replaces another one. What writes a letter adds where
+    that came from, and an edit says the same as its letter: no other record can, unless its
+    producer may write to the dead letter topic.
+    """
+
+    __slots__ = ("_letters", "_partition", "_wanted")
+
+    def __init__(self, partition: int, wanted: Container[int] | None = None) -> None:
+        """`wanted`: the offsets of letters that may have edits, if that is known."""
+        self._partition = partition
+        self._wanted = wanted
+        self._letters: dict[int, bytes] = {}
+        """The origin by offset."""
+
+    def replaced_by(self, offset: int, headers: Headers) -> int | None:
+        """The offset of the letter that this record, the next one, is an edit of; None: it is a
+        letter itself."""
+        claimed = edit_of(headers)
+        if claimed is not None and claimed[0] == self._partition:
+            origin = self._letters.get(claimed[1])
+            if origin is not None and origin == origin_of(headers):
+                return claimed[1]
+        if self._wanted is None or offset in self._wanted:
+            self._letters[offset] = origin_of(headers)
+        return None
 
 
 def own_headers(headers: Headers) -> list[tuple[str, bytes | None]]:

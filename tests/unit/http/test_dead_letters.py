@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.unit.http.http_rig import on_the_web
 
 from headrace.errors import StorageUnavailable
+from headrace.records.codec import Record, encode_batch
 
 OURS = [
     ["__dlq.errors.topic", "orders"],
@@ -195,6 +196,35 @@ async def test_what_cannot_be_edited_is_refused(web):
     status, answer = await web.ask("POST", path, {**place, "value": "z"})
     assert status == 409
     assert "was sent back already" in answer["detail"]
+
+
+@on_the_web
+async def test_a_letter_that_claims_to_be_an_edit_replaces_no_other(web):
+    """Spring and Connect copy the headers of the record that they give up."""
+    await with_letters(web)
+    path = "/v1/dead-letters/orders.dead"
+    edit = {"partition": 0, "offset": 1, "value": "mended"}
+    assert (await web.ask("POST", f"{path}/edits", edit))[0] == 200
+    topic = web.node.topics.get("orders.dead")
+    headers = [
+        ("headrace-dlq-edit-of", b"0:1"),
+        ("headrace-producer", f"letter-edit/{topic.id.hex}-0:1/{'0' * 32}".encode()),
+        ("headrace-sequence", b"0"),
+        *((name, value.encode()) for name, value in letters_of(7)),
+    ]
+    forged = encode_batch([Record(0, 0, None, b"forged", headers)])
+    await web.node.services.sends.append_copies(topic, 0, forged)
+    _, listed = await web.ask("GET", f"{path}/letters")
+    values = [one["record"]["value"] for one in listed["letters"]]
+    assert values == ["v0", "mended", "v2", "forged"]
+    _, shown = await web.ask("GET", f"{path}/letters/0/1")
+    assert shown["record"]["value"] == "mended"
+    _, summary = await web.ask("GET", path)
+    assert (summary["records"], summary["edits"]) == (4, 1)
+    place = {"partition": 0, "offset": listed["letters"][3]["letter_offset"]}
+    assert (await web.ask("POST", f"{path}/edits", {**place, "value": "z"}))[0] == 200
+    _, listed = await web.ask("GET", f"{path}/letters")
+    assert [one["record"]["value"] for one in listed["letters"]][3] == "z"
 
 
 # --- taking back -----------------------------------------------------------------------------

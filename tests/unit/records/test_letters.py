@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.records.letters import Letter, letter_of, number_of, own_headers
+from headrace.records.letters import EditFinder, Letter, letter_of, number_of, own_headers
 
 
 def test_a_letter_of_a_share_group_is_read():
@@ -75,6 +75,43 @@ def test_its_own_headers_are_what_it_had_before():
         ("headrace-dlq-edit-of", b"0:1"),
     ]
     assert own_headers([*own, *added]) == own
+
+
+def spring(offset: int, *more: tuple[str, bytes]) -> list[tuple[str, bytes]]:
+    """A letter: Spring copies all headers and adds its own."""
+    return [
+        *more,
+        ("kafka_dlt-original-topic", b"orders"),
+        ("kafka_dlt-original-partition", bytes(4)),
+        ("kafka_dlt-original-offset", offset.to_bytes(8, "big")),
+    ]
+
+
+EDIT = [
+    ("headrace-dlq-edit-of", b"2:10"),
+    ("headrace-producer", b"letter-edit/00ff-2:10/77"),
+    ("headrace-sequence", b"0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("headers", "replaced"),
+    [
+        (spring(5, *EDIT), 10),
+        (spring(6, *EDIT), None),  # of another record: copied along
+        (spring(5, EDIT[0]), None),  # not appended as an edit
+        (spring(5, *EDIT[1:]), None),
+        (spring(5, ("headrace-dlq-edit-of", b"2:11"), *EDIT[1:]), None),
+        (spring(5, ("headrace-dlq-edit-of", b"1:10"), EDIT[1]), None),
+        (EDIT, None),
+    ],
+)
+def test_an_edit_is_believed_if_it_comes_from_where_its_letter_comes_from(headers, replaced):
+    finder = EditFinder(2)
+    assert finder.replaced_by(10, spring(5)) is None
+    assert finder.replaced_by(11, headers) == replaced
+    assert finder.replaced_by(12, spring(5, *EDIT)) == 10, "and those before it change nothing"
+    assert EditFinder(1).replaced_by(11, headers) is None
 
 
 @pytest.mark.parametrize(

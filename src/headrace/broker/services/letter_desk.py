@@ -28,6 +28,7 @@ from headrace.log.visibility import READ_COMMITTED
 from headrace.records.attributes import PRODUCER, SEQUENCE, find_header
 from headrace.records.codec import Record, encode_batch
 from headrace.records.letters import (
+    EDIT_NAME,
     EDIT_OF,
     EDITED,
     NAMED_SEQUENCE,
@@ -36,9 +37,11 @@ from headrace.records.letters import (
     REDRIVE_PREFIX,
     REDRIVEN_FROM,
     REDRIVES,
+    EditFinder,
     Letter,
     edit_of,
     letter_of,
+    origin_of,
 )
 
 if TYPE_CHECKING:
@@ -94,16 +97,8 @@ class Scanned(NamedTuple):
 
     partition: int
     record: Record
-    start: int
-    """Where the scan of the partition began."""
-
-    @property
-    def replaces(self) -> Place | None:
-        """The letter that it is an edit of, if that is in the scan; else None."""
-        found = edit_of(self.record.headers)
-        if found is None or found[0] != self.partition or found[1] < self.start:
-            return None
-        return Place(*found)
+    replaces: Place | None
+    """The letter that it is an edit of, if that is in the scan; else None."""
 
 
 @dataclass(slots=True)
@@ -182,7 +177,8 @@ class LetterDesk:
     async def _scan_partition(
         self, topic: Topic, number: int, first: int | None, scan: Scan
     ) -> AsyncIterator[Scanned]:
-        start, begun = Start(AT_START) if first is None else Start(AT_OFFSET, first), -1
+        start = Start(AT_START) if first is None else Start(AT_OFFSET, first)
+        edits = EditFinder(number)
         while True:
             wanted = min(READ_RECORDS, scan.left)
             try:
@@ -190,11 +186,10 @@ class LetterDesk:
             except OffsetOutOfRange:  # what was sent back is deleted by now
                 start = Start(AT_START)
                 continue
-            if begun < 0:
-                begun = max(first or 0, found.start_offset)
             for record in found.records:
                 scan.left -= 1
-                yield Scanned(number, record, begun)
+                replaced = edits.replaced_by(record.offset, record.headers)
+                yield Scanned(number, record, None if replaced is None else Place(number, replaced))
             if found.next_offset >= found.end_offset:
                 return
             if scan.left == 0 or found.is_empty:
@@ -249,10 +244,10 @@ class LetterDesk:
                 f" {place.partition}:{start}"
             )
         record = await self._record(topic, place)
-        original = edit_of(record.headers)
-        if original is not None and original[1] >= start:
+        original = await self._edited_by(topic, place, record)
+        if original is not None and original.offset >= start:
             raise EditRefused(
-                f"the record at {place} of {topic.name} is an edit of {Place(*original)}: name that"
+                f"the record at {place} of {topic.name} is an edit of {original}: name that"
             )
         scan = Scan(SCAN_RECORDS_MAX)
         async for one in self._scan_partition(topic, place.partition, place.offset, scan):
@@ -264,6 +259,19 @@ class LetterDesk:
                 " of which may be an edit of it: send back or purge some letters first"
             )
         return PlacedLetter(place, record, letter_of(record.headers))
+
+    async def _edited_by(self, topic: Topic, place: Place, record: Record) -> Place | None:
+        """The letter that the record at a place is an edit of; None: it is a letter."""
+        claimed = edit_of(record.headers)
+        if claimed is None or claimed[0] != place.partition or claimed[1] >= place.offset:
+            return None
+        original = Place(*claimed)
+        try:
+            letter = await self._record(topic, original)
+        except OffsetOutOfRange:
+            return None
+        is_edit = origin_of(letter.headers) == origin_of(record.headers)
+        return original if is_edit else None
 
     # --- editing -----------------------------------------------------------------------------
 
@@ -277,7 +285,7 @@ class LetterDesk:
         before = await self.letter(topic, place)
         after, changed = _edited(before, change, who, self._clock.now_ms())
         if not is_dry_run:
-            name = f"letter-edit/{topic.id.hex}-{place}/{self._randomness.uuid().hex}"
+            name = f"{EDIT_NAME}{topic.id.hex}-{place}/{self._randomness.uuid().hex}"
             await self._append(topic, place.partition, after, name)
         return before, after, changed
 

@@ -23,6 +23,7 @@ from headrace.pipeline.jobs.windows import (
     resolve_window,
 )
 from headrace.records.letters import (
+    EDIT_NAME,
     EDIT_OF,
     FORMATS,
     PATH,
@@ -59,9 +60,16 @@ LETTER_COLUMNS: Final = {
 """The columns that are added to a record, with their SQL."""
 
 
+def is_edit() -> str:
+    """Whether a record was appended as an edit. Unlike `EditFinder`, this does not look at the
+    letter that it names: a producer that knows how edits are named can keep its own letter out."""
+    named = f"startswith({text_header(NAMED_SEQUENCE[0])}, '{EDIT_NAME}')"
+    return f"coalesce({last_header(EDIT_OF)} IS NOT NULL AND {named}, false)"
+
+
 def letters_of(records: Any) -> Any:
     """The records of a dead letter topic with `LETTER_COLUMNS`, without edits of letters."""
-    letters = records.where(f"{last_header(EDIT_OF)} IS NULL")
+    letters = records.where(f"NOT {is_edit()}")
     return letters.selectExpr("*", *(f"{sql} AS {name}" for name, sql in LETTER_COLUMNS.items()))
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.jobs.headers import NAMED_SEQUENCE, last_header, with_header, without
-from headrace.pipeline.jobs.letters import own_headers, read_letters
+from headrace.pipeline.jobs.headers import NAMED_SEQUENCE, with_header, without
+from headrace.pipeline.jobs.letters import is_edit, own_headers, read_letters
 from headrace.pipeline.jobs.transfer import (
     CHUNK_RECORDS,
     Copy,
@@ -36,7 +36,7 @@ from headrace.pipeline.jobs.windows import (
 from headrace.pipeline.options import parse_sink
 from headrace.pipeline.planning import build, offset_of, walk
 from headrace.pipeline.target import KafkaTopics
-from headrace.records.letters import EDIT_OF, REDRIVES
+from headrace.records.letters import REDRIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -175,7 +175,7 @@ def _decided(config: RedriveConfig, spark: Any, window: Window, note: dict[str, 
 def _refuse_edits(config: RedriveConfig, spark: Any, window: Window) -> None:
     """Raise OptionInvalid if letters were edited one by one: this job would send the originals."""
     records = read_window(spark, config.connection, window)
-    if not records.where(f"{last_header(EDIT_OF)} IS NOT NULL").isEmpty():
+    if not records.where(is_edit()).isEmpty():
         raise OptionInvalid(
             f"Letters in {config.topic} were edited one by one. Nothing was written. Redrive them"
             " with `headrace dead redrive`, which sends the edited ones."
