@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.broker import Broker
 from tests.integration.clients import Confluent, Rec, create_topic, end_of
+from tests.s3_server import BUCKET, S3Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 TIMEOUT_S = 120
 RECORDS_BEFORE = 300
@@ -176,3 +183,86 @@ def test_a_damaged_folder_is_not_backed_up_as_if_it_were_sound(tmp_path) -> None
     assert "is damaged" in shown
     assert "headrace check" in shown
     assert not (tmp_path / "backup").exists()
+
+
+@pytest.fixture
+def place(request, tmp_path, monkeypatch) -> Iterator[tuple[str, Path]]:
+    """A URL for backups, and the folder that its objects are in."""
+    if request.param == "file":
+        yield f"file://{tmp_path}/objects/monday", tmp_path / "objects" / "monday"
+        return
+    server = S3Server(tmp_path).start()
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    yield f"s3://{BUCKET}/monday", server.root / BUCKET / "monday"
+    server.stop()
+
+
+@pytest.mark.parametrize("place", ["file", "s3"], indirect=True)
+def test_a_backup_in_object_storage_is_restored_and_a_changed_one_refused(tmp_path, place) -> None:
+    url, objects = place
+    broker = Broker(tmp_path / "broker").start()
+    create_topic(broker.kafka, "t")
+    values = [b"value-%d-" % number + b"x" * 500 for number in range(2_000)]
+    Confluent.produce(broker.kafka, "t", [Rec(None, value) for value in values])
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    arguments = ["backup", url, "--data-dir", str(broker.data_dir), "--staging", str(staging)]
+    code, shown = run(*arguments)
+    assert code == 0, shown
+    assert f"backed up to {url}: " in shown
+    assert not list(staging.iterdir()), "the local copy is removed"
+    code, shown = run(*arguments)
+    assert (code, "is not empty" in shown) == (1, True), "nothing is overwritten"
+    broker.stop()
+
+    restored = Broker(tmp_path / "restored")
+    code, shown = run("restore", url, "--data-dir", str(restored.data_dir))
+    assert code == 0, shown
+    restored.start()
+    try:
+        assert read_all(restored, "t") == values
+    finally:
+        restored.stop()
+
+    file = max(objects.rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    target = tmp_path / "again"
+    code, shown = run("restore", url, "--data-dir", str(target))
+    assert (code, "has changed since the backup was made" in shown) == (1, True)
+    file.unlink()
+    code, shown = run("restore", url, "--data-dir", str(target))
+    assert code == 1
+    assert not target.exists()
+    (objects / "backup.json").unlink()
+    code, shown = run("restore", url, "--data-dir", str(target))
+    assert (code, "is no backup" in shown) == (1, True), "only the manifest makes it one"
+
+
+def test_an_upload_that_fails_leaves_nothing_that_looks_like_a_backup(tmp_path) -> None:
+    broker = Broker(tmp_path / "broker").start()
+    create_topic(broker.kafka, "t")
+    broker.stop()
+    store = tmp_path / "objects"
+    store.mkdir()
+    # what is read back is not what was written
+    code = (
+        "from headrace.storage.tiering.blob_store import BlockingBlobs as B\n"
+        "get = B.get\n"
+        "def flipped(self, name, start, size):\n"
+        "    data = bytearray(get(self, name, start, size))\n"
+        "    if name.endswith('metadata.sqlite') and data: data[0] ^= 1\n"
+        "    return bytes(data)\n"
+        "B.get = flipped\n"
+        "from headrace.cli.main import main\nmain()\n"
+    )
+    command = [sys.executable, "-c", code, "backup", f"file://{store}/monday"]
+    environment = {**os.environ, "HEADRACE_DATA_DIR": str(broker.data_dir)}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 1
+    assert "reads back differently" in done.stderr
+    assert [path for path in store.rglob("*") if path.is_file()] == []

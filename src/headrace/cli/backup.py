@@ -7,8 +7,10 @@ the owner can read what is written.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import click
@@ -19,9 +21,12 @@ from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from headrace.server.backup import Done
+    from collections.abc import Iterator
 
-_OWNER_ONLY_UMASK = 0o077
+    from headrace.server.backup import Done
+    from headrace.server.backup_place import Place
+
+OWNER_ONLY_UMASK = 0o077
 DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -33,52 +38,87 @@ DATA_DIR = click.option(
 )
 
 
-@click.command(epilog="Examples:\n\n  headrace backup /backup/monday --data-dir /var/lib/headrace")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+STAGING = click.option(
+    "--staging",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="With a URL: where the copy is made and checked before it is uploaded. Default: the"
+    " system's temporary directory.",
+)
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL of object storage, not a directory."""
+    return "://" in place
+
+
+@contextmanager
+def opened_place(place: str) -> Iterator[Place]:
+    """The place to restore from. Raises CommandFailed, also for errors within."""
+    from headrace.server.backup_place import FolderPlace, ObjectPlace
+
+    try:
+        yield ObjectPlace(place) if is_url(place) else FolderPlace(Path(place))
+    except (HeadraceError, OSError) as error:
+        raise CommandFailed(str(error)) from error
+
+
+@click.command(
+    epilog="Examples:\n\n  headrace backup /backup/monday --data-dir /var/lib/headrace"
+    "\n\n  headrace backup s3://backups/monday --data-dir /var/lib/headrace"
+)
+@click.argument("place", metavar="DIR|URL")
 @DATA_DIR
+@STAGING
 @AS_JSON
-def backup(folder: Path, data_dir: Path, as_json: bool) -> None:
+def backup(place: str, data_dir: Path, staging: Path | None, as_json: bool) -> None:
     """Copy a broker's data to DIR, which must not exist or be empty. The broker may run.
 
     The copy is the state of one moment after the command began: all records acknowledged before are
     in it, with topics, groups, positions and users. With --workers it is one moment for each
     worker: positions may be ahead of another worker's records. It is checked for damage. Data that
-    is only in object storage is not copied. A cluster's data is in BookKeeper and ZooKeeper.
-    """
-    os.umask(_OWNER_ONLY_UMASK)
-    from headrace.server.backup import back_up
+    is only in object storage is not copied. For a cluster, see `headrace cluster backup`.
 
+    A URL (s3://bucket/prefix, gs://, az://, file:///) names object storage, where nothing may be
+    under the prefix yet; its credentials come from the environment, as for `serve --objects`. The
+    copy is made in --staging, uploaded, and read back.
+    """
+    os.umask(OWNER_ONLY_UMASK)
+    from headrace.server import backup as backups
+
+    now_ms, own = SystemClock().now_ms(), version("headrace")
     try:
-        done = back_up(data_dir, folder, version("headrace"), SystemClock().now_ms())
+        if is_url(place):
+            staging = staging or Path(gettempdir())
+            done = backups.back_up_to_url(data_dir, place, staging, own, now_ms)
+        else:
+            done = backups.back_up(data_dir, Path(place), own, now_ms)
     except (HeadraceError, OSError) as error:
         raise CommandFailed(str(error)) from error
     _report(done, "backed up to", as_json=as_json)
 
 
 @click.command(epilog="Examples:\n\n  headrace restore /backup/monday --data-dir /var/lib/headrace")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True))
+@click.argument("place", metavar="DIR|URL")
 @DATA_DIR
 @AS_JSON
-def restore(folder: Path, data_dir: Path, as_json: bool) -> None:
-    """Make a data directory of the backup in DIR; it must not exist or be empty.
+def restore(place: str, data_dir: Path, as_json: bool) -> None:
+    """Make a data directory of the backup at DIR or URL; it must not exist or be empty.
 
     Every file is compared with its digest, and the result is checked for damage. Start a broker on
     it with `headrace serve --data-dir`. Consumers that were ahead of the backup find their
     positions beyond the end, and begin by their `auto.offset.reset`.
     """
-    os.umask(_OWNER_ONLY_UMASK)
+    os.umask(OWNER_ONLY_UMASK)
     from headrace.server import backup as backups
 
-    try:
-        done = backups.restore(folder, data_dir)
-    except (HeadraceError, OSError) as error:
-        raise CommandFailed(str(error)) from error
+    with opened_place(place) as source:
+        done = backups.restore(source, data_dir)
     _report(done, "restored to", as_json=as_json)
 
 
 def _report(done: Done, verb: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({**done._asdict(), "folder": str(done.folder)})
+        print_json(done._asdict())
         return
     click.echo(
         f"{verb} {done.folder}: {done.records:,} records in {done.logs} logs, {done.files} files,"

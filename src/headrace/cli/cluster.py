@@ -16,6 +16,7 @@ from threading import Event
 import click
 
 from headrace.cli.cluster_admin import drain, move, status, verify
+from headrace.cli.cluster_backup import backup, restore
 from headrace.cli.cluster_repair import repair
 from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_json, say
@@ -30,7 +31,7 @@ def cluster() -> None:
     """Manage a cluster on ZooKeeper and BookKeeper, or run a development cluster."""
 
 
-for _command in (status, drain, move, verify, repair):
+for _command in (status, drain, move, verify, repair, backup, restore):
     cluster.add_command(_command)
 
 

@@ -5,19 +5,18 @@ write-ahead log, ledgers. Ledgers exist before metadata names them, recovery tak
 checkpoint and log say that it ends, and the copied log ends before the first append to a ledger
 that the metadata does not name yet (`backup_log`): so the copy is the state of one moment, for each
 worker of its own. A copy counts only once `headrace check` has found no damage in it; files that
-changed too fast (a log file was recycled) mean another attempt. Names in a manifest never lead out
-of its folder.
+changed too fast (a log file was recycled) mean another attempt. A copy for object storage is made
+and checked in a local folder first.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import DataCorrupt, RequestInvalid, Retriable
@@ -28,19 +27,28 @@ from headrace.inspection.folder import folders_of
 from headrace.inspection.metadata_copy import MetadataCopy
 from headrace.metadata.sqlite_file import METADATA
 from headrace.server.backup_log import CHECKPOINT, FORMAT_FILE, LogRecycled, end_for, last_frame
+from headrace.server.backup_place import (
+    BROKER,
+    FolderPlace,
+    ObjectPlace,
+    copy_file,
+    copy_verified,
+    digest_of,
+    fresh,
+    publish,
+    read_manifest,
+    write_file,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.inspection.check import Report
     from headrace.inspection.folder import Folder
+    from headrace.server.backup_place import Files, Place
 
-MANIFEST: Final = "backup.json"
-FORMAT: Final = 1
-"""Of the manifest. Do not change: stored."""
 ATTEMPTS_MAX: Final = 5
-PARTIAL: Final = ".partial"
-_CHUNK_BYTES: Final = 1 << 20
 _LOG, _LEDGERS = "wal", "ledgers"
 _STORE_FILES: Final = (FORMAT_FILE, CHECKPOINT)
 """Copied before the log: it goes on where the checkpoint ends."""
@@ -49,7 +57,8 @@ _STORE_FILES: Final = (FORMAT_FILE, CHECKPOINT)
 class Done(NamedTuple):
     """A copy that was made and checked."""
 
-    folder: Path
+    folder: str
+    """Or the URL."""
     files: int
     size_bytes: int
     logs: int
@@ -68,7 +77,7 @@ def back_up(source: Path, target: Path, version: str, now_ms: int) -> Done:
         )
     report = None
     for _attempt in range(ATTEMPTS_MAX):
-        partial = _fresh(target)
+        partial = fresh(target)
         try:
             files = dict(_copied(source, partial))
         except LogRecycled:
@@ -77,11 +86,10 @@ def back_up(source: Path, target: Path, version: str, now_ms: int) -> Done:
         _make_folders(partial, files)
         report = check(partial)
         if not _damage(report):
-            manifest = {"format": FORMAT, "headrace": version, "created_ms": now_ms}
-            _write(partial / MANIFEST, json.dumps({**manifest, "files": files}).encode())
-            _publish(partial, target)
-            return _done(target, files, report)
-    shutil.rmtree(_fresh(target))
+            write_manifest(partial, BROKER, version, now_ms, files)
+            publish(partial, target)
+            return _done(str(target), files, report)
+    shutil.rmtree(fresh(target))
     effect = f"no backup was made, in {ATTEMPTS_MAX} attempts"
     if report is None:
         raise Retriable(
@@ -91,29 +99,40 @@ def back_up(source: Path, target: Path, version: str, now_ms: int) -> Done:
     raise DataCorrupt(_complaint(source, report, effect))
 
 
-def restore(source: Path, target: Path) -> Done:
+def back_up_to_url(source: Path, url: str, staging: Path, version: str, now_ms: int) -> Done:
+    """Copy a data folder to a folder below `staging`, and from there to object storage, where
+    nothing may be yet.
+
+    Raises as `back_up`, and StorageUnavailable.
+    """
+    place = ObjectPlace(url)
+    place.check_empty()
+    with TemporaryDirectory(prefix="headrace-backup-", dir=staging) as name:
+        folder = Path(name) / "backup"
+        done = back_up(source, folder, version, now_ms)
+        place.upload(folder, read_manifest(FolderPlace(folder), BROKER))
+    return done._replace(folder=place.shown)
+
+
+def restore(source: Place, target: Path) -> Done:
     """Make a data folder of a backup; `target` must not exist or be empty.
 
-    Raises RequestInvalid, OSError, and DataCorrupt if the backup has changed since it was made.
+    Raises RequestInvalid, OSError, StorageUnavailable, and DataCorrupt if the backup has changed
+    since it was made.
     """
-    files = _manifest(source)
-    partial = _fresh(target)
+    files = read_manifest(source, BROKER)
+    partial = fresh(target)
     try:
-        for name, expected in files.items():
-            if _copy(source / name, partial / name) != expected:
-                raise DataCorrupt(
-                    f"{source / name} has changed since the backup was made; nothing was restored:"
-                    " use another backup"
-                )
+        copy_verified(source, files, partial)
         _make_folders(partial, files)
         report = check(partial)
         if _damage(report):
-            raise DataCorrupt(_complaint(source, report, "nothing was restored"))
+            raise DataCorrupt(_complaint(source.shown, report, "nothing was restored"))
     except BaseException:
         shutil.rmtree(partial)
         raise
-    _publish(partial, target)
-    return _done(target, files, report)
+    publish(partial, target)
+    return _done(str(target), files, report)
 
 
 # --- copying ---------------------------------------------------------------------------------
@@ -148,7 +167,7 @@ def _copied_files(source: Path, target: Path, paths: list[Path]) -> Iterator[tup
     for path in paths:
         name = str(path.relative_to(source))
         try:
-            yield name, _copy(path, target / name)
+            yield name, copy_file(path, target / name)
         except FileNotFoundError:
             continue  # removed meanwhile; if it is missed, the check says so
 
@@ -162,7 +181,7 @@ def _copied_log(source: Path, target: Path, store: Folder) -> Iterator[tuple[str
         name = str(path.relative_to(source))
         try:
             with path.open("rb") as held:
-                copied = _copy(path, target / name)
+                copied = copy_file(path, target / name)
                 is_same = path.stat().st_ino == os.fstat(held.fileno()).st_ino
         except FileNotFoundError as error:
             raise LogRecycled from error
@@ -187,25 +206,11 @@ def _ended(
         elif number == end.number:
             data = path.read_bytes()[: end.position]
             path.unlink()
-            _write(path, data)
-            kept[name] = _digest(data)
+            write_file(path, data)
+            kept[name] = digest_of(data)
         else:
             kept[name] = copied
     return kept
-
-
-def _copy(source: Path, target: Path) -> list[Any]:
-    """[size, SHA-256] of what was copied and synced."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    digest, size = hashlib.sha256(), 0
-    with source.open("rb") as reading, target.open("xb") as writing:
-        while data := reading.read(_CHUNK_BYTES):
-            digest.update(data)
-            size += len(data)
-            writing.write(data)
-        writing.flush()
-        os.fsync(writing.fileno())
-    return [size, digest.hexdigest()]
 
 
 def _copy_database(source: Path, target: Path) -> list[Any]:
@@ -216,11 +221,7 @@ def _copy_database(source: Path, target: Path) -> list[Any]:
     ):
         reading.backup(writing)
         writing.execute("PRAGMA journal_mode = DELETE")
-    return _digest(target.read_bytes())
-
-
-def _digest(data: bytes) -> list[Any]:
-    return [len(data), hashlib.sha256(data).hexdigest()]
+    return digest_of(target.read_bytes())
 
 
 def _make_folders(target: Path, files: Iterable[str]) -> None:
@@ -231,59 +232,6 @@ def _make_folders(target: Path, files: Iterable[str]) -> None:
                 (target / name).with_name(folder).mkdir(exist_ok=True)
 
 
-# --- folders ---------------------------------------------------------------------------------
-
-
-def _fresh(target: Path) -> Path:
-    """An empty folder beside the target. Raises RequestInvalid."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RequestInvalid(f"{target} exists and is not empty: choose another folder")
-    partial = target.with_name(target.name + PARTIAL)
-    if partial.exists():
-        shutil.rmtree(partial)  # of an attempt that was interrupted
-    partial.mkdir(parents=True)
-    return partial
-
-
-def _publish(partial: Path, target: Path) -> None:
-    """Give the complete copy its name, durably."""
-    if target.exists():
-        target.rmdir()
-    partial.rename(target)
-    for folder in (target, target.absolute().parent):
-        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as writing:
-        writing.write(data)
-        writing.flush()
-        os.fsync(writing.fileno())
-
-
-def _manifest(source: Path) -> dict[str, list[Any]]:
-    """The files of a backup. Raises RequestInvalid, DataCorrupt."""
-    try:
-        found = json.loads((source / MANIFEST).read_bytes())
-        is_known = found["format"] == FORMAT
-        files = dict(found["files"])
-    except FileNotFoundError:
-        raise RequestInvalid(f"{source} is no backup: it has no {MANIFEST}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataCorrupt(f"{source / MANIFEST} cannot be read: use another backup") from error
-    if not is_known:
-        raise RequestInvalid(f"{source} was made by a later version: restore it with that one")
-    for name in files:
-        path = Path(name)
-        if path.is_absolute() or ".." in path.parts:
-            raise DataCorrupt(f"{source / MANIFEST} names the file {name[:100]!r}")
-    return files
-
-
 # --- verdicts --------------------------------------------------------------------------------
 
 
@@ -291,7 +239,7 @@ def _damage(report: Report) -> bool:
     return bool(report.of(Severity.DAMAGE) or report.of(Severity.UNREADABLE))
 
 
-def _complaint(source: Path, report: Report | None, effect: str) -> str:
+def _complaint(source: object, report: Report | None, effect: str) -> str:
     assert report is not None
     first = next(one for one in report.findings if one.severity is not Severity.NOTE)
     return (
@@ -299,7 +247,7 @@ def _complaint(source: Path, report: Report | None, effect: str) -> str:
     )
 
 
-def _done(folder: Path, files: dict[str, list[Any]], report: Report) -> Done:
+def _done(folder: str, files: Files, report: Report) -> Done:
     size = sum(size for size, _digest in files.values())
     records = sum(log.record_count for log in report.logs)
     return Done(folder, len(files), size, len(report.logs), records)

@@ -466,10 +466,8 @@ def _contradictions(
 
 
 @asynccontextmanager
-async def open_metadata(
-    settings: ClusterSettings,
-) -> AsyncIterator[tuple[ZooKeeper, ZooKeeperMetadataStore]]:
-    """Connect to the metadata of a cluster. Raises MetadataUnavailable."""
+async def open_zookeeper(settings: ClusterSettings) -> AsyncIterator[ZooKeeper]:
+    """Connect to ZooKeeper, and write nothing. Raises MetadataUnavailable."""
     options = ZooKeeperOptions(
         settings.zookeeper,
         settings.session_timeout_ms,
@@ -479,13 +477,22 @@ async def open_metadata(
     )
     zookeeper = await ZooKeeper.connect(options, SystemClock())
     try:
+        yield zookeeper
+    finally:
+        await zookeeper.close()
+
+
+@asynccontextmanager
+async def open_metadata(
+    settings: ClusterSettings,
+) -> AsyncIterator[tuple[ZooKeeper, ZooKeeperMetadataStore]]:
+    """Connect to the metadata of a cluster. Raises MetadataUnavailable."""
+    async with open_zookeeper(settings) as zookeeper:
         metadata = await ZooKeeperMetadataStore.open(zookeeper, settings.root)
         try:
             yield zookeeper, metadata
         finally:
             await metadata.close()
-    finally:
-        await zookeeper.close()
 
 
 @asynccontextmanager

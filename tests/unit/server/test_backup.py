@@ -19,6 +19,7 @@ from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.server import backup
+from headrace.server.backup_place import FolderPlace
 from headrace.storage.files import FileLedgerStore
 from headrace_verify.data_folder import append, make_batch
 
@@ -83,7 +84,7 @@ async def backed_up(
     def done(source: Path, *copy: Path) -> Any:
         nonlocal count
         found = original(source, *copy)
-        if step != "_copy" or source.suffix == ".wal":
+        if step != "copy_file" or source.suffix == ".wal":
             count += 1
             if count == 1:
                 asyncio.run_coroutine_threadsafe(meanwhile(), loop).result(60)
@@ -129,7 +130,7 @@ def test_a_partition_that_rolls_after_the_metadata_was_copied_ends_the_copy_ther
             now, _ = await running.state()
         finally:
             await running.close()
-        backup.restore(target, tmp_path / "restored")
+        backup.restore(FolderPlace(target), tmp_path / "restored")
         end, committed = await restored(tmp_path / "restored")
         assert before <= end < now, "all that was acknowledged before, and not the next ledger"
         assert before <= committed <= end
@@ -161,7 +162,7 @@ def test_a_ledger_that_is_deleted_before_the_metadata_is_copied_ends_no_copy(
         finally:
             await running.close()
         assert attempts == 1
-        backup.restore(target, tmp_path / "restored")
+        backup.restore(FolderPlace(target), tmp_path / "restored")
         assert await restored(tmp_path / "restored") == expected
 
     asyncio.run(main())
@@ -183,10 +184,10 @@ def test_a_log_whose_files_are_recycled_while_it_is_copied_is_copied_again(
             assert not logs[1].exists(), "a checkpoint covers it"
 
         try:
-            await backed_up(running, tmp_path / "backup", "_copy", restarts, monkeypatch)
+            await backed_up(running, tmp_path / "backup", "copy_file", restarts, monkeypatch)
         finally:
             await running.close()
-        backup.restore(tmp_path / "backup", tmp_path / "restored")
+        backup.restore(FolderPlace(tmp_path / "backup"), tmp_path / "restored")
         found, _ = await restored(tmp_path / "restored")
         assert found == end
 
@@ -201,7 +202,7 @@ def test_a_log_that_is_recycled_each_time_is_no_backup_and_not_called_damaged(
         await running.close()
 
     asyncio.run(main())
-    original = backup._copy
+    original = backup.copy_file
 
     def recycling(source: Path, copy: Path) -> Any:
         copied = original(source, copy)
@@ -210,7 +211,7 @@ def test_a_log_that_is_recycled_each_time_is_no_backup_and_not_called_damaged(
         return copied
 
     (tmp_path / "data" / "wal" / f"{99:016x}.wal").write_bytes(bytes(512))
-    monkeypatch.setattr(backup, "_copy", recycling)
+    monkeypatch.setattr(backup, "copy_file", recycling)
     with pytest.raises(Retriable, match="written to faster than its log can be copied; no backup"):
         backup.back_up(tmp_path / "data", tmp_path / "backup", "1", 1)
     assert {path.name for path in tmp_path.iterdir()} == {"data"}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -25,7 +26,7 @@ from headrace.errors import RequestInvalid, StorageUnavailable
 from headrace.runtime.disk import READ_WRITE, SystemDisk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 
     from headrace.storage.ledger import Buffer
 
@@ -108,6 +109,10 @@ class BlobStore:
             ) from None
         return cls(store, shown, None, limits)
 
+    def blocking(self) -> BlockingBlobs:
+        """The same blobs, without an event loop."""
+        return BlockingBlobs(self._store, self.shown, self._folder)
+
     def path_of(self, name: str) -> str | None:
         """The path of the blob's file, if the store is a local folder."""
         return None if self._folder is None else str(self._folder / name)
@@ -128,7 +133,7 @@ class BlobStore:
             size += len(part)
         await self._call(writer.close(), "writing", name)
         if self._folder is not None:
-            await self._call(self._in_thread(self._sync, self._folder, name), "syncing", name)
+            await self._call(self._in_thread(_sync, self._folder, name), "syncing", name)
         return size
 
     async def get(self, name: str, start: int, size: int) -> memoryview:
@@ -191,23 +196,9 @@ class BlobStore:
     # --- internal ----------------------------------------------------------------------------
 
     async def _call(self, call: Awaitable[T], what: str, name: str) -> T:
-        try:
+        with _translated(self.shown, what, name):
             async with asyncio.timeout(self._call_s):
                 return await call
-        except FileNotFoundError as error:
-            raise StorageUnavailable(
-                f"{self.shown}: {what} {name} failed: there is no such object ({_cause(error)});"
-                " check that --objects names the storage it was written to, or restore it",
-                is_missing=True,
-                is_objects=True,
-            ) from None
-        except (obstore.exceptions.BaseError, ValueError, OSError) as error:
-            # An asyncio time-out is an OSError. The message contains the sanitized cause.
-            raise StorageUnavailable(
-                f"{self.shown}: {what} {name} failed ({_cause(error)}): check that it can be"
-                " reached, and the credentials in the environment",
-                is_objects=True,
-            ) from None
 
     async def _forget_unfinished(self, name: str) -> None:
         """Remove the remains of an interrupted upload to a folder.
@@ -228,20 +219,79 @@ class BlobStore:
     async def _in_thread(self, function: Any, *arguments: Any) -> None:
         await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
-    @staticmethod
-    def _sync(folder: Path, name: str) -> None:
-        """Sync a blob and the folders above it, which `obstore` does not do."""
-        disk = SystemDisk()
-        path = folder / name
-        fd = disk.open(str(path), READ_WRITE)
-        try:
-            disk.fdatasync(fd)
-        finally:
-            disk.close(fd)
-        for parent in path.parents:
-            disk.sync_folder(str(parent))
-            if parent == folder:
-                break
+
+@contextmanager
+def _translated(shown: str, what: str, name: str) -> Iterator[None]:
+    """Raises StorageUnavailable for failures of `obstore`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StorageUnavailable(
+            f"{shown}: {what} {name} failed: there is no such object ({_cause(error)}); check that"
+            " the URL names the storage it was written to, or restore it",
+            is_missing=True,
+            is_objects=True,
+        ) from None
+    except (obstore.exceptions.BaseError, ValueError, OSError) as error:
+        # An asyncio time-out is an OSError. The message contains the sanitized cause.
+        raise StorageUnavailable(
+            f"{shown}: {what} {name} failed ({_cause(error)}): check that it can be reached, and"
+            " the credentials in the environment",
+            is_objects=True,
+        ) from None
+
+
+class BlockingBlobs:
+    """The blobs of a store, for a program that copies them one after another and ends.
+
+    A coroutine of `obstore` is completed by a thread of its own, which aborts a process that exits
+    at that moment; calls that block are not.
+    """
+
+    def __init__(self, store: Any, shown: str, folder: Path | None) -> None:
+        """Use `BlobStore.blocking`."""
+        self._store = store
+        self._folder = folder
+        self.shown = shown
+
+    def put(self, name: str, parts: Iterable[bytes]) -> None:
+        """As BlobStore.put."""
+        with _translated(self.shown, "writing", name):
+            writer = obstore.open_writer(
+                self._store, name, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+            )
+        for part in parts:
+            with _translated(self.shown, "writing", name):
+                writer.write(part)
+        with _translated(self.shown, "writing", name):
+            writer.close()
+            if self._folder is not None:
+                _sync(self._folder, name)
+
+    def get(self, name: str, start: int, size: int) -> bytes:
+        """At most `size` bytes at `start`. Raises StorageUnavailable."""
+        if size == 0:
+            return b""
+        with _translated(self.shown, "reading", name):
+            return bytes(obstore.get_range(self._store, name, start=start, length=size))
+
+    def size(self, name: str) -> int:
+        """The size of a blob in bytes. Raises StorageUnavailable."""
+        with _translated(self.shown, "asking for", name):
+            return int(obstore.head(self._store, name)["size"])
+
+    def delete(self, name: str) -> None:
+        """Delete a blob. Raises StorageUnavailable."""
+        with _translated(self.shown, "deleting", name):
+            obstore.delete(self._store, name)
+
+    def first(self) -> str | None:
+        """The name of any blob, None if there are none. Raises StorageUnavailable."""
+        with _translated(self.shown, "listing", ""):
+            for batch in obstore.list(self._store, chunk_size=1):
+                for item in batch:
+                    return str(item["path"])
+        return None
 
 
 def _checked(url: str) -> Any:
@@ -268,6 +318,21 @@ def _checked(url: str) -> Any:
             " (file:///srv/headrace)"
         )
     return split
+
+
+def _sync(folder: Path, name: str) -> None:
+    """Sync a blob and the folders above it, which `obstore` does not do."""
+    disk = SystemDisk()
+    path = folder / name
+    fd = disk.open(str(path), READ_WRITE)
+    try:
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    for parent in path.parents:
+        disk.sync_folder(str(parent))
+        if parent == folder:
+            break
 
 
 def _client_options(limits: BlobLimits) -> Any:
