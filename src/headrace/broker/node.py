@@ -66,6 +66,7 @@ from headrace.broker.services.group_figures import (
 )
 from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
+from headrace.broker.services.journal_reads import JournalReads
 from headrace.broker.services.letter_desk import LetterDesk
 from headrace.broker.services.message_search import MessageSearch
 from headrace.broker.services.message_timers import MessageTimers
@@ -554,6 +555,7 @@ def _services_of(node: Node) -> Services:
         ),
         timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
         search=MessageSearch(calls, search, Tracer(topics, search, node.shares, node.timers)),
+        journals=JournalReads(calls, node.shares),
         groups=groups,
         share_groups=share_groups,
         all_groups=all_groups,

@@ -439,6 +439,26 @@ ANSWERS: Final[dict[str, Any]] = {
         "is_complete": True,
         "failed?": FAILED_BROKERS,
     },
+    "readShareJournal": {
+        "topic": "orders",
+        "partition": 0,
+        "changes": [
+            Part(
+                "ShareChange",
+                {
+                    "position": 7,
+                    "at_ms": AT_MS,
+                    "group": "billing",
+                    "event": "acknowledged",
+                    "first": 0,
+                    "last": 41,
+                    "deliveries": 1,
+                },
+            )
+        ],
+        "first_position": 0,
+        "next_page_token?": "8.0",
+    },
     **{f"start{kind}": TASK for kind in ("Search", "Trace", "Redrive")},
     "listSearchTasks": {"searches": [TASK]},
     "listTraceTasks": {"traces": [TASK]},

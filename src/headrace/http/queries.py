@@ -1,10 +1,11 @@
-"""What the HTTP face offers to find out about messages: searches, traces, redrives."""
+"""What the HTTP face offers to find out about messages: searches, traces, journals, redrives."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from headrace.http.exports import ExportOperations
+from headrace.http.journals import JournalOperations
 from headrace.http.redrives import RedriveOperations
 from headrace.http.search import SearchOperations
 from headrace.http.traces import TraceOperations
@@ -20,6 +21,7 @@ def queries(services: Services) -> list[Operation]:
     return [
         *SearchOperations(services, tasks).operations,
         *ExportOperations(services).operations,
+        *JournalOperations(services).operations,
         *TraceOperations(services, tasks).operations,
         *RedriveOperations(services, tasks).operations,
     ]

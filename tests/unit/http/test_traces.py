@@ -208,3 +208,67 @@ async def test_a_batch_that_cannot_be_decoded_has_no_records_to_trace(web: Web) 
     await send(web, message(1))
     traced = await trace(web, message_id="id-1")
     assert steps(traced) == [("stored", None)]
+
+
+async def journal(web: Web, limit: int = 10_000) -> list[tuple[str, int, int, int]]:
+    """(event, first, last, deliveries) of all pages."""
+    found, query = [], {"limit": str(limit)}
+    while True:
+        path = f"/v1/topics/orders/journal/0?{urlencode(query)}"
+        status, answer = await web.ask("GET", path)
+        assert status == 200, answer
+        assert len(answer["changes"]) <= limit
+        found += answer["changes"]
+        if "next_page_token" not in answer:
+            break
+        query["page_token"] = answer["next_page_token"]
+    assert {one["group"] for one in found} <= {"workers"}
+    assert [one["position"] for one in found] == sorted(one["position"] for one in found)
+    return [(one["event"], one["first"], one["last"], one["deliveries"]) for one in found]
+
+
+@on_the_web
+async def test_a_journal_is_read_in_pages_of_any_size(web: Web) -> None:
+    await create(web)
+    assert await journal(web) == []
+    await configure(web, **{"errors.deadletterqueue.topic.name": "orders.dead"})
+    await send(web, *(message(number) for number in range(1, 5)))
+    await settle(web, nack=[await receive(web)])
+    await settle(web, ack=[await receive(web)])
+    await settle(web, dead_letter=[{"receipt": await receive(web), "reason": "broken"}])
+    expected = [
+        ("opened", 0, -1, 0),
+        ("delivery_failed", 0, 0, 1),
+        ("acknowledged", 0, 0, 2),
+        ("given_up", 1, 1, 1),
+        ("archived", 1, 1, 1),
+    ]
+    while len(await journal(web)) < len(expected):
+        await asyncio.sleep(0.01)
+    for limit in (1, 2, 10_000):
+        assert await journal(web, limit) == expected
+    assert (await web.ask("GET", "/v1/topics/orders/journal/0?page_token=x"))[0] == 400
+    assert (await web.ask("GET", "/v1/topics/orders/journal/7"))[0] == 404
+    assert (await web.ask("DELETE", "/v1/groups/workers"))[0] == 200
+    assert await journal(web) == []
+
+
+@on_the_web
+async def test_a_compacted_journal_says_where_it_begins(web: Web) -> None:
+    await create(web)
+    await configure(web, **{"share.delivery.count.limit": "10"})
+    await send(web, message(1), message(2), message(3))
+    await settle(web, ack=[await receive(web)])
+    topic = web.node.topics.get("orders")
+    hosted = await web.node.shares.watched(topic, 0)
+    hosted.shard.snapshot_bytes_min = hosted.shard._snapshot_at_bytes = 0
+    for _ in range(9):
+        await settle(web, nack=[await receive(web)])
+    while hosted.journal.log_start_offset == 0:
+        await asyncio.sleep(0.01)
+    _, answer = await web.ask("GET", "/v1/topics/orders/journal/0")
+    assert answer["first_position"] > 0
+    told = await journal(web)
+    assert told[0] == ("opened", 0, 0, 0)
+    assert told[1][:3] == ("delivery_failed", 1, 1)
+    assert "acknowledged" not in {event for event, *_ in told}

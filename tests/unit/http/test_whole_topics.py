@@ -210,6 +210,8 @@ async def test_any_broker_finds_and_traces_the_messages_of_all(cluster):
         for number in range(COUNT):
             one = await web.ok("GET", f"{PATH}/trace?partition={number}&offset=0")
             assert [event["event"] for event in one["events"]] == ["stored"]
+            kept = await web.ok("GET", f"{PATH}/journal/{number}")
+            assert (kept["changes"], kept["first_position"]) == ([], 0)
     await cluster.kill(2)
     await until(lambda: set(cluster.owners()) == {1})
     whole = await webs[0].ok("GET", f"{PATH}/messages?message_id=id&time_ms=30000")

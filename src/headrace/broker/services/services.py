@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.group_figures import Lag
     from headrace.broker.services.group_service import GroupService
     from headrace.broker.services.health import Health
+    from headrace.broker.services.journal_reads import JournalReads
     from headrace.broker.services.letter_desk import LetterDesk
     from headrace.broker.services.message_search import MessageSearch
     from headrace.broker.services.message_timers import MessageTimers
@@ -67,6 +68,8 @@ class Services:
     timers: MessageTimers
     """Delayed and half messages."""
     search: MessageSearch
+    journals: JournalReads
+    """Of share groups."""
     groups: GroupAdministration
     """Those that this broker coordinates."""
     all_groups: GroupService

@@ -203,6 +203,19 @@ class SharePartitions:
         hosted = await self._hosted_or_none(topic, number)
         return None if hosted is None else hosted.journal
 
+    async def numbered_groups(self, topic: Topic, number: int) -> dict[int, str]:
+        """The groups that have begun on the partition, by their number in its journal.
+
+        Raises as `journal`, and CoordinatorLoading.
+        """
+        hosted = await self._hosted_or_none(topic, number)
+        if hosted is None:
+            return {}
+        await hosted.ask(DescribeCommand([]))  # once its machine is loaded
+        machine = hosted.shard.machine
+        assert isinstance(machine, ShareMachine)
+        return {group.number: group_id for group_id, group in machine.groups.items()}
+
     async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
         """Reset the group to `offset`; in-flight state is dropped."""
         hosted = await self._host.open(topic, number)
