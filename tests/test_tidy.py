@@ -23,7 +23,8 @@ TREES = (
     SOURCE,
     SOURCES / "headrace_verify",
     SOURCES / "headrace_bench",
-    SOURCES / "pyspark_headrace",  # one module of the distribution headrace, found by its name
+    SOURCES / "pyspark_headrace",  # modules of the distribution headrace, found by their names
+    SOURCES / "pyspark_headrace_journal",
 )
 
 MODULE_LINES_MAX = 700  # where to cut below that is for readers to judge

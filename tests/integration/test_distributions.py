@@ -66,7 +66,8 @@ def wheels(request, tmp_path_factory, sources) -> dict[str, Path]:
 
 def packages_of(name: str) -> set[str]:
     """Spark looks for its data sources in packages of their own names."""
-    return {name, "pyspark_headrace"} if name == "headrace" else {name}
+    own = {name, "pyspark_headrace", "pyspark_headrace_journal"}
+    return own if name == "headrace" else {name}
 
 
 def contents(wheel: Path) -> list[str]:

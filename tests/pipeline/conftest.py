@@ -25,10 +25,15 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory):
+def broker_process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("broker")
     with BrokerProcess(folder / "data", folder / "log") as process:
-        yield process.kafka
+        yield process
+
+
+@pytest.fixture(scope="session")
+def broker(broker_process):
+    return broker_process.kafka
 
 
 @pytest.fixture(scope="session")

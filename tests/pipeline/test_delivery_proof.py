@@ -1,5 +1,6 @@
 """A proof of delivery finds exactly what was lost, doubled or left, against a plain count."""
 
+import http.client
 import json
 import random
 from collections import Counter, defaultdict
@@ -207,3 +208,183 @@ def test_records_that_a_group_gave_up_are_not_acknowledged(broker, topic, spark)
     found = prove_delivery(config, spark=spark)
     assert found["problems"] == [f"workers: 2 given up to dead letters ({topic}-0:3, {topic}-0:17)"]
     assert found["groups"][0]["acknowledged"] == 18
+
+
+class Queue:
+    """A share group over HTTP, and what it did, in plain Python."""
+
+    def __init__(self, broker_process, topic, group, **settings):
+        self._address, self._path = broker_process.http, f"/v1/queues/{topic}/{group}"
+        wanted = {"share.auto.offset.reset": "earliest", **settings}
+        self.ask("PATCH", f"/v1/groups/{group}/config", {"set": wanted})
+        self.attempts = Counter()
+        self.acknowledged, self.given_up = set(), set()
+
+    def ask(self, method, path, body):
+        connection = http.client.HTTPConnection(self._address, timeout=60)
+        try:
+            headers = {"content-type": "application/json"}
+            connection.request(method, path, json.dumps(body), headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            assert response.status < 300, answer
+            return answer
+        finally:
+            connection.close()
+
+    def receive(self, count):
+        """(place, receipt) of the next messages."""
+        got = self.ask("POST", f"{self._path}/receive", {"max": count})["messages"]
+        return [((one["partition"], one["offset"]), one["receipt"]) for one in got]
+
+    def settle(self, received, decide):
+        """Settle each as `decide(place)` says: ack, nack or dead_letter."""
+        body = defaultdict(list)
+        for place, receipt in received:
+            how = decide(place)
+            body[how].append({"receipt": receipt} if how == "dead_letter" else receipt)
+            self.attempts[place] += 1
+            if how == "ack":
+                self.acknowledged.add(place)
+            elif how == "dead_letter":
+                self.given_up.add(place)
+        answer = self.ask("POST", f"{self._path}/settle", body)
+        assert all(result["ok"] for result in answer["results"])
+
+
+def places_of(spans):
+    return {
+        (int(number), offset)
+        for number, pairs in spans.items()
+        for low, high in pairs
+        for offset in range(low, high + 1)
+    }
+
+
+def test_a_share_groups_journal_proves_delivered_equal_acknowledged(
+    broker, broker_process, topic, spark
+):
+    """With loss, duplicates, failed deliveries and dead letters, against plain Python."""
+    chance = random.Random(29)
+    lost = {("a", 7), ("a", 8), ("b", 0)}
+    sends = [
+        (name, number, chance.randrange(PARTITIONS))
+        for name, count in (("a", 150), ("b", 60))
+        for number in range(count)
+        if (name, number) not in lost
+    ]
+    sends += [("a", 20, 0), ("a", 21, 2)]
+    chance.shuffle(sends)
+    publish(broker, topic, sends)
+    group = f"{topic}-workers"
+    queue = Queue(broker_process, topic, group, **{"share.delivery.count.limit": "10"})
+    while len(queue.acknowledged) < 100:
+        queue.settle(
+            queue.receive(20),
+            lambda _: chance.choices(["ack", "nack", "dead_letter"], [70, 25, 5])[0],
+        )
+    failed = queue.receive(5)
+    queue.settle(failed, lambda _: "nack")
+    held = queue.receive(3)  # in delivery during the proof
+    config = DeliveryConfig(
+        Connection(broker), topic, http=broker_process.http,
+        sent={"a": Sent(0, 149), "b": Sent(0, 59)},
+        groups=(GroupPosition(group, {topic: {"0": 0, "1": 0, "2": 0}}, "share"),),
+    )  # fmt: skip
+    found = prove_delivery(config, spark=spark)
+    (told,) = found["groups"]
+    stored = Counter(partition for *_, partition in sends)
+    everything = {(p, o) for p, count in stored.items() for o in range(count)}
+    tried = {place for place, count in queue.attempts.items() if count}
+    assert found["verdict"] == "failed"
+    assert told["acknowledged"] == len(queue.acknowledged)
+    assert told["journal"]["delivered"] == len(tried)
+    again = {place for place, count in queue.attempts.items() if count > 1}
+    assert told["journal"]["redelivered"] == len(again)
+    spans = {name: places_of(one) for name, one in told["journal"]["spans"].items()}
+    expected = {
+        "failed": tried - queue.acknowledged - queue.given_up,
+        "dead": queue.given_up,
+        "undelivered": everything - tried,
+    }
+    assert spans == {name: one for name, one in expected.items() if one}
+    assert {
+        (one["producer"], number)
+        for one in found["producers"]
+        for low, high in one["missing_spans"]
+        for number in range(low, high + 1)
+    } == lost
+    order = Counter()
+    by_producer = Counter()
+    for producer, _, partition in sends:
+        by_producer[producer] += (partition, order[partition]) in queue.acknowledged
+        order[partition] += 1
+    # by sequence: a duplicate is one message
+    assert [one["duplicates"] for one in found["producers"]] == [2, 0]
+    assert all(
+        by_producer[one["producer"]] - one["duplicates"]
+        <= one["acknowledged"][group]
+        <= by_producer[one["producer"]]
+        for one in found["producers"]
+    )
+    assert verify(json.loads(json.dumps(found))) == []
+    wrong = json.loads(json.dumps(found))
+    wrong["groups"][0]["journal"]["records"]["failed"] = 0
+    assert verify(wrong) != []
+    queue.settle(held, lambda _: "ack")
+
+
+def test_a_share_group_that_acknowledged_everything_is_proven(broker, broker_process, topic, spark):
+    publish(broker, topic, [("a", number, number % PARTITIONS) for number in range(90)])
+    group = f"{topic}-workers"
+    queue = Queue(broker_process, topic, group)
+    queue.settle(queue.receive(10), lambda place: "nack")
+    while len(queue.acknowledged) < 90:
+        queue.settle(queue.receive(30), lambda place: "ack")
+    position = GroupPosition(group, {topic: {"0": 30, "1": 30, "2": 30}}, "share")
+    config = DeliveryConfig(
+        Connection(broker), topic, groups=(position,), http=broker_process.http,
+        sent={"a": Sent(0, 89)},
+    )  # fmt: skip
+    found = prove_delivery(config, spark=spark)
+    assert (found["verdict"], found["problems"], found["not_proven"]) == ("proven", [], [])
+    assert found["groups"][0]["journal"]["delivered"] == 90
+    assert found["groups"][0]["journal"]["redelivered"] == 10
+    without = prove_delivery(replace(config, http=None), spark=spark)
+    assert without["verdict"] == "not proven"
+    # an administrator moves the group's start past what it has not seen, and the same again
+    publish(broker, topic, [("a", number, 0) for number in range(90, 100)])
+    offsets = [{"topic": topic, "partition": 0, "position": "latest"}]
+    queue.ask("PUT", f"/v1/groups/{group}/offsets", {"offsets": offsets})
+    moved = prove_delivery(replace(config, sent={"a": Sent(0, 99)}), spark=spark)
+    assert moved["groups"][0]["acknowledged"] == 90
+    assert places_of(moved["groups"][0]["journal"]["spans"]["skipped"]) == {
+        (0, offset) for offset in range(30, 40)
+    }
+    assert moved["verdict"] == "failed"
+
+
+def test_the_journal_source_has_offsets_of_consumer_groups_and_says_what_is_wrong(
+    broker, broker_process, topic, spark
+):
+    publish(broker, topic, [("a", number, number % PARTITIONS) for number in range(30)])
+    commit(broker, topic, f"{topic}-readers", {0: 10, 2: 4})
+    given = {"bootstrap.servers": broker, "subscribe": topic, "http": broker_process.http}
+
+    def read(**options):
+        return spark.read.format("headrace-journal").options(**given, **options).load()
+
+    rows = read().collect()
+    assert {(row.group_name, row.event, row.partition, row.last_offset) for row in rows} == {
+        (f"{topic}-readers", "committed", 0, 9),
+        (f"{topic}-readers", "committed", 2, 3),
+    }
+    assert read(groups="others").count() == 0
+    for options, message in (
+        ({"http": ""}, "Set the option http"),
+        ({"htpt": "x"}, "Unknown option 'htpt'"),
+        ({"http": "nowhere"}, "must be .https://.host:port"),
+        ({"subscribe": "absent"}, "There is no topic 'absent'"),
+    ):
+        with pytest.raises(Exception, match=message):
+            spark.read.format("headrace-journal").options(**given | options).load().count()

@@ -36,6 +36,7 @@ from headrace.cli.pipeline_session import (
     spark_for,
     window_options,
 )
+from headrace.cli.web import HTTP, http_address
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -90,6 +91,7 @@ def proof_options(command: Command) -> Command:
               help="Write the certificate to this file.")  # fmt: skip
 @KEY_FILE
 @window_options
+@HTTP
 @MASTER
 @RESULT_AS_JSON
 @click.pass_obj
@@ -133,13 +135,16 @@ def make_proof(
             USAGE,
         )
     job = job_module("jobs.delivery_proof")
+    groups = tuple(_position(session, topic, name, options) for name in options["groups"])
+    has_shares = any(one.type == SHARE for one in groups)
     every = options.get("every")
     config = job.DeliveryConfig(
         connection_of(session),
         topic,
         bounds=bounds,
         table=options["table"],
-        groups=tuple(_position(session, topic, name, options) for name in options["groups"]),
+        groups=groups,
+        http=_http_or_none(session) if has_shares else None,
         sent=_sent(options["sent"], job) or None,
         bucket_ms=None if every is None else int(every * 1000),
         cluster_id=session.identify(),
@@ -148,6 +153,15 @@ def make_proof(
     )
     found: dict[str, Any] = job.prove_delivery(config, spark=spark)
     return found
+
+
+def _http_or_none(session: CliSession) -> str | None:
+    """Where journals of share groups are read; brokers without HTTP leave more unproven."""
+    try:
+        return http_address(session)
+    except CommandFailed as failure:
+        say(f"share groups' journals are not read: {failure}")
+        return None
 
 
 def _position(session: CliSession, topic: str, name: str, options: dict[str, Any]) -> Any:
@@ -225,7 +239,10 @@ def equation(found: dict[str, Any]) -> str:
     if found["archived"] is not None:
         archived = sum(side["distinct"] for side in found["archived"]["partitions"].values())
         parts.append(f"archived {archived:,}")
-    parts += [f"acknowledged by {one['group']} {one['acknowledged']:,}" for one in found["groups"]]
+    for one in found["groups"]:
+        if "journal" in one:
+            parts.append(f"delivered to {one['group']} {one['journal']['delivered']:,}")
+        parts.append(f"acknowledged by {one['group']} {one['acknowledged']:,}")
     twice = sum(one["duplicates"] for one in found["producers"])
     gaps = sum(len(one["missing_spans"]) for one in found["producers"])
     return f"{' | '.join(parts)}; {twice:,} duplicates, {gaps:,} gaps"

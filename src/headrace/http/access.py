@@ -136,9 +136,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "deleteQuota": needs(cluster(SET)),
     "findMessages": _MESSAGES,
     "traceMessage": _MESSAGES,
-    "readShareJournal": needs(
-        _topic(READ), *_shown(DESCRIBE, ResourceType.GROUP, "changes.group")
-    ),
+    "readShareJournal": needs(_topic(READ), *_shown(DESCRIBE, ResourceType.GROUP, "changes.group")),
     "exportMessages": needs(_topic(READ)),
     "startSearch": needs(_topic(READ, "body.topic")),
     "startTrace": needs(_topic(READ, "body.topic")),

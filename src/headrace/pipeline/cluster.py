@@ -103,6 +103,33 @@ class ClusterClient:
         facts = self.describe([topic]).get(topic)
         return None if facts is None else facts.topic_id
 
+    def cluster_id(self) -> str:
+        """Return the cluster's id. Raises BrokerUnavailable."""
+        with _asking("describe the cluster"):
+            described = self.admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
+            return str(described.result(REQUEST_TIMEOUT_S).cluster_id)
+
+    def committed_of(self, groups: frozenset[str] | None) -> dict[str, Offsets]:
+        """Return the committed offsets of these consumer groups, of all of them by default; groups
+        of other kinds have none. Raises BrokerUnavailable."""
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        with _asking("read committed offsets"):
+            if groups is None:
+                listed = self.admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S)
+                valid = listed.result(REQUEST_TIMEOUT_S).valid
+                groups = frozenset(one.group_id for one in valid)
+            found = {}
+            for group in sorted(groups):  # librdkafka takes one group in a request
+                future = self.admin.list_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_TIMEOUT_S
+                )[group]
+                parts = future.result(REQUEST_TIMEOUT_S).topic_partitions or []
+                found[group] = build(
+                    [(p.topic, p.partition, p.offset) for p in parts if p.offset >= 0]
+                )
+            return found
+
     def describe(self, topics: list[str]) -> dict[str, TopicFacts]:
         """Return those of the named topics that exist, in that order.
 

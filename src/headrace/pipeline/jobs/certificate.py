@@ -16,7 +16,9 @@ from typing import Any, Final
 from headrace.pipeline.errors import OptionInvalid
 
 FORMAT: Final = "headrace-delivery-certificate"  # do not change: stored
-VERSION: Final = 1  # do not change: stored
+VERSION: Final = 2  # do not change: stored
+VERSIONS: Final = (1, VERSION)
+"""Version 1 had no groups with a journal."""
 PROVEN, FAILED, NOT_PROVEN = "proven", "failed", "not proven"
 _SEALS: Final = ("sha256", "hmac_sha256")
 _SHOWN_MAX: Final = 20
@@ -36,8 +38,8 @@ def sealed(document: dict[str, Any], key: bytes | None = None) -> dict[str, Any]
 
 def verify(document: dict[str, Any], key: bytes | None = None) -> list[str]:
     """What is wrong with a certificate; empty if its hashes and its verdict hold."""
-    if document.get("format") != FORMAT or document.get("version") != VERSION:
-        return [f"not a certificate of format {FORMAT} {VERSION}"]
+    if document.get("format") != FORMAT or document.get("version") not in VERSIONS:
+        return [f"not a certificate of format {FORMAT} {VERSION} or earlier"]
     body = {name: value for name, value in document.items() if name not in _SEALS}
     wrong = []
     if not hmac.compare_digest(str(document.get("sha256")), _hash(body)):
@@ -77,6 +79,9 @@ def judge(body: dict[str, Any]) -> tuple[list[str], list[str]]:
     _judge_producers(body, problems, not_proven)
     _judge_table(body, problems, not_proven)
     for group in body["groups"]:
+        if "journal" in group:
+            _judge_journal(body, group, problems, not_proven)
+            continue
         _judge_group(body, group, problems, not_proven)
     return problems, not_proven
 
@@ -156,6 +161,35 @@ def _judge_group(
             f"{name}: whether records before its first start were delivered, because the group does"
             " not start at the earliest record (share.auto.offset.reset)"
         )
+
+
+_UNACKNOWLEDGED: Final = {
+    "failed": "delivered, not acknowledged",
+    "dead": "given up or expired, not acknowledged",
+    "skipped": "skipped: the group's start was moved past them",
+    "undelivered": "not delivered, or in delivery",
+}
+_UNDECIDED: Final = {
+    "unknown": "finished before the group's journal was compacted: whether acknowledged",
+    "before": "stored before the group's first start: whether it should have had them",
+}
+
+
+def _judge_journal(
+    body: dict[str, Any], group: dict[str, Any], problems: list[str], not_proven: list[str]
+) -> None:
+    """By what the group's journal says of each record."""
+    journal, name = group["journal"], group["group"]
+    for outcomes, lines in ((_UNACKNOWLEDGED, problems), (_UNDECIDED, not_proven)):
+        for outcome, words in outcomes.items():
+            if count := journal["records"][outcome]:
+                places = "; ".join(
+                    f"{body['topic']}-{number}: offsets {_spans(spans)}"
+                    for number, spans in sorted(
+                        journal["spans"][outcome].items(), key=lambda item: int(item[0])
+                    )
+                )
+                lines.append(f"{name}: {count} {words} ({places})")
 
 
 _EMPTY_SIDE: Final = {"count": 0, "distinct": 0, "fingerprint": [0, 0]}

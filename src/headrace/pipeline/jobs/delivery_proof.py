@@ -3,7 +3,8 @@
 Invariants: reads only. One producer's records carry a name and a sequence (the headers of named
 sequences by default, or any SQL over the record); a producer's own count (`sent`) says what must be
 there. The log is read once per window; the table at one snapshot; a group's progress is given by
-the caller, who read it before the log, so that nothing counts as acknowledged that was not.
+the caller, who read it before the log, so that nothing counts as acknowledged that was not. What a
+share group did with each record is read from its journals, if the caller says where (`http`).
 The verdict is not decided here: `certificate.judge` derives it from the figures.
 """
 
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.pipeline.catalog import TableName
+from headrace.pipeline.jobs import outcomes
 from headrace.pipeline.jobs.certificate import sealed
 from headrace.pipeline.jobs.headers import (
     PRODUCER,
@@ -24,6 +26,7 @@ from headrace.pipeline.jobs.headers import (
     text_header,
 )
 from headrace.pipeline.jobs.letters import read_letters
+from headrace.pipeline.jobs.outcomes import GroupJournal
 from headrace.pipeline.jobs.reconcile import Side, sides_by_offset
 from headrace.pipeline.jobs.windows import (
     WHOLE_LOG,
@@ -84,6 +87,12 @@ class DeliveryConfig:
     bucket_ms: int | None = None
     cluster_id: str | None = None
     key: bytes | None = field(default=None, repr=False)
+    http: str | None = None
+    """The HTTP interface of a broker, where share groups' journals are read."""
+
+    def has_journal(self, group: GroupPosition) -> bool:
+        """Whether what the group did with each record can be read."""
+        return self.http is not None and group.type == "share"
 
 
 def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
@@ -94,12 +103,13 @@ def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
     cluster = config.connection.cluster
     window = resolve_window(cluster, (config.topic,), config.bounds)
     log = read_window(spark, config.connection, window)
-    records = _numbered(config, log).persist()
+    letters = {one.group: _letters(config, spark, one) for one in config.groups}
+    records = _with_outcomes(config, _numbered(config, log), window, letters).persist()
     try:
         stored = sides_by_offset(log)
         archived, whole = _archived(config, window, log, spark, stored)
         producers = _producers(config, records, whole)
-        groups = [_group(config, spark, one, window, records) for one in config.groups]
+        groups = [_group(config, one, window, records, letters) for one in config.groups]
         body = {
             "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "cluster_id": config.cluster_id,
@@ -337,39 +347,111 @@ def spans_by_partition(places: Any) -> dict[str, list[list[int]]]:
 # --- groups ----------------------------------------------------------------------------------
 
 
+def _letters(config: DeliveryConfig, spark: Any, group: GroupPosition) -> Any:
+    """Where the group's dead letters of the topic come from; None if no topic of them is known.
+
+    A redriven letter is a record of its own; the one that was given up stays given up.
+    """
+    if not group.dead_letters:
+        return None
+    letters = read_letters(spark, config.connection, group.dead_letters)
+    mine = letters.where(
+        f"origin_topic = {quoted(config.topic)} AND consumer = {quoted(group.group)}"
+    )
+    return mine.selectExpr("origin_partition AS partition", "origin_offset AS offset").distinct()
+
+
+def _letters_known(config: DeliveryConfig, group: GroupPosition) -> bool:
+    return bool(group.dead_letters) and _are_complete(config, group.dead_letters)
+
+
+def _with_outcomes(
+    config: DeliveryConfig, records: Any, window: Window, letters: Mapping[str, Any]
+) -> Any:
+    """What the journals say of each record: `outcome_<n>`, `attempts_<n>`, and `acknowledged_<n>`
+    by them."""
+    for index, group in enumerate(config.groups):
+        if not config.has_journal(group) or config.http is None:
+            continue
+        journal = GroupJournal(config.connection, config.http, group.group)
+        changes = journal.changes(records.sparkSession, config.topic)
+        # what a compacted journal does not tell, letters do, if all records were the group's
+        is_told = group.from_start and _letters_known(config, group)
+        known = letters[group.group] if is_told else None
+        found = outcomes.with_outcomes(records, changes, config.topic, window, known)
+        flag = f"acknowledged_{index}"
+        records = found.selectExpr(
+            *(name for name in records.columns if name != flag),
+            f"outcome = '{outcomes.ACKNOWLEDGED}' AS {flag}",
+            f"outcome AS outcome_{index}",
+            f"attempts AS attempts_{index}",
+        )
+    return records
+
+
 def _group(
-    config: DeliveryConfig, spark: Any, group: GroupPosition, window: Window, records: Any
+    config: DeliveryConfig,
+    group: GroupPosition,
+    window: Window,
+    records: Any,
+    letters: Mapping[str, Any],
 ) -> dict[str, Any]:
-    flag = f"acknowledged_{config.groups.index(group)}"
+    index = config.groups.index(group)
+    flag = f"acknowledged_{index}"
     finished = records.where(flag)
-    dead = None
-    if group.dead_letters:
-        # A redriven letter is a record of its own; the one that was given up stays given up.
-        letters = read_letters(spark, config.connection, group.dead_letters)
-        mine = letters.where(
-            f"origin_topic = {quoted(config.topic)} AND consumer = {quoted(group.group)}"
-        ).selectExpr("origin_partition AS partition", "origin_offset AS offset")
-        dead = mine.distinct().join(records.select(*_PLACE), _PLACE)
-    dead_count = 0 if dead is None else dead.count()
-    finished_count = finished.count()
-    shown = [] if dead is None else dead.orderBy(*_PLACE).limit(10).collect()
-    return {
+    figures = {
         "group": group.group,
         "type": group.type,
-        "finished": finished_count,
-        "acknowledged": finished_count - dead_count,
-        "dead": dead_count,
-        "dead_shown": ", ".join(f"{config.topic}-{row[0]}:{row[1]}" for row in shown),
-        "letters_known": bool(group.dead_letters) and _are_complete(config, group.dead_letters),
         "from_start": group.from_start,
-        "unfinished": spans_by_partition(
-            records.where(f"NOT {flag}").select("partition", "offset")
-        ),
+        "letters_known": _letters_known(config, group),
         "unknown": [
             str(partition)
             for topic, partition, _ in walk(window.end)
             if offset_of(group.offsets, topic, partition, -1) < 0
         ],
+    }
+    if config.has_journal(group):
+        return figures | _by_journal(records, index)
+    mine = letters[group.group]
+    dead = None if mine is None else mine.join(records.select(*_PLACE), _PLACE)
+    dead_count = 0 if dead is None else dead.count()
+    finished_count = finished.count()
+    shown = [] if dead is None else dead.orderBy(*_PLACE).limit(10).collect()
+    return figures | {
+        "finished": finished_count,
+        "acknowledged": finished_count - dead_count,
+        "dead": dead_count,
+        "dead_shown": ", ".join(f"{config.topic}-{row[0]}:{row[1]}" for row in shown),
+        "unfinished": spans_by_partition(
+            records.where(f"NOT {flag}").select("partition", "offset")
+        ),
+    }
+
+
+def _by_journal(records: Any, index: int) -> dict[str, Any]:
+    """The figures of a share group whose journal was read."""
+    from pyspark.sql.functions import expr
+
+    outcome, attempts = f"outcome_{index}", f"attempts_{index}"
+    counted = records.groupBy(outcome).agg(
+        expr("count(*) AS records"),
+        expr(f"count_if({attempts} > 0) AS delivered"),
+        expr(f"count_if({attempts} > 1) AS redelivered"),
+    )
+    found = {row[outcome]: row for row in counted.collect()}
+    counts = {name: found[name]["records"] if name in found else 0 for name in outcomes.ALL}
+    return {
+        "acknowledged": counts[outcomes.ACKNOWLEDGED],
+        "journal": {
+            "delivered": sum(row["delivered"] for row in found.values()),
+            "redelivered": sum(row["redelivered"] for row in found.values()),
+            "records": counts,
+            "spans": {
+                name: spans_by_partition(records.where(f"{outcome} = '{name}'").select(*_PLACE))
+                for name in outcomes.ALL
+                if counts[name] and name not in (outcomes.ACKNOWLEDGED, outcomes.FILTERED)
+            },
+        },
     }
 
 
