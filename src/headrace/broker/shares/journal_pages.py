@@ -91,12 +91,12 @@ async def read_page(
                 if record.offset < at:
                     continue
                 found = _changes(record.key, record.value, groups)
-                for index, (group_id, *change) in enumerate(found):
+                for index, row in enumerate(found):
                     if record.offset == start[0] and index < skipped:
                         continue
                     if len(changes) >= count_max:
                         return JournalPage(changes, first_position, (record.offset, index))
-                    changes.append(Change(record.offset, record.timestamp_ms, group_id, *change))
+                    changes.append(Change(record.offset, record.timestamp_ms, *row))
             at = header.last_offset + 1
             if loop.time() >= deadline_s and at < journal.high_watermark:
                 return JournalPage(changes, first_position, (at, 0))
