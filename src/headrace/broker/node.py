@@ -89,6 +89,7 @@ from headrace.broker.services.storage_figures import (
     tiering_figures,
     topic_figures,
 )
+from headrace.broker.services.stored_reads import StoredReads
 from headrace.broker.services.topic_service import TopicService
 from headrace.broker.services.trace import Tracer
 from headrace.broker.settings.kinds import HostAndPort
@@ -550,6 +551,7 @@ def _services_of(node: Node) -> Services:
         appends=node.appends,
         sends=sends,
         reads=reads,
+        stored_reads=StoredReads(node.tasks, node.clock),
         queues=QueueService(
             owners, node.shares, configs, groups, node.clock, node.randomness, node.tasks
         ),

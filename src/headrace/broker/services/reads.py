@@ -4,7 +4,7 @@ protocol of their own.
 Invariants: knows no protocol. Any broker accepts a read; the owner of each partition carries it
 out. What one read returns is bounded by records and bytes. A follower is sent what it asks for and
 nothing is read ahead, so one that reads slowly costs no memory. Batches that cannot be decoded are
-named and passed over. Kafka's Fetch, which returns stored bytes, is not served here.
+named and passed over. Stored bytes are read by `stored_reads`.
 """
 
 from __future__ import annotations

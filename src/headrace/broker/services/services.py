@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.reassignments import Reassignments
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
+    from headrace.broker.services.stored_reads import StoredReads
     from headrace.broker.services.topic_service import TopicService
     from headrace.broker.shares.dead_letters import DeadLetters
     from headrace.broker.shares.share_groups import ShareGroups
@@ -64,6 +65,8 @@ class Services:
     sends: RecordSends
     """Records of any partition."""
     reads: Reads
+    stored_reads: StoredReads
+    """Of this broker's partitions, as they are stored."""
     queues: QueueService
     timers: MessageTimers
     """Delayed and half messages."""

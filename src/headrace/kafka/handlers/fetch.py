@@ -16,16 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from headrace.broker.security.authorizer import Operation
-from headrace.broker.services.cold_reads import WAIT_MS, WAIT_WITH_DATA_MS, ColdReads
 from headrace.broker.services.long_poll import LongPoll
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import (
     HeadraceError,
-    LeaderEpochFenced,
-    LeaderEpochUnknown,
     NotOwner,
     OffsetOutOfRange,
-    TopicUnknown,
 )
 from headrace.kafka.apis import FETCH
 from headrace.kafka.error_codes import code_of
@@ -43,10 +39,8 @@ from headrace.kafka.wire.fetch import (
     write_fetch,
 )
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import Fetched, Miss, aborted_now, check_offset
-from headrace.records.batch import iterate_headers
+from headrace.log.reading import Miss, aborted_now, check_offset
 from headrace.runtime.file_bytes import FileBytes, in_memory
-from headrace.runtime.rate_limited_warnings import RateLimitedWarnings
 
 if TYPE_CHECKING:
     from headrace.broker.services.services import Services
@@ -54,7 +48,6 @@ if TYPE_CHECKING:
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
     from headrace.kafka.connection_memory import ResponseMemory
     from headrace.kafka.request_figures import RequestFigures
-    from headrace.records.batch import Buffer
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
 
@@ -70,7 +63,6 @@ BATCH_BYTES: Final = 1024 * 1024
 EMPTY: Final = b""
 _HEAD: Final = Struct(">ii")
 _FLEXIBLE_HEAD: Final = Struct(">iib")
-NOTHING: Final = Fetched(EMPTY)
 _NONE: Final[dict[bytes, Any]] = {}
 
 
@@ -141,8 +133,6 @@ class FetchHandler:
         self._responses = responses
         self._bytes_max = config.fetch_bytes_max
         self.loop = asyncio.get_running_loop()
-        self._cold = ColdReads(tasks)
-        self._warnings = RateLimitedWarnings(log, services.clock)
         self._quotas = services.quotas
         self._rights = TopicRights(services, Operation.READ, "Fetch")
         self._gate: Gate | None = services.cluster.guard
@@ -364,67 +354,30 @@ class FetchHandler:
 
     async def _read_slowly(self, fetch: _Fetch) -> None:
         self._begin_reading(fetch)
-        results: dict[int, FetchResult] = {}
-        left, size, is_cold_due = self._responses.grant(fetch.bytes_max), 0, False
-        fetch.reply.hold(min(left, sum(wanted.bytes_max for wanted in fetch.wanted)))
+        bytes_max = self._responses.grant(fetch.bytes_max)
+        fetch.reply.hold(min(bytes_max, sum(wanted.bytes_max for wanted in fetch.wanted)))
         pairs = list(zip(fetch.wanted, fetch.partitions, strict=True))
-        # Object storage comes last: it must not delay local data.
-        for at in sorted(range(len(pairs)), key=lambda at: self._is_cold(*pairs[at])):
-            wanted, partition = pairs[at]
-            if not isinstance(partition, PartitionLog):
-                results[at] = self._failed(fetch, wanted, partition)
-                continue
-            try:
-                found = await self._read_waiting(
-                    partition, wanted, left, size, fetch.request.isolation
-                )
-            except HeadraceError as error:
-                if not error.fields.get("is_objects") and not _is_expected(partition, error):
-                    name = partition.name
-                    self._warnings.warn(name, f"{name} cannot be read: {error}")
-                results[at] = self._failed(fetch, wanted, error, partition)
-                continue
-            if found is None:
-                found, is_cold_due = NOTHING, True
-            size += len(found.data)
-            left -= len(found.data)
-            partition.traffic.went(_count(found.data), len(found.data))
-            results[at] = _result(wanted, partition, found.data, found.aborted)
+        read = await self._services.stored_reads.read(pairs, bytes_max, fetch.request.isolation)
         if fetch.reply.connection.transport is None:
             return  # the client has disconnected meanwhile
+        results: list[FetchResult] = []
+        has_error = False
+        for (wanted, partition), found in zip(pairs, read.found, strict=True):
+            if isinstance(partition, PartitionLog) and not isinstance(found, HeadraceError):
+                results.append(_result(wanted, partition, found.data, found.aborted))
+                continue
+            assert isinstance(found, HeadraceError), "only a partition has data"
+            known = partition if isinstance(partition, PartitionLog) else None
+            results.append(self._failed(fetch, wanted, found, known))
+            has_error = True
         fetch.is_done = False
-        is_empty = not size and not any(result.error_code for result in results.values())
         may_wait = fetch.request.wait_ms_max > 0 and fetch.request.bytes_min > 0
-        if is_empty and may_wait and not is_cold_due:
+        if not read.size and not has_error and may_wait and not read.is_cold_due:
             fetch.reply.hold(0)
             self._wait(fetch)
             self._look(fetch, is_first=False)
         else:
-            self._answer(fetch, [results[at] for at in range(len(pairs))])
-
-    def _is_cold(self, wanted: FetchPartition, partition: PartitionLog | HeadraceError) -> bool:
-        return isinstance(partition, PartitionLog) and self._cold.is_cold(partition, wanted.offset)
-
-    async def _read_waiting(
-        self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int, isolation: int
-    ) -> Fetched | None:
-        """The records of one partition, waiting for the disk; None: not yet available from object
-        storage."""
-        if partition.is_deleted:
-            raise TopicUnknown(f"{partition.name} was deleted")
-        await partition.wait_loaded()
-        partition.check_leader_epoch(wanted.leader_epoch)
-        if left <= 0 and size:
-            check_offset(partition, wanted.offset)
-            return NOTHING
-        limit = min(wanted.bytes_max, max(left, 0))
-        found: Fetched | None
-        if self._is_cold(wanted, partition):
-            wait_ms = WAIT_WITH_DATA_MS if size else WAIT_MS
-            found = await self._cold.fetch(partition, wanted.offset, limit, isolation, wait_ms)
-        else:
-            found = await partition.reader.fetch(wanted.offset, limit, isolation)
-        return NOTHING if size and found is not None and len(found.data) > left else found
+            self._answer(fetch, results)
 
     # --- waits and responses -----------------------------------------------------------------
 
@@ -511,20 +464,6 @@ class FetchHandler:
         code = code_of(error)
         self._figures.failed(FETCH, code)
         return FetchResult(*wanted[:2], code, mark, stable, start, EMPTY, hint=hint)
-
-
-def _count(data: Buffer) -> int:
-    """How many records these batches span."""
-    return sum(header.last_offset_delta + 1 for _, header in iterate_headers(data))
-
-
-_ANSWERS = (LeaderEpochFenced, LeaderEpochUnknown, NotOwner, OffsetOutOfRange, TopicUnknown)
-
-
-def _is_expected(partition: PartitionLog, error: HeadraceError) -> bool:
-    """Whether it is a normal outcome rather than a fault: the topic was deleted, or the client lags
-    behind."""
-    return partition.is_deleted or isinstance(error, _ANSWERS)
 
 
 def _result(
