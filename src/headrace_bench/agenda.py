@@ -93,9 +93,12 @@ def turns(
 
 def _load_s(load: Load, name: str, length: float) -> float:
     tool_s = _TOOL_START_S.get(name, _TOOL_S)
+    if load.kind == "delayed":  # of its own length, however short the run is
+        return load.window.whole_s
     whole_s = _refill_s(load) * length + tool_s + load.window.whole_s * length
+    is_own = load.kind in ("produce", "consume", "latency") and load.name.startswith("beside")
     if (
-        name == "rocketmq" and load.kind != "queue"
+        name == "rocketmq" and is_own
     ):  # it has only one kind; its warm-up ends with its first report
         return tool_s + load.window.seconds * length + _TOOL_S if load.kind == "produce" else 0.0
     if load.kind == "consume" and name in SIDES:

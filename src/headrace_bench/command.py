@@ -15,11 +15,10 @@ import click
 from headrace.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace_bench.figures import Figures
-    from headrace_bench.growth import Series
-    from headrace_bench.loads import Load
+    from headrace_bench.side_page import Part
     from headrace_bench.workloads import Workload
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -71,10 +70,10 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
     """Measure Headrace, Apache Kafka and other installed systems.
 
     Workloads that begin with `beside` run on every system: one at a time is started, measured and
-    stopped, round by round. The others compare only with Apache Kafka, in turn, and give verdicts.
+    stopped, round by round; those that begin with `rocketmq` on Headrace and RocketMQ, with
+    RocketMQ's own protocol. The others compare only with Apache Kafka, in turn, and give verdicts.
     """
-    from headrace_bench.growth import SERIES
-    from headrace_bench.loads import LOADS, QUEUE_LOADS
+    from headrace_bench.side_page import BESIDE, ROCKETMQ
     from headrace_bench.stopping import Stopped, stopped_by_signals
     from headrace_bench.workloads import WORKLOADS
 
@@ -88,12 +87,10 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
         _install(install)
         return
     workloads = [w for w in WORKLOADS if not names or w.name.startswith(names)]
-    loads = [load for load in (*LOADS, *QUEUE_LOADS) if not names or load.name.startswith(names)]
-    series = [one for one in SERIES if not names or one.name.startswith(names)]
-    if not workloads and not loads and not series:
-        known = ", ".join(
-            [*(w.name for w in WORKLOADS), *(one.name for one in LOADS), *(s.name for s in SERIES)]
-        )
+    parts = [_chosen(part, names) for part in (BESIDE, ROCKETMQ)]
+    if not workloads and not any(part.loads or part.series for part in parts):
+        every: list[Any] = [*WORKLOADS, *BESIDE.loads, *BESIDE.series, *ROCKETMQ.loads]
+        known = ", ".join(one.name for one in every)
         raise click.UsageError(f"no workload {names[0]!r}; choose from {known}")
     folder = _data_folder(options["data_dir"])
     measured: dict[str, Any] = {}
@@ -101,14 +98,24 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
         with stopped_by_signals():
             if workloads:
                 measured["kafka"] = _with_kafka(workloads, folder, options)
-            if loads or series:
-                measured["beside"] = _side_by_side(loads, series, folder, options)
+            for part in parts:
+                if part.loads or part.series:
+                    measured[part.name] = _side_by_side(part, folder, options)
     except Stopped as stopped:
         click.echo(err=True)  # after a progress bar on the same line
         say(f"stopped by {stopped.name}: all processes are stopped; finished turns are kept")
         sys.exit(stopped.exit_code)
     if options["as_json"]:
         print_json(measured)
+
+
+def _chosen(part: Part, names: tuple[str, ...]) -> Part:
+    """What of it runs: without names, everything."""
+
+    def of_names(several: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(one for one in several if not names or one.name.startswith(names))
+
+    return part._replace(loads=of_names(part.loads), series=of_names(part.series))
 
 
 def _data_folder(asked: Path | None) -> Path:
@@ -158,28 +165,31 @@ def _with_kafka(workloads: list[Workload], folder: Path, options: dict[str, Any]
     return {w.name: kept[w.name] for w in workloads if w.name in kept}
 
 
-def _side_by_side(
-    loads: list[Load], series: list[Series], folder: Path, options: dict[str, Any]
-) -> dict[str, Any]:
+def _side_by_side(part: Part, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     from headrace_bench.growth import SIDES
     from headrace_bench.side_by_side import Plan, Runner, chosen_systems
-    from headrace_bench.side_page import SideBook, growth_table, load_table
+    from headrace_bench.side_page import BESIDE, PARTS, SideBook, growth_table, load_table
+    from headrace_bench.systems.registry import BY_NAME, ROCKETMQ_SYSTEMS
 
+    known = BY_NAME if part.name == BESIDE.name else ROCKETMQ_SYSTEMS
+    if options["peers"] and BY_NAME.keys() - known.keys() >= {*options["peers"]}:
+        return {}  # they have other workloads
     results, page = _places(options)
-    book = SideBook(results / "beside.json" if results else None, page)
+    book = SideBook(results, page, PARTS[part.name])
     quick = options["quick"]
     runner = Runner(folder, 1 if quick else options["rounds"], QUICK_LENGTH if quick else 1.0)
-    peers = options["peers"] or (() if loads else SIDES)
+    peers = options["peers"] or (() if part.loads else SIDES)
     if options["profile"]:
         peers = ("headrace",)
         runner.wrap = _flames(options["output"] or Path("headrace-bench"))
-    found = runner.run(Plan(loads, series, chosen_systems(peers)), book.load(), book.save)
+    plan = Plan(part.loads, part.series, chosen_systems(peers, known))
+    found = runner.run(plan, book.load(), book.save)
     book.publish(found)
     if not options["as_json"]:
-        for load in loads:
+        for load in part.loads:
             say(load.title)
             click.echo("\n".join(load_table(load, found["loads"][load.name], found)))
-        for one in series:
+        for one in part.series:
             say(one.title)
             click.echo("\n".join(growth_table(one, found["growth"][one.name], found)))
     return found
@@ -187,15 +197,17 @@ def _side_by_side(
 
 def _make_page(options: dict[str, Any]) -> None:
     from headrace_bench.report import Book
-    from headrace_bench.side_page import SideBook
+    from headrace_bench.side_page import PARTS, SideBook
 
     results, page = _places(options)
     if results is None:
         return
-    book, beside = Book(results / "latest.json", page), SideBook(results / "beside.json", page)
+    book = Book(results / "latest.json", page)
     if kept := book.load():
         book.save(kept)
-    beside.publish(beside.load())
+    for part in PARTS.values():
+        beside = SideBook(results, page, part)
+        beside.publish(beside.load())
 
 
 def _flames(folder: Path) -> Callable[[str, int, Callable[[], Figures]], Figures]:
@@ -234,13 +246,14 @@ def _install(names: str) -> None:
 
 def _list(*, as_json: bool) -> None:
     from headrace_bench.growth import SERIES
-    from headrace_bench.loads import LOADS, QUEUE_LOADS
+    from headrace_bench.loads import LOADS, QUEUE_LOADS, ROCKETMQ_LOADS
     from headrace_bench.systems.registry import SYSTEMS
     from headrace_bench.workloads import WORKLOADS
 
     workloads = [(w.name, w.title, "Kafka") for w in WORKLOADS]
     workloads += [(load.name, load.title, "every system") for load in (*LOADS, *QUEUE_LOADS)]
     workloads += [(one.name, one.title, "Kafka") for one in SERIES]
+    workloads += [(load.name, load.title, "RocketMQ") for load in ROCKETMQ_LOADS]
     systems = [(one.name, one.title, one.missing() or one.version()) for one in SYSTEMS]
     if as_json:
         print_json(

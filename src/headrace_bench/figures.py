@@ -34,6 +34,8 @@ def shown(figures: Figures) -> str:
     """One run as one line of text."""
     if "p50" in figures:
         return ", ".join(f"{name} {figures[name]:,.3f} ms" for name in SHARES if name in figures)
+    if "cpu_percent" in figures:
+        return f"{figures['cpu_percent']:.2f} % of a core, {figures['rss_mb']:,.0f} MB"
     return (
         f"{figures['records_per_s']:,.0f} records/s, {figures['mb_per_s']:,.1f} MB/s, "
         f"{figures['cpu_s_per_million']:,.2f} CPU s a million, "

@@ -12,9 +12,10 @@ from typing import Literal
 from headrace_bench.tools import Window
 from headrace_bench.workloads import SYNCED, UNSYNCED
 
-Acknowledge = Literal["each", "hundred", "confirmed"]
+Acknowledge = Literal["each", "hundred", "confirmed", "batch"]
 """`each`: every message separately, without waiting; `hundred`: a hundred at a time; `confirmed`:
-every message separately, the next one after the server's confirmation."""
+every message separately, the next one after the server's confirmation; `batch`: what a receive
+returned at a time."""
 
 AS_IT_COMES = {
     "headrace": SYNCED,
@@ -33,7 +34,7 @@ class Load:
 
     name: str
     title: str
-    kind: Literal["produce", "consume", "latency", "queue"]
+    kind: Literal["produce", "consume", "latency", "queue", "delayed", "clients"]
     record_bytes: int
     window: Window
     """The warm-up that a run excludes, and the length of its window."""
@@ -43,6 +44,13 @@ class Load:
     """Run in every nth round, starting with the first."""
     acknowledge: Acknowledge = "each"
     """Of a queue: how received messages are acknowledged."""
+    count: int = 0
+    """How many messages are delayed, or how many clients are connected."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether its figures are percentiles of times."""
+        return self.kind in ("latency", "delayed")
 
     def is_for(self, system: str, policy: str) -> bool:
         """Whether a side supports it."""
@@ -79,8 +87,9 @@ LOADS: tuple[Load, ...] = (
 )
 
 
-def _queue(name: str, title: str, acknowledge: Acknowledge) -> Load:
-    return Load(name, title, "queue", 100, Window(1.0, 4.0), acknowledge=acknowledge)
+def _queue(name: str, title: str, acknowledge: Acknowledge, record_bytes: int = 100) -> Load:
+    window = Window(1.0, 4.0)
+    return Load(name, title, "queue", record_bytes, window, acknowledge=acknowledge)
 
 
 QUEUE_LOADS: tuple[Load, ...] = (
@@ -93,10 +102,41 @@ QUEUE_LOADS: tuple[Load, ...] = (
     ),
 )
 """One consumer empties what was written before."""
+ROCKETMQ_LOADS: tuple[Load, ...] = (
+    Load("rocketmq-send", "Send 128 B messages, 64 in flight", "produce", 128, Window(4.0, 8.0)),
+    _queue("rocketmq-receive", "Receive messages, acknowledge 32 at a time", "batch", 128),
+    _queue("rocketmq-receive-each", "Receive messages, acknowledge each with a call", "each", 128),
+    Load(
+        "rocketmq-latency",
+        "End to end at 1,000 messages/s of 100 B",
+        "latency",
+        100,
+        Window(1.0, 8.0),
+        rate_per_s=1000,
+    ),
+    Load(
+        "rocketmq-delayed",
+        "1,000 messages due at one instant: lateness",
+        "delayed",
+        128,
+        Window(0.0, 8.0),
+        count=1000,
+    ),
+    Load(
+        "rocketmq-clients",
+        "100 connected clients, nothing sent",
+        "clients",
+        0,
+        Window(0.0, 20.0),
+        count=100,
+    ),
+)
+"""RocketMQ's protocol alone, on the systems that speak it."""
 FILLS: dict[Acknowledge, Window] = {
     "each": Window(0.0, 18.0, 4_000_000),
     "hundred": Window(0.0, 18.0, 4_000_000),
     "confirmed": Window(0.0, 4.0, 200_000),
+    "batch": Window(0.0, 18.0, 400_000),
 }
 """The limits for filling a queue: time, and number of messages."""
 
@@ -107,6 +147,10 @@ FIGURES: dict[str, tuple[str, str, int]] = {
     "cpu_s_per_million": ("CPU s per million records", "", 2),
     "cpu_s_per_gb": ("CPU s per GB", "", 2),
     "written_per_byte": ("bytes written per byte", "", 2),
+    "rss_mb": ("memory, MB", "", 0),
+}
+CLIENT_FIGURES: dict[str, tuple[str, str, int]] = {
+    "cpu_percent": ("CPU, % of a core", "", 2),
     "rss_mb": ("memory, MB", "", 0),
 }
 SHARES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}

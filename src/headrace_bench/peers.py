@@ -18,9 +18,12 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_bench.kafka_parts import java, kafka_classpath
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_TIMEOUT_S = 60.0
@@ -211,6 +214,8 @@ class Headrace(_Process):
     """Headrace, by its own command, as a user starts it."""
 
     name = "headrace"
+    options: Sequence[str] = ()
+    """More of `headrace serve`; assigned before a start."""
 
     def start(self) -> None:
         """See Peer."""
@@ -231,6 +236,7 @@ class Headrace(_Process):
                 f"127.0.0.1:{port}",
                 "--http",
                 self.http,
+                *self.options,
             ]
         )
         self.bootstrap = f"127.0.0.1:{port}"

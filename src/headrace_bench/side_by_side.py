@@ -26,13 +26,14 @@ from headrace_bench.processes import SystemFailed, undisturbed, usage_of
 from headrace_bench.run import commit, machine
 from headrace_bench.systems.kafka_protocol import KafkaProtocolSide
 from headrace_bench.systems.registry import BY_NAME
+from headrace_bench.systems.rocketmq_protocol import RocketSide
 from headrace_bench.tools import Window, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace_bench.growth import Series
-    from headrace_bench.systems.system import Side, System
+    from headrace_bench.systems.system import Latency, Side, System
 
 CONSOLE = Console(stderr=True, soft_wrap=True)
 _FILL_S = 4.0  # how long to write for a consume run, if no load has written its input
@@ -236,7 +237,8 @@ class _Work:
             return self._growth.point(step.what, step.value)
         window = step.what.window.times(self._length)
         kinds = {"produce": self._produce, "consume": self._consume, "latency": self._latency,
-                 "queue": self._queue}  # fmt: skip
+                 "queue": self._queue, "delayed": self._delayed,
+                 "clients": self._clients}  # fmt: skip
         return kinds[step.what.kind](step.what, window)
 
     def _produce(self, load: Load, window: Window) -> Figures:
@@ -275,31 +277,49 @@ class _Work:
     def _latency(self, load: Load, window: Window) -> Figures:
         """The sender excludes its first second."""
         name = self._name()
-        seen = self._side.latency(name, load.rate_per_s, window.seconds)
-        if seen is None:
-            return {}
-        if seen.histogram is None:
-            return {**seen.reported_ms}
-        if not seen.histogram.count:
-            raise SystemFailed("no message arrived")
-        percentiles = {key: seen.histogram.at(share) / 1e6 for key, share in SHARES.items()}
-        return {**percentiles, "histogram_ns": seen.histogram.as_json()}
+        return _times(self._side.latency(name, load.rate_per_s, window.seconds))
+
+    def _delayed(self, load: Load, window: Window) -> Figures:
+        """As many messages in a short run: it has no rate."""
+        del window
+        return _times(self._rocketmq.delayed(self._name(), load.count))
+
+    def _clients(self, load: Load, window: Window) -> Figures:
+        return self._rocketmq.clients(self._name(), load.count, window.seconds)
+
+    @property
+    def _rocketmq(self) -> RocketSide:
+        assert isinstance(self._side, RocketSide), "only loads of its protocol ask for it"
+        return self._side
+
+
+def _times(seen: Latency | None) -> Figures:
+    """The figures of message latencies; none if they cannot be measured."""
+    if seen is None:
+        return {}
+    if seen.histogram is None:
+        return {**seen.reported_ms}
+    if not seen.histogram.count:
+        raise SystemFailed("no message arrived")
+    percentiles = {key: seen.histogram.at(share) / 1e6 for key, share in SHARES.items()}
+    return {**percentiles, "histogram_ns": seen.histogram.as_json()}
 
 
 def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.1f} minutes"
 
 
-def chosen_systems(names: Sequence[str]) -> list[System]:
-    """The systems with these names, Headrace first; without names, all that are not optional.
+def chosen_systems(names: Sequence[str], known: Mapping[str, System] = BY_NAME) -> list[System]:
+    """The systems of `known` with these names, Headrace first; without names, all that are not
+    optional.
 
     Raises PartMissing.
     """
-    unknown = [name for name in names if name not in BY_NAME]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise PartMissing(f"no system {unknown[0]!r}: choose from {', '.join(BY_NAME)}")
+        raise PartMissing(f"no system {unknown[0]!r}: choose from {', '.join(known)}")
     return [
         system
-        for name, system in BY_NAME.items()
+        for name, system in known.items()
         if name in names or (not names and not system.is_extra)
     ]

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import os
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace_bench.charts import TITLES, draw
 from headrace_bench.growth import SERIES, Series
 from headrace_bench.hdr import HdrHistogram
-from headrace_bench.loads import FIGURES, LOADS, QUEUE_LOADS, SHARES, Load
+from headrace_bench.loads import (
+    CLIENT_FIGURES,
+    FIGURES,
+    LOADS,
+    QUEUE_LOADS,
+    ROCKETMQ_LOADS,
+    SHARES,
+    Load,
+)
 from headrace_bench.report import load_results, put_between, save_results
 from headrace_bench.workloads import SYNCED, UNSYNCED
 
@@ -22,15 +30,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-BEGIN, END = "<!-- beside: begin -->", "<!-- beside: end -->"
+
+class Part(NamedTuple):
+    """A part of the page, with results of its own."""
+
+    name: str
+    """Of its results and markers."""
+    loads: tuple[Load, ...]
+    series: tuple[Series, ...]
+
+
+BESIDE = Part("beside", (*LOADS, *QUEUE_LOADS), SERIES)
+ROCKETMQ = Part("rocketmq", ROCKETMQ_LOADS, ())
+PARTS = {part.name: part for part in (BESIDE, ROCKETMQ)}
 
 
 class SideBook:
     """Where the results of all systems are kept, and the generated page."""
 
-    def __init__(self, results: Path | None, page: Path | None) -> None:
-        self.results = results
+    def __init__(self, folder: Path | None, page: Path | None, part: Part = BESIDE) -> None:
+        self.results = folder / f"{part.name}.json" if folder else None
         self.page = page
+        self._part = part
 
     def load(self) -> dict[str, Any]:
         """Load the kept results, or nothing."""
@@ -45,11 +66,14 @@ class SideBook:
         """Draw the charts, and rewrite the tables of the page."""
         if self.results is None or not results:
             return
-        charts = draw(results, self.results.parent / "charts")
+        has_charts = self._part is BESIDE
+        charts = draw(results, self.results.parent / "charts") if has_charts else []
         if self.page is not None and self.page.exists():
             pictures = [f"![{TITLES[name]}]({self._link(name)})" for name in charts]
-            text = markdown(results) + "".join(f"\n{picture}\n" for picture in pictures)
-            put_between(self.page, BEGIN, END, text)
+            text = markdown(results, self._part)
+            text += "".join(f"\n{picture}\n" for picture in pictures)
+            begin, end = (f"<!-- {self._part.name}: {at} -->" for at in ("begin", "end"))
+            put_between(self.page, begin, end, text)
 
     def _link(self, name: str) -> str:
         assert self.results is not None
@@ -57,10 +81,10 @@ class SideBook:
         return os.path.relpath(self.results.parent / "charts" / name, self.page.parent)
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: dict[str, Any], part: Part = BESIDE) -> str:
     """The text between the markers of the page."""
     lines = _systems_table(results)
-    for load in (*LOADS, *QUEUE_LOADS):
+    for load in part.loads:
         entry = results["loads"].get(load.name)
         if entry is not None and entry["rounds"]:
             lines += ["", f"### Comparison: {load.title[0].lower()}{load.title[1:]}", ""]
@@ -72,7 +96,7 @@ def markdown(results: dict[str, Any]) -> str:
                     "`*`: reported by the tool itself, not corrected for coordinated omission.",
                 ]
             lines += [f"- failed: {one.splitlines()[0]}" for one in entry["failures"]]
-    for series in SERIES:
+    for series in part.series:
         entry = results["growth"].get(series.name)
         if entry is not None and entry["rounds"]:
             lines += ["", f"### Growth: {series.title[0].lower()}{series.title[1:]}", ""]
@@ -142,8 +166,9 @@ def _systems_table(results: dict[str, Any]) -> list[str]:
 
 def load_table(load: Load, entry: dict[str, Any], results: dict[str, Any]) -> list[str]:
     """One load: a row for each side, grouped by guarantee, the fastest first."""
-    columns = list(SHARES) if load.kind == "latency" else [FIGURES[key][0] for key in FIGURES]
-    unit = " ms" if load.kind == "latency" else ""
+    figures = _figures(load)
+    columns = list(SHARES) if load.has_times else [heading for heading, *_ in figures.values()]
+    unit = " ms" if load.has_times else ""
     lines = ["| durability | system | " + " | ".join(f"{name}{unit}" for name in columns) + " |"]
     lines += ["| --- " * (len(columns) + 2) + "|"]
     for policy in (SYNCED, UNSYNCED):
@@ -159,15 +184,25 @@ def load_table(load: Load, entry: dict[str, Any], results: dict[str, Any]) -> li
     return lines
 
 
+def _figures(load: Load) -> dict[str, tuple[str, str, int]]:
+    return CLIENT_FIGURES if load.kind == "clients" else FIGURES
+
+
 def _row(load: Load, runs: list[dict[str, Any]]) -> tuple[float, str]:
-    if load.kind == "latency":
+    if load.has_times:
         return _latency_row(runs)
-    values = {key: [run[key] for run in runs] for key in FIGURES}
+    figures = _figures(load)
+    values = {key: [run[key] for run in runs] for key in figures}
     cells = [
-        f"{median(values[key]):,.{FIGURES[key][2]}f}{_spread(values[key], FIGURES[key][2])}"
-        for key in FIGURES
+        f"{median(values[key]):,.{figures[key][2]}f}{_spread(values[key], figures[key][2])}"
+        for key in figures
     ]
-    return -median(values["records_per_s"]), " | ".join(cells)
+    rank = (
+        median(values["cpu_percent"])
+        if load.kind == "clients"
+        else -median(values["records_per_s"])
+    )
+    return rank, " | ".join(cells)
 
 
 def _latency_row(runs: list[dict[str, Any]]) -> tuple[float, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.integration.broker import wait_until
 
+from headrace_bench.loads import ROCKETMQ_LOADS
 from headrace_bench.processes import tree_of
 from headrace_bench.systems.registry import BY_NAME
 
@@ -36,7 +37,7 @@ def test_the_list_names_workloads_and_systems():
     assert done.returncode == 0, done.stderr
     listed = json.loads(done.stdout)
     names = {one["name"] for one in listed["workloads"]}
-    assert {"produce-100-1p", "beside-produce-100", "beside-latency-1000"} <= names
+    assert {"produce-100-1p", "beside-produce-100", "beside-latency-1000", "rocketmq-send"} <= names
     assert {one["name"] for one in listed["systems"]} == set(BY_NAME)
 
 
@@ -74,6 +75,31 @@ def test_latency_of_headrace_is_measured_with_both_promises(tmp_path):
 
 def test_latency_of_redis_is_measured_with_both_promises(tmp_path):
     check_latency("redis", tmp_path)
+
+
+def test_rocketmqs_protocol_is_measured_with_all_its_loads(tmp_path):
+    done = bench(
+        *("--workload", "rocketmq", "--peer", "headrace", "--quick", "--json"),
+        *("--data-dir", tmp_path / "data", "--output", tmp_path / "results"),
+    )
+    if "is in memory" in done.stderr:
+        pytest.skip("temporary files are in memory here: nothing to measure syncs on")
+    assert done.returncode == 0, done.stderr
+    loads = json.loads(done.stdout)["rocketmq"]["loads"]
+    assert set(loads) == {load.name for load in ROCKETMQ_LOADS}
+    for load in ROCKETMQ_LOADS:
+        assert loads[load.name]["failures"] == []
+        ((run,),) = loads[load.name]["rounds"].values()
+        if load.has_times:
+            assert 0 < run["p50"] <= run["p99"] <= run["max"]
+        elif load.kind == "clients":
+            assert 0 <= run["cpu_percent"] < 100
+            assert run["rss_mb"] > 10
+        else:
+            assert run["records"] > 0
+            assert run["cpu_s_per_million"] > 0
+    (delayed,) = loads["rocketmq-delayed"]["rounds"]["headrace/synced"]
+    assert sum(n for key, n in delayed["histogram_ns"].items() if key != "max") == 1_000
 
 
 @contextlib.contextmanager

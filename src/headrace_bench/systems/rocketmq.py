@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace_bench.loads import Acknowledge
 
 VERSION = "5.5.0"
-_MODULES = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-example")
+_MODULES = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-example", "rocketmq-proxy")
 _SOURCE = Path(__file__).parent / "rocketmq_load" / "EmptyQueue.java"
 _CLASSES = f"rocketmq_load-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]}"
 FLUSH = {SYNCED: "SYNC_FLUSH", UNSYNCED: "ASYNC_FLUSH"}
@@ -106,31 +106,48 @@ class RocketMq(OwnServer):
         super().__init__("rocketmq", folder / f"rocketmq-{policy}", policy, words)
         self._names = 0
 
-    def _java(self, heap: str, main: str, *words: str) -> list[str]:
+    def _java(self, heap: str, main: str, *words: str, classes: str = "") -> list[str]:
         folder = self.processes.folder
+        classes = f"{classes}:{_folder()}/*" if classes else f"{_folder()}/*"
         return [
             *(java(), f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=1g"),
-            *(f"-Duser.home={folder}", "-cp", f"{_folder()}/*"),
+            *(f"-Duser.home={folder}", "-cp", classes),
             *(f"org.apache.rocketmq.{main}", *words),
         ]
 
     def spawn(self) -> None:
         """See OwnServer: starts the broker once the name server listens."""
+        settings = self.spawn_names(self.port)
+        self.spawn_java("1g", "broker.BrokerStartup", "-c", str(settings))
+
+    def spawn_names(self, port: int) -> Path:
+        """Start the name server; returns the settings of a broker at `port`."""
         folder = self.processes.folder
         self._names = free_port()
         settings, names = folder / "broker.conf", folder / "names.conf"
         names.write_text(f"listenPort={self._names}\nbindAddress=127.0.0.1\n")
         settings.write_text(
             _BROKER.format(
-                names=self._names, port=self.port, ha=free_port(), folder=folder,
+                names=self._names,
+                port=port,
+                ha=free_port(),
+                folder=folder,
                 flush=FLUSH[self.policy],
             )
-        )  # fmt: skip
-        home = {"ROCKETMQ_HOME": str(folder)}
-        main = ("namesrv.NamesrvStartup", "-c", str(names))
-        self.processes.spawn(self._java("256m", *main), home)
-        self.processes.wait_until(lambda: self._accepts(self._names))
-        self.processes.spawn(self._java("1g", "broker.BrokerStartup", "-c", str(settings)), home)
+        )
+        self.spawn_java("256m", "namesrv.NamesrvStartup", "-c", str(names))
+        self.processes.wait_until(lambda: self.accepts(self._names))
+        return settings
+
+    @property
+    def names(self) -> str:
+        """The name server's address."""
+        return f"127.0.0.1:{self._names}"
+
+    def spawn_java(self, heap: str, main: str, *words: str, classes: str = "") -> None:
+        """Start one of RocketMQ's programs; `classes` come before its own."""
+        home = {"ROCKETMQ_HOME": str(self.processes.folder)}
+        self.processes.spawn(self._java(heap, main, *words, classes=classes), home)
 
     def answers(self) -> bool:
         """See OwnServer."""
@@ -139,18 +156,21 @@ class RocketMq(OwnServer):
     def start(self) -> None:
         """See Side; until the name server knows the broker, topics cannot be created."""
         super().start()
-        self.processes.wait_until(lambda: self._makes_topic("first"))
+        self.processes.wait_until(lambda: self.makes_topic("first", 1))
 
-    def _makes_topic(self, name: str) -> bool:
-        """Create a topic of one queue; returns False as long as the name server does not know the
-        broker."""
-        words = ["updateTopic", "-n", f"127.0.0.1:{self._names}", "-c", "bench", "-t", name]
-        words += ["-r", "1", "-w", "1"]
-        out = run_tool(self._java("256m", "tools.command.MQAdminStartup", *words))
-        return "create topic to" in out
+    def makes_topic(self, name: str, queues: int, *more: str) -> bool:
+        """Create a topic; returns False as long as the name server does not know the broker."""
+        words = ["-c", "bench", "-t", name, "-r", str(queues), "-w", str(queues), *more]
+        return "create topic to" in self.run_admin("updateTopic", *words)
+
+    def run_admin(self, command: str, *words: str) -> str:
+        """Run a command of its `mqadmin`; returns the output. Raises SystemFailed."""
+        main = "tools.command.MQAdminStartup"
+        return run_tool(self._java("256m", main, command, "-n", self.names, *words))
 
     @staticmethod
-    def _accepts(port: int) -> bool:
+    def accepts(port: int) -> bool:
+        """Whether something listens there."""
         try:
             socket.create_connection(("127.0.0.1", port), 1.0).close()
         except OSError:
@@ -160,9 +180,9 @@ class RocketMq(OwnServer):
     def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
         """See Side; its reports cover the last ten seconds, so only the last one is within the
         window."""
-        if not self._makes_topic(name):
+        if not self.makes_topic(name, 1):
             raise SystemFailed(f"RocketMQ did not create topic {name}")
-        words = ["-n", f"127.0.0.1:{self._names}", "-t", name, "-q", "0", "-ri", "1000"]
+        words = ["-n", self.names, "-t", name, "-q", "0", "-ri", "1000"]
         words += ["-s", str(record_bytes), "-w", str(THREADS)]
         command = self._java("512m", "example.benchmark.Producer", *words)
         return watch(Tool(command, sent_of, looks_back_s=10.0), window, self.pids)

@@ -7,7 +7,9 @@ import pytest
 from headrace_bench.growth import SERIES
 from headrace_bench.hdr import HdrHistogram
 from headrace_bench.loads import FIGURES, LOADS
-from headrace_bench.side_page import BEGIN, END, SideBook, markdown
+from headrace_bench.side_page import SideBook, markdown
+
+BEGIN, END = "<!-- beside: begin -->", "<!-- beside: end -->"
 
 PRODUCE = next(load for load in LOADS if load.kind == "produce")
 LATENCY = next(load for load in LOADS if load.kind == "latency")
@@ -117,7 +119,7 @@ def test_only_what_is_between_the_markers_is_written_again(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     pytest.importorskip("matplotlib")
-    book = SideBook(tmp_path / "results" / "beside.json", page)
+    book = SideBook(tmp_path / "results", page)
     book.save(RESULTS)
     book.publish(book.load())
     text = page.read_text()

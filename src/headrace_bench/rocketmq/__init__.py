@@ -1,0 +1,13 @@
+"""Loads of RocketMQ's gRPC protocol, for Headrace and for RocketMQ."""
+
+BATCH = 32
+"""Messages of a receive, by default in all clients."""
+QUEUES = 4
+"""Of each topic."""
+POLL_S = 20
+"""How long a receive waits, by default in all clients."""
+
+
+def group_of(topic: str) -> str:
+    """The group of a topic's consumers."""
+    return f"group-{topic}"
