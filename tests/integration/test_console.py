@@ -329,7 +329,7 @@ def test_the_forms_of_an_action_do_what_it_does(browser, console_broker, form):
 
 
 def test_a_message_is_sent_again_with_what_it_had(browser, console_broker):
-    value = 'it\'s "quoted" $HOME `x` \\ 中'
+    value = 'it\'s "quoted" $HOME `x` \\ 中 \x1b[A\x7f\x85\u202e'
     create_topic(console_broker.kafka, "again")
     Confluent.produce(console_broker.kafka, "again", [Rec(b"k", value.encode(), [("h", b"v: w")])])
     with browser.page("topics/again") as page:
@@ -343,6 +343,7 @@ def test_a_message_is_sent_again_with_what_it_had(browser, console_broker):
         command = page.locator("dialog .forms pre").first.inner_text()
         page.get_by_role("button", name="Send", exact=True).click()
         page.locator("dialog .note.good").wait_for()
+    assert command.isprintable(), "a terminal that it is pasted into acts on nothing in it"
     run(command, console_broker)
     answer = json.loads(console_broker.get("/v1/topics/again/records?offset=0")[1])
     found = [(one["key"], one["value"], one["headers"]) for one in answer["records"]]

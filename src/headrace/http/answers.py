@@ -355,6 +355,7 @@ ANSWERS: Final[dict[str, Any]] = {
     "listDeadLetterTopics": {
         "topics": [Part("DeadLetterTopic", {"name": "orders.dead", "records": 4, "partitions": 1})],
         "next_page_token?": TOKEN,
+        "failed?": FAILED_TOPICS,
     },
     "summarizeDeadLetters": {
         "topic": "orders.dead",

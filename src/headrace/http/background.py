@@ -87,9 +87,12 @@ class TaskOperations:
     def _task(self, call: Call, right: Right) -> BackgroundTask:
         """Raises TaskUnknown, also for a task of another principal."""
         task = self._tasks.get(self._kind, call.path["task"])
+        self._require_mine(task, call, right)
+        return task
+
+    def _require_mine(self, task: BackgroundTask, call: Call, right: Right) -> None:
         if not call.rights.is_mine(task.owner, right):
             raise unknown_task(self._kind, task.id)
-        return task
 
     async def _get(self, call: Call) -> Json:
         task = self._task(call, Right.DESCRIBE)
@@ -121,6 +124,7 @@ class TaskOperations:
         while True:
             try:
                 call.check_again()  # rights may have been withdrawn
+                self._require_mine(task, call, Right.DESCRIBE)
             except HeadraceError as error:
                 yield event("problem", details(error))
                 return

@@ -7,6 +7,7 @@ its place.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
@@ -42,14 +43,19 @@ from headrace.http.operations import (
 )
 from headrace.http.problems import Contradiction, details
 from headrace.http.records import content_fields, parsed_content, shown, shown_header
+from headrace.http.search import failed_places
+from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.letters import EDITED, Letter, letter_of, text_of
 
 if TYPE_CHECKING:
     from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
     from headrace.records.codec import Record
 
 RECORDS: Final = 10_000
+COUNTED_AT_ONCE: Final = 16
+"""Topics whose owners are asked at the same time."""
 CAUSES_MAX: Final = 500
 SAMPLES_MAX: Final = 3
 TEXT_LENGTH_MAX: Final = 500
@@ -120,14 +126,33 @@ class DeadLetterOperations:
     async def _list(self, call: Call) -> Json:
         topics = self._services.topics
         names = sorted(self._services.configurations.group_values(DEAD_LETTER_TOPIC))
-        found: list[Json] = []
-        for name in names:
-            topic = topics.find(name)
-            if topic is not None:
-                ends = [one.offsets for one in topics.describe(topic) if one.offsets]
-                count = sum(end - start for start, end in ends)
-                found.append({"name": name, "records": count, "partitions": len(topic.partitions)})
-        return page(found, "name", call, "topics")
+        known = {name: topic for name in names if (topic := topics.find(name)) is not None}
+        found: list[Json] = [
+            {"name": name, "partitions": len(topic.partitions)} for name, topic in known.items()
+        ]
+        answer = page(found, "name", call, "topics")
+        failed: dict[tuple[str, int], HeadraceError] = {}
+        shown = answer["topics"]
+        for at in range(0, len(shown), COUNTED_AT_ONCE):
+            part = shown[at : at + COUNTED_AT_ONCE]
+            counts = (self._count(item, known[item["name"]]) for item in part)
+            for item, errors in zip(part, await asyncio.gather(*counts), strict=True):
+                failed |= {(item["name"], number): error for number, error in errors.items()}
+        return answer | failed_places(failed)
+
+    async def _count(self, item: Json, topic: Topic) -> dict[int, HeadraceError]:
+        """Add how many records a topic has on all brokers; returns why partitions are left out."""
+        ends = await self._services.reads.ends(
+            topic, range(len(topic.partitions)), READ_UNCOMMITTED
+        )
+        item["records"] = 0
+        errors: dict[int, HeadraceError] = {}
+        for number, end in ends.items():
+            if isinstance(end, HeadraceError):
+                errors[number] = end
+            else:
+                item["records"] += end.end_offset - end.start_offset
+        return errors
 
     async def _summarize(self, call: Call) -> Json:
         topic = self._services.topics.get(call.path["topic"])

@@ -8,28 +8,30 @@ part for the whole.
 
 from __future__ import annotations
 
-import csv
-import io
+import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Final
-
-from starlette.responses import StreamingResponse
+import re
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.services.search import LOG, SearchBounds
+from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
+from headrace.http.event_streams import HeldStream
 from headrace.http.operations import NDJSON, PARTITION, TOPIC, Call, Json, Operation, integer
 from headrace.http.records import as_text, shown
 from headrace.http.search import CONDITIONS, asked_condition, asked_start
 from headrace.records.codec import header_name_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from starlette.responses import Response
-    from starlette.types import Receive, Scope, Send
 
-    from headrace.broker.services.search import FoundMessage, Page
+    from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.search import FoundMessage, Page, SearchPosition
     from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
+    from headrace.records.matching import Condition
 
 MESSAGES: Final = 10_000
 MESSAGES_MAX: Final = 1_000_000
@@ -40,6 +42,8 @@ COLUMNS: Final = (
     "value_encoding", "headers",
 )  # fmt: skip
 CSV: Final = "text/csv"
+_QUOTED: Final = re.compile('[",\r\n]')
+"""What has to be quoted in CSV."""
 _TYPES: Final = {"ndjson": NDJSON, "csv": f"{CSV}; charset=utf-8"}
 
 
@@ -59,7 +63,8 @@ class ExportOperations:
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/export", "exportMessages",
                       "Export messages of a topic as NDJSON or CSV, with all their bytes.",
-                      self._export, asked, media_type=NDJSON, other_media_types=(CSV,)),
+                      self._export, asked, media_type=NDJSON, other_media_types=(CSV,),
+                      quota=CONSUMER),
         ]  # fmt: skip
 
     async def _export(self, call: Call) -> Response:
@@ -68,47 +73,50 @@ class ExportOperations:
         number, form = query.get("partition"), query.get("format", "ndjson")
         if self._running >= RUNNING_MAX:
             raise StorageUnavailable(f"{RUNNING_MAX} exports are running already: try later")
-        first = await self._services.search.page(topic, condition, place, STEP, number)
-        _check_whole(first)
+        self._running += 1
+        try:
+            first = await self._page(topic, condition, place, number)
+        except BaseException:
+            self._running -= 1
+            raise
 
         async def pages() -> AsyncIterator[Page]:
             page = first
             while True:
                 yield page
-                if page.next is None or page.next.rank > 0:  # the other topics' dead letters
+                if page.next is None:
                     return
                 call.check_again()
-                page = await self._services.search.page(topic, condition, page.next, STEP, number)
-                _check_whole(page)
+                page = await self._page(topic, condition, page.next, number)
 
         rows = _rows(pages(), topic.name, query.get("max", MESSAGES), _WRITERS[form])
-        name = f"{topic.name}.{form}"
-        return _Export(_with_head(rows, form), _TYPES[form], name, self._count)
+        headers = {"content-disposition": f'attachment; filename="{topic.name}.{form}"'}
+        paced = self._charged(call.session, _with_head(rows, form))
+        return HeldStream(paced, _TYPES[form], headers, self._ended)
 
-    def _count(self, change: int) -> None:
-        self._running += change
+    async def _page(
+        self, topic: Topic, condition: Condition, place: SearchPosition, number: int | None
+    ) -> Page:
+        """The next page of the topic itself. Raises the error of a partition that could not be
+        searched: a part is no export."""
+        page = await self._services.search.page(
+            topic, condition, place, STEP, number, covers=lambda _dead_letters: False
+        )
+        _check_whole(page)
+        return page
 
+    async def _charged(
+        self, session: ClientSession, rows: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """The rows, as fast as the client's quota for reads lets them go."""
+        quotas = self._services.quotas
+        async for one in rows:
+            yield one
+            if throttle_ms := quotas.take(session, CONSUMER, len(one)):
+                await asyncio.sleep(throttle_ms / 1000)
 
-class _Export(StreamingResponse):
-    """A download that is counted while it runs: one that is never begun does not count."""
-
-    def __init__(
-        self, rows: AsyncIterator[bytes], media_type: str, name: str, count: Callable[[int], None]
-    ) -> None:
-        headers = {
-            "Content-Disposition": f'attachment; filename="{name}"',
-            "Cache-Control": "no-store",
-        }
-        super().__init__(rows, media_type=media_type, headers=headers)
-        self._count = count
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the rows or the client end."""
-        self._count(1)
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._count(-1)
+    def _ended(self) -> None:
+        self._running -= 1
 
 
 def _check_whole(page: Page) -> None:
@@ -172,10 +180,19 @@ def _as_csv(one: FoundMessage) -> bytes:
     return _line([row.get(name, "text" if "encoding" in name else None) for name in COLUMNS])
 
 
-def _line(cells: Any) -> bytes:
-    written = io.StringIO()
-    csv.writer(written).writerow(cells)
-    return written.getvalue().encode()
+def _line(cells: Iterable[object]) -> bytes:
+    """A line of CSV (RFC 4180), in which null is an empty cell and an empty text is `""`, as
+    PostgreSQL's COPY writes and reads them."""
+    return (",".join(map(_cell, cells)) + "\r\n").encode()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    text = str(value)
+    if text and not _QUOTED.search(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 _WRITERS: Final = {"ndjson": _as_ndjson, "csv": _as_csv}

@@ -33,6 +33,7 @@ from headrace.http.answer_parts import PROBLEM as ANSWERED_PROBLEM
 from headrace.http.answers import ANSWERS, component
 from headrace.http.authorization import Rights
 from headrace.http.connection import LOGIN, PRINCIPAL, SCOPE
+from headrace.http.event_streams import HeldStream
 from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
 from headrace.http.shapes import example_of, schema_of
@@ -381,6 +382,12 @@ async def _handled(operation: Operation, call: Call) -> Json | Response:
     return found
 
 
+def _release(found: Json | Response) -> None:
+    """Give back what an answer holds that is not sent."""
+    if isinstance(found, HeldStream):
+        found.release()
+
+
 class _Resource:
     """What answers on one path. An application of its own: Starlette would put two layers around
     each call of a function."""
@@ -409,6 +416,7 @@ class _Resource:
         except ClientDisconnect:
             return  # before it had sent its request
         if guard is not None and guard.term_now() != term and self._needs_owner(request, response):
+            _release(response)
             response = refused(
                 Retriable(
                     "this broker stopped serving its partitions while it answered, and another one"
@@ -459,10 +467,14 @@ class _Resource:
             rights.check(call.path, call.body)
             await self._look_up(call)
             found = await _handled(operation, call)
-            if operation.is_read or operation.method == "GET":
-                call.check_again()  # it may have waited
         except HeadraceError as error:
             return refused(error)
+        if operation.is_read or operation.method == "GET":
+            try:
+                call.check_again()  # it may have waited
+            except HeadraceError as error:
+                _release(found)
+                return refused(error)
         if not isinstance(found, Response):
             rights.filter(found)
         response = found if isinstance(found, Response) else JSONResponse(found)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.authorizer import Operation as Right
+from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.services.batch_search import record_bytes
 from headrace.broker.services.search import DEAD, FIRST, LOG, SearchBounds, SearchPosition
 from headrace.http.background import TaskOperations, decode_token, encode_token
@@ -34,7 +36,7 @@ from headrace.records.matching import TIME_MAX, Condition
 from headrace.records.record_filter import RecordFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
     from headrace.broker.services.search import FoundMessage, Page
@@ -106,7 +108,9 @@ class SearchOperations:
         topic, query = self._services.topics.get(call.path["topic"]), call.query
         condition, start = asked_condition(query), asked_start(topic.name, query)
         bounds = SearchBounds(query.get("limit", LIMIT_DEFAULT), query.get("time_ms", TIME_MS))
-        page = await self._search.page(topic, condition, start, bounds, query.get("partition"))
+        page = await self._search.page(
+            topic, condition, start, bounds, query.get("partition"), covers=_readable(call)
+        )
         answer: Json = {
             "topic": topic.name,
             "messages": [shown_message(one) for one in page.found],
@@ -136,7 +140,9 @@ class SearchOperations:
             place: SearchPosition | None = begun
             while place is not None:
                 bounds = TASK_STEP._replace(count_max=min(TASK_STEP.count_max, left(task)))
-                page = await self._search.page(topic, condition, place, bounds, number)
+                page = await self._search.page(
+                    topic, condition, place, bounds, number, covers=_readable(call)
+                )
                 failed |= page.failed
                 for one in page.found:
                     task.add(shown_message(one), record_bytes(one.record) + 500)
@@ -158,6 +164,12 @@ class SearchOperations:
         sizes = [one.size_bytes for one in states if number in {None, one.number}]
         known = [one for one in sizes if one is not None]
         return sum(known) if len(known) == len(sizes) else None
+
+
+def _readable(call: Call) -> Callable[[str], bool]:
+    """Whether the client may READ a topic: it learns nothing of others, not even that they are dead
+    letter topics."""
+    return lambda name: call.rights.may(Right.READ, ResourceType.TOPIC, name)
 
 
 def failed_places(failed: Mapping[tuple[str, int], HeadraceError]) -> Json:

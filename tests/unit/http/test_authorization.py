@@ -25,6 +25,7 @@ from headrace.coordination.shares.membership import ShareHeartbeat
 from headrace.http import operations
 from headrace.http.access import ACCESS, EVERYWHERE
 from headrace.http.keys import KeyOperations
+from headrace.http.records import FOLLOWERS_MAX
 from headrace.http.sessions import SessionOperations
 from headrace.records.identifiers import OFFSETS_TOPIC
 
@@ -264,6 +265,89 @@ def test_a_task_is_hidden_from_other_principals(monkeypatch):
             assert (await web.ask("GET", "/v1/searches"))[1] == {"searches": []}
             web.principal = "root"
             assert (await web.ask("DELETE", path))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_of_a_task_is_asked_again_whether_it_may(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            rule = Acl(
+                Pattern(ResourceType.CLUSTER, CLUSTER_NAME),
+                Entry("User:other", "*", Operation.DESCRIBE, Permission.ALLOW),
+            )
+            await web.node.access.create([rule])
+
+            async def work(_task: Any) -> None:
+                await asyncio.Event().wait()
+
+            tasks = web.node.services.tasks
+            task = tasks.start("search", {"topic": TOPIC}, work)
+            task.owner, web.principal = "User:nobody", "other"
+            following = asyncio.create_task(web.raw("GET", f"/v1/searches/{task.id}/events", b""))
+            await asyncio.sleep(0.1)
+            assert not following.done()
+            await web.node.access.delete(AclFilter(principal="User:other"))
+            _, data = await asyncio.wait_for(following, 10)
+            assert b"event: progress" in data
+            assert data.rpartition(b"event: ")[2].startswith(b"problem")
+            await tasks.cancel("search", task.id)
+
+    asyncio.run(scenario())
+
+
+def test_a_search_says_nothing_of_dead_letter_topics_that_the_client_may_not_read(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            await web.node.topics.create("hidden-letters")
+            web.principal = "root"
+            change = {"set": {"errors.deadletterqueue.topic.name": "hidden-letters"}}
+            assert (await web.ask("PATCH", "/v1/groups/workers/config", change))[0] == 200
+            origin = ["__dlq.errors.topic", TOPIC]
+            sent = {"records": [{"value": "x", "headers": [origin]}] * 5}
+            assert (await web.ask("POST", "/v1/topics/hidden-letters/records", sent))[0] == 200
+            entry = Entry("User:nobody", "*", Operation.READ, Permission.ALLOW)
+            await web.node.access.create([Acl(Pattern(ResourceType.TOPIC, TOPIC), entry)])
+            path = f"/v1/topics/{TOPIC}/messages?limit=2"
+            for web.principal, found, records in (("root", 2, 5), ("nobody", 0, 0)):
+                _, answer = await web.ask("GET", path)
+                assert len(answer["messages"]) == found
+                assert answer["searched"]["records"] == records
+                assert answer["is_complete"] == (not found)
+            assert "hidden" not in str(answer)
+            _, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
+            while task["state"] == "running":
+                await asyncio.sleep(0.01)
+                _, task = await web.ask("GET", f"/v1/searches/{task['id']}")
+            assert (task["progress"]["records"], task["results"]) == (0, [])
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_is_refused_after_all_gives_its_place_back(monkeypatch):
+    """Its client's right, or login, ends while the broker prepares it."""
+
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            access, reads = web.node.access, web.node.services.reads
+            assert access is not None
+            follow = reads.follow
+            rules = _rules("followTopic", "nobody")
+
+            async def withdrawn(*arguments: Any) -> Any:
+                await access.delete(AclFilter(principal="User:nobody"))
+                return await follow(*arguments)
+
+            monkeypatch.setattr(reads, "follow", withdrawn)
+            for _ in range(FOLLOWERS_MAX):
+                await access.create(rules)
+                assert (await web.call("followTopic"))[0] == 403
+            monkeypatch.setattr(reads, "follow", follow)
+            await access.create(rules)
+            status, _ = await web.raw("GET", f"/v1/topics/{TOPIC}/tail", b"", leaves=True)
+            assert status == 200
 
     asyncio.run(scenario())
 

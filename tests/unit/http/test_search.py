@@ -294,6 +294,30 @@ async def test_an_expression_selects_messages_wherever_they_are(web: Web) -> Non
 
 
 @on_the_web
+async def test_a_costly_expression_ends_with_the_time_of_its_call_within_a_batch(web: Web) -> None:
+    """It goes on at the record at which it ended, and comes further with each call."""
+    await create(web)
+    numbers = [*range(40)]
+    costly = {"value": {"n": 0, "of": numbers}, "value_encoding": "json"}
+    await send(web, *(costly | {"value": {"n": n, "of": numbers}} for n in range(40)))
+    where = "value.of.all(a, value.of.all(b, a + b >= 0)) && value.n >= 0"
+    seen: list[int] = []
+    rounds, records, more = 0, 0, {}
+    while True:
+        rounds += 1
+        assert rounds <= 40
+        answer = await find(web, where=where, time_ms=10, **more)
+        seen += [json.loads(one)["n"] for one in values(answer)]
+        if answer["is_complete"]:
+            break
+        records += answer["searched"]["records"]
+        more = {"page_token": answer["next_page_token"]}
+    assert rounds > 1
+    assert seen == numbers
+    assert records + answer["searched"]["records"] == len(numbers)
+
+
+@on_the_web
 async def test_a_page_begins_at_an_offset(web: Web) -> None:
     await create(web)
     await send(web, *(message(n) for n in range(9)))
@@ -357,3 +381,39 @@ async def test_an_export_holds_all_bytes(web: Web) -> None:
     shown_row = dict(zip(head, row, strict=True))
     assert (shown_row["key"], shown_row["value"], shown_row["offset"]) == ('a,"b"\n', "x", "0")
     assert json.loads(shown_row["headers"]) == [["token", "s3cret"]]
+
+
+@on_the_web
+async def test_an_export_as_csv_tells_null_from_an_empty_text(web: Web) -> None:
+    await create(web)
+    await send(web, {"key": "", "value": ""}, {"key": "k"}, {"value": 'a "b"'})
+    query = "/v1/topics/orders/export?format=csv"
+    _, data = await web.raw("GET", query, b"", "application/json")
+    lines = data.decode().split("\r\n")
+    cells = [line.split(",")[4:8] for line in lines[1:4]]
+    assert cells == [
+        ['""', "text", '""', "text"],
+        ["k", "text", "", "text"],
+        ["", "text", '"a ""b"""', "text"],
+    ]
+
+
+@on_the_web
+async def test_an_export_reads_no_dead_letter_topic_and_counts_as_reading(web: Web) -> None:
+    await create(web)
+    await create(web, "orders.dead", 2)
+    dead_letters = {"set": {"errors.deadletterqueue.topic.name": "orders.dead"}}
+    assert (await web.ask("PATCH", "/v1/groups/workers/config", dead_letters))[0] == 200
+    await send(web, *(message(n) for n in range(3)))
+    await send(web, message(1), topic="orders.dead")
+    for number in range(2):
+        web.node.topics.leave(web.node.topics.get("orders.dead"), number)
+    assert (await web.ask("GET", "/v1/topics/orders/messages"))[0] == 503
+    status, data = await web.raw("GET", "/v1/topics/orders/export", b"", "application/json")
+    assert (status, len(data.splitlines())) == (200, 3)
+    quota = {"default_client_id": True, "set": {"consumer_byte_rate": 10}}
+    assert (await web.ask("PATCH", "/v1/quotas", quota))[0] == 200
+    status, _ = await web.raw("GET", "/v1/topics/orders/export", b"", leaves=True)
+    assert status == 200
+    status, _ = await web.ask("GET", "/v1/topics/orders/export")
+    assert status == 429

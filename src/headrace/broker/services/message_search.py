@@ -28,7 +28,7 @@ from headrace.records.codec import Record
 from headrace.records.matching import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.services.search import Search
@@ -58,17 +58,20 @@ class MessageSearch:
         start: SearchPosition,
         bounds: SearchBounds,
         partition: int | None = None,
+        *,
+        covers: Callable[[str], bool] = lambda _name: True,
     ) -> Page:
         """Messages of `topic` from `start` on, in the order of places and offsets.
 
-        `partition`: search only this one, without dead letters. Raises the error of a partition
+        `partition`: search only this one, without dead letters. `covers`: which dead letter topics
+        are searched; the others are neither counted nor named. Raises the error of a partition
         only where none could be searched.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + bounds.time_ms / 1000
         page, bytes_left, has_searched = Page(), FOUND_BYTES_MAX, False
         firsts: dict[SearchPosition, Page | HeadraceError] = {}
-        for one, place in self._places(topic, partition):
+        for one, place in self._places(topic, partition, covers):
             if place[:3] < start[:3]:
                 continue
             at: SearchPosition | None = start if place[:3] == start[:3] else place
@@ -97,11 +100,13 @@ class MessageSearch:
         return page
 
     def _places(
-        self, topic: Topic, partition: int | None
+        self, topic: Topic, partition: int | None, covers: Callable[[str], bool]
     ) -> Iterator[tuple[Topic, SearchPosition]]:
         if partition is not None:
             topic.check_partition(partition)
         for one in self._search.topics(topic) if partition is None else [topic]:
+            if one is not topic and not covers(one.name):
+                continue
             for number in range(len(one.partitions)) if partition is None else [partition]:
                 yield one, SearchPosition(int(one is not topic), one.name, number, 0)
 

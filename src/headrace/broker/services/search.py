@@ -274,6 +274,8 @@ class Search:
                     run.add(FoundMessage(state, topic.name, place.partition, record, -1, ()))
                     if run.is_full:
                         return place._replace(at=record.offset + 1)
+                if run.cut_at >= 0:
+                    return place._replace(at=run.cut_at)
             offset = reached
             await asyncio.sleep(0)
         return None
@@ -370,12 +372,17 @@ class _Within(NamedTuple):
     place: SearchPosition
 
 
+class _OutOfTime(Exception):
+    """The call's time ended within a batch."""
+
+
 class _Run:
-    """One call in progress."""
+    """One call in progress. `cut_at`: the offset within a batch at which its time ended; -1: none.
+    A filter may take milliseconds for a record, and a batch can have thousands of them."""
 
     __slots__ = (
-        "_bytes_left", "_count_max", "_deadline_s", "_filter", "_needles", "_now_s", "condition",
-        "page",
+        "_bytes_left", "_count_max", "_deadline_s", "_filter", "_has_evaluated", "_needles",
+        "_now_s", "condition", "cut_at", "page",
     )  # fmt: skip
 
     def __init__(
@@ -394,6 +401,8 @@ class _Run:
         self._filter = RecordFilter(condition.where) if condition.where else None
         self._needles = condition.needles() + (self._filter.needles if self._filter else [])
         self._bytes_left = bounds.bytes_max
+        self._has_evaluated = False
+        self.cut_at = -1
 
     @property
     def is_full(self) -> bool:
@@ -451,15 +460,40 @@ class _Run:
         page.up_to_ms = header.newest_ms
         origin = (SHARE_FORMAT.topic, within.origin.encode())
 
+        found: list[Record] = []
+        seen = 0
+
         def matches(record: Record) -> bool:
+            nonlocal seen
+            if self._is_cut_at(record):
+                raise _OutOfTime
+            seen += 1
             is_of_origin = not within.origin or origin in record.headers
-            return is_of_origin and self._holds(record, within.place)
+            is_wanted = is_of_origin and self._holds(record, within.place)
+            if is_wanted:
+                found.append(record)
+            return is_wanted
 
         left = self._count_max - len(page.found), self._bytes_left
+        is_costly = self._filter is not None
         try:
-            is_costly = self._filter is not None
             wanted = Wanted(within.first, within.end - 1, *left, matches, self._needles, is_costly)
             return await wanted_records(batch, wanted)
+        except _OutOfTime:
+            return found
         except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat):
             page.unreadable += 1
             return []
+        finally:
+            if seen and is_costly:  # a batch may be looked at in several calls
+                page.records += seen - header.record_count
+
+    def _is_cut_at(self, record: Record) -> bool:
+        """Whether the call ends before a record; never before it has evaluated another one."""
+        if self._filter is None:
+            return False
+        if self._has_evaluated and self._now_s() >= self._deadline_s:
+            self.cut_at = record.offset
+            return True
+        self._has_evaluated = True
+        return False

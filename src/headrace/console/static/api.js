@@ -70,18 +70,32 @@ export function useData(load, keys) {
 
 // --- the same request elsewhere ----------------------------------------------------------------
 
+// What a terminal acts on, or shows in another order, when a command is pasted: control characters
+// but line feeds, and those that turn the direction of text.
+const UNSEEN = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+const bytesOf = (text) => [...new TextEncoder().encode(text)];
+const octal = (text) => bytesOf(text).map((one) => `\\${one.toString(8).padStart(3, "0")}`).join("");
+
 // A word for a POSIX shell: no character of it has a meaning there.
 export function quoted(word) {
   const text = String(word);
-  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+  if (/^[\w@%+=:,./-]+$/.test(text)) return text;
+  if (text.search(UNSEEN) < 0) return `'${text.replaceAll("'", `'\\''`)}'`;
+  const [, head, feeds] = text.match(/^([^]*?)(\n*)$/); // a substitution drops line feeds at its end
+  const format = head.replace(/[\\%]/g, "$&$&").replaceAll("'", "'\\''").replace(UNSEEN, octal);
+  return `"$(printf -- '${format}')"${feeds && `'${feeds}'`}`; // not every shell knows $'...'
 }
 
 export const words = (...parts) => parts.map(quoted).join(" ");
 
+// JSON without raw control characters: all shells can quote it.
+const asJson = (value) => JSON.stringify(value).replace(UNSEEN, (one) =>
+  `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
 export function asCurl(method, path, body) {
   const parts = ["curl", "-sS"];
   if (method !== "GET") parts.push("-X", method);
-  if (body !== undefined) parts.push("-H", "Content-Type: application/json", "-d", JSON.stringify(body));
+  if (body !== undefined) parts.push("-H", "Content-Type: application/json", "-d", asJson(body));
   return words(...parts, location.origin + path);
 }
 
