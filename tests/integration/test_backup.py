@@ -266,3 +266,65 @@ def test_an_upload_that_fails_leaves_nothing_that_looks_like_a_backup(tmp_path) 
     assert done.returncode == 1
     assert "reads back differently" in done.stderr
     assert [path for path in store.rglob("*") if path.is_file()] == []
+
+
+def transaction(broker: Broker, values: list[bytes], *, end: str | None) -> None:
+    """Write them in a transaction, and commit or abort it, or leave it open."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.kafka, "transactional.id": f"t-{end}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce("t", value=value, key=b"k", headers=[("h", b"1")], timestamp=1234)
+    producer.flush(60)
+    if end is not None:
+        getattr(producer, f"{end}_transaction")(60)
+
+
+def test_what_is_readable_of_a_damaged_partition_is_copied_to_a_topic(tmp_path) -> None:
+    broker = Broker(tmp_path / "broker").start()
+    create_topic(broker.kafka, "t")
+    for number in range(5):
+        Confluent.produce(broker.kafka, "t", [Rec(None, b"value-%d-" % number * 100)] * 2)
+    transaction(broker, [b"committed"], end="commit")
+    transaction(broker, [b"aborted"], end="abort")
+    transaction(broker, [b"open"], end=None)
+    broker.stop()
+    broker.is_damaged = True
+    for path in (broker.data_dir / "ledgers").rglob("*.ledger"):
+        data = bytearray(path.read_bytes())
+        if (place := data.find(b"value-2-value-2")) >= 0:
+            data[place] ^= 1
+            path.write_bytes(data)
+    source = [str(broker.data_dir), "t-0"]
+    code, shown = run("salvage", *source, "--dry-run", "--json")
+    assert code == 0, shown
+    found = json.loads(shown)
+    assert (found["records"], found["warnings"]) == (9, [])
+    assert [(gap["first"], gap["last"], gap["is_undecided"]) for gap in found["gaps"]] == [
+        (4, 5, False),
+        (14, 14, True),
+    ]
+
+    other = Broker(tmp_path / "other").start()
+    try:
+        code, shown = run("-b", other.kafka, "salvage", *source, "--to", "t")
+        assert code != 0, "there is no such topic"
+        create_topic(other.kafka, "t")
+        code, shown = run("-b", other.kafka, "salvage", *source, "--to", "t")
+        assert code == 0, shown
+        assert "9 records of t-0 salvaged to t; 2 gaps" in shown
+        expected = [b"value-%d-" % number * 100 for number in (0, 0, 1, 1, 3, 3, 4, 4)]
+        assert read_all(other, "t") == [*expected, b"committed"]
+        code, shown = run(
+            "-b", other.kafka, "consume", "t", "--from", "8", "--count", "1", "--json"
+        )
+        kept = json.loads(shown.splitlines()[0])
+        assert (kept["key"], kept["timestamp"]) == ("k", 1234)
+        code, shown = run("-b", other.kafka, "salvage", *source, "--to", "t")
+        assert (code, "is not empty" in shown) == (1, True), "no record twice"
+    finally:
+        other.stop()
+    code, shown = run("salvage", str(broker.data_dir), "nosuch-0", "--dry-run")
+    assert (code, "no partition nosuch-0" in shown) == (1, True)

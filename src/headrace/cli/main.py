@@ -57,6 +57,7 @@ COMMANDS = {
     "doctor": ("headrace.cli.doctor", "Collect facts for a bug report, without secrets."),
     "backup": ("headrace.cli.backup", "Copy the data of a broker while it runs."),
     "restore": ("headrace.cli.backup", "Make a data directory of a backup."),
+    "salvage": ("headrace.cli.salvage", "Copy what is readable of a damaged partition."),
     "check": ("headrace.cli.check", "Check a data directory for damage."),
     "dump": ("headrace.cli.dump", "Show segments, write-ahead log and metadata."),
     "demo": ("headrace.cli.demo", "Run the pipeline end to end on real data."),
@@ -73,7 +74,7 @@ COMMANDS = {
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
     "config", "quota", "acl", "user", "key", "info", "health", "top", "doctor", "pipeline",
-    "table",
+    "salvage", "table",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 
