@@ -192,6 +192,8 @@ async def test_any_broker_finds_and_traces_the_messages_of_all(cluster):
         await webs[1].send(record | {"headers": copied}, topic="dead")
     places = [(name, number) for name in (TOPIC, "dead") for number in range(COUNT)]
     for web in webs:
+        listed = await web.ok("GET", "/v1/dead-letters")
+        assert listed == {"topics": [{"name": "dead", "partitions": COUNT, "records": COUNT}]}
         whole = await web.ok("GET", f"{PATH}/messages?message_id=id")
         assert [(one["topic"], one["partition"]) for one in whole["messages"]] == places
         assert whole["is_complete"]

@@ -278,23 +278,40 @@ def test_a_topic_made_again_is_the_new_one_by_name_and_unknown_by_its_old_id(
 
 def test_epochs_begin_again_at_one_behind_the_last() -> None:
     sessions = FetchSessions(SystemRandomness(), 10)
-    session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]), ANONYMOUS)
+    session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]), ANONYMOUS, 0)
     assert session is not None
     session.epoch = 2**31 - 1
-    sessions.resolve(_plain(session.id, 2**31 - 1, []), ANONYMOUS)
+    sessions.resolve(_plain(session.id, 2**31 - 1, []), ANONYMOUS, 0)
     assert session.epoch == 1
 
 
 def test_a_session_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 10)
     sessions = FetchSessions(SystemRandomness(), 10)
-    session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]), ANONYMOUS)
+    session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]), ANONYMOUS, 0)
     assert session is not None
     many = [FetchPartition(b"t", number, -1, 0, 1) for number in range(11)]
     with pytest.raises(FetchSessionUnknown):
-        sessions.resolve(_plain(session.id, 1, many), ANONYMOUS)
+        sessions.resolve(_plain(session.id, 1, many), ANONYMOUS, 0)
     assert len(sessions) == 0
-    assert sessions.resolve(_plain(0, 0, many), ANONYMOUS) == (None, False)
+    assert sessions.resolve(_plain(0, 0, many), ANONYMOUS, 0) == (None, False)
+
+
+@pytest.mark.parametrize("sessions_max", [0, 2])
+def test_clients_do_not_evict_sessions_that_are_in_use(sessions_max: int) -> None:
+    """One more than there may be fetches without, until another one was idle for long."""
+    sessions = FetchSessions(SystemRandomness(), sessions_max)
+    wanted = [FetchPartition(b"t", 0, -1, 0, 1)]
+    kept = [sessions.resolve(_plain(0, 0, wanted), ANONYMOUS, 0)[0] for _ in range(sessions_max)]
+    late_ns = fetch_sessions.EVICTABLE_NS
+    assert sessions.resolve(_plain(0, 0, wanted), ANONYMOUS, late_ns - 1) == (None, False)
+    for one in kept[:1]:
+        assert one is not None
+        sessions.resolve(_plain(one.id, 1, []), ANONYMOUS, late_ns)
+        other, _ = sessions.resolve(_plain(0, 0, wanted), ANONYMOUS, late_ns)
+        assert other is not None
+        assert sessions.resolve(_plain(one.id, 2, []), ANONYMOUS, late_ns) == (one, True)
+    assert len(sessions) == sessions_max
 
 
 def _plain(session_id: int, epoch: int, partitions: list[FetchPartition]) -> FetchRequest:

@@ -172,7 +172,7 @@ class FetchHandler:
                 self._send(fetch, write_fetch(version, 0, 0, [], reply.throttle_ms))
                 return
             fetch.session, fetch.is_incremental = self.sessions.resolve(
-                request, connection.session.principal
+                request, connection.session.principal, connection.last_request_ns
             )
         except HeadraceError as error:
             self._send(fetch, write_fetch(version, code_of(error), 0, [], reply.throttle_ms))

@@ -2,12 +2,13 @@
 
 Invariants: knows sessions, not logs. A session belongs to the principal that created it, on any of
 its connections; to others it does not exist, so that a guessed id neither shows which topics a
-client reads nor ends its session. The oldest idle one is evicted when there are too many.
+client reads nor ends its session. When there are too many, one that was idle for long is evicted;
+while there is none, a client fetches without a session, so that clients do not evict each other's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import FetchSessionEpochInvalid, FetchSessionUnknown
 
@@ -23,8 +24,8 @@ INITIAL_EPOCH = 0
 _INT32_MAX = 2**31 - 1
 PARTITIONS_MAX = 10_000
 """Per session; a client with more partitions fetches without one."""
-
-_Key = tuple[bytes, int]
+EVICTABLE_NS: Final = 120_000_000_000
+"""How long a session was not used, as in Kafka."""
 
 
 class CachedPartition:
@@ -41,13 +42,18 @@ class CachedPartition:
 class FetchSession:
     """What one client is fetching."""
 
-    __slots__ = ("epoch", "id", "owner", "partitions")
+    __slots__ = ("epoch", "id", "owner", "partitions", "used_ns")
 
     def __init__(
-        self, session_id: int, owner: Principal | None, partitions: Iterable[FetchPartition]
+        self,
+        session_id: int,
+        owner: Principal | None,
+        partitions: Iterable[FetchPartition],
+        used_ns: int,
     ) -> None:
         self.id = session_id
         self.owner = owner
+        self.used_ns = used_ns
         self.epoch = 1
         self.partitions = {(p.topic, p.partition): CachedPartition(p) for p in partitions}
 
@@ -98,25 +104,21 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(
-        self, request: FetchRequest, principal: Principal | None
+        self, request: FetchRequest, principal: Principal | None, now_ns: int
     ) -> tuple[FetchSession | None, bool]:
         """(the request's session or None, whether the response may omit what is known).
 
-        `principal`: who sends the request. Raises FetchSessionUnknown, FetchSessionEpochInvalid.
+        `principal`: who sends the request, at `now_ns`.
+
+        Raises FetchSessionUnknown, FetchSessionEpochInvalid.
         """
-        session = self._sessions.get(request.session_id)
-        if (
-            session is not None
-            and session.owner is not principal  # the same object on one connection
-            and session.owner != principal
-        ):
-            session = None
+        session = self._of(request.session_id, principal)
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             if session is not None:
                 del self._sessions[session.id]
             if request.session_epoch == FINAL_EPOCH or len(request.partitions) > PARTITIONS_MAX:
                 return None, False
-            return self._open(request, principal), False
+            return self._open(request, principal, now_ns), False
         if session is None:
             raise FetchSessionUnknown(
                 f"fetch session {request.session_id} does not exist or was evicted"
@@ -134,18 +136,34 @@ class FetchSessions:
                 f"fetch session {session.id} exceeds {PARTITIONS_MAX} partitions: fetch "
                 "without a session"
             )
-        # Recently used sessions are evicted last.
+        session.used_ns = now_ns
+        # The first one was not used for longest.
         self._sessions[session.id] = self._sessions.pop(session.id)
         return session, True
 
-    def _open(self, request: FetchRequest, owner: Principal | None) -> FetchSession | None:
+    def _of(self, session_id: int, principal: Principal | None) -> FetchSession | None:
+        session = self._sessions.get(session_id)
+        if (
+            session is not None
+            and session.owner is not principal  # the same object on one connection
+            and session.owner != principal
+        ):
+            return None
+        return session
+
+    def _open(
+        self, request: FetchRequest, owner: Principal | None, now_ns: int
+    ) -> FetchSession | None:
         if not request.partitions:
             return None
-        while len(self._sessions) >= self._sessions_max:
-            del self._sessions[next(iter(self._sessions))]
+        if len(self._sessions) >= self._sessions_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ns - oldest.used_ns < EVICTABLE_NS:
+                return None
+            del self._sessions[oldest.id]
         session_id = 1 + self._randomness.below(_INT32_MAX - 1)
         while session_id in self._sessions:
             session_id = 1 + self._randomness.below(_INT32_MAX - 1)
-        session = FetchSession(session_id, owner, request.partitions)
+        session = FetchSession(session_id, owner, request.partitions, now_ns)
         self._sessions[session_id] = session
         return session
