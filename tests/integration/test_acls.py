@@ -27,6 +27,8 @@ from confluent_kafka.admin import (
 from tests.integration.broker import Broker, wait_until
 
 from headrace.cli.main import cli
+from headrace.pipeline.jobs.table_lease import TopicLease
+from headrace.pipeline.jobs.table_settings import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,6 +136,27 @@ def test_a_user_may_do_what_the_rules_allow_and_nothing_else():
     after = consumer.poll(5)
     assert after is None or after.error() is not None, after.value()
     consumer.close()
+
+
+@pytest.mark.usefixtures("served")
+def test_a_service_of_tables_that_may_not_join_its_group_says_so_until_it_may():
+    admin_of(ADDRESSES[0]).create_topics([NewTopic("kept", 1)])["kept"].result(TIMEOUT_S)
+    add_user("tables")
+    topic = ("--principal", "User:tables", "--operation", "READ", "--topic", "kept")
+    run("acl", "add", *topic)
+    lease = TopicLease(settings_of("tables"))
+    try:
+        lease.want(frozenset({"kept"}))
+        wait_until(lambda: lease.problem)
+        assert f"the consumer group {GROUP}, and gets no topics" in lease.problem
+        assert "needs READ on that group" in lease.problem
+        assert not lease.owned
+        group = ("--principal", "User:tables", "--operation", "READ", "--group", GROUP)
+        run("acl", "add", *group)
+        wait_until(lambda: lease.owned)
+        assert (lease.owned, lease.problem) == ({"kept"}, "")
+    finally:
+        lease.close()
 
 
 @pytest.mark.usefixtures("served")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+from headrace.pipeline.errors import PASSING_CODES
 from headrace.pipeline.jobs.table_settings import GROUP
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class TopicLease:
         self._client = dict(client)
         self._wanted: frozenset[str] = frozenset()
         self._owned: frozenset[str] = frozenset()
+        self.problem = ""
+        """Why this process gets no topics, and what to do; empty: nothing is wrong."""
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="topic lease", daemon=True)
         self._thread.start()
@@ -48,6 +51,17 @@ class TopicLease:
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._take_part()
+        except KafkaException as error:
+            self._note(error.args[0])
+        finally:
+            self._owned = frozenset()
+
+    def _take_part(self) -> None:
+        """Be a member until `close`. Raises KafkaException."""
         from confluent_kafka import Consumer
 
         consumer = Consumer({
@@ -66,17 +80,27 @@ class TopicLease:
                 if self._wanted != subscribed:
                     subscribed = self._wanted
                     self._subscribe(consumer, subscribed)
-                if subscribed:
-                    consumer.poll(_POLL_S)
-                else:
+                if not subscribed:
                     self._stopped.wait(_POLL_S)
+                elif (message := consumer.poll(_POLL_S)) is not None and message.error():
+                    self._note(message.error())
         finally:
             consumer.close()
+
+    def _note(self, error: Any) -> None:
+        """Keep what is wrong, unless it passes, or is about a topic that was deleted."""
+        if self._owned or error.name() in {*PASSING_CODES, "UNKNOWN_TOPIC_OR_PART"}:
+            return
+        self.problem = (
+            f"the service is no member of the consumer group {GROUP}, and gets no topics:"
+            f" {error.str()}; it needs READ on that group and on the topics"
+        )
 
     def _subscribe(self, consumer: Any, topics: frozenset[str]) -> None:
         def assigned(member: Any, partitions: list[Any]) -> None:
             member.assign(partitions)
             member.pause(partitions)
+            self.problem = ""
             self._owned = frozenset(each.topic for each in partitions if each.partition == 0)
 
         def revoked(_member: Any, _partitions: list[Any]) -> None:

@@ -151,6 +151,7 @@ class _Service:
         self._wanted: dict[str, TableSetting] = {}
         self._running: dict[str, _Table] = {}
         self._steps = 0
+        self._reported = ""
 
     def discover(self) -> None:
         """Look at the topics' settings. Raises BrokerUnavailable."""
@@ -165,7 +166,11 @@ class _Service:
                 self.discover()
             except BrokerUnavailable as error:
                 log.info("%s", error)
-        owned = self._lease.owned
+        owned, problem = self._lease.owned, self._lease.problem
+        if problem != self._reported:
+            self._reported = problem
+            for topic in sorted(self._wanted.keys() - owned) if problem else ():
+                self.on_failure(topic, problem)
         for topic, table in list(self._running.items()):
             if not table.is_alive():
                 del self._running[topic]
