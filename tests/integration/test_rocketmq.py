@@ -12,8 +12,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from itertools import count, product
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -29,6 +31,7 @@ from tests.integration.foreign import (
     run,
 )
 
+from headrace.java.jars import Jar, ensure_jars
 from headrace.rocketmq import wire
 
 SOURCES = HERE / "rocketmq_clients"
@@ -41,6 +44,7 @@ LANES = {
     ),
     "fifo": ("fifo", ORDERED),
     "delay": ("delay", {"messages": ["kept"], "is_early": False, "is_late": False}),
+    "recall": ("delay", {"messages": ["kept"]}),
     "transaction": ("transaction", {"messages": ["checked", "committed"]}),
     "filters": ("normal", {"messages": ["0", "1", "3"]}),
     "sql": ("normal", {"messages": ["2", "3"]}),
@@ -50,46 +54,99 @@ LANES = {
     "dead": ("normal", {"attempts": [1, 2], "letters": [["poison", "t"]]}),
 }
 """(the topic's message type, what the program prints)"""
-LACKING = {("go", "priority")}
-"""What a client cannot do. Go v5.1.3 cannot recall either: its `delay` leaves that out."""
+LACKING = {("go", "priority"), ("go", "recall")}
+"""What a client cannot do in its newest version."""
+OLDER = [
+    tuple(line.split())
+    for line in (SOURCES / "older.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+"""(language, version, checksums...)"""
+LANES_OF_OLDER = [lane for lane in LANES if lane not in {"recall", "priority"}]
+CLIENT_OF_PYTHON = "rocketmq-python-client"
+CLIENT_OF_GO = "github.com/apache/rocketmq-clients/golang/v5"
+CLIENT_OF_JAVA = "org.apache.rocketmq:rocketmq-client-java"
+LACKING_IN_OLDER = {
+    *product(["python"], ["5.0.1", "5.0.6"], ["push", "push_fifo", "dead"]),
+    *product(["go"], ["v5.1.2"], ["push", "push_fifo", "dead"]),
+    ("java", "5.0.0", "push_fifo"),
+}
+"""Python's and Go's have no push consumers; Java's of 5.0.0 gets no messages of message groups."""
 _numbers = count(1)
 
 
 # --- the programs ------------------------------------------------------------------------------
 
 
-def python_program() -> tuple[list[str], dict[str, str]]:
-    """(command, environment) of each program."""
+def pins_of(language: str, version: str) -> list[str]:
+    """The checksums of an older version."""
+    (found,) = [pins for one, of, *pins in OLDER if (one, of) == (language, version)]
+    return found
+
+
+def python_program(version: str = "") -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of each program; `version`: an older one than the newest."""
     lock = SOURCES / "requirements.lock"
-    with built_once("rocketmq-python", [sys.executable, "--version"], [lock]) as folder:
+    toolchain = [sys.executable, "-c", f"import sys; print(sys.version, {version!r})"]
+    with built_once("rocketmq-python", toolchain, [lock]) as folder:
         if not folder.exists():
             partial = folder.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             run([sys.executable, "-m", "venv", str(partial)], SOURCES)
-            install = ["-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)]
+            wanted = partial / "requirements.lock"
+            text = lock.read_text()
+            if version:
+                pin = f"{CLIENT_OF_PYTHON}=={version} --hash={pins_of('python', version)[0]}\n"
+                pinned = rf"^{CLIENT_OF_PYTHON}==.*?(?=^\S|\Z)"
+                text = re.sub(pinned, pin, text, flags=re.MULTILINE | re.DOTALL)
+            wanted.write_text(text)
+            install = ["-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(wanted)]
             run([str(partial / "bin" / "python"), *install], SOURCES)
             partial.replace(folder)
     return [str(folder / "bin" / "python"), str(SOURCES / "client.py")], {}
 
 
-def go_program() -> tuple[list[str], dict[str, str]]:
-    return built_in_go("rocketmq-go", SOURCES / "go", ("main.go", "go.mod", "go.sum"))
+def go_program(version: str = "") -> tuple[list[str], dict[str, str]]:
+    source = SOURCES / "go"
+    if not version:
+        return built_in_go("rocketmq-go", source, ("main.go", "recent.go", "go.mod", "go.sum"))
+    own, of_mod = pins_of("go", version)
+    sums = f"{CLIENT_OF_GO} {version} {own}\n{CLIENT_OF_GO} {version}/go.mod {of_mod}\n"
+    texts = {
+        "main.go": (source / "main.go").read_text(),
+        "older.go": (source / "older" / "older.go").read_text(),
+        "go.mod": re.sub(
+            rf"{CLIENT_OF_GO} v\S+", f"{CLIENT_OF_GO} {version}", (source / "go.mod").read_text()
+        ),
+        "go.sum": (source / "go.sum").read_text() + sums,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in texts.items():
+            (Path(folder) / name).write_text(text)
+        return built_in_go("rocketmq-go", Path(folder), tuple(texts))
 
 
-def node_program() -> tuple[list[str], dict[str, str]]:
+def node_program(version: str = "") -> tuple[list[str], dict[str, str]]:
+    assert not version, "see older.txt"
     return installed_for_node("rocketmq-node", SOURCES / "node", "client.mjs")
 
 
-def java_program() -> tuple[list[str], dict[str, str]]:
+def java_program(version: str = "") -> tuple[list[str], dict[str, str]]:
     runtime, compiler = require_javac()
     source = SOURCES / "java"
-    classpath = os.pathsep.join(map(str, pinned_jars(source / "jars.txt")))
-    names = [source / "RocketClient.java", source / "jars.txt"]
-    with built_once("rocketmq-java", [compiler, "--version"], names) as folder:
+    if version:
+        jars = ensure_jars([Jar.parse(f"{CLIENT_OF_JAVA}:{version} {pins_of('java', version)[0]}")])
+        names = [source / "RocketClient.java"]
+    else:
+        jars = pinned_jars(source / "jars.txt")
+        names = [source / "RocketClient.java", source / "RecentLanes.java"]
+    classpath = os.pathsep.join(map(str, jars))
+    with built_once("rocketmq-java", [compiler, "--version"], [*names, *jars]) as folder:
         if not folder.exists():
             partial = folder.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            run([compiler, "-nowarn", "-d", str(partial), "-cp", classpath, str(names[0])], source)
+            files = map(str, names)
+            run([compiler, "-nowarn", "-d", str(partial), "-cp", classpath, *files], source)
             partial.replace(folder)
     flags = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     return [runtime, *flags, "-cp", f"{folder}{os.pathsep}{classpath}", "RocketClient"], {}
@@ -186,14 +243,42 @@ def output_of(program: tuple[list[str], dict[str, str]], *arguments: str, **more
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    ("language", "lane"), [pair for pair in product(PROGRAMS, LANES) if pair not in LACKING]
-)
-def test_an_official_client_gets_what_it_expects(rocketmq, language, lane):
-    program = PROGRAMS[language]()
+def cells(*quick: str) -> list:
+    """Parameters of a test of every (language, lane); those with none of the quick lanes are long.
+    docs/ROCKETMQ.md has a table of them (tests/documents/test_rocketmq_lanes.py)."""
+    return [
+        pytest.param(*pair, marks=() if not quick or pair[1] in quick else pytest.mark.long)
+        for pair in product(PROGRAMS, LANES)
+        if pair not in LACKING
+    ]
+
+
+def goes_through(program: tuple, at: str, broker, lane: str, partitions: int = 2) -> None:
+    """Run a lane of a program at an address of the broker."""
     message_type, expected = LANES[lane]
-    topic, group = fresh(rocketmq, lane, message_type)
-    assert output_of(program, address(rocketmq), lane, topic, group) == expected
+    topic, group = fresh(broker, lane, message_type, partitions)
+    assert output_of(program, at, lane, topic, group) == expected
+
+
+ON_ONE_BROKER = cells()
+BY_WORKERS = cells("fifo", "transaction")
+
+
+@pytest.mark.parametrize(("language", "lane"), ON_ONE_BROKER)
+def test_an_official_client_gets_what_it_expects(rocketmq, language, lane):
+    goes_through(PROGRAMS[language](), address(rocketmq), rocketmq, lane)
+
+
+OF_OLDER_CLIENTS = [
+    pytest.param(*pins[:2], lane, marks=() if lane == "normal" else pytest.mark.long)
+    for pins, lane in product(OLDER, LANES_OF_OLDER)
+    if (*pins[:2], lane) not in LACKING_IN_OLDER
+]
+
+
+@pytest.mark.parametrize(("language", "version", "lane"), OF_OLDER_CLIENTS)
+def test_an_older_client_gets_what_it_expects(rocketmq, language, version, lane):
+    goes_through(PROGRAMS[language](version), address(rocketmq), rocketmq, lane)
 
 
 PUBLISHED = """
@@ -230,14 +315,22 @@ def test_the_messages_are_those_of_the_official_client():
         assert {name: own.get(name) for name in expected} == expected
 
 
-def test_a_client_of_one_worker_uses_what_both_have(make_broker):
-    broker = make_broker("--workers", "2", "--rocketmq", "127.0.0.1:0")
-    first, _second = address(broker).split(",")
-    for lane in ("fifo", "transaction", "push"):
-        message_type, expected = LANES[lane]
-        topic, group = fresh(broker, lane, message_type)
-        assert output_of(python_program(), first, lane, topic, group) == expected
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory):
+    from tests.integration.broker import Broker
+
+    broker = Broker(
+        tmp_path_factory.mktemp("workers"), "--workers", "2", "--rocketmq", "127.0.0.1:0"
+    )
+    broker.start()
+    yield broker
     broker.stop()
+
+
+@pytest.mark.parametrize(("language", "lane"), BY_WORKERS)
+def test_a_client_of_one_worker_uses_what_both_have(workers, language, lane):
+    first, _second = address(workers).split(",")
+    goes_through(PROGRAMS[language](), first, workers, lane)
 
 
 def test_kafka_and_http_read_what_a_rocketmq_client_wrote(rocketmq):

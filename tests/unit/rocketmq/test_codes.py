@@ -22,6 +22,54 @@ KINDS = [
 ]
 
 
+SEEN = {
+    "ILLEGAL_TOPIC": 40002,
+    "ILLEGAL_MESSAGE_TAG": 40004,
+    "ILLEGAL_MESSAGE_KEY": 40005,
+    "ILLEGAL_MESSAGE_GROUP": 40006,
+    "ILLEGAL_MESSAGE_PROPERTY_KEY": 40007,
+    "ILLEGAL_MESSAGE_ID": 40009,
+    "ILLEGAL_FILTER_EXPRESSION": 40010,
+    "ILLEGAL_INVISIBLE_TIME": 40011,
+    "ILLEGAL_DELIVERY_TIME": 40012,
+    "INVALID_RECEIPT_HANDLE": 40013,
+    "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE": 40014,
+    "MESSAGE_CORRUPTED": 40016,
+    "CLIENT_ID_REQUIRED": 40017,
+    "ILLEGAL_POLLING_TIME": 40018,
+    "UNAUTHORIZED": 40100,
+    "MESSAGE_NOT_FOUND": 40401,
+    "TOPIC_NOT_FOUND": 40402,
+    "MESSAGE_BODY_TOO_LARGE": 41301,
+    "MESSAGE_BODY_EMPTY": 41302,
+    "MESSAGE_PROPERTIES_TOO_LARGE": 43101,
+}
+"""As RocketMQ 5.5.0 answers the bad requests below (40010 and, for malformed receipts, 40013 where
+it has an internal error)."""
+
+
+def test_codes_have_the_numbers_that_rocketmq_answers():
+    assert {name: getattr(codes, name) for name in SEEN} == SEEN
+
+
+@on_rocketmq
+async def test_a_receipt_that_is_none_gets_the_code_of_one_that_is_stale(rocket):
+    await rocket.create("jobs")
+    where = {"topic": {"name": "jobs"}, "group": {"name": GROUP}}
+    await rocket.send("jobs")
+    (held,) = await rocket.receive("jobs", GROUP)
+    good = held.system_properties.receipt_handle
+    bad = ["", "x", "0.0", "0.0.none", "9.0.none", "0.99.none", f"{good}.", "\u00e9" * 300]
+    entries = [{"receipt_handle": one} for one in [*bad, good]]
+    response = await rocket.ask("AckMessage", **where, entries=entries)
+    found = [one.status.code for one in response.entries]
+    assert found == [codes.INVALID_RECEIPT_HANDLE] * len(bad) + [codes.OK]
+    for rpc in ("ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"):
+        for handle in bad:
+            code = await rocket.code(rpc, **where, receipt_handle=handle)
+            assert code == codes.INVALID_RECEIPT_HANDLE, (rpc, handle)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_has_a_code_by_which_clients_do_what_it_says(kind):
     code = code_of(kind())

@@ -120,7 +120,16 @@ async def settle_receipts(
     errors: list[HeadraceError | None] = [None] * len(asked.receipts)
     for place, refusal in asked.refused.items():
         errors[place] = refusal
-    parts = [(number, member_id(name), items) for (number, name), items in asked.deliveries.items()]
+    parts: list[_Part] = []
+    for (number, name), items in asked.deliveries.items():
+        if number < len(topic.partitions):
+            parts.append((number, member_id(name), items))
+            continue
+        for item in items:
+            errors[item.place] = ReceiptInvalid(
+                f"this receipt is not one of topic {topic.name!r}, which has no partition {number}:"
+                " settle with receipts as they came, on the topic from which they came"
+            )
     refused = await _settle(owners, topic, group_id, parts, errors, ranges)
     await _settle(owners, topic, group_id, refused, errors, one_by_one)
     return errors

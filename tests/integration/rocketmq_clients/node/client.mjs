@@ -97,14 +97,20 @@ const lanes = {
   },
 
   async delay() {
-    const sending = await producer();
     const deliveryTimestamp = new Date(Date.now() + 3_000);
-    await sending.send(message('kept', { deliveryTimestamp }));
-    const recalled = await sending.send(message('recalled', { deliveryTimestamp }));
-    await sending.recallMessage(topic, recalled.recallHandle);
+    await (await producer()).send(message('kept', { deliveryTimestamp }));
     const messages = bodies(await received(await consumer(), 1));
     const late = Date.now() - deliveryTimestamp;
     return { messages, is_early: late < 0, is_late: late > 2_000 };
+  },
+
+  async recall() {
+    const sending = await producer();
+    const due = Date.now() + 2_000;
+    const recalled = await sending.send(message('recalled', { deliveryTimestamp: new Date(due) }));
+    await sending.recallMessage(topic, recalled.recallHandle);
+    await sending.send(message('kept', { deliveryTimestamp: new Date(due + 1_000) }));
+    return { messages: bodies(await received(await consumer(), 1)) };
   },
 
   async transaction() {

@@ -1,0 +1,27 @@
+import java.util.List;
+import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
+
+/** The lanes that older clients for Java lack. */
+final class RecentLanes {
+    private RecentLanes() {}
+
+    static String recall() throws Exception {
+        Producer sending = RocketClient.producer(null);
+        long due = System.currentTimeMillis() + 2_000;
+        SendReceipt recalled = sending.send(RocketClient.message("recalled").setDeliveryTimestamp(due).build());
+        sending.recallMessage(RocketClient.topic, recalled.getRecallHandle());
+        sending.send(RocketClient.message("kept").setDeliveryTimestamp(due + 1_000).build());
+        List<MessageView> found = RocketClient.received(RocketClient.consumer(RocketClient.topic, RocketClient.group, "*"), 1);
+        return "{\"messages\": " + RocketClient.quoted(RocketClient.bodies(found)) + "}";
+    }
+
+    static String priority() throws Exception {
+        Producer sending = RocketClient.producer(null);
+        for (int number : new int[] {1, 5, 9, 3}) sending.send(RocketClient.message("" + number).setPriority(number).build());
+        List<MessageView> found = RocketClient.received(RocketClient.consumer(RocketClient.topic, RocketClient.group, "*"), 4, 1);
+        return "{\"messages\": " + RocketClient.list(found.stream()
+            .map(one -> "[\"" + RocketClient.body(one) + "\", " + one.getPriority().get() + "]").toList()) + "}";
+    }
+}
