@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.integration.broker import wait_until
 
+from headrace_bench.peers import free_port
+from headrace_verify.blackbox import queues
 from headrace_verify.blackbox.context import Context, Spec
-from headrace_verify.blackbox.crew import Client, find_program
+from headrace_verify.blackbox.crew import Client, Crew, find_program
 from headrace_verify.blackbox.routing import Connection
 from headrace_verify.checkers import check_history
 from headrace_verify.checkers.facts import gather
 from headrace_verify.history import History, merged, read_history
 from headrace_verify.real_broker import RealBroker
+from headrace_verify.workloads import QUEUES
 
 PATIENCE_S = 180
 """A virtual machine that starts beside much else takes its time."""
@@ -96,5 +101,104 @@ def test_a_client_in_another_language_works_with_others_and_is_judged_like_them(
     facts = gather(history)
     assert facts.counts["send ok"] == facts.counts["send invoke"]
     assert facts.counts["assign ok"] >= len(members)
+    verdict = check_history(facts)
+    assert verdict.is_clean, verdict.as_json()
+
+
+class Queues:
+    """RocketMQ's official client at one broker, beside nothing else."""
+
+    def __init__(self, folder, command):
+        at = f"127.0.0.1:{free_port()}"  # the client returns to it after a restart
+        self.broker = RealBroker(folder / "broker", ("--rocketmq", at))
+        self.broker.start()
+        self._folder, self._command = folder, command
+        options = {
+            "command": command,
+            "part": QUEUES,
+            "http": "{}:{}".format(*self.broker.http_address),
+            "rocketmq": at,
+        }
+        bootstrap = "{}:{}".format(*self.broker.address)
+        self._spec = Spec("run", "run", 0, 1, bootstrap, dict(queues.PART.topics), 0, None, options)
+        self.context = Context(self._spec, History(folder / "run.jsonl", "run"))
+        connection = Connection(self.context, 30)
+        for topic, partitions in queues.PART.topics.items():
+            connection.wire().create_topic(topic, partitions, {})
+        connection.drop()
+        queues.prepare(self.context)
+        self.producer = self._begin("producer", queues.ONE_PARTITION)
+        self.consumers = [
+            self._begin("consumer", queues.WORKLOAD.topics, group) for group in queues.GROUPS
+        ]
+
+    def _begin(self, role, topics, group=None):
+        number = 1 if group is None else 2 + list(queues.GROUPS).index(group)
+        spec = replace(
+            self._spec, name=f"{role}-{number}", kind=f"rocketmq-python-{role}", number=number,
+            topics=dict(topics), rate_per_s=8, group=group,
+        )  # fmt: skip
+        return Client(spec, self._folder)
+
+    def events(self):
+        return events(self.producer, *self.consumers)
+
+    def counted(self):
+        facts = gather(self.events())
+        return facts.counts.get("send ok", 0), facts.counts.get("settle ok", 0)
+
+    def wait_for_more(self):
+        before = self.counted()
+        wait_until(
+            lambda: all(now > then + 25 for now, then in zip(self.counted(), before, strict=True)),
+            PATIENCE_S,
+        )
+
+    def finish(self):
+        """What is wrong."""
+        self.producer.ask_to_end()
+        assert self.producer.wait(PATIENCE_S)
+        at = "{}:{}".format(*self.broker.address)
+        crew = Crew(1, at, self._folder, is_quick=True, parts=[QUEUES])
+        wrong = list(queues.settle(crew, self.context, PATIENCE_S))
+        for one in self.consumers:
+            one.ask_to_end()
+        assert all(one.wait(PATIENCE_S) for one in self.consumers)
+        self.broker.kill()
+        self.broker.start()
+        wrong += queues.read_back_queues(self.context)
+        return wrong
+
+    def close(self):
+        for one in (self.producer, *self.consumers):
+            one.kill()
+        self.context.history.close()
+        self.broker.kill()
+
+
+def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(tmp_path):
+    """Normal, ordered, delayed and half messages: nothing lost, early, out of order or twice
+    decided."""
+    pytest.importorskip("grpc")
+    command = find_program("rocketmq-python")
+    assert isinstance(command, list), command
+    run = Queues(tmp_path, command)
+    try:
+        run.wait_for_more()
+        for _ in range(2):
+            run.broker.kill()
+            run.broker.start()
+            run.wait_for_more()
+        wrong = run.finish()
+        history = list(merged([run.events(), read_history(tmp_path / "run.jsonl")]))
+    finally:
+        run.close()
+    assert wrong == []
+    assert not [event for event in history if event.get("what") == "gave up"]
+    facts = gather(history)
+    assert facts.counts["drained ok"] == len(queues.GROUPS)
+    sent = [send for one in facts.partitions.values() for send in one.sends.values()]
+    assert {bool(send.due_ns) for send in sent} == {True, False}
+    assert {send.outcome for send in sent} >= {"ok", "fail"}, "some are rolled back"
     verdict = check_history(facts)
     assert verdict.is_clean, verdict.as_json()

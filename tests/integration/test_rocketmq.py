@@ -33,6 +33,7 @@ from tests.integration.foreign import (
 
 from headrace.java.jars import Jar, ensure_jars
 from headrace.rocketmq import wire
+from headrace_verify.blackbox.languages import rocketmq as rocketmq_python
 
 SOURCES = HERE / "rocketmq_clients"
 TIMEOUT_S = 150
@@ -86,24 +87,12 @@ def pins_of(language: str, version: str) -> list[str]:
 
 def python_program(version: str = "") -> tuple[list[str], dict[str, str]]:
     """(command, environment) of each program; `version`: an older one than the newest."""
-    lock = SOURCES / "requirements.lock"
-    toolchain = [sys.executable, "-c", f"import sys; print(sys.version, {version!r})"]
-    with built_once("rocketmq-python", toolchain, [lock]) as folder:
-        if not folder.exists():
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            run([sys.executable, "-m", "venv", str(partial)], SOURCES)
-            wanted = partial / "requirements.lock"
-            text = lock.read_text()
-            if version:
-                pin = f"{CLIENT_OF_PYTHON}=={version} --hash={pins_of('python', version)[0]}\n"
-                pinned = rf"^{CLIENT_OF_PYTHON}==.*?(?=^\S|\Z)"
-                text = re.sub(pinned, pin, text, flags=re.MULTILINE | re.DOTALL)
-            wanted.write_text(text)
-            install = ["-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(wanted)]
-            run([str(partial / "bin" / "python"), *install], SOURCES)
-            partial.replace(folder)
-    return [str(folder / "bin" / "python"), str(SOURCES / "client.py")], {}
+    text = rocketmq_python.LOCK.read_text()
+    if version:
+        pin = f"{CLIENT_OF_PYTHON}=={version} --hash={pins_of('python', version)[0]}\n"
+        pinned = rf"^{CLIENT_OF_PYTHON}==.*?(?=^\S|\Z)"
+        text = re.sub(pinned, pin, text, flags=re.MULTILINE | re.DOTALL)
+    return [str(rocketmq_python.find_python(text)), str(SOURCES / "client.py")], {}
 
 
 def go_program(version: str = "") -> tuple[list[str], dict[str, str]]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError
 from headrace_verify.blackbox.all_parts import chosen, has_records
 from headrace_verify.blackbox.context import Spec
-from headrace_verify.blackbox.languages import go, java
+from headrace_verify.blackbox.languages import go, java, rocketmq
 from headrace_verify.blackbox.parts import RECORDS, Role
 from headrace_verify.real_broker import die_with_us
 from headrace_verify.rng import seeded
@@ -71,7 +71,11 @@ def is_installed(library: str | None) -> bool:
     return library is None or importlib.util.find_spec(library) is not None
 
 
-LANGUAGES = {"java": java.find_command, "go": go.find_command}
+LANGUAGES = {
+    "java": java.find_command,
+    "go": go.find_command,
+    "rocketmq-python": rocketmq.find_command,
+}
 
 
 @cache

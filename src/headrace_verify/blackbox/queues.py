@@ -58,6 +58,12 @@ def _role(
     )
 
 
+def _official(name: str, kind: str, rate_per_s: int = 0, group: str | None = None) -> Role:
+    """RocketMQ's own client."""
+    role = _role(name, kind, rate_per_s, group, is_quick=False)
+    return role._replace(language="rocketmq-python")
+
+
 ROLES = (
     _role("queue-idempotent", "queue-producer", 40),
     _role("queue-named", "http-producer", 20, is_quick=False),
@@ -70,6 +76,11 @@ ROLES = (
     _role("rocketmq-sender", "rocketmq-producer", 20)._replace(topics=ONE_PARTITION),
     _role("rocketmq-shared", "rocketmq-consumer", group="shared"),
     _role("rocketmq-ordered", "rocketmq-consumer", group="ordered"),
+    _official("rocketmq-python-sender", "rocketmq-python-producer", 20)._replace(
+        topics=ONE_PARTITION
+    ),
+    _official("rocketmq-python-shared", "rocketmq-python-consumer", group="shared"),
+    _official("rocketmq-python-ordered", "rocketmq-python-consumer", group="ordered"),
 )
 
 

@@ -91,7 +91,7 @@ class Calls:
         self._open.clear()
 
 
-def _result_of(code: int) -> bool | None:
+def result_of(code: int) -> bool | None:
     """True: done; False: certainly not done; None: unknown."""
     if code == 20000:
         return True
@@ -170,7 +170,7 @@ class RocketFace:
                     (response,) = self._calls.ask(at, rpc, **asked)
                 except OSError:
                     continue  # unknown
-                result = _result_of(response.status.code)
+                result = result_of(response.status.code)
                 if result is not None:
                     results[one.receipt] = result
         return results
@@ -184,7 +184,7 @@ class RocketFace:
         except OSError:
             return  # unknown
         for entry in response.entries:
-            result = _result_of(entry.status.code)
+            result = result_of(entry.status.code)
             if result is not None:
                 results[entry.receipt_handle] = result
 
@@ -229,7 +229,7 @@ class _Producer:
             context.end_send(INFO, topic, part, value, error=str(error))
             return None
         code = response.status.code
-        result = _result_of(code)
+        result = result_of(code)
         if not result:
             context.end_send(INFO, topic, part, value, error=f"code {code}")
             return None if result is None else f"a valid message was refused: {response.status}"
@@ -287,7 +287,7 @@ class _Producer:
             except OSError:
                 context.pause(RETRY_S)
                 continue
-            result = _result_of(response.status.code)
+            result = result_of(response.status.code)
             if result:
                 return (OK, "") if is_commit else (FAIL, "rolled back")
             if result is False:  # too late: the broker has given it up

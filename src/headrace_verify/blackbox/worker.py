@@ -25,6 +25,10 @@ from headrace_verify.blackbox.languages.java import (
     run_java_member,
     run_java_producer,
 )
+from headrace_verify.blackbox.languages.rocketmq import (
+    run_rocketmq_python_consumer,
+    run_rocketmq_python_producer,
+)
 from headrace_verify.blackbox.producers import (
     run_aiokafka_producer,
     run_kafka_python_producer,
@@ -79,6 +83,8 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "share-consumer": run_share_consumer,
     "rocketmq-producer": run_rocketmq_producer,
     "rocketmq-consumer": run_rocketmq_consumer,
+    "rocketmq-python-producer": run_rocketmq_python_producer,
+    "rocketmq-python-consumer": run_rocketmq_python_consumer,
 }
 
 
