@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from tests.waiting import until
 
@@ -28,12 +29,19 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60
 
+_nodes: WeakKeyDictionary[MemoryMetadata, list[Node]] = WeakKeyDictionary()
+"""The running brokers of each cluster."""
+
 
 @asynccontextmanager
 async def broker(
     broker_id: int, metadata: MemoryMetadata, ledgers: MemoryLedgerStore
 ) -> AsyncIterator[Node]:
-    """A broker of a cluster in this process, with a Kafka port of its own."""
+    """A broker of a cluster in this process, with a Kafka port of its own.
+
+    All brokers know each other when it begins, so that nothing that is made from then on moves
+    because one of them joined.
+    """
     own = ledgers.beside()
     config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
     node = Node(
@@ -47,9 +55,16 @@ async def broker(
     await node.open()
     peers, face = call_peers(node), KafkaFace(node)
     await node.register(await face.listen("127.0.0.1", 0), ("127.0.0.1", 0))
+    nodes = _nodes.setdefault(metadata, [])
+    nodes.append(node)
+    everybody = {one.config.broker_id for one in nodes}
     try:
+        await until(
+            lambda: all({fact.id for fact in one.ownership.brokers()} == everybody for one in nodes)
+        )
         yield node
     finally:
+        nodes.remove(node)
         await node.leave()
         await face.close()
         await peers.close()

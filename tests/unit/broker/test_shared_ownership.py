@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.coordinators import coordinator_shard
+from headrace.broker.coordinators import coordinator_shard, coordinator_shards
 from headrace.broker.node import Node
 from headrace.broker.ownership import (
     hand_over,
@@ -76,6 +76,7 @@ from headrace.storage.memory import MemoryLedgerStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.metadata.facts import PartitionKey
     from headrace.metadata.store import MultiOperation
     from headrace.storage.ledger import LedgerId, LedgerInfo
 
@@ -947,12 +948,14 @@ def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) 
         assert (await owner.groups.submit(command)).results[0].error is None
         may_name, is_naming, name = asyncio.Event(), asyncio.Event(), HandOvers._name
 
-        async def late(*arguments: Any) -> None:
-            is_naming.set()
-            await may_name.wait()
-            await name(*arguments)
+        async def late(hand_overs: HandOvers, key: PartitionKey, *arguments: Any) -> None:
+            if key == (topic.id, number):  # others may still move because brokers joined
+                is_naming.set()
+                await may_name.wait()
+            await name(hand_overs, key, *arguments)
 
         monkeypatch.setattr(HandOvers, "_name", late)
+        monkeypatch.setattr(coordinator_shards, "HAND_OVER_WAIT_S", 60)
         to = other.config.broker_id
         await owner.metadata.put(pin_key(topic.id, number), PinFact(to).encode(), ANY)
         await is_naming.wait()
