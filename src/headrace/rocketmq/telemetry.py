@@ -57,8 +57,8 @@ class Telemetry:
         self._tasks = tasks
 
     async def heartbeat(self, caller: Caller, request: Any, response: Any) -> None:
-        """The client is there."""
-        if request.client_type not in CONSUMERS | {wire.PRODUCER}:
+        """The client is there. Java's 5.0.0 leaves out what it is: its settings have said so."""
+        if request.client_type not in CONSUMERS | {wire.PRODUCER, wire.UNSPECIFIED_CLIENT}:
             raise Refused(UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is unknown")
         self._clients.seen(caller)
 

@@ -243,6 +243,7 @@ async def test_other_bad_requests_have_rocketmqs_codes(rocket):
     assert answer.message_queues[0].topic.ByteSize() == 6
     assert await rocket.code("Heartbeat", client_type=99) == codes.UNRECOGNIZED_CLIENT_TYPE
     assert await rocket.code("Heartbeat", client_type=wire.PRODUCER) == codes.OK
+    assert await rocket.code("Heartbeat") == codes.OK, "older clients do not say what they are"
     assert await rocket.code("SyncLiteSubscription", **where) == codes.ILLEGAL_TOPIC
     for invisible_ms in (9_999, 12 * 3_600_000 + 1):
         request = receive_request("jobs", GROUP, invisible_ms=invisible_ms)
