@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headrace.broker.settings.table import SETTINGS
 from headrace.dev_cluster.settings import (
@@ -86,4 +88,18 @@ def test_the_container_serves_beyond_itself_as_another_user_than_root():
     (check,) = re.findall(r"^HEALTHCHECK .*CMD (\[.*\])$", text, re.MULTILINE)
     assert json.loads(check)[:2] == ["headrace", "health"]
     for name in found:
+        assert any(one.variable == name for one in SETTINGS.values()), name
+
+
+def test_the_compose_file_publishes_what_the_container_listens_on_to_this_machine_alone():
+    (broker,) = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].values()
+    text = (DEPLOY / "Containerfile").read_text()
+    (exposed,) = re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE)
+    assert [f"127.0.0.1:{port}:{port}" for port in exposed.split()] == broker["ports"]
+    (volume,) = re.findall(r"^VOLUME (\S+)$", text, re.MULTILINE)
+    assert [one.partition(":")[2] for one in broker["volumes"]] == [volume]
+    assert (DEPLOY / broker["build"]["context"] / broker["build"]["dockerfile"]).exists()
+    version = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["version"]
+    assert broker["image"] == f"headrace:{version}"
+    for name in broker["environment"]:
         assert any(one.variable == name for one in SETTINGS.values()), name
