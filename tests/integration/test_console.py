@@ -24,6 +24,8 @@ PAGES = [
     "",
     "topics",
     "topics/orders",
+    "topics/orders/life",
+    "topics/orders/life?message=0:0",
     "topics/orders/partitions",
     "topics/orders/settings",
     "topics/orders/send",

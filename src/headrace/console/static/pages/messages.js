@@ -5,6 +5,7 @@ import { address, at, get, useData, words } from "../api.js";
 import { count, decoded, line, time, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Code, Dialog, Empty, Field, Loaded, PageForms, Refusal, Select, Table } from "../ui.js";
+import { lifeOf } from "./life.js";
 import { t } from "../words.js";
 
 const ROWS = 50;
@@ -194,6 +195,7 @@ function Message({ topic, record, as, close }) {
       { name: t("Name"), cell: (one) => html`<bdi class="line">${visible(one[0], 200)}</bdi>` },
       { name: t("Value"), cell: (one) => html`<bdi class="line">${line(one[1], one[2])}</bdi>` },
     ]} />`}
-    <footer>${record.offset != null && html`<a href=${again} onClick=${close}>${t("Send it again, or changed")}</a>`}</footer>
+    <footer class="tools">${record.offset != null && html`<a href=${again} onClick=${close}>${t("Send it again, or changed")}</a>
+      <a href=${lifeOf(topic, record)} onClick=${close}>${t("A message's life")}</a>`}</footer>
   <//>`;
 }

@@ -6,6 +6,7 @@ import { bytes, count } from "../format.js";
 import { offsets, watchedTopic } from "../live.js";
 import { go, link } from "../route.js";
 import { Loaded, PageForms, Table, Tabs, Title } from "../ui.js";
+import { Life } from "./life.js";
 import { Messages, searched } from "./messages.js";
 import { Produce } from "./produce.js";
 import { Settings } from "./settings.js";
@@ -18,19 +19,20 @@ export function Topic({ name, tab, query }) {
     watchedTopic.value = name;
     return () => (watchedTopic.value = "");
   }, [name]);
-  const tabs = [["messages", t("Messages")], ["partitions", t("Partitions")], ["settings", t("Settings")], ["send", t("Send")]];
+  const tabs = [["messages", t("Messages")], ["life", t("A message's life")], ["partitions", t("Partitions")], ["settings", t("Settings")], ["send", t("Send")]];
   return html`<${Title} text=${name}>
       <button onClick=${() => start(deletion(name))}>${t("Delete the topic")}</button>
     <//>
     <${Tabs} label=${t("Parts of the topic")} tabs=${tabs} chosen=${tab} href=${(one) => link(["topics", name, one])} />
     <${Loaded} state=${state}>${(topic) => html`
       ${tab === "messages" && html`<${Messages} topic=${topic} query=${query} />`}
+      ${tab === "life" && html`<${Life} topic=${topic} query=${query} />`}
       ${tab === "partitions" && html`<${Partitions} topic=${topic} start=${start} again=${state.again} />`}
       ${tab === "settings" && html`<${Settings} kind="topics" name=${name} start=${start}
         cli=${(change) => words("headrace", "topic", "alter", name, ...change)} />`}
       ${tab === "send" && html`<${Produce} topic=${topic} query=${query} start=${start} />`}
     `}<//>
-    ${!(tab === "messages" && searched(query)) && html`<${PageForms} cli=${words("headrace", "topic", "describe", name)} path=${at("topics", name)} />`}
+    ${!(tab === "messages" && searched(query)) && !(tab === "life" && query[query.by ?? "message"]) && html`<${PageForms} cli=${words("headrace", "topic", "describe", name)} path=${at("topics", name)} />`}
     ${dialog}`;
 }
 
