@@ -42,6 +42,7 @@ PAGES = [
     "dead-letters",
     "dead-letters/orders.dead",
     "cluster",
+    "connections",
 ]
 DEAD = [
     ("__dlq.errors.topic", b"orders"),
@@ -408,6 +409,32 @@ def test_offsets_are_reset_after_a_dry_run_that_counts(browser, console_broker):
     commit(console_broker, "resetting", 12)
     run(command, console_broker)
     assert set(offsets_of(console_broker, "resetting").values()) == {0}
+
+
+def test_clients_are_told_by_their_software_with_quotas(browser, console_broker):
+    from confluent_kafka.admin import AdminClient
+
+    quota = {"client_id": "loader", "set": {"producer_byte_rate": 1_000_000}}
+    ask(console_broker, "PATCH", "/v1/quotas", quota)
+    client = AdminClient({"bootstrap.servers": console_broker.kafka, "client.id": "loader"})
+    client.list_topics(timeout=30)
+    with browser.page("connections?client_id=loader") as page:
+        each = page.get_by_role("region", name="Each connection")
+        each.get_by_text("producer_byte_rate: 1,000,000").first.wait_for()
+        kinds = page.get_by_role("region", name="By software and user")
+        kinds.get_by_role("link", name="confluent-kafka-python").click()
+        page.wait_for_url("**software=confluent-kafka-python**")
+        page.get_by_label("Software").and_(page.locator("input")).fill("nobody's")
+        page.keyboard.press("Enter")
+        page.get_by_text("No such Kafka client").wait_for()
+        page.go_back()
+        each.wait_for()
+        page.locator("details.foot summary").click()
+        command = page.locator(".foot .forms pre").first.inner_text()
+    told = run(f"{command} --json --http {console_broker.http}", console_broker)
+    assert {one["software"] for one in json.loads(told)} == {"confluent-kafka-python"}
+    ask(console_broker, "DELETE", "/v1/quotas?client_id=loader")
+    del client
 
 
 def test_a_slow_group_is_explained_and_the_command_says_the_same(browser, console_broker):

@@ -47,6 +47,10 @@ COMMANDS = {
     "user": ("headrace.cli.user", "Add, list and remove users; change passwords."),
     "key": ("headrace.cli.key", "Create, list and revoke API keys for HTTP."),
     "info": ("headrace.cli.info", "Show cluster id, brokers, topics and versions."),
+    "connections": (
+        "headrace.cli.connections",
+        "List Kafka clients, their quotas and throttling.",
+    ),
     "health": ("headrace.cli.health", "Show whether brokers are alive and ready, or why not."),
     "dashboards": ("headrace.cli.dashboards", "Export dashboards and alert rules."),
     "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
@@ -73,8 +77,8 @@ COMMANDS = {
 
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
-    "config", "quota", "acl", "user", "key", "info", "health", "top", "doctor", "pipeline",
-    "salvage", "table",
+    "config", "quota", "acl", "user", "key", "info", "connections", "health", "top", "doctor",
+    "pipeline", "salvage", "table",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 

@@ -529,6 +529,20 @@ ANSWERS: Final[dict[str, Any]] = {
                     "client_id": OrNull("billing"),
                     "software": OrNull("apache-kafka-java"),
                     "software_version": OrNull("4.3.0"),
+                    "quotas": Entries("producer_byte_rate", 1_048_576.0),
+                    "throttled_ms": 0,
+                },
+            )
+        ],
+        "counts": [
+            Part(
+                "ConnectionCount",
+                {
+                    "software": "apache-kafka-java",
+                    "software_version": "4.3.0",
+                    "principal": OrNull("User:alice"),
+                    "connections": 12,
+                    "throttled_ms": 0,
                 },
             )
         ],

@@ -7,14 +7,27 @@ says of its software is shown as it was said.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from headrace.http.operations import PAGE, Call, Json, Operation, page
+from headrace.http.operations import PAGE, Call, Json, Operation, page, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.broker.services.services import Services
+    from headrace.http.schemas import Schema
+
+
+FILTERS: Final[Mapping[str, Schema]] = {
+    name: text(1_000, description=what)
+    for name, what in (
+        ("software", "Of this software, as clients name it (KIP-511)."),
+        ("software_version", "Of this version of the software."),
+        ("principal", "Of this principal, such as User:alice."),
+        ("client_id", "Of this client id."),
+    )
+}
+COUNTS_MAX: Final = 200
 
 
 class ClusterOperations:
@@ -34,7 +47,7 @@ class ClusterOperations:
                       self._brokers),
             Operation("GET", "/v1/connections", "listConnections",
                       "List the Kafka clients that are connected with this broker.",
-                      self._list_connections, {**PAGE}),
+                      self._list_connections, {**PAGE, **FILTERS}),
         ]  # fmt: skip
 
     async def _get(self, _call: Call) -> Json:
@@ -82,7 +95,30 @@ class ClusterOperations:
                     "client_id": session.client_id,
                     "software": session.software_name,
                     "software_version": session.software_version,
+                    "quotas": dict(self._services.quotas.rates(session)),
+                    "throttled_ms": session.throttled_ms,
                 }
             )
+        wanted = {name: call.query[name] for name in FILTERS if name in call.query}
+        found = [
+            one
+            for one in found
+            if all((one[name] or "") == value for name, value in wanted.items())
+        ]
         found.sort(key=lambda one: one["address"])
-        return page(found, "address", call, "connections")
+        counts = _counts(call.rights.shown(found, "connections"))
+        return page(found, "address", call, "connections") | {"counts": counts}
+
+
+def _counts(connections: Iterable[Json]) -> list[Json]:
+    """How many connections each software has with each principal, the most first."""
+    found: dict[tuple[str, str, str | None], Json] = {}
+    for one in connections:
+        kind = {name: one[name] for name in ("software", "software_version", "principal")}
+        count = found.setdefault(
+            (one["software"], one["software_version"], one["principal"]),
+            {**kind, "connections": 0, "throttled_ms": 0},
+        )
+        count["connections"] += 1
+        count["throttled_ms"] += one["throttled_ms"]
+    return sorted(found.values(), key=lambda one: -int(one["connections"]))[:COUNTS_MAX]

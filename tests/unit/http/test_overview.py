@@ -7,6 +7,7 @@ import itertools
 import json
 
 from tests.unit.http.http_rig import Web, on_the_web, scope
+from tests.unit.kafka.face_rig import batch
 
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX, History, Sample
 
@@ -191,3 +192,29 @@ async def test_connections_show_the_software_that_clients_name(web):
     assert shown["client_id"] == "t"
     client.connection.connection_lost(None)
     assert (await web.ask("GET", "/v1/connections"))[1]["connections"] == []
+
+
+@on_the_web
+async def test_connections_tell_quotas_and_throttling_and_are_counted_by_software(web):
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    quota = {"client_id": "t", "set": {"producer_byte_rate": 10}}
+    assert (await web.ask("PATCH", "/v1/quotas", quota))[0] == 200
+    clients = [web.rig.client() for _ in range(3)]
+    for client, name in zip(clients, ("java", "java", "librdkafka"), strict=True):
+        software = {"client_software_name": name, "client_software_version": "1"}
+        await client.ask(18, 3, software)  # ApiVersions (KIP-511)
+    data = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v" * 500)}]}
+    sent = {"acks": 1, "timeout": 1000, "transactional_id": None, "topic_data": [data]}
+    await clients[2].ask(0, 7, sent)
+    _, answer = await web.ask("GET", "/v1/connections?software=librdkafka")
+    (slow,) = answer["connections"]
+    assert slow["quotas"] == {"producer_byte_rate": 10}
+    assert slow["throttled_ms"] > 1_000
+    _, answer = await web.ask("GET", "/v1/connections?limit=1")
+    assert [(one["software"], one["connections"]) for one in answer["counts"]] == [
+        ("java", 2), ("librdkafka", 1),
+    ]  # fmt: skip
+    assert answer["counts"][1]["throttled_ms"] == slow["throttled_ms"]
+    assert "next_page_token" in answer
+    _, answer = await web.ask("GET", "/v1/connections?principal=User:nobody")
+    assert (answer["connections"], answer["counts"]) == ([], [])

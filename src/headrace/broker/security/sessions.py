@@ -43,6 +43,7 @@ class ClientSession:
         "scope",
         "software_name",
         "software_version",
+        "throttled_ms",
     )
 
     def __init__(self, listener: str, client_host: str, principal: Principal | None = None) -> None:
@@ -55,6 +56,8 @@ class ClientSession:
         self.software_name = ""
         self.software_version = ""
         """As reported by the client (KIP-511): for display, never for decisions."""
+        self.throttled_ms = 0
+        """For how long quotas have throttled it."""
         self.rights: dict[tuple[int, str], int] = {}
         """What the authorizer has decided, by resource, and `granted`, which of their own keys
         handlers have found allowed: both as of a version of the rules, and for one principal."""

@@ -191,11 +191,21 @@ class ClientQuotas:
         bucket = self._bucket(session, key)
         if bucket is None:
             return 0
-        return self._note(key, bucket.charge(amount, self._now_ns()))
+        throttle_ms = self._note(key, bucket.charge(amount, self._now_ns()))
+        session.throttled_ms += throttle_ms
+        return throttle_ms
 
     def spent(self, session: ClientSession, api_key: int, time_ns: int) -> int:
         """Charge the time of the broker's event loop that a request took; see `take`."""
         return 0 if api_key in _EXEMPT else self.take(session, REQUEST, time_ns)
+
+    def rates(self, session: ClientSession) -> Rates:
+        """The quotas that limit a client, the most specific of each kind."""
+        if not self.is_active:
+            return {}
+        user = "" if session.principal is None else session.principal.name
+        found = {key: quota_of(self._quotas, key, user, session.client_id) for key in CLIENT_KEYS}
+        return {key: quota[1] for key, quota in found.items() if quota is not None}
 
     def burst(self, session: ClientSession, key: str) -> int | None:
         """The largest amount that may be used at once; None: not limited."""

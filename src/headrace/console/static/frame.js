@@ -16,6 +16,7 @@ export const PAGES = [
   ["queues", () => t("Queues"), () => import("./pages/queues.js")],
   ["dead-letters", () => t("Dead letters"), () => import("./pages/dead_letters.js")],
   ["cluster", () => t("Cluster"), () => import("./pages/cluster.js")],
+  ["connections", () => t("Connections"), () => import("./pages/connections.js")],
   ["acls", () => t("Access"), () => import("./pages/acls.js")],
   ["jobs", () => t("Jobs"), () => import("./pages/jobs.js")],
 ];
