@@ -1,5 +1,7 @@
 """Loads of RocketMQ's gRPC protocol, for Headrace and for RocketMQ."""
 
+IN_FLIGHT = 64
+"""Sends of one client, at most."""
 BATCH = 32
 """Messages of a receive, by default in all clients."""
 QUEUES = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace_bench.rocketmq import IN_FLIGHT
 from headrace_bench.rocketmq.client import Client, Consumer
 
 
@@ -17,6 +18,8 @@ class Channel:
         """See paced.Channel."""
         if self._producer is None:
             self._producer = Client(self._port, "paced-producer", self._name)
+        while self._producer.open_count >= IN_FLIGHT:  # a server takes so many calls at once
+            self._producer.poll(1.0)
         self._producer.prepare(value)
         self._producer.send()
         self._producer.poll(0)

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from headrace_bench.hdr import HdrHistogram
 from headrace_bench.peers import Headrace, free_port
 from headrace_bench.processes import SystemFailed, usage_of
-from headrace_bench.rocketmq import BATCH, POLL_S, QUEUES, group_of
+from headrace_bench.rocketmq import BATCH, IN_FLIGHT, POLL_S, QUEUES, group_of
 from headrace_bench.systems import paced, rocketmq
 from headrace_bench.systems.kafka_protocol import headrace_version
 from headrace_bench.systems.system import Latency, System
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace_bench.rocketmq.client import Client
     from headrace_bench.systems.system import Side
 
-IN_FLIGHT = 64
 NORMAL, DELAY = "normal", "delay"
 DUE_IN_S = 6.0
 _LATE_MAX_S = 60.0
