@@ -107,6 +107,10 @@ class Caller:
         """The id of a group. Raises Refused."""
         return group_id_of(resource)
 
+    def known_topic(self, resource: Any) -> Topic | None:
+        """The topic, if this broker knows it already. Raises Refused."""
+        return self.services.topics.find(self.topic_name(resource))
+
     async def topic(self, resource: Any) -> Topic:
         """The topic, which another broker may have created just now. Raises TopicUnknown."""
         name = self.topic_name(resource)

@@ -3,12 +3,15 @@
 Invariants: each message keeps its own result, in whichever batch it is (`record_sends`). Messages
 of one batch are appended in the order in which they arrived; batches are sent side by side, so
 that a message which must follow another is sent when that one is answered, as RocketMQ's clients
-do. They send message by message; a batch for each cost most of a send's time.
+do. They send message by message; a batch for each cost most of a send's time. A batch is a task,
+a message is none: a task and a future for each cost a quarter of the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,11 +22,15 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.runtime.tasks import Tasks
 
+log = logging.getLogger(__name__)
+
 RECORDS_MAX: Final = 500
 BYTES_MAX: Final = 256 * 1024
 """Of one batch: a fraction of what a topic takes by default. A larger message is alone."""
 
-_Call = tuple["Sequence[Outgoing]", "asyncio.Future[list[Sent | HeadraceError]]"]
+Stored = Callable[["list[Sent | HeadraceError] | Exception"], None]
+"""Gets the result of each record, or why none is known."""
+_Call = tuple["Sequence[Outgoing]", Stored]
 
 
 class JoinedSends:
@@ -34,14 +41,12 @@ class JoinedSends:
         self._tasks = tasks
         self._arrived: dict[Topic, list[_Call]] = {}
 
-    async def send(self, topic: Topic, records: Sequence[Outgoing]) -> list[Sent | HeadraceError]:
-        """See RecordSends.send."""
-        loop = asyncio.get_running_loop()
+    def send(self, topic: Topic, records: Sequence[Outgoing], stored: Stored) -> None:
+        """Append records; `stored` is called once they are durable or refused (RecordSends.send),
+        and never before this returns."""
         if not self._arrived:
-            loop.call_soon(self._begin)
-        result: asyncio.Future[list[Sent | HeadraceError]] = loop.create_future()
-        self._arrived.setdefault(topic, []).append((records, result))
-        return await result
+            asyncio.get_running_loop().call_soon(self._begin)
+        self._arrived.setdefault(topic, []).append((records, stored))
 
     def _begin(self) -> None:
         arrived, self._arrived = self._arrived, {}
@@ -51,18 +56,23 @@ class JoinedSends:
 
     async def _send(self, topic: Topic, calls: list[_Call]) -> None:
         try:
-            records = [record for given, _result in calls for record in given]
+            records = [record for given, _stored in calls for record in given]
             found = await self._sends.send(topic, records)
         except Exception as error:  # noqa: BLE001 - each caller gets it
-            for _given, result in calls:
-                if not result.done():
-                    result.set_exception(error)
+            for _given, stored in calls:
+                _tell(stored, error)
             return
         at = 0
-        for given, result in calls:
-            if not result.done():
-                result.set_result(found[at : at + len(given)])
+        for given, stored in calls:
+            _tell(stored, found[at : at + len(given)])
             at += len(given)
+
+
+def _tell(stored: Stored, found: list[Sent | HeadraceError] | Exception) -> None:
+    try:
+        stored(found)
+    except Exception:  # of one call: the others of its batch get theirs
+        log.exception("internal error while a send of RocketMQ's protocol was answered")
 
 
 def _batches(calls: list[_Call]) -> Iterator[list[_Call]]:

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.broker.security.access import Access
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.services import Services
     from headrace.grpc.service import Call
     from headrace.grpc.service import Services as GrpcServices
+    from headrace.rocketmq.sending import Ended
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,8 @@ class Rpc(NamedTuple):
     access: Access
     is_stream: bool = False
     """Whether the response is a stream."""
+    start: Callable[[Caller, Any, Ended], bool] | None = None
+    """Begins a call without a task of its own, if it need not wait for anything first."""
 
 
 class Messaging:
@@ -94,6 +98,9 @@ class Messaging:
         }
         streams = {"ReceiveMessage": receiving.receive, "PullMessage": offsets.pull}
         rpcs = [Rpc(name, handle, ACCESS[name]) for name, handle in unary.items()]
+        rpcs = [
+            one._replace(start=sending.start) if one.name == "SendMessage" else one for one in rpcs
+        ]
         rpcs += [Rpc(name, handle, ACCESS[name], True) for name, handle in streams.items()]
         self._unanswered: Counter[object] = Counter()
         """By session: the bytes of requests in progress."""
@@ -129,15 +136,49 @@ class Messaging:
             call.respond(response.SerializeToString())
             return
         self._unanswered[call.session] += len(body)
-        self._tasks.spawn(self._answer_counted(rpc, call, body), rpc.name)
+        if rpc.start is None or not self._start(rpc, call, body):
+            self._tasks.spawn(self._answer_counted(rpc, call, body), rpc.name)
+
+    def _start(self, rpc: Rpc, call: Call, body: bytes) -> bool:
+        """Begin a call without a task; returns False if it has to wait for something first."""
+        assert rpc.start is not None
+
+        def ended(found: Any) -> None:
+            self._uncount(call, body)
+            if isinstance(found, Exception):
+                _fail(rpc, call, found)
+            else:
+                call.respond(found.SerializeToString())
+
+        try:
+            session = session_of(self._services, call)
+            if session is None:
+                return False
+            caller, request = self._accepted(rpc, call, body, session)
+            return rpc.start(caller, request, ended)
+        except Exception as error:  # noqa: BLE001 - the edge of a call
+            ended(error)
+            return True
+
+    def _accepted(
+        self, rpc: Rpc, call: Call, body: bytes, session: ClientSession
+    ) -> tuple[Caller, Any]:
+        """(who asks, the request). Raises DecodeError, HeadraceError."""
+        request = wire.request_of(rpc.name).FromString(body)
+        caller = Caller(self._services, call, rpc.name, session)
+        caller.require(rpc.access, request)
+        return caller, request
+
+    def _uncount(self, call: Call, body: bytes) -> None:
+        self._unanswered[call.session] -= len(body)
+        if not self._unanswered[call.session]:
+            del self._unanswered[call.session]
 
     async def _answer_counted(self, rpc: Rpc, call: Call, body: bytes) -> None:
         try:
             await self._answer(rpc, call, body)
         finally:
-            self._unanswered[call.session] -= len(body)
-            if not self._unanswered[call.session]:
-                del self._unanswered[call.session]
+            self._uncount(call, body)
 
     async def _answer(self, rpc: Rpc, call: Call, body: bytes) -> None:
         kind = wire.response_of(rpc.name)
@@ -146,9 +187,7 @@ class Messaging:
             session = session_of(self._services, call)
             if session is None:
                 session = await check_session(call)
-            request = wire.request_of(rpc.name).FromString(body)
-            caller = Caller(self._services, call, rpc.name, session)
-            caller.require(rpc.access, request)
+            caller, request = self._accepted(rpc, call, body, session)
             if rpc.is_stream:
                 caller.watch()
             handling = rpc.handle(caller, request, kind if rpc.is_stream else response)
@@ -158,22 +197,29 @@ class Messaging:
                 return
             if not response.status.code:
                 set_status(response.status, None)
-        except DecodeError:
-            _finish_invalid(rpc, call)
+        except Exception as error:  # noqa: BLE001 - the edge of a call
+            _fail(rpc, call, error)
             return
-        except HeadraceError as error:
-            response.Clear()
-            set_status(response.status, error)
-        except Exception:
-            log.exception("internal error in %s of RocketMQ's protocol", rpc.name)
-            response.Clear()
-            response.status.code = codes.INTERNAL_SERVER_ERROR
-            response.status.message = "internal error: see the broker's log"
-        if rpc.is_stream:
-            call.send(response.SerializeToString())
-            call.finish()
-        else:
-            call.respond(response.SerializeToString())
+        call.respond(response.SerializeToString())
+
+
+def _fail(rpc: Rpc, call: Call, error: Exception) -> None:
+    """Finish a call with an error."""
+    if isinstance(error, DecodeError):
+        _finish_invalid(rpc, call)
+        return
+    response = wire.response_of(rpc.name)()
+    if isinstance(error, HeadraceError):
+        set_status(response.status, error)
+    else:
+        log.error("internal error in %s of RocketMQ's protocol", rpc.name, exc_info=error)
+        response.status.code = codes.INTERNAL_SERVER_ERROR
+        response.status.message = "internal error: see the broker's log"
+    if rpc.is_stream:
+        call.send(response.SerializeToString())
+        call.finish()
+    else:
+        call.respond(response.SerializeToString())
 
 
 def _finish_invalid(rpc: Rpc, call: Call) -> None:

@@ -127,7 +127,7 @@ class Receiving:
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle
             )
             set_status(answer.status, error)
-        set_common_status(response.status, [one.status for one in response.entries])
+        set_common_status(response.status, response.entries)
 
     async def change_invisible(self, caller: Caller, request: Any, response: Any) -> None:
         """Set when a message is delivered again unless it is settled before."""

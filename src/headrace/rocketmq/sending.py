@@ -7,6 +7,8 @@ order, never the queue that the client chose.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.message_timers import HalfOutcome, HalfReference
@@ -34,6 +36,11 @@ BODIES_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one request, decompressed: as much as one without compression can have."""
 
 
+RESPONSE: Final = wire.response_of("SendMessage")
+Ended = Callable[[Any], None]
+"""Gets a call's response, or the exception with which it failed."""
+
+
 class Sending:
     """SendMessage, EndTransaction and RecallMessage."""
 
@@ -41,8 +48,9 @@ class Sending:
         self._services = services
         self._sends = JoinedSends(services.sends, tasks)
 
-    async def send(self, caller: Caller, request: Any, response: Any) -> None:
-        """Store messages of one topic."""
+    def start(self, caller: Caller, request: Any, ended: Ended) -> bool:
+        """Begin to store messages of one topic. Returns False if the topic is not known here, so
+        that it has to be looked up first. Raises Refused."""
         quotas = self._services.quotas
         if quotas.is_active:
             quotas.check(caller.session, PRODUCER)
@@ -52,18 +60,48 @@ class Sending:
                 codes.MESSAGE_CORRUPTED,
                 f"the request has {len(messages)} messages: send at most {MESSAGES_MAX} at once",
             )
-        if not messages or any(one.topic != messages[0].topic for one in messages):
+        if not messages or any(one.topic != messages[0].topic for one in messages[1:]):
             raise Refused(
                 codes.MESSAGE_CORRUPTED, "a request sends one or more messages of one topic"
             )
-        topic = await caller.topic(messages[0].topic)
+        topic = caller.known_topic(messages[0].topic)
+        if topic is None:
+            return False
         parsed = self._parsed(topic, messages)
-        results = await self._sends.send(topic, [Outgoing(one.record) for one in parsed])
-        for one, result in zip(parsed, results, strict=True):
-            _fill_entry(response.entries.add(), topic, one, result)
-        set_common_status(response.status, [one.status for one in response.entries])
-        if quotas.is_active:
-            quotas.take(caller.session, PRODUCER, request.ByteSize())
+        size = request.ByteSize() if quotas.is_active else 0
+
+        def stored(results: list[Sent | HeadraceError] | Exception) -> None:
+            if isinstance(results, Exception):
+                ended(results)
+                return
+            response = RESPONSE()
+            for one, result in zip(parsed, results, strict=True):
+                _fill_entry(response.entries.add(), topic, one, result)
+            set_common_status(response.status, response.entries)
+            if quotas.is_active:
+                quotas.take(caller.session, PRODUCER, size)
+            ended(response)
+
+        self._sends.send(topic, [Outgoing(one.record) for one in parsed], stored)
+        return True
+
+    async def send(self, caller: Caller, request: Any, response: Any) -> None:
+        """Store messages of a topic that may have to be looked up first."""
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def ended(found: Any) -> None:
+            if result.done():
+                return
+            if isinstance(found, Exception):
+                result.set_exception(found)
+            else:
+                result.set_result(found)
+
+        if not self.start(caller, request, ended):
+            await caller.topic(request.messages[0].topic)
+            is_started = self.start(caller, request, ended)
+            assert is_started, "a topic that was looked up is known"
+        response.CopyFrom(await result)
 
     def _parsed(self, topic: Topic, messages: Any) -> list[Parsed]:
         """Raises Refused."""
@@ -143,10 +181,10 @@ def _fill_entry(entry: Any, topic: Topic, parsed: Parsed, result: Sent | Headrac
         entry.recall_handle = Recall(receipt, parsed.message_id).handle
 
 
-def set_common_status(status: Any, entries: list[Any]) -> None:
+def set_common_status(status: Any, entries: Any) -> None:
     """The status of a response whose entries have their own."""
-    found = {one.code for one in entries}
+    found = {one.status.code for one in entries}
     if len(found) == 1:
-        status.CopyFrom(entries[0])
+        status.CopyFrom(entries[0].status)
     else:
         status.code, status.message = codes.MULTIPLE_RESULTS, "see the entries"

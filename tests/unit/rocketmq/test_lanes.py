@@ -632,3 +632,21 @@ async def test_routes_name_the_address_by_which_the_client_asked(rocket):
     assert len((await rocket.ask("QueryAssignment", **where)).assignments) == 1
     await rocket.set_group(GROUP, **{"headrace.share.key.order": "true"})
     assert len((await rocket.ask("QueryAssignment", **where)).assignments) == 2
+
+
+@on_rocketmq
+async def test_sends_that_arrive_together_have_results_of_their_own_once_they_are_stored(rocket):
+    await rocket.create("orders")
+    messages = [rocket.message("orders", b"%d" % number) for number in range(4)]
+    messages.insert(2, rocket.message("orders", b"refused", tag="a|b"))
+    request = wire.request_of("SendMessage")
+    calls = [rocket.begin("SendMessage", request(messages=[one])) for one in messages]
+    # What is refused is answered at once; the others have stored nothing yet, and know no offset.
+    assert [call.is_finished for call in calls] == [False, False, True, False, False]
+    for call in calls:
+        await asyncio.wait_for(call.over.wait(), 30)
+    found = [wire.response_of("SendMessage").FromString(call.sent[0]) for call in calls]
+    assert found.pop(2).status.code == codes.ILLEGAL_MESSAGE_TAG
+    assert [one.status.code for one in found] == [codes.OK] * 4
+    assert [one.entries[0].offset for one in found] == [0, 1, 2, 3]
+    assert not rocket.messaging._unanswered

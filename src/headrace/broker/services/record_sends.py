@@ -128,7 +128,10 @@ class RecordSends:
             for some in _alike(part):
                 await self._send_some(topic, number, some, found)
 
-        await asyncio.gather(*(send_part(*one) for one in parts.items()))
+        if len(parts) == 1:  # as most are: without a task of its own
+            await send_part(*next(iter(parts.items())))
+        else:
+            await asyncio.gather(*(send_part(*one) for one in parts.items()))
         return [found[place] for place in range(len(records))]
 
     def _spread(self, owners: Owners) -> int:
