@@ -31,6 +31,9 @@ from tests.cluster.fixtures import (  # noqa: F401 - fixtures are found by their
     shared_zookeeper,
 )
 
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+
+CoordinatorShard.validates = True
 OTHERS_WARNINGS = (
     # kafka-python 3.0 reads its schemas by a call that Python 3.11 and 3.12 call old.
     "ignore:(read|open)_text is deprecated:DeprecationWarning",

@@ -127,6 +127,11 @@ class Machine(Protocol[Command_contra, Record, Reply]):
         """When to send the tick command. May be early, never late; None: no deadline."""
         ...
 
+    def validate(self) -> None:
+        """Assert what holds between commands, by looking at the whole state. For tests and
+        simulation, where the host calls it after each decision."""
+        ...
+
     def encode(self, record: Record) -> tuple[bytes, bytes | None] | None:
         """The (key, value) of a durable record (None value: tombstone); None: it is volatile."""
         ...

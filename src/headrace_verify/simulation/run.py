@@ -15,6 +15,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace_verify.checkers import Verdict, check_events
 from headrace_verify.history import OK
@@ -191,6 +192,7 @@ class Run:
         self.nudges = Nudges(self.cluster, seeded(f"{seed} nudges"))
         self.begun_s = self.loop.now_s
         self.loop.set_exception_handler(self._failed)
+        CoordinatorShard.validates = True
 
     def _failed(self, _loop: Any, context: dict[str, Any]) -> None:
         """Report an exception in a callback. (Those of tasks depend on garbage collection.)"""

@@ -124,6 +124,7 @@ class Rig:
                 self.journal.append(pair)
         for record in decision.records:
             self.machine.apply(record)
+        self.machine.validate()
         letters = [one for one in decision.effects if isinstance(one, DeadLetter)]
         self.letters += [(letter.first, letter.last) for letter in letters if letter.has_copy]
         return decision.reply

@@ -51,6 +51,7 @@ class History:
         self.journal += [pair for pair in pairs if pair is not None]
         for record in decision.records:
             self.machine.apply(record)
+        self.machine.validate()
         return decision.reply
 
     def step(self) -> None:

@@ -85,6 +85,7 @@ class Rig:
         self.log += pairs
         for record in decision.records:
             self.machine.apply(record)
+        self.machine.validate()
         assert self.machine.state.next_offset == len(self.log)
         self.to_deliver += [e for e in decision.effects if isinstance(e, Deliver)]
         return decision.reply

@@ -55,6 +55,7 @@ class Rig:
         self.log += [pair for r in decision.records if (pair := machine.encode(r)) is not None]
         for record in decision.records:
             machine.apply(record)
+        machine.validate()
         for ticket, reply in decision.answers:
             assert ticket not in self.replies, "a ticket is answered once"
             self.replies[ticket] = reply

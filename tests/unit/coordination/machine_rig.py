@@ -57,6 +57,7 @@ class TransactionRig:
         self.log += [pair for r in decision.records if (pair := machine.encode(r)) is not None]
         for record in decision.records:
             machine.apply(record)
+        machine.validate()
         self.effects += decision.effects
         return decision.reply
 

@@ -31,6 +31,7 @@ class Rig:
         decision = self.machine.decide(command, now_ms)
         for record in decision.records:
             self.machine.apply(record)
+        self.machine.validate()
         return decision.reply
 
     def claim(self, owner, now_ms):

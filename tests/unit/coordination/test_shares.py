@@ -47,6 +47,7 @@ def ask(machine, command, now_ms=0):
     decision = machine.decide(command, now_ms)
     for record in decision.records:
         machine.apply(record)
+    machine.validate()
     return decision.reply
 
 

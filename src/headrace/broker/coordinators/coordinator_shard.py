@@ -20,7 +20,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from headrace.broker.coordinators.shard_appends import ShardAppends
 from headrace.broker.coordinators.shard_log import (
@@ -77,6 +77,8 @@ Reply = TypeVar("Reply")
 
 class CoordinatorShard(Generic[Commands, Record, Replies]):
     """Hosts one machine over one log. Loads itself on the first command."""
+
+    validates: ClassVar[bool] = False  # set by tests and simulation: see `Machine.validate`
 
     def __init__(
         self,
@@ -178,12 +180,12 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
         assert machine is not None
         decision: Decision[Record, Any] = machine.decide(command, self._time.now_ms())
         if decision.records:
-            error = self._store(machine, decision)
-            if error is not None:
+            if (error := self._store(machine, decision)) is not None:
                 return error
-            apply = machine.apply
             for record in decision.records:
-                apply(record)
+                machine.apply(record)
+            if self.validates:
+                machine.validate()
         if decision.answers:
             self._answer(decision.answers)
         if decision.effects:
@@ -209,9 +211,7 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
         if isinstance(batch, EndsTransaction):
             return self._append(lambda: self._log.append_marker(batch), RECORD_OVERHEAD_BYTES)
         encode = machine.encode
-        durable: list[LogRecord] = [
-            pair for r in decision.records if (pair := encode(r)) is not None
-        ]
+        durable: list[LogRecord] = [p for r in decision.records if (p := encode(r)) is not None]
         if not durable:
             return None
         size_bytes = size_of(durable)

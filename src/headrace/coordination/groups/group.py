@@ -184,6 +184,22 @@ class Group:
                 deadline = expires_ms
         return deadline
 
+    def validate(self) -> None:
+        """Assert the invariants: one kind at a time, a leader among the members."""
+        if self.managed is not None:
+            assert self.consumer is None or self.streams is None
+            assert not self.members, "a classic member in a group of the new protocol"
+            self.managed.validate()
+            return
+        assert self.state in {EMPTY, PREPARING, COMPLETING, STABLE, DEAD}
+        assert self.members or self.state in {EMPTY, PREPARING, DEAD}, "no members to wait for"
+        assert self.leader is None or self.leader in self.members
+        for member_id, member in self.members.items():
+            assert member.member_id == member_id
+            if member.group_instance_id is not None:
+                assert self.static[member.group_instance_id] == member_id
+        assert all(member_id in self.members for member_id in self.static.values())
+
     def rebalance_timeout_ms(self) -> int:
         """The longest rebalance timeout of any member."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)

@@ -351,6 +351,17 @@ class GroupMachine:
             if group is not None:
                 self._arm(group)
 
+    def validate(self) -> None:
+        """See Machine."""
+        first_ms = self._deadlines.first_ms()
+        for group_id, group in self.groups.items():
+            assert group.group_id == group_id
+            group.validate()
+            deadline_ms = group.next_deadline_ms()
+            if deadline_ms is not None:
+                assert first_ms is not None, "its members would never expire"
+                assert first_ms <= deadline_ms
+
     # --- encoding ----------------------------------------------------------------------------
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None] | None:

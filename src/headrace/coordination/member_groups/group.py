@@ -187,6 +187,22 @@ class MemberGroup(Generic[Stored, Tasks, Held]):
             *(MemberRecordRemoved(key_type, self.group_id) for key_type in self.kind.group_keys),
         ]
 
+    def validate(self) -> None:
+        """Assert the invariants: what is owned exclusively has one owner, and epochs grow."""
+        owners: dict[Any, dict[int, str]] = {}
+        for member_id, current in self.current.items():
+            assert member_id in self.members, "a former member holds an assignment"
+            assert current.epoch <= self.epoch
+            for held in (current.assigned, current.revoking):
+                for key, numbers in self.kind.owned(held).items():
+                    for number in numbers:
+                        other = owners.setdefault(key, {}).setdefault(number, member_id)
+                        assert other == member_id, f"{key}-{number} has two owners"
+        assert owners == self.owners
+        assert self.target.keys() <= self.members.keys()
+        assert self.target_epoch <= self.epoch
+        assert all(member_id in self.members for member_id in self.static.values())
+
     # --- state changes -----------------------------------------------------------------------
 
     def apply(self, record: Any) -> None:

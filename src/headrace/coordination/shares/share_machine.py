@@ -6,6 +6,7 @@ in one heap with one live entry per group, so a thousand idle groups cost nothin
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.coordination.deadlines import Deadlines
@@ -73,7 +74,13 @@ from headrace.coordination.shares.volatile_records import (
     ShareTimePassed,
     VolatileRecord,
 )
-from headrace.coordination.shares.window import ACKNOWLEDGED, ARCHIVED, ARCHIVING, STATE_NAMES
+from headrace.coordination.shares.window import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    ARCHIVING,
+    STATE_NAMES,
+)
 from headrace.errors import (
     GroupFull,
     GroupUnknown,
@@ -293,6 +300,20 @@ class ShareMachine:
             group = self._by_number[number]
             group.pass_time(now_ms)
             self._arm(group)
+
+    def validate(self) -> None:
+        """See Machine."""
+        assert {group.number: group for group in self.groups.values()} == self._by_number
+        assert all(number < self._next_number for number in self._by_number)
+        for group_id, group in self.groups.items():
+            assert group.group_id == group_id
+            group.window.validate()
+            assert group.parked_hashes == Counter(one.key_hash for one in group.parked.values())
+            deadline_ms = group.next_deadline_ms()
+            for run in group.window:
+                if run.state == ACQUIRED:
+                    assert deadline_ms is not None, "a lock would never expire"
+                    assert deadline_ms <= run.at_ms
 
     # --- encoding ----------------------------------------------------------------------------
 

@@ -137,6 +137,20 @@ class Window:
                 return
             yield max(run.first, first), min(run.last, last), run
 
+    def validate(self) -> None:
+        """Assert the invariants of the module."""
+        end, acquired, finished = self.start, 0, 0
+        former: OffsetRun | None = None
+        for first, run in zip(self._firsts, self._runs, strict=True):
+            assert first == run.first == end <= run.last, f"{former!r} and {run!r} do not adjoin"
+            assert former is None or not former.continues(run), f"{former!r} includes {run!r}"
+            end, former = run.last + 1, run
+            acquired += (run.last - run.first + 1) * (run.state == ACQUIRED)
+            finished += (run.last - run.first + 1) * run.is_terminal
+        assert end == self.end, "the runs end before the window"
+        assert (acquired, finished) == (self.acquired_records, self.finished_records)
+        assert not self._runs or not self._runs[0].is_terminal, "the start has stopped"
+
     # --- changes -----------------------------------------------------------------------------
 
     def set(

@@ -96,6 +96,21 @@ class Halves:
         for number in sorted(self.by_number):
             yield self.by_number[number]
 
+    def validate(self) -> None:
+        """Assert the invariants: each pending message has its check-back and is found by its id."""
+        checks = {*self._checks}
+        named = 0
+        for number, half in self.by_number.items():
+            assert half.number == number
+            assert (half.next_check_ms, number) in checks, "it would never be checked back"
+            if half.message_id:
+                named += 1
+                assert number in self._numbers[half.message_id]
+        assert named == sum(map(len, self._numbers.values()))
+        asked = [number for numbers in self._asked.values() for number in numbers]
+        assert all(number in self.by_number for number in asked), "one asked about is not pending"
+        assert len(self.outcomes) == len(self._settled) <= OUTCOMES_MAX
+
     # --- changes -----------------------------------------------------------------------------
 
     def keep(self, half: Half) -> None:

@@ -331,6 +331,10 @@ class TimerMachine:
             return None
         return min(*deadlines, self.state.last_tick_ms + CLOCK_CHECK_MS)
 
+    def validate(self) -> None:
+        """See Machine."""
+        self.state.validate()
+
     # --- encoding ----------------------------------------------------------------------------
 
     def encode(self, record: TimerRecord) -> tuple[bytes, bytes | None] | None:

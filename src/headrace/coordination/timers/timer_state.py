@@ -177,6 +177,19 @@ class TimerState:
             self.tail_bytes += OVERHEAD_BYTES
             self._apply_stored(record, offset)
 
+    def validate(self) -> None:
+        """Assert the invariants: sequences that are taken follow each other, and each record that
+        is named lies in the log."""
+        sequence = self.confirmed
+        for first, offsets in self.outstanding.items():
+            assert first >= sequence or first + len(offsets) > self.confirmed, "taken twice"
+            sequence = first + len(offsets)
+        assert max(sequence, self.confirmed) <= self.taken
+        assert self.outstanding_count == sum(map(len, self.outstanding.values()))
+        assert all(offset < self.next_offset for offset in self.committed)
+        assert self.schedule.count >= 0
+        self.halves.validate()
+
     @property
     def _is_replaying_start(self) -> bool:
         """Whether the checkpoint being read is the one with which the replay began."""

@@ -271,6 +271,21 @@ class TransactionMachine:
             case _:
                 assert_never(record)
 
+    def validate(self) -> None:
+        """See Machine."""
+        prepared = {name for name, one in self.transactions.items() if one.state in PREPARING}
+        assert prepared == self.awaiting.keys(), "prepared transactions await markers, no others do"
+        tokens = [token for token, _partitions in self.awaiting.values()]
+        assert len({*tokens}) == len(tokens), "a token names one transaction"
+        for name, (_token, partitions) in self.awaiting.items():
+            assert partitions <= self.transactions[name].partitions
+        first_ms = self._deadlines.first_ms()
+        for name, record in self.transactions.items():
+            assert record.transactional_id == name
+            if record.state == ONGOING:
+                assert first_ms is not None, "an open transaction would never end"
+                assert first_ms <= _deadline_ms(record)
+
     # --- encoding ----------------------------------------------------------------------------
 
     def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None] | None:
